@@ -1,0 +1,1 @@
+"""Break things, then judge: a simulated engine, open-loop load and the demonstration."""

@@ -1,0 +1,1 @@
+"""What an engine knows of itself."""

@@ -1,0 +1,1 @@
+"""What an operator may say, and how it is read, judged and merged."""
