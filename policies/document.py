@@ -1,0 +1,49 @@
+"""What every policy document and field has in common: the Kubernetes shape, and fields that explain themselves.
+
+Each field carries its description, its unit and the reason for its default, so that the JSON Schema, ``switchgear
+explain``, the commented defaults file and the reference documentation are all read off the models.
+"""
+
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic.alias_generators import to_camel
+
+from policies.quantity import Name
+
+API_VERSION: Final = "switchgear.dev/v1alpha1"
+
+
+class Spec(BaseModel):
+    """Base of all policy models: frozen, strict about unknown fields, camelCase in YAML."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        allow_inf_nan=False,
+    )
+
+
+def described(default: Any, description: str, *, why: str = "", unit: str = "", **constraints: Any) -> Any:
+    """A field with its description, unit and the reason for its default; ``...`` as default means required."""
+    extra: dict[str, JsonValue] = {key: text for key, text in (("x-unit", unit), ("x-why", why)) if text}
+    if isinstance(default, type) and issubclass(default, BaseModel):
+        # A nested block whose own defaults apply when the operator leaves it out.
+        return Field(default_factory=default, description=description, json_schema_extra=extra, **constraints)
+    return Field(default, description=description, json_schema_extra=extra, **constraints)
+
+
+Labels = Annotated[dict[str, str], Field(max_length=64)]
+"""Kubernetes labels or annotations: at most 64 pairs of text."""
+
+
+class Metadata(Spec):
+    """Name and labels of a document."""
+
+    name: Name = described(..., "Name of the document, unique for its kind.")
+    namespace: Name | None = described(None, "Kubernetes namespace; carried along, not interpreted.")
+    labels: Labels = described({}, "Labels, carried along.")
+    annotations: Labels = described({}, "Annotations, carried along.")

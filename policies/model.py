@@ -1,0 +1,55 @@
+"""Everything the operator said, judged and joined: the value the rest of Switchgear reads.
+
+``PolicySet`` is what ``policies.load`` returns. Each pool has one effective ``ResilienceSpec``: built-in
+defaults, then the policy named ``default``, then the policy that lists the pool, merged field by field.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from policies.pool import EnginePool
+from policies.resilience import ResiliencePolicy, ResilienceSpec
+from policies.route import ModelRoute
+
+_NONE: Mapping[str, "Origin"] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Origin:
+    """A place in a policy file; line and column count from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        """``file:line:column``, as editors and compilers write it."""
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySet:
+    """A complete, consistent set of policies: every reference in it resolves.
+
+    ``effective`` has one entry per pool. ``origins`` maps ``Kind/name`` and ``Kind/name.spec.field.path``
+    (camelCase, list items as ``[0]``) to the place that said so. ``digest`` is a hash of the content.
+    """
+
+    pools: Mapping[str, EnginePool]
+    routes: Mapping[str, ModelRoute]
+    policies: Mapping[str, ResiliencePolicy]
+    effective: Mapping[str, ResilienceSpec]
+    origins: Mapping[str, Origin] = field(default_factory=lambda: _NONE)
+    digest: str = ""
+
+    def origin(self, kind: str, name: str, path: str = "") -> Origin | None:
+        """Where ``path`` of a document was said, or the nearest enclosing place; None for built-in defaults."""
+        key = f"{kind}/{name}"
+        if path:
+            parts = path.replace("[", ".[").split(".")
+            for end in range(len(parts), 0, -1):
+                found = self.origins.get(f"{key}." + ".".join(parts[:end]).replace(".[", "["))
+                if found is not None:
+                    return found
+        return self.origins.get(key)

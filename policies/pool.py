@@ -1,0 +1,142 @@
+"""EnginePool: which engines serve which model, and how to ask each of them whether it can produce a token."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from policies.document import API_VERSION, Labels, Metadata, Spec, described
+from policies.quantity import Duration, EngineName, Port, Zone
+
+
+class Endpoint(Spec):
+    """One engine: an address that answers the OpenAI API, where it stands and what it can hold."""
+
+    address: str = described(..., "IP address or host name of the engine.", min_length=1, max_length=253)
+    port: Port = described(..., "Port of the engine's OpenAI API.")
+    name: EngineName = described(
+        "", "Name in status, logs and decisions.", why="address:port is unique and says where it is"
+    )
+    zone: Zone = described("", "Failure domain, as in topology.kubernetes.io/zone.")
+    region: Zone = described("", "Region, as in topology.kubernetes.io/region.")
+    slots: int | None = described(
+        None,
+        "Requests this engine runs at once; the pool's slotsPerEngine when absent.",
+        unit="requests",
+        ge=1,
+        le=65536,
+    )
+    weight: int = described(
+        1,
+        "Share of traffic relative to its peers in the zone.",
+        why="equal weights keep Envoy's least-request picking in its accurate mode; say slots for unequal engines",
+        ge=1,
+        le=128,
+    )
+    gpus: int = described(1, "GPUs the engine spans.", unit="GPUs", ge=0, le=1024)
+    tensor_parallel_group: str = described(
+        "", "Engines with the same group name share GPUs and fail as one unit.", max_length=253
+    )
+    labels: Labels = described({}, "Labels, shown in status and passed to Envoy as endpoint metadata.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_from_address(cls, data: object) -> object:
+        if isinstance(data, dict) and not data.get("name") and "address" in data and "port" in data:
+            return {**data, "name": f"{data['address']}:{data['port']}"}
+        return data
+
+
+class Probe(Spec):
+    """How the control plane asks an engine for what matters: a token."""
+
+    interval: Duration = described(
+        0.5,
+        "Time between two looks at an engine.",
+        why="a hung engine is out within about two of them; a look costs the engine one token",
+        unit="duration",
+        ge=0.05,
+        le=60,
+    )
+    timeout: Duration = described(
+        1.0,
+        "How long an idle engine may take for one token.",
+        why="an idle engine was seen to need 10 ms; one second leaves room for a long prefill of someone else",
+        unit="duration",
+        ge=0.01,
+        le=60,
+    )
+    stall_after: Duration = described(
+        1.0,
+        "How long token counters may stand still while requests are in flight before the engine counts as hung.",
+        why="above the longest single engine step; raise it for very long prefills",
+        unit="duration",
+        ge=0.1,
+        le=600,
+    )
+    unhealthy_after: int = described(
+        2, "Bad looks in a row before an engine leaves.", why="one lost packet is not a hang", ge=1, le=100
+    )
+    healthy_after: int = described(
+        1,
+        "Good looks in a row before an engine returns.",
+        why="recovery known late is what costs most when capacity is short",
+        ge=1,
+        le=100,
+    )
+    path: Literal["/v1/completions", "/v1/chat/completions"] = described(
+        "/v1/completions", "API asked for the one-token completion."
+    )
+    metrics_path: str = described("/metrics", "Where the engine's Prometheus metrics are.", pattern=r"^/[^\s]*$")
+    load_path: str = described(
+        "/load",
+        "Where the engine counts requests in flight (vLLM: --enable-server-load-tracking).",
+        why="the only count that still rises when the engine core is stuck",
+        pattern=r"^/[^\s]*$",
+    )
+    enabled: bool = described(True, "Whether to probe at all; without it every engine counts as ready.")
+
+
+class EnginePoolSpec(Spec):
+    """Engines that serve the same model and stand in for each other."""
+
+    model: str = described(..., "Model name the engines answer to.", min_length=1, max_length=253)
+    endpoints: tuple[Endpoint, ...] = described((), "The engines.", max_length=20_000)
+    slots_per_engine: int = described(
+        8,
+        "Requests one engine runs at once (vLLM: --max-num-seqs).",
+        why="small on purpose: overestimating slots by k stretches the promised wait by k",
+        unit="requests",
+        ge=1,
+        le=65536,
+    )
+    service_time: Duration = described(
+        2.0,
+        "Mean time one request holds a slot.",
+        why="with the allowed wait it sets the admission ceiling: slots x (1 + maxWait / serviceTime)",
+        unit="duration",
+        ge=0.001,
+        le=3600,
+    )
+    longest_service_time: Duration | None = described(
+        None,
+        "Longest time a healthy request may hold a slot; four times serviceTime when absent.",
+        why="timeouts below allowed wait plus this kill work that would have succeeded",
+        unit="duration",
+        ge=0.001,
+        le=86400,
+    )
+    probe: Probe = described(Probe, "How engines are asked whether they can produce a token.")
+    first_token_gate: bool = described(
+        False,
+        "Whether the engines hold response headers until the first token exists.",
+        why="stock vLLM sends headers at once; say true only where the gate is installed",
+    )
+
+
+class EnginePool(Spec):
+    """A named pool of engines."""
+
+    api_version: Literal["switchgear.dev/v1alpha1"] = Field(API_VERSION, description="Version of the document.")
+    kind: Literal["EnginePool"] = Field("EnginePool", description="Kind of the document.")
+    metadata: Metadata = described(..., "Name and labels.")
+    spec: EnginePoolSpec = described(..., "The engines and how they are judged.")

@@ -1,0 +1,75 @@
+"""Quantities as operators write them: durations, percentages, names.
+
+A duration is text with a unit (``250ms``, ``2s``, ``1m30s``) and becomes seconds. A bare number is refused:
+whether ``5`` meant seconds or milliseconds is exactly what goes wrong at 3 a.m.
+"""
+
+import math
+import re
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+
+_UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_WHOLE: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h))+")
+DURATION_PATTERN: Final = r"^(\d+(\.\d+)?(ms|s|m|h))+$"
+
+# Ten years: what is longer is a slip of the unit, and Envoy refuses durations it cannot hold in nanoseconds.
+MAX_DURATION_S: Final = 10 * 365 * 24 * 3600.0
+
+
+def parse_duration(value: Any) -> float:
+    """Seconds of ``250ms``, ``2s``, ``15m``, ``1m30s`` or ``0s``; ValueError says what is allowed."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        msg = "a duration is text such as 250ms, 2s, 15m or 1m30s"
+        raise ValueError(msg)  # pydantic reports a ValueError with its place; a TypeError crashes
+    if isinstance(value, (int, float)):
+        msg = f"a duration needs a unit: did you mean {value:g}s or {value:g}ms?"
+        raise ValueError(msg)
+    text = value.strip()
+    if not _WHOLE.fullmatch(text):
+        msg = f"{value!r} is not a duration: write a number and a unit (ms, s, m, h), such as 250ms or 1m30s"
+        raise ValueError(msg)
+    seconds = math.fsum(float(number) * _UNIT_S[unit] for number, unit in _PART.findall(text))
+    if seconds > MAX_DURATION_S:
+        msg = f"{value!r} is longer than ten years"
+        raise ValueError(msg)
+    return seconds
+
+
+def format_duration(seconds: float) -> str:
+    """The shortest way an operator would write it: ``250ms``, ``2s``, ``15m``, ``90s``, ``1h``."""
+    if seconds and seconds % 3600 == 0:
+        return f"{seconds / 3600:g}h"
+    if seconds >= 120 and seconds % 60 == 0:
+        return f"{seconds / 60:g}m"
+    if seconds and seconds < 1:
+        return f"{seconds * 1000:.6g}ms"
+    return f"{seconds:.9g}s"
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": ["250ms", "2s", "15m"]}),
+]
+"""Seconds, written as text with a unit."""
+
+Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+"""A share of a hundred."""
+
+NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN, min_length=1, max_length=63)]
+"""A Kubernetes name (DNS label): lower-case letters, digits and dashes, at most 63."""
+
+ENGINE_NAME_PATTERN: Final = r"^[A-Za-z0-9]([-A-Za-z0-9_.:]*[A-Za-z0-9])?$"
+EngineName = Annotated[str, Field(pattern=ENGINE_NAME_PATTERN, min_length=1, max_length=253)]
+"""Name of one engine inside its pool; ``address:port`` where the operator gave none."""
+
+Zone = Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$|^$")]
+"""Zone or region name as in ``topology.kubernetes.io/zone``; empty means not said."""
+
+Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
+"""A TCP port."""

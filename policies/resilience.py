@@ -1,0 +1,318 @@
+"""ResiliencePolicy: how a pool behaves when engines or callers misbehave.
+
+Every field has a default that was chosen from a measurement or a published source; ``why`` says which. The
+document named ``default`` applies to every pool, and a document that lists pools overrides it field by field.
+"""
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from policies.document import API_VERSION, Metadata, Spec, described
+from policies.quantity import Duration, Name, Percent
+
+
+class RetryCondition(StrEnum):
+    """When a request may be tried on another engine. Names are Envoy's."""
+
+    CONNECT_FAILURE = "connect-failure"
+    REFUSED_STREAM = "refused-stream"
+    RESET_BEFORE_REQUEST = "reset-before-request"
+    RESET = "reset"
+    GATEWAY_ERROR = "gateway-error"
+    SERVER_ERROR = "5xx"
+    RETRIABLE_4XX = "retriable-4xx"
+
+
+class Breaker(Spec):
+    """When an engine that fails is taken out, and for how long."""
+
+    error_rate_percent: Percent = described(
+        40.0,
+        "Share of failed calls that ejects an engine.",
+        why="the published starting point for LLM engines",
+        unit="%",
+    )
+    window_calls: int = described(
+        25,
+        "Calls the error rate is taken over.",
+        why="the published starting point",
+        unit="calls",
+        ge=1,
+        le=100_000,
+    )
+    interval: Duration = described(
+        5.0,
+        "How often Envoy looks at the error rate.",
+        why="the window tumbles with it: at this interval 25 calls are 5 calls per second and engine",
+        unit="duration",
+        ge=0.1,
+        le=600,
+    )
+    consecutive_errors: int = described(
+        5, "Failures in a row that eject an engine at once; 0 turns it off.", unit="calls", ge=0, le=100_000
+    )
+    consecutive_local_errors: int = described(
+        2,
+        "Connection failures in a row that eject an engine at once; 0 turns it off.",
+        why="least-request is drawn to a dead engine: it has nothing active. Two was measured best",
+        unit="connections",
+        ge=0,
+        le=100_000,
+    )
+    cooldown: Duration = described(
+        60.0, "How long an ejected engine stays out.", unit="duration", ge=0.1, le=86400
+    )
+    capacity_floor_percent: Percent = described(
+        50.0,
+        "Share of the pool's engines that soft evidence (errors, slowness) never ejects.",
+        why="half a fleet that sometimes fails serves more than none; a dead or hung engine always leaves",
+        unit="%",
+    )
+    count_statuses: tuple[int, ...] = described(
+        (500, 502, 504),
+        "HTTP statuses that count as failures; 503 and 429 are an engine shedding load, not failing.",
+        max_length=32,
+    )
+
+
+class ClassLimits(Spec):
+    """How one priority class shares the ceiling of a pool that serves both."""
+
+    share_percent: Percent = described(50.0, "Share of the pool's ceiling.", unit="%")
+
+
+class PriorityLimits(Spec):
+    """Ceiling shares per priority class; they matter only for pools that serve both."""
+
+    interactive: ClassLimits = described(ClassLimits(share_percent=70.0), "Share of interactive requests.")
+    batch: ClassLimits = described(ClassLimits(share_percent=30.0), "Share of batch requests.")
+
+
+class Limits(Spec):
+    """How much is let in. One of three ways; the first one given wins: absolute, per slot, by wait."""
+
+    max_wait: Duration = described(
+        2.0,
+        "How long a request may wait for a slot; sets the ceiling to slots x (1 + maxWait / serviceTime).",
+        why="two seconds were measured to keep every answer within its promise at any capacity",
+        unit="duration",
+        le=3600,
+    )
+    concurrent_per_slot: float | None = described(
+        None, "Ceiling as a multiple of the slots, instead of maxWait.", gt=0, le=1000
+    )
+    max_concurrent: int | None = described(
+        None,
+        "Ceiling as a number of requests for the whole pool, instead of maxWait.",
+        unit="requests",
+        ge=1,
+        le=10_000_000,
+    )
+    priorities: PriorityLimits = described(PriorityLimits, "Shares per priority class.")
+    max_connections: int = described(
+        100_000,
+        "Connections and pending requests of one Envoy; not the admission limit.",
+        why="Envoy's pending limit also counts connections being opened, so a low one rejects cold bursts",
+        ge=1,
+        le=4_000_000_000,
+    )
+
+
+class Backoff(Spec):
+    """Wait before a retry, with full jitter."""
+
+    base: Duration = described(0.025, "First back-off.", unit="duration", gt=0, le=60)
+    max: Duration = described(0.25, "Longest back-off.", unit="duration", gt=0, le=600)
+
+
+class RetryAfter(Spec):
+    """What to do with an engine's own Retry-After header."""
+
+    honour: bool = described(True, "Wait as long as the engine asks.")
+    max: Duration = described(
+        2.0,
+        "Longest wait honoured; a longer request is answered by the normal back-off on another engine.",
+        why="a sleeping retry holds a place in the retry budget",
+        unit="duration",
+        gt=0,
+        le=600,
+    )
+
+
+class Retries(Spec):
+    """Second tries, never on an engine that was already tried."""
+
+    attempts: int = described(
+        3,
+        "Retries after the first try; 0 turns them off.",
+        why="when half a fleet dies one retry finds another corpse: 1/2/3 retries gave 97/98.7/99.6 %",
+        ge=0,
+        le=10,
+    )
+    conditions: tuple[RetryCondition, ...] = described(
+        (
+            RetryCondition.CONNECT_FAILURE,
+            RetryCondition.REFUSED_STREAM,
+            RetryCondition.RESET,
+        ),
+        "When to retry.",
+        why="`5xx` would tour a prompt that breaks the engine round the whole fleet; `reset` rescues requests "
+        "of a crashed or hung engine at the price that one in progress is generated twice",
+        max_length=16,
+    )
+    statuses: tuple[int, ...] = described(
+        (503,), "Statuses that are retried; 503 is an engine that has not begun.", max_length=32
+    )
+    backoff: Backoff = described(Backoff, "Wait between tries.")
+    retry_after: RetryAfter = described(RetryAfter, "The engine's own wish.")
+
+
+class RetryBudget(Spec):
+    """Ceiling on retries in flight over the whole fleet of proxies."""
+
+    percent: Percent = described(
+        100.0,
+        "Retries in flight as a share of requests in flight.",
+        why="under an admission ceiling an open budget cost nothing and 20 % lost 3 points; "
+        "lower it where no ceiling is in force",
+        unit="%",
+    )
+    min_concurrency: int = described(
+        3,
+        "Retries always allowed at once, for the whole fleet of proxies.",
+        unit="requests",
+        ge=0,
+        le=100_000,
+    )
+
+
+class StreamTimeouts(Spec):
+    """Limits on streaming requests. Each is off when absent or 0s."""
+
+    first_token: Duration | None = described(
+        None,
+        "Longest wait for the first token before the request is tried elsewhere.",
+        why="off: it must exceed allowed wait plus longest prefill, which only the operator knows",
+        unit="duration",
+        le=86400,
+    )
+    between_tokens: Duration | None = described(
+        30.0,
+        "Longest silence inside a stream before it is cut.",
+        why="no healthy stream was seen to pause this long; without the first-token gate the wait in the engine's "
+        "queue counts as silence too, so keep it above allowed wait plus longest prefill",
+        unit="duration",
+        le=86400,
+    )
+    total: Duration = described(900.0, "Longest a stream may last.", unit="duration", le=86400)
+
+
+class UnaryTimeouts(Spec):
+    """Limits on non-streaming requests. Nothing arrives before the whole answer exists."""
+
+    per_try: Duration | None = described(
+        None,
+        "Longest one try may take before the request is tried elsewhere.",
+        why="off: below allowed wait plus longest service it turned 86 % goodput into 62 %",
+        unit="duration",
+        le=86400,
+    )
+    total: Duration = described(
+        300.0, "Longest a request may take, all tries together.", unit="duration", le=86400
+    )
+
+
+class Timeouts(Spec):
+    """Time limits; streaming and non-streaming apart, because only a stream shows progress."""
+
+    connect: Duration = described(
+        0.25,
+        "Longest wait for a TCP connection.",
+        why="0.25 s found a black hole in 0.34 s",
+        unit="duration",
+        gt=0,
+        le=60,
+    )
+    streaming: StreamTimeouts = described(StreamTimeouts, "Streaming requests.")
+    non_streaming: UnaryTimeouts = described(UnaryTimeouts, "Non-streaming requests.")
+
+
+class Hedging(Spec):
+    """A second try while the first still runs. Doubles GPU work until one of them wins."""
+
+    enabled: bool = described(False, "Whether to hedge at all.", why="spare capacity is not a given")
+    delay: Duration | None = described(
+        None, "How long to wait for the first try before starting another.", unit="duration", gt=0, le=3600
+    )
+    max_percent: Percent = described(5.0, "Hedges in flight as a share of requests in flight.", unit="%")
+    below_utilization_percent: Percent = described(
+        60.0,
+        "Hedge only while the pool's slots are used less than this.",
+        why="hedging a full pool feeds the queue",
+        unit="%",
+    )
+
+
+class Zones(Spec):
+    """How callers of one zone share the engines of all zones."""
+
+    prefer_local: bool = described(True, "Fill the caller's own zone first.")
+    spill: bool = described(True, "Send what the own zone cannot hold to others by their spare capacity.")
+    max_cross_zone_percent: Percent = described(
+        100.0, "Largest share of a zone's requests that may leave it while it has a ready engine.", unit="%"
+    )
+
+
+class Drain(Spec):
+    """How long an engine that leaves may take to finish."""
+
+    deadline: Duration = described(
+        900.0,
+        "Longest wait for requests in flight.",
+        why="the longest stream allowed",
+        unit="duration",
+        le=86400,
+    )
+
+
+class SlowStart(Spec):
+    """How traffic returns to an engine that was away."""
+
+    window: Duration = described(
+        0.0,
+        "Time over which an engine's share grows; 0s sends its full share at once.",
+        why="ramping up over 5 s brought nothing under an admission ceiling; cold caches may want it",
+        unit="duration",
+        le=3600,
+    )
+    min_weight_percent: Percent = described(10.0, "Share it starts with.", unit="%")
+
+
+class ResilienceSpec(Spec):
+    """Everything a pool does about failure."""
+
+    pools: tuple[Name, ...] = described(
+        (),
+        "Pools this policy is for; empty only in the policy named default, which is for all.",
+        max_length=10_000,
+    )
+    breaker: Breaker = described(Breaker, "Taking failing engines out.")
+    limits: Limits = described(Limits, "How much is let in.")
+    retries: Retries = described(Retries, "Second tries.")
+    retry_budget: RetryBudget = described(RetryBudget, "Ceiling on second tries.")
+    timeouts: Timeouts = described(Timeouts, "Time limits.")
+    hedging: Hedging = described(Hedging, "Parallel second tries.")
+    zones: Zones = described(Zones, "Sharing between zones.")
+    drain: Drain = described(Drain, "Leaving.")
+    slow_start: SlowStart = described(SlowStart, "Coming back.")
+
+
+class ResiliencePolicy(Spec):
+    """A named resilience policy."""
+
+    api_version: Literal["switchgear.dev/v1alpha1"] = Field(API_VERSION, description="Version of the document.")
+    kind: Literal["ResiliencePolicy"] = Field("ResiliencePolicy", description="Kind of the document.")
+    metadata: Metadata = described(..., "Name and labels.")
+    spec: ResilienceSpec = described(ResilienceSpec, "What the pools do about failure.")

@@ -1,0 +1,88 @@
+"""ModelRoute: which requests go to which pools."""
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from policies.document import API_VERSION, Metadata, Spec, described
+from policies.quantity import Name, Port
+
+
+class PriorityClass(StrEnum):
+    """Who is served first when there is not enough for everyone."""
+
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+
+
+class HeaderMatch(Spec):
+    """A request header and one condition on it; ``present`` when none is given."""
+
+    name: str = described(..., "Header name; case does not matter.", pattern=r"^:?[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+    exact: str | None = described(None, "The header has exactly this value.")
+    prefix: str | None = described(None, "The header starts with this.", min_length=1)
+    regex: str | None = described(None, "The whole header matches this RE2 expression.", min_length=1)
+    present: bool | None = described(None, "The header is there (true) or is not (false).")
+    invert: bool = described(False, "Turn the condition round.")
+
+
+class Match(Spec):
+    """Conditions that must all hold."""
+
+    path_prefix: str = described("/", "Path prefix.", pattern=r"^/[^\s?#]*$")
+    headers: tuple[HeaderMatch, ...] = described((), "Header conditions.", max_length=32)
+    model: str | None = described(
+        None, "Value of `model` in the JSON body, read by Envoy itself.", min_length=1, max_length=253
+    )
+    stream: bool | None = described(
+        None, "Value of `stream` in the JSON body; absent in the body counts as false."
+    )
+
+
+class Listener(Spec):
+    """Where Envoy listens for this route."""
+
+    port: Port = described(..., "Port the Envoys listen on.")
+    address: str = described("0.0.0.0", "Address the Envoys bind.", min_length=1)
+
+
+class PoolShare(Spec):
+    """A target pool and its share of the route's requests."""
+
+    pool: Name = described(..., "Name of an EnginePool.")
+    weight: int = described(100, "Share relative to the route's other pools.", ge=0, le=1_000_000)
+
+
+class ModelRouteSpec(Spec):
+    """One rule: requests that match go to these pools."""
+
+    listener: Listener = described(..., "Where Envoy listens.")
+    match: Match = described(Match, "Which requests; all of the listener's when absent.")
+    pools: tuple[PoolShare, ...] = described(..., "Target pools.", min_length=1, max_length=32)
+    priority: PriorityClass = described(
+        PriorityClass.INTERACTIVE,
+        "Priority class; batch has its own, smaller part of the admission ceiling.",
+        why="an unlabelled caller is most likely a person who waits",
+    )
+    fallback: Name | None = described(
+        None,
+        "Pool that answers retries when the target pools have no engine that can (a smaller model, say).",
+    )
+    max_body_bytes: int = described(
+        16 * 1024 * 1024,
+        "Largest request body that is still matched by model and can still be retried.",
+        why="Envoy's own 1 MiB drops retries of long prompts without a word",
+        unit="bytes",
+        ge=1024,
+        le=1024 * 1024 * 1024,
+    )
+
+
+class ModelRoute(Spec):
+    """A named routing rule."""
+
+    api_version: Literal["switchgear.dev/v1alpha1"] = Field(API_VERSION, description="Version of the document.")
+    kind: Literal["ModelRoute"] = Field("ModelRoute", description="Kind of the document.")
+    metadata: Metadata = described(..., "Name and labels.")
+    spec: ModelRouteSpec = described(..., "The rule.")

@@ -1,0 +1,1 @@
+"""Where policies and reports come from: files on disk, engines asked directly."""

@@ -1,0 +1,1 @@
+"""Policies, fleet and decisions as Envoy configuration: one module per kind of resource."""

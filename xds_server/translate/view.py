@@ -1,0 +1,15 @@
+"""Which kind of proxy is looking: proxies with the same view are served the same bytes."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class View:
+    """What distinguishes the configuration of one proxy from another's.
+
+    ``pools`` limits what is served to the named pools and the routes that lead to them; empty means all.
+    """
+
+    zone: str = ""
+    role: str = "gateway"
+    pools: frozenset[str] = frozenset()
