@@ -1,0 +1,148 @@
+"""What peers send, and what we send to them, as fast message classes with typed faces.
+
+The classes are derived at import from envoy-data-plane (see ``descriptors``): a request is parsed by protobuf's C
+core in microseconds. The Protocols name the fields the control plane reads, so that code which reads them is
+type-checked; at run time a class has every field of the real message.
+
+``Node.extensions`` is the bulk of a real Envoy's first request (some 60 KB of extension names) and nobody here
+reads it, so it stays undecoded. Any other message is one call away: ``decoder(StreamAccessLogsMessage)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, MutableSequence
+from typing import Final, Protocol, Self
+
+from envoy_data_plane.envoy.service.discovery import v3 as discovery
+from google.protobuf.any_pb2 import Any
+from google.protobuf.struct_pb2 import Struct
+
+from .descriptors import decoder
+
+__all__ = (
+    "ControlPlane",
+    "DeltaDiscoveryRequest",
+    "DeltaDiscoveryRequestMessage",
+    "DeltaDiscoveryResponse",
+    "DeltaDiscoveryResponseMessage",
+    "DiscoveryRequest",
+    "DiscoveryRequestMessage",
+    "DiscoveryResponse",
+    "DiscoveryResponseMessage",
+    "Locality",
+    "Message",
+    "Node",
+    "Resource",
+    "Status",
+    "decoder",
+)
+
+
+class Message(Protocol):
+    """What every derived class can do; the method names are protobuf's."""
+
+    def __init__(self, **fields: object) -> None: ...
+
+    @classmethod
+    def FromString(cls, data: bytes) -> Self:  # noqa: N802
+        """The message in ``data``; ``google.protobuf.message.DecodeError`` when it is not one."""
+
+    def SerializeToString(self, *, deterministic: bool = ...) -> bytes: ...  # noqa: N802
+
+    def HasField(self, name: str) -> bool: ...  # noqa: N802
+
+    def WhichOneof(self, group: str) -> str | None: ...  # noqa: N802
+
+
+class Locality(Message, Protocol):
+    """Where a node or an endpoint is."""
+
+    region: str
+    zone: str
+    sub_zone: str
+
+
+class Node(Message, Protocol):
+    """Who asks; ``extensions`` is left undecoded."""
+
+    id: str
+    cluster: str
+    metadata: Struct
+    locality: Locality
+    user_agent_name: str
+    client_features: MutableSequence[str]
+    extensions: MutableSequence[bytes]
+
+
+class Status(Message, Protocol):
+    """google.rpc.Status: why a peer refused what it was sent."""
+
+    code: int
+    message: str
+    details: MutableSequence[Any]
+
+
+class ControlPlane(Message, Protocol):
+    """Who answered."""
+
+    identifier: str
+
+
+class DiscoveryRequestMessage(Message, Protocol):
+    """A state-of-the-world request: first, subscription change, ACK or NACK."""
+
+    version_info: str
+    node: Node
+    resource_names: MutableSequence[str]
+    type_url: str
+    response_nonce: str
+    error_detail: Status
+
+
+class DeltaDiscoveryRequestMessage(Message, Protocol):
+    """An incremental request: first, subscription change, ACK or NACK."""
+
+    node: Node
+    type_url: str
+    resource_names_subscribe: MutableSequence[str]
+    resource_names_unsubscribe: MutableSequence[str]
+    initial_resource_versions: MutableMapping[str, str]
+    response_nonce: str
+    error_detail: Status
+
+
+class DiscoveryResponseMessage(Message, Protocol):
+    """A state-of-the-world response."""
+
+    version_info: str
+    resources: MutableSequence[Any]
+    type_url: str
+    nonce: str
+    control_plane: ControlPlane
+
+
+class Resource(Message, Protocol):
+    """One named, versioned resource of an incremental response."""
+
+    name: str
+    version: str
+    resource: Any
+
+
+class DeltaDiscoveryResponseMessage(Message, Protocol):
+    """An incremental response."""
+
+    system_version_info: str
+    resources: MutableSequence[Resource]
+    type_url: str
+    nonce: str
+    removed_resources: MutableSequence[str]
+    control_plane: ControlPlane
+
+
+_NODE_BULK: Final = ("Node.extensions",)
+
+DiscoveryRequest: type[DiscoveryRequestMessage] = decoder(discovery.DiscoveryRequest, _NODE_BULK)
+DeltaDiscoveryRequest: type[DeltaDiscoveryRequestMessage] = decoder(discovery.DeltaDiscoveryRequest, _NODE_BULK)
+DiscoveryResponse: type[DiscoveryResponseMessage] = decoder(discovery.DiscoveryResponse)
+DeltaDiscoveryResponse: type[DeltaDiscoveryResponseMessage] = decoder(discovery.DeltaDiscoveryResponse)

@@ -1,0 +1,44 @@
+"""The few primitives of the protobuf wire format that everything else here is made of.
+
+Source: https://protobuf.dev/programming-guides/encoding/
+"""
+
+from typing import Final
+
+VARINT: Final = 0
+FIXED64: Final = 1
+LENGTH_DELIMITED: Final = 2
+FIXED32: Final = 5
+
+_TWO_BYTE_LIMIT: Final = 1 << 14
+# Tags and lengths below 16 KiB are nearly all there are; a table makes them one index.
+_SHORT: Final = tuple(bytes([n]) if n < 0x80 else bytes([n & 0x7F | 0x80, n >> 7]) for n in range(_TWO_BYTE_LIMIT))
+
+
+def varint(value: int) -> bytes:
+    """``value``, 0 <= value < 2**64, as a base-128 varint; a negative value is a caller's bug."""
+    if 0 <= value < _TWO_BYTE_LIMIT:
+        return _SHORT[value]
+    if not 0 <= value < 1 << 64:
+        raise ValueError(f"{value} is outside 0..2**64-1")
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def tag(number: int, wire_type: int) -> bytes:
+    """The key that stands before a field's value."""
+    return varint(number << 3 | wire_type)
+
+
+def delimited(number: int, payload: bytes) -> bytes:
+    """Field ``number`` holding ``payload`` (bytes, a string's UTF-8 or an encoded message), also when empty."""
+    return b"".join((tag(number, LENGTH_DELIMITED), varint(len(payload)), payload))
+
+
+def text(number: int, value: str) -> bytes:
+    """Field ``number`` holding a string without presence: nothing at all when it is empty."""
+    return delimited(number, value.encode()) if value else b""
