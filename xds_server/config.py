@@ -1,0 +1,109 @@
+"""What the operator can say about one ``switchgear serve``: one dataclass makes flags, environment and defaults.
+
+Each field carries its help text, so that ``--help`` and the reference documentation cannot drift from the
+code. What is wrong with a value is said once, here, as a ``ConfigError``; the server then refuses to start.
+"""
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, Self
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("text", "json")
+ENVIRONMENT_PREFIX: Final = "SWITCHGEAR"
+
+
+class ConfigError(Exception):
+    """The operator's settings cannot work; the message says which and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host and a TCP port to listen on; port 0 takes a free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The address written as ``127.0.0.1:18000``, ``[::1]:18000`` or ``:18000`` (every interface)."""
+        host, colon, port = text.rpartition(":")
+        if not colon or not port.isdecimal() or int(port) > 65535:
+            raise ConfigError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:18000")
+        host = host.removeprefix("[").removesuffix("]")
+        return cls(host or "0.0.0.0", int(port))
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def __str__(self) -> str:
+        """``host:port``, with brackets round an IPv6 host."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _says(text: str) -> dict[str, str]:
+    return {"help": text}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeConfig:
+    """Settings of one server; times in seconds."""
+
+    policies: tuple[Path, ...] = field(
+        metadata=_says("Folder or file with policies; may be given more than once.")
+    )
+    listen: Address = field(
+        default=Address("127.0.0.1", 18000), metadata=_says("Where Envoys connect (xDS over gRPC).")
+    )
+    admin: Address = field(
+        default=Address("127.0.0.1", 18001), metadata=_says("Where health, metrics and status are served (HTTP).")
+    )
+    state_dir: Path | None = field(
+        default=None,
+        metadata=_says("Folder that keeps the last good policies, to start from when the files are unreadable."),
+    )
+    allow_shrink: bool = field(
+        default=False,
+        metadata=_says("Publish also what drops more than half of the resources and engines at once."),
+    )
+    log_format: Literal["text", "json"] = field(default="text", metadata=_says("Form of the log on stderr."))
+    log_level: Literal["debug", "info", "warning", "error"] = field(
+        default="info", metadata=_says("Least important line logged.")
+    )
+    settle_s: float = field(
+        default=0.1, metadata=_says("How long policy files must be left alone before they are read, in seconds.")
+    )
+    poll_s: float = field(
+        default=2.0,
+        metadata=_says("How often policy files are compared even if no change was announced, in seconds."),
+    )
+    resolve_s: float = field(
+        default=10.0, metadata=_says("How often host names of engines are looked up again, in seconds.")
+    )
+    first_reports_s: float = field(
+        default=3.0,
+        metadata=_says(
+            "Longest wait at start for a first verdict on every engine, before the xDS port opens, in seconds."
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        if not self.policies:
+            raise ConfigError("name at least one folder or file with --policies")
+        for name in ("settle_s", "first_reports_s"):
+            if not 0 <= getattr(self, name) <= 3600:
+                raise ConfigError(f"{name} must be between 0 and 3600 seconds")
+        for name in ("poll_s", "resolve_s"):
+            if not 0.05 <= getattr(self, name) <= 3600:
+                raise ConfigError(f"{name} must be between 0.05 and 3600 seconds")
+        if self.state_dir is not None and self.state_dir.exists() and not self.state_dir.is_dir():
+            raise ConfigError(f"--state-dir {self.state_dir} is not a folder")

@@ -1,0 +1,46 @@
+"""Structured logs: an event name, then fields; one line per transition and none per tick.
+
+Lines go to stderr as text for people or as JSON for machines. What libraries say through ``logging``
+(grpc, aiohttp, asyncio) comes out in the same form, from warnings upwards.
+"""
+
+import logging
+import sys
+from typing import Literal
+
+import structlog
+from structlog.typing import Processor
+
+
+def configure(log_format: Literal["text", "json"], log_level: str) -> None:
+    """Set up structlog and ``logging`` for this process; events below ``log_level`` are not even rendered."""
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    rendered: list[Processor]
+    if log_format == "json":
+        rendered = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+    else:
+        rendered = [
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback, sort_keys=False
+            )
+        ]
+    structlog.configure(
+        processors=[*shared, *rendered],
+        wrapper_class=structlog.make_filtering_bound_logger(log_level),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendered],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[log_level.upper()]))

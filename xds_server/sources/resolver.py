@@ -1,0 +1,127 @@
+"""Addresses of engines that policies name by host name: EDS carries IP addresses only.
+
+Names are looked up in threads, all of them again every ``refresh_s`` and new ones at once. A look-up that
+fails keeps the last good answer: a resolver that is down says nothing about engines. Of several answers the
+one in use is kept while it is still among them, so that round-robin DNS does not move engines about.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+import structlog
+
+from policies.model import PolicySet
+from xds_server.fleet import Fleet, fleet_of
+
+LOOKUP_LIMIT_S: Final = 5.0
+"""How long one round of look-ups is waited for; resolv.conf's own default for one try."""
+
+_log = structlog.get_logger()
+
+Lookup = Callable[[str], Iterable[str]]
+
+
+def is_address(host: str) -> bool:
+    """Whether ``host`` is an IP address already."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def host_names(policies: PolicySet) -> frozenset[str]:
+    """The host names among the addresses of the engines."""
+    return frozenset(
+        endpoint.address
+        for pool in policies.pools.values()
+        for endpoint in pool.spec.endpoints
+        if not is_address(endpoint.address)
+    )
+
+
+def resolved(fleet: Fleet, addresses: Mapping[str, str]) -> Fleet:
+    """The fleet with IP addresses for host names; engines whose name has no address yet are left out.
+
+    Pools without host names keep their identity, so that what was computed for them stays valid.
+    """
+    if all(is_address(engine.address) for engines in fleet.pools.values() for engine in engines):
+        return fleet
+    pools = {
+        pool: engines
+        if all(is_address(engine.address) for engine in engines)
+        else tuple(
+            engine if is_address(engine.address) else replace(engine, address=addresses[engine.address])
+            for engine in engines
+            if is_address(engine.address) or engine.address in addresses
+        )
+        for pool, engines in fleet.pools.items()
+    }
+    return fleet_of(pools)
+
+
+def system_lookup(host: str) -> list[str]:
+    """Every IP address the system knows for ``host``; ``OSError`` when there is none."""
+    answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return sorted({str(answer[4][0]) for answer in answers})
+
+
+class Resolver:
+    """Keeps the address of each wanted name; ``addresses`` is replaced, never changed."""
+
+    def __init__(self, changed: Callable[[], None], *, refresh_s: float, lookup: Lookup = system_lookup) -> None:
+        """``changed`` is called when an address is new or different."""
+        self._changed = changed
+        self._refresh_s = refresh_s
+        self._lookup = lookup
+        self._wanted: frozenset[str] = frozenset()
+        self._woken = asyncio.Event()
+        self._failing: set[str] = set()
+        self.addresses: Mapping[str, str] = MappingProxyType({})
+
+    def want(self, names: frozenset[str]) -> None:
+        """Keep addresses for exactly these names; new ones are looked up at once by ``run``."""
+        if names != self._wanted:
+            self._wanted = names
+            self._woken.set()
+
+    async def refresh(self) -> None:
+        """Look up every wanted name once."""
+        names = sorted(self._wanted)
+        answers = await asyncio.gather(*(self._answer(name) for name in names))
+        fresh = {name: address for name, address in zip(names, answers, strict=True) if address is not None}
+        if fresh != self.addresses:
+            self.addresses = MappingProxyType(fresh)
+            self._changed()
+
+    async def _answer(self, name: str) -> str | None:
+        known = self.addresses.get(name)
+        try:
+            answers = list(await asyncio.wait_for(asyncio.to_thread(self._lookup, name), LOOKUP_LIMIT_S))
+        except (OSError, TimeoutError) as error:
+            if name not in self._failing:
+                self._failing.add(name)
+                _log.warning("resolver.failed", name=name, kept=known, reason=str(error) or "no answer in time")
+            return known
+        if name in self._failing:
+            self._failing.discard(name)
+            _log.info("resolver.recovered", name=name)
+        if known in answers:
+            return known
+        return answers[0] if answers else known
+
+    async def run(self) -> None:
+        """Look up new names at once and all of them every ``refresh_s``; runs for ever."""
+        while True:
+            try:
+                await asyncio.wait_for(self._woken.wait(), self._refresh_s)
+            except TimeoutError:
+                if not self._wanted:
+                    continue
+            self._woken.clear()
+            await self.refresh()

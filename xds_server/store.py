@@ -1,0 +1,130 @@
+"""The last good policies on disk, so that a restart beside broken files still has something to serve.
+
+What is kept is what the operator wrote, not what was made of it: from the texts everything else follows, byte
+for byte the same as before, and engines that fail and proxies that are new get their answers while the files
+are still broken (docs/adr/0007-last-good-policies.md). Beside them stand the versions proxies refused, so that
+a restarted server does not offer them again.
+
+A file is replaced in one step and carries a checksum; one that is damaged, foreign or from another version of
+the format is reported and ignored, never half believed.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+FORMAT: Final = "switchgear-last-good/1"
+FILE_NAME: Final = "last-good.json"
+MAX_BYTES: Final = 256 * 1024 * 1024
+"""Above what any loadable set of policies takes: what is larger is not ours."""
+
+
+class StoreError(Exception):
+    """The stored state cannot be read or written; the message says why. Serving goes on without it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastGood:
+    """What was last served: policy texts by file name, their digest, and when (Unix seconds) they were kept."""
+
+    texts: Mapping[str, str]
+    digest: str
+    saved_at_unix_s: float
+
+
+class _Payload(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    texts: dict[str, str]
+    digest: str
+    saved_at_unix_s: float
+
+
+class _Envelope(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    format: str
+    checksum: str
+    payload: dict[str, Any]
+
+
+class Store:
+    """One folder that keeps one ``LastGood``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder / FILE_NAME
+
+    @property
+    def path(self) -> Path:
+        """The file that holds the state."""
+        return self._path
+
+    def save(self, last_good: LastGood) -> None:
+        """Replace the stored state in one step, readable by this user only; ``StoreError`` when it cannot be."""
+        payload = asdict(last_good)
+        text = json.dumps({"format": FORMAT, "checksum": _checksum(payload), "payload": payload}, indent=1)
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # mkstemp creates with 0600; in the same folder, so that the rename is atomic.
+            handle, name = tempfile.mkstemp(prefix=f".{FILE_NAME}.", dir=self._folder)
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+                Path(name).replace(self._path)
+            except BaseException:
+                Path(name).unlink(missing_ok=True)
+                raise
+            _sync_folder(self._folder)
+        except OSError as error:
+            raise StoreError(f"cannot write {self._path}: {error.strerror or error}") from error
+
+    def read(self) -> LastGood | None:
+        """The stored state, None when there is none yet; ``StoreError`` when what is there cannot be trusted."""
+        try:
+            if self._path.stat().st_size > MAX_BYTES:
+                raise StoreError(f"{self._path} is larger than {MAX_BYTES} bytes: not written by Switchgear")
+            text = self._path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise StoreError(f"cannot read {self._path}: {error}") from error
+        try:
+            envelope = _Envelope.model_validate_json(text)
+        except ValidationError as error:
+            raise StoreError(f"{self._path} was not written by Switchgear, or is damaged") from error
+        if envelope.format != FORMAT:
+            raise StoreError(f"{self._path} has format {envelope.format!r}; this version reads {FORMAT!r}")
+        if envelope.checksum != _checksum(envelope.payload):
+            raise StoreError(f"{self._path} is damaged: its checksum does not match")
+        try:
+            payload = _Payload.model_validate(envelope.payload)
+        except ValidationError as error:
+            raise StoreError(f"{self._path} has the wrong content: {error.errors()[0]['msg']}") from error
+        return LastGood(
+            texts=MappingProxyType(payload.texts), digest=payload.digest, saved_at_unix_s=payload.saved_at_unix_s
+        )
+
+
+def _checksum(payload: Mapping[str, Any]) -> str:
+    text = json.dumps(payload, sort_keys=True, separators=(",", ":"))
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
