@@ -1,0 +1,113 @@
+"""``python -m chaos.fake_engine``: a fleet of simulated engines in one process, one port each.
+
+When all listen, one line of JSON goes to stdout::
+
+    {"fake": true, "control": "http://…/_fake", "engines": [{"name", "url", "port", "control"}, …]}
+
+A SIGTERM to a process with one engine does to it what it does to vLLM (see ``faults.Sigterm``), and a second one
+ends it; with more engines the process just ends. SIGINT always ends it.
+"""
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import fields, replace
+
+from chaos.fake_engine.config import EngineConfig
+from chaos.fake_engine.control import ControlServer
+from chaos.fake_engine.engine import FakeEngine
+from chaos.fake_engine.faults import Sigterm
+
+_NOT_FLAGS = {"name", "max_unfinished", "first_token_gate"}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run until told to end; 0."""
+    arguments = _parser().parse_args(argv)
+    settings = {f.name: getattr(arguments, f.name) for f in fields(EngineConfig) if f.name != "name"}
+    first = EngineConfig(**settings)
+    configs = [
+        replace(
+            first,
+            name=f"{arguments.name_prefix}{index}",
+            port=first.port + index if first.port else 0,
+            seed=first.seed + index,
+        )
+        for index in range(arguments.count)
+    ]
+    asyncio.run(_serve(configs, control_port=arguments.control_port))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m chaos.fake_engine", description="Simulated vLLM engines; no GPU, no model."
+    )
+    parser.add_argument("--count", type=int, default=1, help="engines in this process (default: 1)")
+    parser.add_argument("--name-prefix", default="fake-", help="engines are called PREFIX0, PREFIX1, …")
+    parser.add_argument("--control-port", type=int, default=0, help="0 for any free one (default)")
+    parser.add_argument("--max-unfinished", type=int, help="cap on calls running and waiting, answered by 503")
+    parser.add_argument("--first-token-gate", action="store_true", help="hold a stream's headers")
+    for field in fields(EngineConfig):
+        if field.name not in _NOT_FLAGS:
+            flag = f"--{field.name.replace('_', '-')}"
+            parser.add_argument(flag, type=type(field.default), default=field.default, help="(%(default)s)")
+    return parser
+
+
+async def _serve(configs: Sequence[EngineConfig], *, control_port: int) -> None:
+    engines = [FakeEngine(config) for config in configs]
+    control = ControlServer(engines, host=configs[0].host, port=control_port)
+    for engine in engines:
+        await engine.start()
+    await control.start()
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, ended.set)
+    terminations: list[asyncio.Task[None]] = []
+
+    def on_sigterm() -> None:
+        if len(engines) > 1 or terminations:
+            ended.set()
+        else:
+            terminations.append(asyncio.create_task(_terminate(engines[0], ended)))
+
+    loop.add_signal_handler(signal.SIGTERM, on_sigterm)
+    print(json.dumps(_ready(engines, control)), flush=True)  # noqa: T201 -- the answer, for whoever started us
+    try:
+        await ended.wait()
+    finally:
+        for termination in terminations:
+            termination.cancel()
+        await control.stop()
+        for engine in engines:
+            await engine.stop()
+
+
+async def _terminate(engine: FakeEngine, ended: asyncio.Event) -> None:
+    await engine.set_fault(Sigterm(shutdown_timeout_s=engine.config.shutdown_timeout_s))
+    await engine.terminated.wait()
+    ended.set()
+
+
+def _ready(engines: Sequence[FakeEngine], control: ControlServer) -> dict[str, object]:
+    return {
+        "fake": True,
+        "control": control.url,
+        "engines": [
+            {
+                "name": engine.config.name,
+                "url": engine.url,
+                "port": engine.port,
+                "control": control.engine_url(engine.config.name),
+            }
+            for engine in engines
+        ],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

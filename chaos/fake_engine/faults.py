@@ -1,0 +1,231 @@
+"""What can be wrong with a fake engine, one frozen value per fault, and what each does to a call that arrives.
+
+Settings only: how a fault is carried out (a socket closed, a GPU stopped) is the engine's business. Outside text
+becomes one of these values in :func:`parse_fault`; unknown fields and impossible numbers are refused there.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+_STRICT = ConfigDict(extra="forbid")
+Share = Annotated[float, Field(gt=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+Tokens = Annotated[int, Field(ge=0)]
+HealthAnswer = Literal["ok", "fail", "slow"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorAfterWork:
+    """The call takes its slot for the whole generation, and is then answered with ``status``."""
+
+    __pydantic_config__ = _STRICT
+    kind: Literal["error_after_work"] = "error_after_work"
+    status: Annotated[int, Field(ge=500, le=599)] = 500
+    share: Share = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shed:
+    """The call is refused at once with 503; ``retry_after_s`` None leaves the Retry-After header out."""
+
+    __pydantic_config__ = _STRICT
+    kind: Literal["shed"] = "shed"
+    retry_after_s: Annotated[int, Field(ge=0)] | None = 1
+    share: Share = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hang:
+    """The GPU stops: calls are accepted and nothing comes of them. What /health says is a setting.
+
+    ``health`` "ok" is what vLLM was seen to do: /health looks at the process, not at the GPU.
+    """
+
+    __pydantic_config__ = _STRICT
+    kind: Literal["hang"] = "hang"
+    health: HealthAnswer = "ok"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HangMidStream:
+    """A call stalls after ``after_tokens`` and keeps its slot; shorter generations end as usual."""
+
+    __pydantic_config__ = _STRICT
+    kind: Literal["hang_mid_stream"] = "hang_mid_stream"
+    after_tokens: Tokens = 4
+    share: Share = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slow:
+    """Everything on the GPU takes ``factor`` times as long, calls in flight included."""
+
+    __pydantic_config__ = _STRICT
+    kind: Literal["slow"] = "slow"
+    factor: Positive = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crash:
+    """The process is gone: connections are reset, new ones refused. Healing starts it anew."""
+
+    __pydantic_config__ = _STRICT
+    kind: Literal["crash"] = "crash"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetMidStream:
+    """The connection is reset once ``after_tokens`` exist, or all of a shorter answer."""
+
+    __pydantic_config__ = _STRICT
+    kind: Literal["reset_mid_stream"] = "reset_mid_stream"
+    after_tokens: Annotated[int, Field(ge=1)] = 3
+    share: Share = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadHealth:
+    """Calls are served; /health is not to be trusted: "fail" answers 503, "slow" 200 after seconds."""
+
+    __pydantic_config__ = _STRICT
+    kind: Literal["bad_health"] = "bad_health"
+    health: HealthAnswer = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """Calls in flight end as usual; new ones are refused with 503."""
+
+    __pydantic_config__ = _STRICT
+    kind: Literal["drain"] = "drain"
+    health: HealthAnswer = "ok"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sigterm:
+    """What vLLM does on SIGTERM.
+
+    ``shutdown_timeout_s`` 0 (vLLM's default): the GPU process dies at once, so streams in flight hang without a
+    word; otherwise calls in flight have that long to end. Both ways new calls get a 500 while the port is open,
+    /health stays 200, and ``listens_s`` after the work has ended (or died) the port is closed.
+    """
+
+    __pydantic_config__ = _STRICT
+    kind: Literal["sigterm"] = "sigterm"
+    shutdown_timeout_s: Annotated[float, Field(ge=0)] = 0.0
+    # vLLM 0.32: refused 0.06 s after the signal.
+    listens_s: Annotated[float, Field(ge=0)] = 0.06
+
+
+Steady = Annotated[
+    ErrorAfterWork | Shed | Hang | HangMidStream | Slow | Crash | ResetMidStream | BadHealth | Drain,
+    Field(discriminator="kind"),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flap:
+    """``fault`` for ``bad_share`` of each period, healthy for the rest; a period begins bad."""
+
+    __pydantic_config__ = _STRICT
+    fault: Steady
+    kind: Literal["flap"] = "flap"
+    period_s: Positive = 2.0
+    bad_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+
+
+SteadyFault = ErrorAfterWork | Shed | Hang | HangMidStream | Slow | Crash | ResetMidStream | BadHealth | Drain
+Fault = SteadyFault | Sigterm | Flap
+
+_FAULTS: TypeAdapter[Fault] = TypeAdapter(Annotated[Fault, Field(discriminator="kind")])
+
+
+class FaultError(ValueError):
+    """The text names no fault; the message says which field and why."""
+
+
+def parse_fault(text: bytes | str) -> Fault:
+    """The fault a JSON object such as ``{"kind": "slow", "factor": 4}`` describes; FaultError otherwise."""
+    try:
+        return _FAULTS.validate_json(text)
+    except ValidationError as problem:
+        lines = (f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in problem.errors())
+        raise FaultError("; ".join(lines)) from problem
+
+
+def fault_object(fault: Fault | None) -> Any:
+    """The fault as JSON-ready values, such that :func:`parse_fault` gives it back; None stays None."""
+    return None if fault is None else _FAULTS.dump_python(fault, mode="json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refuse:
+    """Answer at once, without the GPU."""
+
+    status: int
+    message: str
+    error_type: str
+    retry_after_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serve:
+    """Give the call to the GPU, with what is to go wrong there; all None for a healthy engine."""
+
+    stall_after: int | None = None
+    reset_after: int | None = None
+    error_status: int | None = None
+
+
+def treatment(fault: Fault | None, draw: float) -> Refuse | Serve:
+    """What happens to a call that arrives under ``fault``; ``draw`` is uniform in [0, 1), and picks the share."""
+    match fault:
+        case Shed() | Drain() | Sigterm():
+            return _refusal(fault, draw) or Serve()
+        case ErrorAfterWork() if draw < fault.share:
+            return Serve(error_status=fault.status)
+        case HangMidStream() if draw < fault.share:
+            return Serve(stall_after=fault.after_tokens)
+        case ResetMidStream() if draw < fault.share:
+            return Serve(reset_after=fault.after_tokens)
+        case _:
+            return Serve()
+
+
+def _refusal(fault: Shed | Drain | Sigterm, draw: float) -> Refuse | None:
+    match fault:
+        case Shed():
+            refuse = Refuse(
+                status=503,
+                message="The engine is currently busy and cannot accept new requests.",
+                error_type="Service Unavailable",
+                retry_after_s=fault.retry_after_s,
+            )
+            return refuse if draw < fault.share else None
+        case Drain():
+            return Refuse(status=503, message="The engine is draining.", error_type="Service Unavailable")
+        case Sigterm():
+            # 500, not 503: a retry policy that only knows 503 does not catch it.
+            return Refuse(
+                status=500,
+                message="cannot schedule new futures after shutdown",
+                error_type="InternalServerError",
+            )
+
+
+def rate(fault: Fault | None) -> float:
+    """Work per second of the GPU under ``fault``."""
+    match fault:
+        case Hang() | Sigterm(shutdown_timeout_s=0):
+            return 0.0
+        case Slow():
+            return 1.0 / fault.factor
+        case _:
+            return 1.0
+
+
+def health(fault: Fault | None) -> HealthAnswer:
+    """What /health says under ``fault``."""
+    return fault.health if isinstance(fault, Hang | BadHealth | Drain) else "ok"
