@@ -1,0 +1,48 @@
+"""Whether new policies take away so much at once that it is more likely a mistake than a wish.
+
+An empty mount, a file cut in half, the wrong folder: each of them parses, and an Envoy that is told of it
+removes everything at once. So more than half needs to be allowed. Counted are the resources of each view and
+the engines behind them: a pool cut from sixty engines to five is one changed resource, and an outage.
+Engines count by number, so that replacing all of them, as a rollout does, is no shrinking.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from xds_server.fleet import Fleet
+from xds_server.snapshot import Snapshot
+from xds_server.translate.view import View
+from xds_server.type_urls import CLUSTER, SHORT_NAMES
+
+MAX_DROPPED_RATIO: Final = 0.5
+_SHOWN: Final = 5
+
+
+def parts(snapshot: Snapshot, fleet: Fleet) -> Mapping[str, int]:
+    """What a view is served, and how much of it: 1 for each resource, the number of engines for each cluster."""
+    counted = {
+        f"{SHORT_NAMES.get(url, url)} {name}": 1 for url, named in snapshot.resources.items() for name in named
+    }
+    counted |= {f"engines of {pool}": len(fleet.pools.get(pool, ())) for pool in snapshot.of(CLUSTER)}
+    return counted
+
+
+def dropped_too_much(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    """One sentence when more than half of ``before`` is missing from ``after``; empty otherwise."""
+    gone = {name: count - after.get(name, 0) for name, count in before.items() if count > after.get(name, 0)}
+    had, lost = sum(before.values()), sum(gone.values())
+    if lost <= MAX_DROPPED_RATIO * had:
+        return ""
+    names = sorted(gone, key=lambda name: (-gone[name], name))
+    shown = ", ".join(f"{gone[name]} {name}" if name.startswith("engines of") else name for name in names[:_SHOWN])
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"would drop {lost} of {had} resources and engines at once: {shown}{more}"
+
+
+def held_back(before: Mapping[View, Mapping[str, int]], after: Mapping[View, Mapping[str, int]]) -> str:
+    """Why ``after`` needs to be allowed, for one of the views that lose too much; empty when none does."""
+    for view, had in before.items():
+        reason = dropped_too_much(had, after.get(view, {}))
+        if reason:
+            return reason
+    return ""
