@@ -1,0 +1,79 @@
+"""What gRPC's own xDS client is served: ``xds:///POOL`` without any proxy.
+
+Such a client subscribes by name and understands a part of Envoy's configuration: an API listener with the routes
+in it, round robin over weighted localities, endpoint health. What it would refuse is left out, and so are the
+limits it cannot follow live.
+
+Source: gRPC proposals A27 (xDS balancing), A32 (circuit breaking).
+"""
+
+from envoy_data_plane.envoy.config.cluster.v3 import (
+    CircuitBreakers,
+    CircuitBreakersThresholds,
+    Cluster,
+    ClusterDiscoveryType,
+    ClusterEdsClusterConfig,
+    ClusterLbPolicy,
+)
+from envoy_data_plane.envoy.config.core.v3 import RoutingPriority
+from envoy_data_plane.envoy.config.listener.v3 import ApiListener, Listener
+from envoy_data_plane.envoy.config.route.v3 import (
+    Route,
+    RouteAction,
+    RouteConfiguration,
+    RouteMatch,
+    VirtualHost,
+)
+from envoy_data_plane.envoy.extensions.filters.http.router.v3 import Router
+from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import (
+    HttpConnectionManager,
+    HttpFilter,
+)
+
+from policies.resilience import ResilienceSpec
+from xds_server.translate.shapes import over_ads, packed, seconds
+
+ROLE = "grpc"
+"""Role of a view that is served these resources."""
+
+
+def api_listener(pool: str) -> Listener:
+    """The listener a client finds under the name of the pool; its one route leads to the pool."""
+    routes = RouteConfiguration(
+        name=pool,
+        virtual_hosts=[
+            VirtualHost(
+                name=pool,
+                domains=["*"],
+                routes=[
+                    Route(
+                        match=RouteMatch(prefix=""),
+                        route=RouteAction(cluster=pool, timeout=seconds(0)),
+                    )
+                ],
+            )
+        ],
+    )
+    manager = HttpConnectionManager(
+        route_config=routes,
+        http_filters=[HttpFilter(name="envoy.filters.http.router", typed_config=packed(Router()))],
+    )
+    return Listener(name=pool, api_listener=ApiListener(api_listener=packed(manager)))
+
+
+def plain_cluster(pool: str, spec: ResilienceSpec) -> Cluster:
+    """The cluster of a pool without what only Envoy understands."""
+    return Cluster(
+        name=pool,
+        type=ClusterDiscoveryType.EDS,
+        eds_cluster_config=ClusterEdsClusterConfig(eds_config=over_ads()),
+        lb_policy=ClusterLbPolicy.ROUND_ROBIN,
+        circuit_breakers=CircuitBreakers(
+            thresholds=[
+                # gRPC's own default is 1024.
+                CircuitBreakersThresholds(
+                    priority=RoutingPriority.DEFAULT, max_requests=spec.limits.max_connections
+                )
+            ]
+        ),
+    )

@@ -1,0 +1,145 @@
+"""Listeners: one per port, and the same bytes for ever.
+
+Any changed byte of a listener cuts the streams in it when Envoy's drain time ends. So a listener holds only what
+every policy needs alike (reading ``model`` and ``stream`` out of bodies, answers that say why), and everything an
+operator edits is in the routes.
+"""
+
+from typing import Final
+
+from envoy_data_plane.envoy.config.accesslog.v3 import AccessLogFilter, ResponseFlagFilter
+from envoy_data_plane.envoy.config.core.v3 import (
+    Address,
+    HeaderValue,
+    HeaderValueOption,
+    HeaderValueOptionHeaderAppendAction,
+    SocketAddress,
+    SubstitutionFormatString,
+)
+from envoy_data_plane.envoy.config.listener.v3 import Filter, FilterChain, Listener
+from envoy_data_plane.envoy.extensions.filters.http.json_to_metadata.v3 import (
+    JsonToMetadata,
+    JsonToMetadataKeyValuePair,
+    JsonToMetadataMatchRules,
+    JsonToMetadataRule,
+    JsonToMetadataSelector,
+)
+from envoy_data_plane.envoy.extensions.filters.http.router.v3 import Router
+from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import (
+    HttpConnectionManager,
+    HttpConnectionManagerInternalAddressConfig,
+    HttpFilter,
+    LocalReplyConfig,
+    Rds,
+    ResponseMapper,
+)
+from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher
+from envoy_data_plane.google.protobuf import Struct, Value
+
+from xds_server.translate.routes import REQUEST_METADATA, route_configuration_name
+from xds_server.translate.shapes import over_ads, packed, seconds
+
+REASON_HEADER: Final = "x-switchgear-reason"
+
+REASONS: Final = (
+    # Response flag of Envoy, what we call it, seconds after which the caller may try again.
+    ("UO", "overload", "1"),
+    ("UH", "no-engine", "1"),
+    ("NC", "no-pool", "1"),
+    ("UT", "timeout", None),
+    ("UF", "connect-failure", None),
+    ("UC", "engine-reset", None),
+)
+"""Why Envoy answered itself. UO is a full admission ceiling: the engines never saw the request."""
+
+JSON_CONTENT_TYPES: Final = r"(?i)application/json\s*(;.*)?"
+"""With parameters, too: an exact match misses ``application/json; charset=utf-8``."""
+
+REQUEST_HEADERS_TIMEOUT_S: Final = 30.0
+
+
+def listener_name(port: int) -> str:
+    """Name of the listener on this port."""
+    return f"port-{port}"
+
+
+def listener(port: int, address: str) -> Listener:
+    """The listener on ``address``:``port``."""
+    manager = HttpConnectionManager(
+        stat_prefix=listener_name(port),
+        rds=Rds(config_source=over_ads(), route_config_name=route_configuration_name(port)),
+        http_filters=[
+            HttpFilter(name="envoy.filters.http.json_to_metadata", typed_config=packed(_request_fields())),
+            HttpFilter(name="envoy.filters.http.router", typed_config=packed(Router())),
+        ],
+        # Every limit on a stream is the route's; these are Envoy's own and would cut healthy generations.
+        stream_idle_timeout=seconds(0),
+        request_timeout=seconds(0),
+        request_headers_timeout=seconds(REQUEST_HEADERS_TIMEOUT_S),
+        server_name="switchgear",
+        normalize_path=True,
+        merge_slashes=True,
+        # No caller is internal: x-envoy-* request headers could otherwise change retries and timeouts.
+        use_remote_address=True,
+        internal_address_config=HttpConnectionManagerInternalAddressConfig(unix_sockets=False),
+        local_reply_config=_local_replies(),
+    )
+    return Listener(
+        name=listener_name(port),
+        address=Address(socket_address=SocketAddress(address=address, port_value=port)),
+        filter_chains=[
+            FilterChain(
+                filters=[
+                    Filter(name="envoy.filters.network.http_connection_manager", typed_config=packed(manager))
+                ]
+            )
+        ],
+    )
+
+
+def _request_fields() -> JsonToMetadata:
+    """Reads ``model`` and ``stream`` out of JSON bodies, after which Envoy chooses the route again."""
+    return JsonToMetadata(
+        request_rules=JsonToMetadataMatchRules(
+            rules=[
+                JsonToMetadataRule(
+                    selectors=[JsonToMetadataSelector(key=field)],
+                    on_present=JsonToMetadataKeyValuePair(metadata_namespace=REQUEST_METADATA, key=field),
+                )
+                for field in ("model", "stream")
+            ],
+            allow_content_types_regex=RegexMatcher(regex=JSON_CONTENT_TYPES),
+            allow_empty_content_type=True,
+        )
+    )
+
+
+def _local_replies() -> LocalReplyConfig:
+    """Answers of Envoy's own in the shape of the OpenAI API, with the reason in a header."""
+    message = {
+        "message": Value(string_value="%LOCAL_REPLY_BODY%"),
+        "type": Value(string_value="switchgear"),
+        "code": Value(string_value="%RESPONSE_CODE%"),
+    }
+    return LocalReplyConfig(
+        mappers=[_reply(flag, reason, retry_after) for flag, reason, retry_after in REASONS],
+        body_format=SubstitutionFormatString(
+            json_format=Struct(fields={"error": Value(struct_value=Struct(fields=message))})
+        ),
+    )
+
+
+def _reply(flag: str, reason: str, retry_after: str | None) -> ResponseMapper:
+    headers = [_header(REASON_HEADER, reason)]
+    if retry_after is not None:
+        headers.append(_header("retry-after", retry_after))
+    return ResponseMapper(
+        filter=AccessLogFilter(response_flag_filter=ResponseFlagFilter(flags=[flag])), headers_to_add=headers
+    )
+
+
+def _header(name: str, value: str) -> HeaderValueOption:
+    return HeaderValueOption(
+        header=HeaderValue(key=name, value=value),
+        append_action=HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
+    )

@@ -1,0 +1,86 @@
+"""Resources in Envoy's JSON form, for people, for golden tests and for an Envoy without a control plane."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, cast
+
+from betterproto2 import Casing
+
+from xds_server.translate.assignment import AssignmentSpec, EndpointSpec, LocalitySpec
+from xds_server.translate.item import Item
+from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
+
+_CONNECTION_MANAGER: Final = "envoy.filters.network.http_connection_manager"
+
+
+def as_json(item: Item) -> dict[str, Any]:
+    """The resource as a dict that Envoy reads, keys in the order of Envoy's documentation."""
+    if isinstance(item.message, AssignmentSpec):
+        return _assignment(item.message)
+    return item.message.to_dict(casing=cast("Casing", _as_in_proto))
+
+
+def static_bootstrap(items: Iterable[Item]) -> dict[str, Any]:
+    """A bootstrap in which everything is static: what ``envoy --mode validate`` and an air-gapped Envoy need.
+
+    Endpoints and routes stand inside their clusters and listeners, the runtime layer is a static one.
+    """
+    by_type: dict[str, dict[str, dict[str, Any]]] = {}
+    for item in items:
+        by_type.setdefault(item.type_url, {})[item.name] = as_json(item)
+    endpoints, routes = by_type.get(ENDPOINT, {}), by_type.get(ROUTE, {})
+    return {
+        "static_resources": {
+            "clusters": [_static_cluster(one, endpoints) for one in by_type.get(CLUSTER, {}).values()],
+            "listeners": [_static_listener(one, routes) for one in by_type.get(LISTENER, {}).values()],
+        },
+        "layered_runtime": {
+            "layers": [
+                {"name": name, "static_layer": layer["layer"]} for name, layer in by_type.get(RUNTIME, {}).items()
+            ]
+        },
+    }
+
+
+def _as_in_proto(field: str) -> str:
+    # betterproto2's own snake case turns consecutive_5xx and http2 into names that Envoy does not know.
+    return field
+
+
+def _static_cluster(cluster: dict[str, Any], endpoints: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    kept = {key: value for key, value in cluster.items() if key != "eds_cluster_config"}
+    return {**kept, "type": "STATIC", "load_assignment": endpoints[cluster["name"]]}
+
+
+def _static_listener(listener: dict[str, Any], routes: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    def static(one: dict[str, Any]) -> dict[str, Any]:
+        if one["name"] != _CONNECTION_MANAGER:
+            return one
+        manager = dict(one["typed_config"])
+        name = manager.pop("rds")["route_config_name"]
+        return {**one, "typed_config": {**manager, "route_config": routes[name]}}
+
+    chains = [
+        {**chain, "filters": [static(one) for one in chain["filters"]]} for chain in listener["filter_chains"]
+    ]
+    return {**listener, "filter_chains": chains}
+
+
+def _assignment(spec: AssignmentSpec) -> dict[str, Any]:
+    return {"cluster_name": spec.cluster, "endpoints": [_locality(one) for one in spec.localities]}
+
+
+def _locality(spec: LocalitySpec) -> dict[str, Any]:
+    place = {key: value for key, value in (("region", spec.region), ("zone", spec.zone)) if value}
+    weight = {"load_balancing_weight": spec.weight} if spec.weight else {}
+    return {"locality": place, "lb_endpoints": [_endpoint(one) for one in spec.endpoints], **weight}
+
+
+def _endpoint(spec: EndpointSpec) -> dict[str, Any]:
+    address = {"socket_address": {"address": spec.address, "port_value": spec.port}}
+    metadata = {namespace: dict(fields) for namespace, fields in spec.metadata}
+    return {
+        "endpoint": {"address": address},
+        "health_status": spec.health.value,
+        **({"metadata": {"filter_metadata": metadata}} if metadata else {}),
+        "load_balancing_weight": spec.weight,
+    }

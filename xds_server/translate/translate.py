@@ -1,0 +1,179 @@
+"""Policies, fleet and decisions as the Envoy resources of one view: from what is wanted to what is served.
+
+The order is fixed (runtime, clusters, endpoints, listeners, routes; each by name), so that equal inputs give equal
+output on every replica. Whatever an item was made from is an input of its ``Memo`` entry: unchanged pools come out
+as the same items as last time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from envoy_data_plane.envoy.config.route.v3 import Route
+
+from policies.model import PolicySet
+from policies.route import ModelRoute
+from xds_server.decide.decisions import Ceiling, Decisions
+from xds_server.fleet import Fleet
+from xds_server.translate.clusters import cluster
+from xds_server.translate.endpoints import assignment
+from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
+from xds_server.translate.grpc_client import api_listener, plain_cluster
+from xds_server.translate.item import Item
+from xds_server.translate.listeners import listener, listener_name
+from xds_server.translate.memo import Memo
+from xds_server.translate.origins import cluster_origins, pool_origins, route_origins
+from xds_server.translate.routes import (
+    by_specificity,
+    envoy_routes,
+    route_configuration,
+    route_configuration_name,
+    route_pools,
+)
+from xds_server.translate.runtime import LAYER, runtime
+from xds_server.translate.view import View
+from xds_server.translate.weights import live_weights, ready_pools
+from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Served:
+    """The part of the policies that one view gets."""
+
+    pools: tuple[str, ...]
+    routes: Mapping[int, Sequence[ModelRoute]]
+
+
+def translate(
+    policies: PolicySet, fleet: Fleet, decisions: Decisions, view: View, memo: Memo | None = None
+) -> tuple[Item, ...]:
+    """Every resource of the view. ``memo`` carries items from one call to the next, of any view."""
+    memo = memo or Memo()
+    served = _served(policies, view)
+    if view.role == GRPC_ROLE:
+        return (
+            *(_plain_cluster(policies, pool, memo) for pool in served.pools),
+            *(_assignment(policies, fleet, decisions, view.zone, pool, memo=memo) for pool in served.pools),
+            *(_api_listener(policies, pool, memo) for pool in served.pools),
+        )
+    return (
+        _runtime(fleet, decisions, view, served, memo),
+        *(_cluster(policies, pool, memo) for pool in served.pools),
+        *(_assignment(policies, fleet, decisions, view.zone, pool, memo=memo) for pool in served.pools),
+        *(_listener(policies, port, routes, memo) for port, routes in served.routes.items()),
+        *(_routes(policies, port, routes, memo) for port, routes in served.routes.items()),
+    )
+
+
+def _served(policies: PolicySet, view: View) -> _Served:
+    """Pools and routes of a view: the named pools, the routes that lead to them, and all those routes lead to."""
+    ports: dict[int, list[ModelRoute]] = {}
+    pools = {pool for pool in policies.pools if not view.pools or pool in view.pools}
+    for name in sorted(policies.routes):
+        route = policies.routes[name]
+        reached = route_pools(route)
+        if not view.pools or not view.pools.isdisjoint(reached):
+            pools.update(reached)
+            ports.setdefault(route.spec.listener.port, []).append(route)
+    return _Served(
+        pools=tuple(sorted(pools)), routes={port: tuple(by_specificity(ports[port])) for port in sorted(ports)}
+    )
+
+
+def _runtime(fleet: Fleet, decisions: Decisions, view: View, served: _Served, memo: Memo) -> Item:
+    ready = ready_pools(fleet, decisions)
+    ceilings: dict[str, Ceiling] = {
+        pool: ceiling
+        for pool in served.pools
+        if (ceiling := decisions.ceilings.get((pool, view.role))) is not None
+    }
+    weights = {
+        route.metadata.name: dict(live_weights(route, ready))
+        for routes in served.routes.values()
+        for route in routes
+        if len(route_pools(route)) > 1
+    }
+    return memo.of(
+        (RUNTIME, view),
+        (ceilings, weights),
+        lambda: Item(type_url=RUNTIME, name=LAYER, message=runtime(ceilings, weights)),
+    )
+
+
+def _cluster(policies: PolicySet, pool: str, memo: Memo) -> Item:
+    spec = policies.effective[pool]
+    origins = cluster_origins(policies, pool)
+    return memo.of(
+        (CLUSTER, pool),
+        (spec, origins),
+        lambda: Item(type_url=CLUSTER, name=pool, message=cluster(pool, spec), origins=origins),
+    )
+
+
+def _plain_cluster(policies: PolicySet, pool: str, memo: Memo) -> Item:
+    spec = policies.effective[pool]
+    origins = cluster_origins(policies, pool)
+    return memo.of(
+        (CLUSTER, GRPC_ROLE, pool),
+        (spec, origins),
+        lambda: Item(type_url=CLUSTER, name=pool, message=plain_cluster(pool, spec), origins=origins),
+    )
+
+
+def _api_listener(policies: PolicySet, pool: str, memo: Memo) -> Item:
+    origins = pool_origins(policies, pool)
+    return memo.of(
+        (LISTENER, GRPC_ROLE, pool),
+        (origins,),
+        lambda: Item(type_url=LISTENER, name=pool, message=api_listener(pool), origins=origins),
+    )
+
+
+def _assignment(
+    policies: PolicySet, fleet: Fleet, decisions: Decisions, zone: str, pool: str, *, memo: Memo
+) -> Item:
+    spec = assignment(pool, fleet.pools.get(pool, ()), decisions, zone)
+    origins = pool_origins(policies, pool)
+    return memo.of(
+        (ENDPOINT, pool, zone),
+        (spec, origins),
+        lambda: Item(type_url=ENDPOINT, name=pool, message=spec, origins=origins),
+    )
+
+
+def _listener(policies: PolicySet, port: int, routes: Sequence[ModelRoute], memo: Memo) -> Item:
+    # The loader refuses routes that disagree about the address of a port; the order makes it one in any case.
+    address = min(route.spec.listener.address for route in routes)
+    origins = route_origins(policies, (route.metadata.name for route in routes))
+    return memo.of(
+        (LISTENER, port),
+        (address, origins),
+        lambda: Item(
+            type_url=LISTENER, name=listener_name(port), message=listener(port, address), origins=origins
+        ),
+    )
+
+
+def _routes(policies: PolicySet, port: int, routes: Sequence[ModelRoute], memo: Memo) -> Item:
+    names = tuple(route.metadata.name for route in routes)
+    origins = route_origins(policies, names)
+    limit = max(route.spec.max_body_bytes for route in routes)
+    ready = tuple(_envoy_routes(policies, route, memo) for route in routes)
+    return memo.of(
+        (ROUTE, port, names),
+        (ready, limit, origins),
+        lambda: Item(
+            type_url=ROUTE,
+            name=route_configuration_name(port),
+            message=route_configuration(port, [one for some in ready for one in some], limit),
+            origins=origins,
+        ),
+    )
+
+
+def _envoy_routes(policies: PolicySet, route: ModelRoute, memo: Memo) -> tuple[Route, ...]:
+    # Envoy has one set of limits per route, so the pool that is named first rules all of the route's pools.
+    first = route.spec.pools[0].pool
+    spec, gated = policies.effective[first], policies.pools[first].spec.first_token_gate
+    return memo.of(
+        (ROUTE, route.metadata.name), (route, spec, gated), lambda: envoy_routes(route, spec, gated=gated)
+    )
