@@ -1,0 +1,76 @@
+"""``switchgear bootstrap``: print the file an Envoy starts with."""
+
+from typing import Literal
+
+import click
+
+from xds_server.bootstrap import Bootstrap, bootstrap_yaml
+from xds_server.config import Address, ConfigError
+
+
+@click.command
+@click.option("--node", required=True, metavar="ID", help="Name of this Envoy, unique among all.")
+@click.option("--zone", required=True, help="Zone this Envoy stands in, as the engines' zones are called.")
+@click.option("--region", default="", help="Region this Envoy stands in.")
+@click.option(
+    "--role",
+    type=click.Choice(["gateway", "sidecar"]),
+    default="gateway",
+    show_default=True,
+    help="gateway: one of a few in front of the fleet; sidecar: beside one calling service.",
+)
+@click.option(
+    "--pools", default="", metavar="A,B", help="Only these pools and the routes to them; all when absent."
+)
+@click.option(
+    "--server",
+    "servers",
+    multiple=True,
+    default=("127.0.0.1:18000",),
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where the control plane listens; more than one may be given.",
+)
+@click.option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    default=9901,
+    show_default=True,
+    help="Envoy's admin port on 127.0.0.1; 0 takes a free one.",
+)
+@click.option(
+    "--protocol",
+    type=click.Choice(["delta", "sotw"]),
+    default="delta",
+    show_default=True,
+    help="Variant of ADS; both serve the same.",
+)
+def command(
+    *,
+    node: str,
+    zone: str,
+    region: str,
+    role: Literal["gateway", "sidecar"],
+    pools: str,
+    servers: tuple[str, ...],
+    admin_port: int,
+    protocol: Literal["delta", "sotw"],
+) -> None:
+    """Print a complete Envoy bootstrap that connects here."""
+    try:
+        addresses = [Address.parse(server) for server in servers]
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="--server") from error
+    text = bootstrap_yaml(
+        Bootstrap(
+            node=node,
+            zone=zone,
+            region=region,
+            role=role,
+            pools=[pool.strip() for pool in pools.split(",") if pool.strip()],
+            servers=[(address.host, address.port) for address in addresses],
+            admin_port=admin_port,
+            protocol=protocol,
+        )
+    )
+    click.echo(text, nl=False)
