@@ -4,12 +4,13 @@ Each field carries its description, its unit and the reason for its default, so 
 explain``, the commented defaults file and the reference documentation are all read off the models.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.alias_generators import to_camel
 
-from policies.quantity import Name
+from policies.quantity import MAX_DURATION_S, Name, format_duration
 
 API_VERSION: Final = "switchgear.dev/v1alpha1"
 
@@ -30,10 +31,19 @@ class Spec(BaseModel):
 def described(default: Any, description: str, *, why: str = "", unit: str = "", **constraints: Any) -> Any:
     """A field with its description, unit and the reason for its default; ``...`` as default means required."""
     extra: dict[str, JsonValue] = {key: text for key, text in (("x-unit", unit), ("x-why", why)) if text}
+    if unit == "duration":
+        # JSON Schema cannot compare durations, so what is allowed is said in words.
+        extra["x-allowed"] = _durations_allowed(constraints)
     if isinstance(default, type) and issubclass(default, BaseModel):
         # A nested block whose own defaults apply when the operator leaves it out.
         return Field(default_factory=default, description=description, json_schema_extra=extra, **constraints)
     return Field(default, description=description, json_schema_extra=extra, **constraints)
+
+
+def _durations_allowed(constraints: Mapping[str, float]) -> str:
+    low = f"more than {format_duration(constraints['gt'])}" if "gt" in constraints else ""
+    low = low or f"at least {format_duration(constraints.get('ge', 0))}"
+    return f"a duration, {low}, at most {format_duration(constraints.get('le', MAX_DURATION_S))}"
 
 
 Labels = Annotated[dict[str, str], Field(max_length=64)]

@@ -7,7 +7,10 @@ defaults, then the policy named ``default``, then the policy that lists the pool
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final, TypeAlias
 
+from policies.findings import Finding
+from policies.origin import Origin as Origin  # noqa: PLC0414 - read from here as part of the value
 from policies.pool import EnginePool
 from policies.resilience import ResiliencePolicy, ResilienceSpec
 from policies.route import ModelRoute
@@ -15,17 +18,12 @@ from policies.route import ModelRoute
 _NONE: Mapping[str, "Origin"] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Origin:
-    """A place in a policy file; line and column count from 1."""
+Document: TypeAlias = EnginePool | ModelRoute | ResiliencePolicy
 
-    file: str
-    line: int
-    column: int
-
-    def __str__(self) -> str:
-        """``file:line:column``, as editors and compilers write it."""
-        return f"{self.file}:{self.line}:{self.column}"
+KINDS: Final[Mapping[str, type[Document]]] = MappingProxyType(
+    {"EnginePool": EnginePool, "ModelRoute": ModelRoute, "ResiliencePolicy": ResiliencePolicy}
+)
+"""Every kind of document there is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +31,9 @@ class PolicySet:
     """A complete, consistent set of policies: every reference in it resolves.
 
     ``effective`` has one entry per pool. ``origins`` maps ``Kind/name`` and ``Kind/name.spec.field.path``
-    (camelCase, list items as ``[0]``) to the place that said so. ``digest`` is a hash of the content.
+    (camelCase, list items as ``[0]``) to the place that said so. ``digest`` is a hash of what the documents say.
+    ``layers`` has, for each pool, the policies that were laid over the built-in defaults, the last one winning.
+    ``remarks`` is what was odd about the files themselves, though nothing was wrong.
     """
 
     pools: Mapping[str, EnginePool]
@@ -42,6 +42,8 @@ class PolicySet:
     effective: Mapping[str, ResilienceSpec]
     origins: Mapping[str, Origin] = field(default_factory=lambda: _NONE)
     digest: str = ""
+    layers: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    remarks: tuple[Finding, ...] = ()
 
     def origin(self, kind: str, name: str, path: str = "") -> Origin | None:
         """Where ``path`` of a document was said, or the nearest enclosing place; None for built-in defaults."""

@@ -5,13 +5,13 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from policies.document import API_VERSION, Labels, Metadata, Spec, described
-from policies.quantity import Duration, EngineName, Port, Zone
+from policies.quantity import Duration, EngineName, HostAddress, Port, Zone
 
 
 class Endpoint(Spec):
     """One engine: an address that answers the OpenAI API, where it stands and what it can hold."""
 
-    address: str = described(..., "IP address or host name of the engine.", min_length=1, max_length=253)
+    address: HostAddress = described(..., "IP address or host name of the engine, without scheme and port.")
     port: Port = described(..., "Port of the engine's OpenAI API.")
     name: EngineName = described(
         "", "Name in status, logs and decisions.", why="address:port is unique and says where it is"
@@ -42,7 +42,8 @@ class Endpoint(Spec):
     @classmethod
     def _name_from_address(cls, data: object) -> object:
         if isinstance(data, dict) and not data.get("name") and "address" in data and "port" in data:
-            return {**data, "name": f"{data['address']}:{data['port']}"}
+            address = f"[{data['address']}]" if ":" in str(data["address"]) else data["address"]
+            return {**data, "name": f"{address}:{data['port']}"}
         return data
 
 

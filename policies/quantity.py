@@ -4,11 +4,12 @@ A duration is text with a unit (``250ms``, ``2s``, ``1m30s``) and becomes second
 whether ``5`` meant seconds or milliseconds is exactly what goes wrong at 3 a.m.
 """
 
+import ipaddress
 import math
 import re
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
@@ -64,12 +65,54 @@ NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN, min_length=1, max_length=63)]
 """A Kubernetes name (DNS label): lower-case letters, digits and dashes, at most 63."""
 
-ENGINE_NAME_PATTERN: Final = r"^[A-Za-z0-9]([-A-Za-z0-9_.:]*[A-Za-z0-9])?$"
+# Brackets, because the default name of an engine with an IPv6 address is [address]:port.
+ENGINE_NAME_PATTERN: Final = r"^[A-Za-z0-9\[]([-A-Za-z0-9_.:\]]*[A-Za-z0-9])?$"
 EngineName = Annotated[str, Field(pattern=ENGINE_NAME_PATTERN, min_length=1, max_length=253)]
 """Name of one engine inside its pool; ``address:port`` where the operator gave none."""
 
-Zone = Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$|^$")]
+ZONE_PATTERN: Final = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$|^$"
+Zone = Annotated[str, Field(max_length=253, pattern=ZONE_PATTERN)]
 """Zone or region name as in ``topology.kubernetes.io/zone``; empty means not said."""
 
 Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
 """A TCP port."""
+
+ErrorStatus = Annotated[int, Field(ge=400, le=599)]
+"""An HTTP status that says something went wrong."""
+
+_HOST: Final = re.compile(
+    r"(?:[A-Za-z0-9_](?:[-A-Za-z0-9_]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_](?:[-A-Za-z0-9_]{0,61}[A-Za-z0-9_])?\.?"
+)
+
+
+def parse_ip(value: str) -> str:
+    """The text when it is an IP address; ValueError says what is allowed."""
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        msg = f"{value!r} is not an IP address, such as 10.0.0.7 or fd00::7"
+        raise ValueError(msg) from None
+    return value
+
+
+def parse_host(value: str) -> str:
+    """The text when it is an IP address or a host name; ValueError says what is allowed."""
+    if "/" in value:
+        msg = f"{value!r} is not an address: leave out the scheme and the path"
+        raise ValueError(msg)
+    if ":" in value and value.count(":") == 1:
+        msg = f"{value!r} is not an address: the port has a field of its own"
+        raise ValueError(msg)
+    if ":" in value or not re.search(r"[A-Za-z_]", value):
+        return parse_ip(value)
+    if not _HOST.fullmatch(value):
+        msg = f"{value!r} is neither an IP address nor a host name"
+        raise ValueError(msg)
+    return value
+
+
+IpAddress = Annotated[str, Field(min_length=1, max_length=45), AfterValidator(parse_ip)]
+"""An IPv4 or IPv6 address, without brackets."""
+
+HostAddress = Annotated[str, Field(min_length=1, max_length=253), AfterValidator(parse_host)]
+"""An IP address or a host name."""

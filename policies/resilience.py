@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from policies.document import API_VERSION, Metadata, Spec, described
-from policies.quantity import Duration, Name, Percent
+from policies.quantity import Duration, ErrorStatus, Name, Percent
 
 
 class RetryCondition(StrEnum):
@@ -70,7 +70,7 @@ class Breaker(Spec):
         why="half a fleet that sometimes fails serves more than none; a dead or hung engine always leaves",
         unit="%",
     )
-    count_statuses: tuple[int, ...] = described(
+    count_statuses: tuple[ErrorStatus, ...] = described(
         (500, 502, 504),
         "HTTP statuses that count as failures; 503 and 429 are an engine shedding load, not failing.",
         max_length=32,
@@ -162,7 +162,7 @@ class Retries(Spec):
         "of a crashed or hung engine at the price that one in progress is generated twice",
         max_length=16,
     )
-    statuses: tuple[int, ...] = described(
+    statuses: tuple[ErrorStatus, ...] = described(
         (503,), "Statuses that are retried; 503 is an engine that has not begun.", max_length=32
     )
     backoff: Backoff = described(Backoff, "Wait between tries.")

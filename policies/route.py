@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from policies.document import API_VERSION, Metadata, Spec, described
-from policies.quantity import Name, Port
+from policies.quantity import IpAddress, Name, Port
 
 
 class PriorityClass(StrEnum):
@@ -44,7 +44,7 @@ class Listener(Spec):
     """Where Envoy listens for this route."""
 
     port: Port = described(..., "Port the Envoys listen on.")
-    address: str = described("0.0.0.0", "Address the Envoys bind.", min_length=1)
+    address: IpAddress = described("0.0.0.0", "IP address the Envoys bind; :: for all of IPv4 and IPv6.")
 
 
 class PoolShare(Spec):

@@ -1,0 +1,162 @@
+"""Policy files to one ``PolicySet``, or to every problem in them at once.
+
+Each file is read, parsed and judged by itself, and what came of it is remembered by its content: after an edit of
+one file among a hundred, one file is parsed. What holds between documents is judged anew each time.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from policies.findings import Finding, PolicyError, PolicyErrors, Problem
+from policies.judge import Judged, judge
+from policies.merge import effective, layers
+from policies.model import PolicySet
+from policies.origin import WHOLE_FILE, DocumentPlaces, Origins, origin
+from policies.pool import EnginePool
+from policies.reading import decoded, read, search
+from policies.relations import Placed, between, within
+from policies.resilience import ResiliencePolicy
+from policies.route import ModelRoute
+from policies.yaml_text import MAX_PROBLEMS, parse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedFile:
+    """What came of the content of one file, under whatever name it was read.
+
+    ``broken``: it was not read to its end, so it may declare more than ``documents``. ``empty``: it says nothing.
+    """
+
+    documents: tuple[Judged, ...]
+    problems: tuple[Problem, ...]
+    broken: bool = False
+    empty: bool = False
+
+
+class LoadCache:
+    """Judged files by the digest of their content. Holds what the last load used and nothing else."""
+
+    def __init__(self) -> None:
+        """Begin with nothing remembered."""
+        self._files: Mapping[bytes, JudgedFile] = {}
+
+    def judged(self, contents: Mapping[Path, bytes]) -> Mapping[Path, JudgedFile]:
+        """Every file judged, those known before from memory."""
+        digests = {path: hashlib.sha256(content).digest() for path, content in contents.items()}
+        fresh: dict[bytes, JudgedFile] = {}
+        for path, digest in digests.items():
+            if digest not in fresh:
+                fresh[digest] = self._files.get(digest) or judged_content(contents[path])
+        self._files = fresh
+        return {path: fresh[digest] for path, digest in digests.items()}
+
+
+def judged_content(content: bytes) -> JudgedFile:
+    """Everything that can be said about the content of one file without looking at others."""
+    text = decoded(content)
+    if isinstance(text, Problem):
+        return JudgedFile(documents=(), problems=(text,), broken=True)
+    parsed = parse(text)
+    documents: list[Judged] = []
+    problems = list(parsed.problems)
+    empty = not parsed.problems
+    for raw in parsed.documents:
+        if raw.value is None:
+            continue  # nothing between two markers
+        empty = False
+        document, found = judge(raw)
+        problems += found
+        if document is not None:
+            documents.append(document)
+            problems += within(document)
+    return JudgedFile(documents=tuple(documents), problems=_capped(problems), broken=parsed.broken, empty=empty)
+
+
+def _capped(problems: list[Problem]) -> tuple[Problem, ...]:
+    if len(problems) <= MAX_PROBLEMS:
+        return tuple(problems)
+    ordered = sorted(problems, key=lambda problem: problem.at)
+    rest = len(ordered) - MAX_PROBLEMS
+    last = Problem(
+        code="SG028",
+        at=ordered[MAX_PROBLEMS].at,
+        message=f"{rest} more problems from here on",
+        hint="so many at once usually have one cause, near the first of them",
+    )
+    return (*ordered[:MAX_PROBLEMS], last)
+
+
+def load(paths: Sequence[Path], cache: LoadCache | None = None) -> PolicySet:
+    """The policies in these files and folders; raises ``PolicyErrors`` with all problems of all files.
+
+    Folders are searched as ``policies.reading`` says. With ``cache``, files whose content it knows are not parsed.
+    """
+    found = search(paths)
+    errors = [problem.error(file) for file, problem in found.problems]
+    contents: dict[Path, bytes] = {}
+    for path in found.files:
+        content = read(path)
+        if isinstance(content, Problem):
+            errors.append(content.error(str(path)))
+        else:
+            contents[path] = content
+    files = (cache or LoadCache()).judged(contents)
+    errors += [problem.error(str(path)) for path, file in files.items() for problem in file.problems]
+    documents = [
+        Placed(file=str(path), document=document) for path, file in files.items() for document in file.documents
+    ]
+    complete = not found.problems and len(contents) == len(found.files)
+    complete = complete and not any(file.broken for file in files.values())
+    errors += between(documents, complete=complete)
+    if not errors and not documents:
+        where = contents or dict.fromkeys(paths, b"")
+        errors += [_nothing_in(path) for path in where] or [_nothing_in(Path())]
+    if errors:
+        raise PolicyErrors.of(errors)
+    empty = tuple(str(path) for path, file in files.items() if file.empty)
+    return _policy_set(documents, empty)
+
+
+def _nothing_in(path: Path) -> PolicyError:
+    problem = Problem(
+        code="SG006",
+        at=WHOLE_FILE,
+        message="there is no policy document here",
+        hint="a document begins with `apiVersion: switchgear.dev/v1alpha1`; policies/examples/ has complete ones",
+    )
+    return problem.error(str(path))
+
+
+def _policy_set(documents: Sequence[Placed], empty: Sequence[str]) -> PolicySet:
+    models = [one.document.model for one in documents]
+    pools = {one.metadata.name: one for one in models if isinstance(one, EnginePool)}
+    routes = {one.metadata.name: one for one in models if isinstance(one, ModelRoute)}
+    policies = {one.metadata.name: one for one in models if isinstance(one, ResiliencePolicy)}
+    stacks = layers(sorted(pools), policies)
+    merged = {stack: effective(stack, policies) for stack in set(stacks.values())}
+    said = sorted((one.document.key, one.document.digest) for one in documents)
+    return PolicySet(
+        pools=MappingProxyType(dict(sorted(pools.items()))),
+        routes=MappingProxyType(dict(sorted(routes.items()))),
+        policies=MappingProxyType(dict(sorted(policies.items()))),
+        effective=MappingProxyType({name: merged[stacks[name]] for name in sorted(pools)}),
+        origins=Origins(
+            {one.document.key: DocumentPlaces(file=one.file, places=one.document.places) for one in documents}
+        ),
+        digest=hashlib.sha256(repr(said).encode()).hexdigest(),
+        layers=MappingProxyType(stacks),
+        remarks=tuple(_empty(file) for file in empty),
+    )
+
+
+def _empty(file: str) -> Finding:
+    return Finding(
+        code="SG100",
+        origin=origin(file, WHOLE_FILE),
+        path="",
+        message="this file says nothing: it is empty, or all of it is a comment",
+        fix="write a policy into it, or remove it",
+    )

@@ -1,0 +1,315 @@
+"""What must hold between the parts of a document, and between documents, beyond the shape of each field.
+
+``within`` looks at one document and is remembered with it; ``between`` looks at all of them together.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from policies.findings import PolicyError, Problem, did_you_mean
+from policies.judge import Judged
+from policies.merge import DEFAULT, effective, layers
+from policies.origin import Step, line_of, origin, path_text
+from policies.pool import EnginePool
+from policies.quantity import format_duration
+from policies.resilience import ResiliencePolicy, ResilienceSpec
+from policies.route import Match, ModelRoute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A document and the file it is in."""
+
+    file: str
+    document: Judged
+
+    def place(self, *steps: Step) -> str:
+        """``file:line:column`` of a field."""
+        return str(origin(self.file, self.document.at(*steps)))
+
+
+def _problem(document: Judged, code: str, steps: tuple[Step, ...], message: str, **details: str) -> Problem:
+    return Problem(code=code, at=document.at(*steps), path=path_text(steps), message=message, **details)
+
+
+def within(document: Judged) -> tuple[Problem, ...]:
+    """Contradictions inside one document."""
+    match document.model:
+        case EnginePool() as pool:
+            return tuple(_in_pool(pool, document))
+        case ModelRoute() as route:
+            return tuple(_in_route(route, document))
+        case ResiliencePolicy() as policy:
+            return tuple(_in_policy(policy, document))
+        case _:
+            return ()
+
+
+def _repeated(values: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
+    """Numbers of values that were there before, each with the number of the first."""
+    first: dict[Hashable, int] = {}
+    for number, value in enumerate(values):
+        before = first.setdefault(value, number)
+        if before != number:
+            yield number, before
+
+
+def _in_pool(pool: EnginePool, document: Judged) -> Iterator[Problem]:
+    endpoints = pool.spec.endpoints
+    same_address = dict(_repeated((one.address, one.port) for one in endpoints))
+    for number, before in same_address.items():
+        line = line_of(document.at("spec", "endpoints", before))
+        endpoint = endpoints[number]
+        yield _problem(
+            document,
+            "SG035",
+            ("spec", "endpoints", number),
+            f"{endpoint.address}:{endpoint.port} is already in this pool, in line {line}",
+            hint="remove one of the two; for a larger share say slots",
+        )
+    for number, before in _repeated(one.name for one in endpoints):
+        if same_address.get(number) == before:
+            continue
+        line = line_of(document.at("spec", "endpoints", before))
+        yield _problem(
+            document,
+            "SG035",
+            ("spec", "endpoints", number, "name"),
+            f"an engine named {endpoints[number].name} is already in this pool, in line {line}",
+            hint="give each engine its own name, or leave names out",
+        )
+    longest = pool.spec.longest_service_time
+    if longest is not None and longest < pool.spec.service_time:
+        yield _problem(
+            document,
+            "SG040",
+            ("spec", "longestServiceTime"),
+            "the longest service time is shorter than the mean",
+            found=format_duration(longest),
+            allowed=f"at least serviceTime, {format_duration(pool.spec.service_time)}",
+        )
+
+
+def _in_route(route: ModelRoute, document: Judged) -> Iterator[Problem]:
+    pools = route.spec.pools
+    for number, before in _repeated(one.pool for one in pools):
+        line = line_of(document.at("spec", "pools", before))
+        yield _problem(
+            document,
+            "SG039",
+            ("spec", "pools", number, "pool"),
+            f"pool {pools[number].pool} is already a target of this route, in line {line}",
+            hint="add the two weights up in one entry",
+        )
+    if not any(one.weight for one in pools):
+        yield _problem(
+            document,
+            "SG038",
+            ("spec", "pools"),
+            "all weights are 0, so no request could go anywhere",
+            allowed="at least one weight above 0",
+        )
+    for number, header in enumerate(route.spec.match.headers):
+        given = [name for name in ("exact", "prefix", "regex", "present") if getattr(header, name) is not None]
+        if len(given) > 1:
+            yield _problem(
+                document,
+                "SG040",
+                ("spec", "match", "headers", number),
+                f"one condition on a header at a time, not {' and '.join(given)}",
+                hint="write a second entry with the same header name",
+            )
+
+
+def _in_policy(policy: ResiliencePolicy, document: Judged) -> Iterator[Problem]:
+    pools = policy.spec.pools
+    if policy.metadata.name == DEFAULT:
+        if pools:
+            yield _problem(
+                document,
+                "SG034",
+                ("spec", "pools"),
+                "the policy named default is for every pool and lists none",
+                hint="remove the list, or give the policy another name",
+            )
+    elif not pools:
+        yield _problem(
+            document,
+            "SG033",
+            ("spec", "pools") if "pools" in policy.spec.model_fields_set else ("spec",),
+            "this policy is for no pool",
+            allowed="at least one pool in spec.pools",
+            hint="list pools, or name the policy default to have it for all of them",
+        )
+    for number, before in _repeated(pools):
+        line = line_of(document.at("spec", "pools", before))
+        yield _problem(
+            document,
+            "SG039",
+            ("spec", "pools", number),
+            f"pool {pools[number]} is already listed in line {line}",
+            hint="remove one of the two",
+        )
+
+
+def between(documents: Sequence[Placed], *, complete: bool) -> Iterator[PolicyError]:
+    """Contradictions between documents; unless ``complete``, what is missing may stand in an unreadable file."""
+    yield from _duplicates(documents)
+    if complete:
+        yield from _references(documents)
+    yield from _claims(documents)
+    yield from _listeners(documents)
+    yield from _matches(documents)
+    yield from _layered(documents)
+
+
+def _said(placed: Placed, code: str, steps: tuple[Step, ...], message: str, **details: str) -> PolicyError:
+    return _problem(placed.document, code, steps, message, **details).error(placed.file)
+
+
+def _duplicates(documents: Sequence[Placed]) -> Iterator[PolicyError]:
+    for number, before in _repeated(one.document.key for one in documents):
+        placed, first = documents[number], documents[before]
+        yield _said(
+            placed,
+            "SG030",
+            ("metadata", "name"),
+            f"there already is a {placed.document.kind} named {placed.document.name}, "
+            f"at {first.place('metadata', 'name')}",
+            hint="rename one of the two, or remove it",
+        )
+
+
+def _references(documents: Sequence[Placed]) -> Iterator[PolicyError]:
+    pools = {one.document.name for one in documents if one.document.kind == "EnginePool"}
+    for placed in documents:
+        references: Iterable[tuple[tuple[Step, ...], str]] = ()
+        match placed.document.model:
+            case ModelRoute(spec=spec):
+                targets = [(("spec", "pools", n, "pool"), one.pool) for n, one in enumerate(spec.pools)]
+                fallback = [(("spec", "fallback"), spec.fallback)] if spec.fallback else []
+                references = chain(targets, fallback)
+            case ResiliencePolicy(spec=spec):
+                references = ((("spec", "pools", n), name) for n, name in enumerate(spec.pools))
+            case _:
+                continue
+        for steps, name in references:
+            if name not in pools:
+                yield _said(
+                    placed,
+                    "SG031",
+                    steps,
+                    f"there is no EnginePool named {name}",
+                    found=name,
+                    allowed=_listed(pools),
+                    hint=did_you_mean(name, pools) or "is the file of that pool among those given?",
+                )
+
+
+def _listed(names: Iterable[str], most: int = 12) -> str:
+    ordered = sorted(names)
+    rest = f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    return ", ".join(ordered[:most]) + rest if ordered else "no pool is declared at all"
+
+
+def _claims(documents: Sequence[Placed]) -> Iterator[PolicyError]:
+    claimed: dict[str, tuple[Placed, int]] = {}
+    for placed in documents:
+        if not isinstance(placed.document.model, ResiliencePolicy):
+            continue
+        for number, pool in enumerate(placed.document.model.spec.pools):
+            first, at = claimed.setdefault(pool, (placed, number))
+            if first.document.name != placed.document.name:
+                yield _said(
+                    placed,
+                    "SG032",
+                    ("spec", "pools", number),
+                    f"pool {pool} already has the policy {first.document.name}, "
+                    f"at {first.place('spec', 'pools', at)}",
+                    hint="a pool has one policy besides default: join the two, or take the pool out of one",
+                )
+
+
+def _routes(documents: Sequence[Placed]) -> Iterator[tuple[Placed, ModelRoute]]:
+    for placed in documents:
+        if isinstance(placed.document.model, ModelRoute):
+            yield placed, placed.document.model
+
+
+def _listeners(documents: Sequence[Placed]) -> Iterator[PolicyError]:
+    first: dict[int, tuple[Placed, str]] = {}
+    for placed, route in _routes(documents):
+        listener = route.spec.listener
+        other, address = first.setdefault(listener.port, (placed, listener.address))
+        if address != listener.address:
+            yield _said(
+                placed,
+                "SG036",
+                ("spec", "listener", "address"),
+                f"port {listener.port} is bound to {address} by route {other.document.name}, "
+                f"at {other.place('spec', 'listener')}, and to {listener.address} here",
+                hint="routes of one port share one listener: give them the same address",
+            )
+
+
+def _condition(match: Match) -> Hashable:
+    headers = frozenset(
+        (one.name.lower(), one.exact, one.prefix, one.regex, one.present, one.invert) for one in match.headers
+    )
+    return match.path_prefix, headers, match.model, match.stream
+
+
+def _matches(documents: Sequence[Placed]) -> Iterator[PolicyError]:
+    first: dict[Hashable, Placed] = {}
+    for placed, route in _routes(documents):
+        other = first.setdefault((route.spec.listener.port, _condition(route.spec.match)), placed)
+        if other is not placed:
+            yield _said(
+                placed,
+                "SG037",
+                ("spec", "match"),
+                f"route {other.document.name}, at {other.place('spec', 'match')}, "
+                f"matches the same requests of port {route.spec.listener.port}",
+                hint="only one of the two could ever be used: make their match differ, or join their pools",
+            )
+
+
+def _layered(documents: Sequence[Placed]) -> Iterator[PolicyError]:
+    """Fields that contradict each other once the layers of a pool are laid over each other."""
+    policies = {one.document.name: one for one in documents if isinstance(one.document.model, ResiliencePolicy)}
+    models = {name: one.document.model for name, one in policies.items()}
+    known: Mapping[str, ResiliencePolicy] = {
+        name: model for name, model in models.items() if isinstance(model, ResiliencePolicy)
+    }
+    stacks = set(layers((pool for model in known.values() for pool in model.spec.pools), known).values())
+    if DEFAULT in known:
+        stacks.add((DEFAULT,))
+    reported: set[tuple[str, tuple[Step, ...]]] = set()
+    for stack in sorted(stacks):
+        spec = effective(stack, known)
+        for steps, low, high in _ordered(spec):
+            name = next((one for one in reversed(stack) if _wrote(policies[one], steps[-1])), stack[-1])
+            if (name, steps[-1]) not in reported:
+                reported.add((name, steps[-1]))
+                yield _said(
+                    policies[name],
+                    "SG041",
+                    steps[-1],
+                    f"{path_text(steps[-1])} is {high}, below {path_text(steps[0])}, which is {low}",
+                    found=high,
+                    allowed=f"at least {low}",
+                    hint="" if len(stack) == 1 else f"values come from the policies {' and '.join(stack)}",
+                )
+
+
+def _wrote(placed: Placed, steps: tuple[Step, ...]) -> bool:
+    return placed.document.at(*steps) != placed.document.at(*steps[:-1])
+
+
+def _ordered(spec: ResilienceSpec) -> Iterator[tuple[tuple[tuple[Step, ...], tuple[Step, ...]], str, str]]:
+    backoff = spec.retries.backoff
+    if backoff.max < backoff.base:
+        base = ("spec", "retries", "backoff", "base")
+        longest = ("spec", "retries", "backoff", "max")
+        yield (base, longest), format_duration(backoff.base), format_duration(backoff.max)
