@@ -1,34 +1,79 @@
-"""The endpoints of one cluster, as plain values: what changes most often is not built from Envoy's messages."""
+"""What a ClusterLoadAssignment says, as plain values.
+
+Endpoints are what changes all day, so they do not go through Envoy's message classes: these values are cheap to
+make and to compare, and ``wire.eds`` joins their bytes from a cache. Whoever builds them keeps the objects of
+endpoints that have not changed; the encoder then recognises them by identity.
+
+Source: envoy/config/endpoint/v3/endpoint.proto, endpoint_components.proto
+"""
 
 from dataclasses import dataclass
 
-from xds_server.decide.decisions import Health
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPort:
+    """An IP address (Envoy resolves no name in EDS) and a TCP port."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InternalListener:
+    """A listener inside the same Envoy; ``endpoint_id`` tells its endpoints of one cluster apart."""
+
+    name: str
+    endpoint_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSpec:
-    """One engine: IP address and port, health, weight among its peers, and text metadata by namespace."""
+    """One engine as a cluster sees it.
 
-    address: str
-    port: int
-    health: Health = Health.HEALTHY
-    weight: int = 1
-    metadata: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
+    ``health`` is a number of ``envoy.config.core.v3.HealthStatus`` (1 healthy, 2 unhealthy, 3 draining);
+    ``weight`` is relative, 1..128, ``None`` for Envoy's default of 1. ``labels`` are (name, value) pairs that
+    subset load balancing and access logs read as ``envoy.lb`` metadata; of two with one name the last counts.
+    """
+
+    address: HostPort | InternalListener
+    health: int = 0
+    weight: int | None = None
+    hostname: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalitySpec:
-    """The engines of one zone; ``weight`` 0 means that the locality is listed and gets no traffic."""
+    """The endpoints of one zone at one priority (0 is tried first).
 
-    region: str
+    ``weight`` is the zone's share among those of the same priority, >= 1; ``None`` leaves the zone without
+    load where locality weights are in force.
+    """
+
+    region: str = ""
     zone: str
-    weight: int
-    endpoints: tuple[EndpointSpec, ...]
+    weight: int | None = None
+    priority: int = 0
+    endpoints: tuple[EndpointSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropOverload:
+    """A share of requests that Envoy answers with 503 by itself, counted under ``category``."""
+
+    category: str
+    parts_per_million: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentSpec:
-    """The ClusterLoadAssignment of a cluster."""
+    """Everything EDS says of one cluster.
+
+    ``overprovisioning_percent`` is how far healthy endpoints may be loaded beyond their share before a zone or
+    priority spills over; ``None`` leaves Envoy's 140.
+    """
 
     cluster: str
-    localities: tuple[LocalitySpec, ...]
+    localities: tuple[LocalitySpec, ...] = ()
+    drop_overloads: tuple[DropOverload, ...] = ()
+    overprovisioning_percent: int | None = None

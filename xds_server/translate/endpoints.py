@@ -11,33 +11,42 @@ milliseconds and leaves what is in flight alone.
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from engine.report import Verdict
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.fleet import Engine
-from xds_server.translate.assignment import AssignmentSpec, EndpointSpec, LocalitySpec
+from xds_server.translate.assignment import AssignmentSpec, EndpointSpec, HostPort, LocalitySpec
+from xds_server.translate.memo import Memo
 
-METADATA: Final = "switchgear"
-"""Namespace of an endpoint's metadata: the engine's name under ``engine``, and its labels."""
+ENGINE_LABEL: Final = "engine"
+"""Label with the engine's name, before the labels the operator gave it."""
+
+STATUS: Final[Mapping[Health, int]] = MappingProxyType(
+    {Health.HEALTHY: 1, Health.UNHEALTHY: 2, Health.DRAINING: 3}
+)
+"""Numbers of envoy.config.core.v3.HealthStatus."""
 
 
-def assignment(pool: str, engines: tuple[Engine, ...], decisions: Decisions, zone: str) -> AssignmentSpec:
+def assignment(
+    pool: str, engines: tuple[Engine, ...], decisions: Decisions, zone: str, memo: Memo
+) -> AssignmentSpec:
     """The endpoints of a pool for callers in ``zone``, engines in the order of the policy.
 
     Addresses must be IP addresses: host names are resolved before the fleet gets here.
     """
     by_place: dict[tuple[str, str], list[EndpointSpec]] = {}
     for engine in engines:
-        endpoint = _endpoint(engine, decisions)
-        if endpoint is not None:
-            by_place.setdefault((engine.region, engine.zone), []).append(endpoint)
+        health = _health(engine, decisions)
+        if not _gone(engine, health):
+            by_place.setdefault((engine.region, engine.zone), []).append(_endpoint(engine, health, memo))
     weights = zone_weights(pool, engines, decisions, zone)
     return AssignmentSpec(
         cluster=pool,
         localities=tuple(
-            LocalitySpec(region=region, zone=name, weight=weights.get(name, 0), endpoints=tuple(endpoints))
-            for (region, name), endpoints in sorted(by_place.items())
+            _locality(pool, place, weights.get(place[1]) or None, tuple(by_place[place]), memo)
+            for place in sorted(by_place)
         ),
     )
 
@@ -58,18 +67,33 @@ def zone_weights(pool: str, engines: tuple[Engine, ...], decisions: Decisions, z
     return slots
 
 
-def _endpoint(engine: Engine, decisions: Decisions) -> EndpointSpec | None:
-    health = _health(engine, decisions)
-    dead = engine.report is not None and engine.report.verdict is Verdict.DEAD
-    if dead and health is not Health.HEALTHY:
-        return None
-    return EndpointSpec(
-        address=engine.address,
-        port=engine.port,
-        health=health,
-        weight=engine.weight,
-        metadata=((METADATA, (("engine", engine.id.engine), *sorted(engine.labels.items()))),),
+def _locality(
+    pool: str, place: tuple[str, str], weight: int | None, endpoints: tuple[EndpointSpec, ...], memo: Memo
+) -> LocalitySpec:
+    region, zone = place
+    return memo.of(
+        ("locality", pool, place, weight),
+        (endpoints,),
+        lambda: LocalitySpec(region=region, zone=zone, weight=weight, endpoints=endpoints),
     )
+
+
+def _endpoint(engine: Engine, health: Health, memo: Memo) -> EndpointSpec:
+    # The same object as last time where nothing has changed: the encoder then has its bytes already.
+    return memo.of(
+        ("endpoint", engine.id, health),
+        (engine.address, engine.port, engine.weight, engine.labels),
+        lambda: EndpointSpec(
+            address=HostPort(host=engine.address, port=engine.port),
+            health=STATUS[health],
+            weight=engine.weight,
+            labels=((ENGINE_LABEL, engine.id.engine), *sorted(engine.labels.items())),
+        ),
+    )
+
+
+def _gone(engine: Engine, health: Health) -> bool:
+    return health is not Health.HEALTHY and engine.report is not None and engine.report.verdict is Verdict.DEAD
 
 
 def _health(engine: Engine, decisions: Decisions) -> Health:

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
 from betterproto2 import Casing
+from envoy_data_plane.envoy.config.core.v3 import HealthStatus
 
-from xds_server.translate.assignment import AssignmentSpec, EndpointSpec, LocalitySpec
+from xds_server.translate.assignment import AssignmentSpec, EndpointSpec, HostPort, InternalListener, LocalitySpec
 from xds_server.translate.item import Item
 from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
 
@@ -76,11 +77,15 @@ def _locality(spec: LocalitySpec) -> dict[str, Any]:
 
 
 def _endpoint(spec: EndpointSpec) -> dict[str, Any]:
-    address = {"socket_address": {"address": spec.address, "port_value": spec.port}}
-    metadata = {namespace: dict(fields) for namespace, fields in spec.metadata}
     return {
-        "endpoint": {"address": address},
-        "health_status": spec.health.value,
-        **({"metadata": {"filter_metadata": metadata}} if metadata else {}),
+        "endpoint": {"address": _address(spec.address)},
+        "health_status": HealthStatus(spec.health).name,
+        "metadata": {"filter_metadata": {"envoy.lb": dict(spec.labels)}},
         "load_balancing_weight": spec.weight,
     }
+
+
+def _address(address: HostPort | InternalListener) -> dict[str, Any]:
+    if isinstance(address, HostPort):
+        return {"socket_address": {"address": address.host, "port_value": address.port}}
+    return {"envoy_internal_address": {"server_listener_name": address.name, "endpoint_id": address.endpoint_id}}

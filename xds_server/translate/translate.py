@@ -131,7 +131,7 @@ def _api_listener(policies: PolicySet, pool: str, memo: Memo) -> Item:
 def _assignment(
     policies: PolicySet, fleet: Fleet, decisions: Decisions, zone: str, pool: str, *, memo: Memo
 ) -> Item:
-    spec = assignment(pool, fleet.pools.get(pool, ()), decisions, zone)
+    spec = assignment(pool, fleet.pools.get(pool, ()), decisions, zone, memo)
     origins = pool_origins(policies, pool)
     return memo.of(
         (ENDPOINT, pool, zone),
