@@ -1,0 +1,43 @@
+"""Translated items as a snapshot: encoded once each, versioned by content, remembered while they stay the same.
+
+Apart from ``snapshot``, which streams read, so that a stream need not know how anything is encoded.
+"""
+
+from collections.abc import Iterable
+from weakref import WeakKeyDictionary
+
+from xds_server.snapshot import Resource, Snapshot, resource, snapshot
+from xds_server.translate.assignment import AssignmentSpec
+from xds_server.translate.item import Item
+from xds_server.wire.eds import AssignmentEncoder
+from xds_server.wire.encode import encode
+
+
+class Assembler:
+    """Encodes items of any number of views; an item that was encoded before costs a look-up."""
+
+    def __init__(self) -> None:
+        """Nothing encoded yet."""
+        self._assignments = AssignmentEncoder()
+        self._encoded: WeakKeyDictionary[Item, Resource] = WeakKeyDictionary()
+
+    def assemble(self, items: Iterable[Item]) -> Snapshot:
+        """The snapshot of one view's items."""
+        return snapshot(self._resource(item) for item in items)
+
+    def _resource(self, item: Item) -> Resource:
+        known = self._encoded.get(item)
+        if known is None:
+            known = resource(item.type_url, item.name, self._bytes(item), item.origins)
+            self._encoded[item] = known
+        return known
+
+    def _bytes(self, item: Item) -> bytes:
+        if isinstance(item.message, AssignmentSpec):
+            return self._assignments.encode(item.message)
+        return encode(item.message)
+
+
+def assemble(items: Iterable[Item]) -> Snapshot:
+    """The snapshot of these items, for callers with nothing to remember."""
+    return Assembler().assemble(items)
