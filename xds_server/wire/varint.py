@@ -10,15 +10,15 @@ FIXED64: Final = 1
 LENGTH_DELIMITED: Final = 2
 FIXED32: Final = 5
 
-_TWO_BYTE_LIMIT: Final = 1 << 14
+SHORT_LIMIT: Final = 1 << 14
 # Tags and lengths below 16 KiB are nearly all there are; a table makes them one index.
-_SHORT: Final = tuple(bytes([n]) if n < 0x80 else bytes([n & 0x7F | 0x80, n >> 7]) for n in range(_TWO_BYTE_LIMIT))
+SHORT: Final = tuple(bytes([n]) if n < 0x80 else bytes([n & 0x7F | 0x80, n >> 7]) for n in range(SHORT_LIMIT))
 
 
 def varint(value: int) -> bytes:
     """``value``, 0 <= value < 2**64, as a base-128 varint; a negative value is a caller's bug."""
-    if 0 <= value < _TWO_BYTE_LIMIT:
-        return _SHORT[value]
+    if 0 <= value < SHORT_LIMIT:
+        return SHORT[value]
     if not 0 <= value < 1 << 64:
         raise ValueError(f"{value} is outside 0..2**64-1")
     out = bytearray()
