@@ -1,0 +1,1 @@
+"""The demonstration: the same faults, the same arrivals, once behind Switchgear and once behind plain Envoy."""

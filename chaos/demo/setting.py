@@ -1,0 +1,135 @@
+"""The two sides of the comparison: the policies Switchgear gets, and the static configuration plain Envoy gets."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from chaos.demo.plan import DEADLINE_S, ENGINES, LONGEST_SERVICE_S, SERVICE_TIME_S, SLOTS
+from policies.document import API_VERSION
+from policies.quantity import format_duration
+
+POOL = "tiny"
+MODEL = "demo-model"
+
+
+def policies(engine_ports: Mapping[str, int], listener_port: int) -> str:
+    """The operator's YAML: one pool over three zones, one route, one policy."""
+    endpoints = [
+        {"name": name, "address": "127.0.0.1", "port": engine_ports[name], "zone": name[0]} for name in ENGINES
+    ]
+    documents: list[dict[str, Any]] = [
+        {
+            "apiVersion": API_VERSION,
+            "kind": "EnginePool",
+            "metadata": {"name": POOL},
+            "spec": {
+                "model": MODEL,
+                "slotsPerEngine": SLOTS,
+                "serviceTime": format_duration(SERVICE_TIME_S),
+                "longestServiceTime": format_duration(LONGEST_SERVICE_S),
+                "firstTokenGate": True,
+                "endpoints": endpoints,
+            },
+        },
+        {
+            "apiVersion": API_VERSION,
+            "kind": "ModelRoute",
+            "metadata": {"name": "chat"},
+            "spec": {
+                "listener": {"port": listener_port, "address": "127.0.0.1"},
+                "pools": [{"pool": POOL}],
+            },
+        },
+        {
+            "apiVersion": API_VERSION,
+            "kind": "ResiliencePolicy",
+            "metadata": {"name": "demo"},
+            "spec": {
+                "pools": [POOL],
+                "limits": {"maxWait": "2s"},
+                "timeouts": {
+                    # Above allowed wait plus longest service, so that no healthy work is killed.
+                    "streaming": {"firstToken": "3500ms", "betweenTokens": "3s"},
+                    "nonStreaming": {"perTry": "4s", "total": format_duration(DEADLINE_S)},
+                },
+            },
+        },
+    ]
+    return yaml.safe_dump_all(documents, sort_keys=False)
+
+
+def plain_envoy(engine_ports: Mapping[str, int], listener_port: int, admin_port: int) -> str:
+    """Round robin over the same engines with the usual health check on /health, and nothing else."""
+    endpoints = [
+        {"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": engine_ports[name]}}}}
+        for name in ENGINES
+    ]
+    manager = {
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3."
+        "HttpConnectionManager",
+        "stat_prefix": "plain",
+        "route_config": {
+            "virtual_hosts": [
+                {
+                    "name": "all",
+                    "domains": ["*"],
+                    "routes": [
+                        {
+                            "match": {"prefix": "/"},
+                            "route": {"cluster": POOL, "timeout": f"{DEADLINE_S:g}s"},
+                        }
+                    ],
+                }
+            ]
+        },
+        "http_filters": [
+            {
+                "name": "envoy.filters.http.router",
+                "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
+            }
+        ],
+    }
+    loopback = {"address": "127.0.0.1"}
+    bootstrap = {
+        "admin": {"address": {"socket_address": {**loopback, "port_value": admin_port}}},
+        "static_resources": {
+            "listeners": [
+                {
+                    "name": "plain",
+                    "address": {"socket_address": {**loopback, "port_value": listener_port}},
+                    "filter_chains": [
+                        {
+                            "filters": [
+                                {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
+                            ]
+                        }
+                    ],
+                }
+            ],
+            "clusters": [
+                {
+                    "name": POOL,
+                    "type": "STATIC",
+                    "connect_timeout": "1s",
+                    "lb_policy": "ROUND_ROBIN",
+                    "health_checks": [
+                        {
+                            "timeout": "1s",
+                            "interval": "1s",
+                            "no_traffic_interval": "1s",
+                            "unhealthy_threshold": 2,
+                            "healthy_threshold": 1,
+                            "http_health_check": {"path": "/health"},
+                        }
+                    ],
+                    "load_assignment": {
+                        "cluster_name": POOL,
+                        "endpoints": [{"lb_endpoints": endpoints}],
+                    },
+                }
+            ],
+        },
+    }
+    return json.dumps(bootstrap)

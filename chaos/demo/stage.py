@@ -1,0 +1,177 @@
+"""What the story is played on: simulated engines, real Envoys and the real control plane, as child processes.
+
+Two sides stand beside each other, each with its own nine engines and three Envoys, so that neither can disturb
+the other's engines. Everything ends with the ``Processes`` block it was started in.
+"""
+
+import asyncio
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from chaos.demo import setting
+from chaos.demo.plan import ENGINES, PREFILL_S, SLOTS, TOKEN_S, ZONES
+from chaos.demo.score import Ledger
+from chaos.load import Target
+from chaos.processes import Processes, envoy_command
+
+START_LIMIT_S = 30.0
+"""Longest wait for a child to be ready; usually it takes about a second."""
+
+SWITCHGEAR = "switchgear"
+PLAIN = "plain envoy"
+
+
+class StageError(RuntimeError):
+    """The stage could not be set; the message says what was waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """Nine simulated engines. ``ports`` and ``controls`` are by engine name."""
+
+    ports: Mapping[str, int]
+    controls: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One side of the comparison: its engines, and an Envoy per zone as targets of the load."""
+
+    name: str
+    engines: Engines
+    targets: tuple[Target, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Both sides, and where the control plane answers."""
+
+    switchgear: Side
+    plain: Side
+    admin_url: str
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        return (self.switchgear, self.plain)
+
+
+async def stage(children: Processes, session: aiohttp.ClientSession, folder: Path) -> Stage:
+    """Start everything and wait until both sides serve."""
+    ours, theirs = await asyncio.gather(_engines(children, SWITCHGEAR), _engines(children, "plain"))
+    xds_port, admin_port, our_port, *ports = _free_ports(3 + 3 * len(ZONES))
+    admin_url = f"http://127.0.0.1:{admin_port}"
+    policies = folder / "policies"
+    policies.mkdir()
+    (policies / "demo.yaml").write_text(setting.policies(ours.ports, our_port), encoding="utf-8")
+    await children.start(
+        "control-plane",
+        [
+            *(sys.executable, "-m", "xds_server", "serve"),
+            *("--policies", str(policies)),
+            *("--listen", f"127.0.0.1:{xds_port}"),
+            *("--admin", f"127.0.0.1:{admin_port}"),
+            *("--state-dir", str(folder / "state")),
+        ],
+    )
+    await _until_ok(session, f"{admin_url}/readyz", "the control plane")
+    our_targets, their_targets = [], []
+    for index, zone in enumerate(ZONES):
+        our_admin, their_admin, their_port = ports[3 * index : 3 * index + 3]
+        # Real gateways stand on hosts of their own; here each has a loopback address of its own.
+        address = f"127.0.0.{index + 2}"
+        bootstrap = await _output(
+            *(sys.executable, "-m", "xds_server", "bootstrap"),
+            *("--node", f"gateway-{zone}", "--zone", zone, "--listen-address", address),
+            *("--server", f"127.0.0.1:{xds_port}", "--admin-port", str(our_admin)),
+        )
+        await _envoy(children, folder, f"gateway-{zone}", bootstrap)
+        plain = setting.plain_envoy(theirs.ports, their_port, their_admin)
+        await _envoy(children, folder, f"plain-{zone}", plain)
+        our_targets.append(Target(url=f"http://{address}:{our_port}", name=zone))
+        their_targets.append(Target(url=f"http://127.0.0.1:{their_port}", name=zone))
+    for target in (*our_targets, *their_targets):
+        await _until_ok(session, f"{target.url}/v1/models", f"the Envoy at {target.url}")
+    return Stage(
+        switchgear=Side(name=SWITCHGEAR, engines=ours, targets=tuple(our_targets)),
+        plain=Side(name=PLAIN, engines=theirs, targets=tuple(their_targets)),
+        admin_url=admin_url,
+    )
+
+
+async def ledger(session: aiohttp.ClientSession, engines: Engines) -> tuple[Ledger, Mapping[str, int]]:
+    """What the books of a side say now: the sum, and calls arrived by engine."""
+
+    async def totals(control: str) -> dict[str, float]:
+        async with session.get(f"{control}/book") as response:
+            response.raise_for_status()
+            book: dict[str, dict[str, float]] = await response.json()
+            return book["totals"]
+
+    found = await asyncio.gather(*(totals(engines.controls[name]) for name in ENGINES))
+    arrived = {name: int(one["arrived"]) for name, one in zip(ENGINES, found, strict=True)}
+    return Ledger(arrived=sum(arrived.values()), wasted_slot_s=sum(one["wasted_slot_s"] for one in found)), arrived
+
+
+async def _engines(children: Processes, side: str) -> Engines:
+    child = await children.start(
+        f"engines-{side}",
+        [
+            *(sys.executable, "-m", "chaos.fake_engine", "--count", str(len(ENGINES))),
+            *("--model", setting.MODEL, "--slots", str(SLOTS)),
+            *("--prefill-s", str(PREFILL_S), "--token-s", str(TOKEN_S), "--first-token-gate"),
+        ],
+        ready_within_s=START_LIMIT_S,
+    )
+    listed = dict(zip(ENGINES, child.ready["engines"], strict=True))
+    return Engines(
+        ports={name: int(one["port"]) for name, one in listed.items()},
+        controls={name: str(one["control"]) for name, one in listed.items()},
+    )
+
+
+async def _envoy(children: Processes, folder: Path, name: str, bootstrap: str) -> None:
+    path = folder / f"{name}.yaml"
+    path.write_text(bootstrap, encoding="utf-8")
+    await children.start(name, envoy_command(path))
+
+
+async def _output(*argv: str) -> str:
+    process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+    out, _ = await process.communicate()
+    if process.returncode:
+        raise StageError(f"{' '.join(argv)} ended with status {process.returncode}")
+    return out.decode()
+
+
+async def _until_ok(session: aiohttp.ClientSession, url: str, what: str) -> None:
+    """Wait until ``url`` answers 200."""
+    limit_s = time.monotonic() + START_LIMIT_S
+    seen = "nothing"
+    while time.monotonic() < limit_s:
+        try:
+            async with session.get(url, timeout=aiohttp.ClientTimeout(total=2.0)) as response:
+                if response.status == 200:
+                    return
+                seen = f"status {response.status}"
+        except (aiohttp.ClientError, TimeoutError) as problem:
+            seen = str(problem) or type(problem).__name__
+        await asyncio.sleep(0.05)
+    raise StageError(f"{what} was not ready after {START_LIMIT_S:g} s; last seen: {seen}")
+
+
+def _free_ports(count: int) -> Sequence[int]:
+    """Ports nobody listens on now. Envoy and its neighbours must know each other's before they start."""
+    with ExitStack() as held:
+        ports = []
+        for _ in range(count):
+            one = held.enter_context(socket.socket())
+            one.bind(("127.0.0.1", 0))
+            ports.append(int(one.getsockname()[1]))
+        return ports

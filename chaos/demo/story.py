@@ -1,0 +1,273 @@
+"""The demonstration itself: set the stage, send the load, break things on time, watch, and judge."""
+
+import asyncio
+import tempfile
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from rich.console import Console
+from rich.live import Live
+
+from chaos.demo import screen, setting
+from chaos.demo.plan import DEADLINE_S, ENGINES, MAX_TOKENS, Chapter, Plan, Span
+from chaos.demo.score import Ledger, Score, Verdict, by_chapter, is_cut, score, verdict
+from chaos.demo.stage import Side, Stage, ledger, stage
+from chaos.load import LoadProfile, run_load
+from chaos.outcomes import Outcome, summary
+from chaos.processes import Processes
+
+WINDOW_S = 3.0
+"""What the live view calls now."""
+
+LOOK_S = 0.5
+RESTART_S = 0.4
+"""How long a drained engine is gone before it is back; a real one takes longer, which costs capacity only."""
+
+DRAIN_LIMIT_S = 3.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watch:
+    """What one side has shown so far."""
+
+    side: Side
+    outcomes: list[Outcome] = field(default_factory=list)
+    recent: deque[Outcome] = field(default_factory=deque)
+    arrived: Mapping[str, int] = field(default_factory=dict)
+    share: Mapping[str, float] = field(default_factory=dict)
+    book: Ledger = field(default_factory=lambda: Ledger(arrived=0, wasted_slot_s=0.0))
+    marks: list[Ledger] = field(default_factory=list)
+
+    def saw(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        self.recent.append(outcome)
+
+    def line(self, now_s: float) -> screen.SideLine:
+        while self.recent and self.recent[0].ended_at_s < now_s - WINDOW_S:
+            self.recent.popleft()
+        found = summary(self.recent)
+        return screen.SideLine(
+            goodput_percent=100.0 * (1.0 if found.goodput_ratio is None else found.goodput_ratio),
+            p50_s=found.good_latency_p50_s,
+            p99_s=found.good_latency_p99_s,
+            lost=sum(not outcome.ok and not is_cut(outcome) for outcome in self.outcomes),
+            wasted_slot_s=self.book.wasted_slot_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scene:
+    """What all parts of a demonstration share. ``began_s`` is the monotonic clock at time 0 of the plan."""
+
+    plan: Plan
+    stage: Stage
+    watches: tuple[_Watch, ...]
+    session: aiohttp.ClientSession
+    console: Console
+    live: bool
+    began_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What came of it, by side and chapter."""
+
+    scores: Mapping[str, Mapping[Chapter, Score]]
+    verdict: Verdict
+
+
+async def tell(plan: Plan, console: Console, *, live: bool) -> Result:
+    """Run the whole demonstration; everything it started is gone when it returns or fails."""
+    with tempfile.TemporaryDirectory(prefix="switchgear-demo-") as folder:
+        async with Processes() as children, aiohttp.ClientSession() as session:
+            console.print("starting 2 x 9 simulated engines, 6 real Envoys and the control plane ...")
+            ready = await stage(children, session, Path(folder))
+            scene = _Scene(
+                plan=plan,
+                stage=ready,
+                watches=tuple(_Watch(side=side) for side in ready.sides),
+                session=session,
+                console=console,
+                live=live,
+                began_s=time.monotonic(),
+            )
+            await _play(scene)
+    scores = {watch.side.name: _scores(watch, scene.began_s, plan) for watch in scene.watches}
+    return Result(scores=scores, verdict=verdict(scores[ready.switchgear.name], plan))
+
+
+def _scores(watch: _Watch, began_s: float, plan: Plan) -> Mapping[Chapter, Score]:
+    chapters = by_chapter(watch.outcomes, began_s, plan)
+    return {
+        span.chapter: score(chapters[span.chapter], before, after)
+        for span, before, after in zip(plan.spans, watch.marks, watch.marks[1:], strict=False)
+    }
+
+
+async def _play(scene: _Scene) -> None:
+    over = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        loads = [group.create_task(_load(scene.plan, watch)) for watch in scene.watches]
+        faults = group.create_task(_faults(scene))
+        group.create_task(_show(scene, over))
+        await asyncio.gather(*loads, faults)
+        await _mark(scene)
+        over.set()
+
+
+async def _mark(scene: _Scene) -> None:
+    """Note the sums of the books where one chapter ends and the next begins."""
+    for watch in scene.watches:
+        watch.marks.append((await ledger(scene.session, watch.side.engines))[0])
+
+
+async def _load(plan: Plan, watch: _Watch) -> None:
+    profile = LoadProfile(
+        targets=watch.side.targets,
+        rate_per_s=plan.rate_per_s,
+        streaming_share=plan.streaming_share,
+        max_tokens=dict.fromkeys(MAX_TOKENS, 1.0),
+        deadline_s=DEADLINE_S,
+        model=setting.MODEL,
+        seed=plan.seed,
+    )
+    await run_load(profile, watch.saw, seconds=plan.length_s)
+
+
+async def _faults(scene: _Scene) -> None:
+    """Carry out the plan on both sides."""
+    for span in scene.plan.spans:
+        await _sleep_until(scene.began_s + span.start_s)
+        await _mark(scene)
+        if not scene.live:
+            scene.console.print(f"{span.start_s:5.1f} s  {span.chapter}")
+        match span.chapter:
+            case Chapter.HANG:
+                await _strike(scene, span, {"kind": "hang"})
+            case Chapter.CRASH:
+                await _strike(scene, span, {"kind": "crash"})
+            case Chapter.DRAIN:
+                await _roll(scene, span)
+            case Chapter.CALM:
+                pass
+
+
+async def _strike(scene: _Scene, span: Span, fault: Mapping[str, Any]) -> None:
+    """Break the chapter's engines on both sides, and heal them on time."""
+    controls = [side.engines.controls[name] for side in scene.stage.sides for name in span.targets]
+    await asyncio.gather(*(_put(scene.session, control, fault) for control in controls))
+    await _sleep_until(scene.began_s + span.heal_s)
+    await asyncio.gather(*(_heal(scene.session, control) for control in controls))
+
+
+async def _roll(scene: _Scene, span: Span) -> None:
+    """Restart every engine in turn, each after it was asked to drain."""
+    step_s = (span.heal_s - span.start_s) / len(span.targets)
+    async with asyncio.TaskGroup() as group:
+        for index, name in enumerate(span.targets):
+            await _sleep_until(scene.began_s + span.start_s + index * step_s)
+            for side in scene.stage.sides:
+                group.create_task(_restart(scene.session, side.engines.controls[name]))
+
+
+async def _restart(session: aiohttp.ClientSession, control: str) -> None:
+    await _put(session, control, {"kind": "drain"})
+    limit_s = time.monotonic() + DRAIN_LIMIT_S
+    while await _in_flight(session, control) and time.monotonic() < limit_s:
+        await asyncio.sleep(0.05)
+    await _put(session, control, {"kind": "crash"})
+    await asyncio.sleep(RESTART_S)
+    await _heal(session, control)
+
+
+async def _put(session: aiohttp.ClientSession, control: str, fault: Mapping[str, Any]) -> None:
+    async with session.put(f"{control}/fault", json=dict(fault)) as response:
+        response.raise_for_status()
+
+
+async def _heal(session: aiohttp.ClientSession, control: str) -> None:
+    async with session.delete(f"{control}/fault") as response:
+        response.raise_for_status()
+
+
+async def _in_flight(session: aiohttp.ClientSession, control: str) -> int:
+    async with session.get(f"{control}/book") as response:
+        response.raise_for_status()
+        return int((await response.json())["in_flight"])
+
+
+async def _show(scene: _Scene, over: asyncio.Event) -> None:
+    """Look at both sides twice a second, and draw what is seen where there is a terminal."""
+    with Live(console=scene.console, auto_refresh=False, transient=True) as display:
+        while not over.is_set():
+            for watch in scene.watches:
+                watch.book, arrived = await ledger(scene.session, watch.side.engines)
+                watch.share = _shares(watch.arrived, arrived)
+                watch.arrived = arrived
+            if scene.live:
+                display.update(screen.live(await _frame(scene)), refresh=True)
+            await _wait(over, LOOK_S)
+
+
+async def _frame(scene: _Scene) -> screen.Frame:
+    plan, session, began_s, admin_url = scene.plan, scene.session, scene.began_s, scene.stage.admin_url
+    ours, theirs = scene.watches
+    engines = {one["engine"]: one for one in await _listed(session, f"{admin_url}/v1/engines")}
+    proxies = await _listed(session, f"{admin_url}/v1/proxies")
+    now_s = time.monotonic()
+    span = plan.at(now_s - began_s)
+    return screen.Frame(
+        time_s=now_s - began_s,
+        length_s=plan.length_s,
+        chapter=span.chapter,
+        doing="" if not span.targets else ("healed" if now_s - began_s > span.heal_s else ", ".join(span.targets)),
+        engines=[
+            screen.EngineLine(
+                name=name,
+                zone=name[0],
+                verdict=engines.get(name, {}).get("verdict") or "?",
+                health=engines.get(name, {}).get("health") or "?",
+                share_percent=ours.share.get(name, 0.0),
+                plain_share_percent=theirs.share.get(name, 0.0),
+            )
+            for name in ENGINES
+        ],
+        proxies={one["node"]: _worst(one["types"]) for one in proxies},
+        sides={watch.side.name: watch.line(now_s) for watch in scene.watches},
+    )
+
+
+async def _listed(session: aiohttp.ClientSession, url: str) -> list[dict[str, Any]]:
+    async with session.get(url) as response:
+        response.raise_for_status()
+        found: list[dict[str, Any]] = await response.json()
+        return found
+
+
+def _worst(types: list[dict[str, Any]]) -> str:
+    order = ("NACK", "STALE", "SYNCED")
+    return min((str(one["state"]) for one in types), key=order.index, default="STALE")
+
+
+def _shares(before: Mapping[str, int], after: Mapping[str, int]) -> Mapping[str, float]:
+    """Percent of the attempts between two looks at the books, by engine."""
+    grown = {name: count - before.get(name, 0) for name, count in after.items()}
+    total = sum(grown.values())
+    return {name: 100.0 * count / total if total else 0.0 for name, count in grown.items()}
+
+
+async def _sleep_until(time_s: float) -> None:
+    await asyncio.sleep(max(0.0, time_s - time.monotonic()))
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

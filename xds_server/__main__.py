@@ -1,0 +1,5 @@
+"""``python -m xds_server`` is ``switchgear``."""
+
+from xds_server.cli import entry
+
+entry()
