@@ -19,6 +19,27 @@ class Verdict(StrEnum):
     DRAINING = "draining"  # finishes what it has, takes nothing new
     DEGRADED = "degraded"  # produces tokens, with evidence of damage
 
+    @property
+    def good(self) -> bool:
+        """Whether the engine should take new requests."""
+        return self in _GOOD
+
+    @property
+    def hard(self) -> bool:
+        """Whether the evidence is that no token comes out: such an engine leaves whatever the capacity."""
+        return self in _HARD
+
+
+_GOOD = frozenset({Verdict.READY, Verdict.BUSY})
+_HARD = frozenset({Verdict.STARTING, Verdict.HUNG, Verdict.DEAD})
+
+
+class Doubt(StrEnum):
+    """A reading that is as likely the judge's own fault when every engine of a pool gives it."""
+
+    REFUSED = "refused"  # up, but says that the question is wrong: model, path, permission
+    SILENT = "silent"  # neither answers nor refuses: the way there may be what is broken
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReport:
@@ -26,7 +47,8 @@ class EngineReport:
 
     ``pool`` and ``engine`` are the names of the policy. ``observed_at_s`` is the judge's monotonic clock in
     seconds. Counts are None where the source cannot know them. ``evidence`` is one sentence naming the
-    reading, the threshold and since when. ``sequence`` grows by one with each report of a source.
+    reading, the threshold and since when. ``sequence`` grows with each report of a source; 0 means the source
+    does not count. ``doubt`` names the reading that would speak against the judge if a whole pool showed it.
     """
 
     pool: str
@@ -40,3 +62,4 @@ class EngineReport:
     requests_waiting: int | None = None
     kv_cache_usage_ratio: float | None = None
     tokens_per_s: float | None = None
+    doubt: Doubt | None = None

@@ -1,14 +1,15 @@
 """The fleet as it stands: engines the policies declare, folded with what was last reported of each.
 
 A frozen value. ``declared`` makes it from the policies, ``with_report`` folds one report in, ``redeclared``
-carries reports over a policy edit. Nothing here judges: that is ``decide``.
+carries reports over a policy edit. Nothing here judges: that is ``decide``. Folding counts looks in a row,
+because a later judgement needs them and a pure function cannot remember them otherwise.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from engine.report import EngineReport
+from engine.report import EngineReport, Verdict
 from policies.model import PolicySet
 
 
@@ -29,6 +30,7 @@ class Engine:
     """One engine: where it is, what it can hold, and the last report with the time it arrived.
 
     ``received_at_s`` is the control plane's monotonic clock; None with ``report`` None: nothing heard yet.
+    ``good_looks`` and ``bad_looks`` count reports in a row that were good, or bad; a draining report ends both.
     """
 
     id: EngineId
@@ -42,17 +44,37 @@ class Engine:
     labels: Mapping[str, str]
     report: EngineReport | None = None
     received_at_s: float | None = None
+    good_looks: int = 0
+    bad_looks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Engines by pool, each pool in the order the policy lists them."""
+    """Engines by pool, each pool in the order the policy lists them; ``places`` is where each engine stands."""
 
     pools: Mapping[str, tuple[Engine, ...]]
+    places: Mapping[str, Mapping[str, int]]
 
     def engine(self, key: EngineId) -> Engine | None:
         """The engine of this id, or None."""
-        return next((one for one in self.pools.get(key.pool, ()) if one.id == key), None)
+        place = self.places.get(key.pool, _NOWHERE).get(key.engine)
+        return None if place is None else self.pools[key.pool][place]
+
+
+_NOWHERE: Mapping[str, int] = MappingProxyType({})
+
+
+def fleet_of(pools: Mapping[str, tuple[Engine, ...]]) -> Fleet:
+    """The fleet of these engines."""
+    return Fleet(
+        pools=MappingProxyType(dict(pools)),
+        places=MappingProxyType(
+            {
+                pool: MappingProxyType({engine.id.engine: place for place, engine in enumerate(engines)})
+                for pool, engines in pools.items()
+            }
+        ),
+    )
 
 
 def declared(policies: PolicySet) -> Fleet:
@@ -73,32 +95,61 @@ def declared(policies: PolicySet) -> Fleet:
             )
             for endpoint in pool.spec.endpoints
         )
-    return Fleet(pools=MappingProxyType(pools))
+    return fleet_of(pools)
 
 
 def redeclared(policies: PolicySet, fleet: Fleet) -> Fleet:
     """The fleet of edited policies, keeping the reports of engines that are still at the same address."""
-    known = {engine.id: engine for engines in fleet.pools.values() for engine in engines}
 
     def carried(engine: Engine) -> Engine:
-        before = known.get(engine.id)
+        before = fleet.engine(engine.id)
         if before is None or (before.address, before.port) != (engine.address, engine.port):
             return engine
-        return replace(engine, report=before.report, received_at_s=before.received_at_s)
+        return replace(
+            engine,
+            report=before.report,
+            received_at_s=before.received_at_s,
+            good_looks=before.good_looks,
+            bad_looks=before.bad_looks,
+        )
 
     fresh = declared(policies)
-    return Fleet(
-        pools=MappingProxyType({pool: tuple(map(carried, engines)) for pool, engines in fresh.pools.items()})
-    )
+    return fleet_of({pool: tuple(map(carried, engines)) for pool, engines in fresh.pools.items()})
 
 
 def with_report(fleet: Fleet, report: EngineReport, now_s: float) -> Fleet:
-    """The fleet with this report folded in; unchanged when it names no engine we know."""
-    engines = fleet.pools.get(report.pool)
-    if engines is None or not any(engine.id.engine == report.engine for engine in engines):
+    """The fleet with this report folded in; the same fleet when it names no engine we know, or came before.
+
+    Costs a copy of one pool's tuple: other pools, and other engines of the pool, stay the same objects, which
+    is how ``decide`` sees that it need not look at them again.
+    """
+    place = fleet.places.get(report.pool, _NOWHERE).get(report.engine)
+    if place is None:
         return fleet
-    updated = tuple(
-        replace(engine, report=report, received_at_s=now_s) if engine.id.engine == report.engine else engine
-        for engine in engines
+    engines = fleet.pools[report.pool]
+    engine = engines[place]
+    if engine.report is not None and _repeated(engine.report, report):
+        return fleet
+    verdict = report.verdict
+    bad = not verdict.good and verdict is not Verdict.DRAINING
+    updated = replace(
+        engine,
+        report=report,
+        received_at_s=now_s,
+        good_looks=engine.good_looks + 1 if verdict.good else 0,
+        bad_looks=engine.bad_looks + 1 if bad else 0,
     )
-    return Fleet(pools=MappingProxyType({**fleet.pools, report.pool: updated}))
+    pool = (*engines[:place], updated, *engines[place + 1 :])
+    return Fleet(pools=MappingProxyType({**fleet.pools, report.pool: pool}), places=fleet.places)
+
+
+def _repeated(known: EngineReport, fresh: EngineReport) -> bool:
+    """Whether a source that counts has said this already: a look must not be counted twice.
+
+    The clock is asked too, because a source that was restarted counts from the beginning.
+    """
+    return (
+        0 < fresh.sequence <= known.sequence
+        and fresh.boot_id == known.boot_id
+        and fresh.observed_at_s <= known.observed_at_s
+    )

@@ -1,0 +1,242 @@
+"""Asking one engine over HTTP, and coming back whatever it does: bounded time, bounded bytes, no exception.
+
+Everything that can go wrong between two machines becomes a ``Failure`` here, once. What is the prober's own
+fault (a name that does not resolve, no sockets left, an event loop that stood still) is kept apart from what is
+the engine's: it must never count against an engine.
+"""
+
+import asyncio
+import contextlib
+import errno
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
+
+from policies.pool import Probe
+from xds_server.sources.reading import Answer, Failure, Look, Trouble
+from xds_server.sources.vllm_metrics import Counters, MetricsError, counters
+
+# A busy vLLM's page is about 0.1 MiB; a completion of one token is under a kilobyte.
+METRICS_LIMIT_BYTES: Final = 4 * 1024 * 1024
+ANSWER_LIMIT_BYTES: Final = 256 * 1024
+LOAD_LIMIT_BYTES: Final = 4096
+# The counters are read beside the work; half a second is a hundred times what a busy engine was seen to need.
+LOOK_TIMEOUT_S: Final = 0.5
+_DETAIL_CHARS: Final = 200
+# An engine without a count of its own is asked again this seldom.
+LOAD_RETRY_LOOKS: Final = 120
+
+_CUT: Final = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED})
+_NO_WAY: Final = frozenset({errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.EHOSTDOWN})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One engine to ask, and how."""
+
+    pool: str
+    engine: str
+    address: str
+    port: int
+    model: str
+    slots: int
+    probe: Probe
+
+    def url(self, path: str) -> URL:
+        """The engine's URL of this path."""
+        return URL.build(scheme="http", host=self.address, port=self.port, path=path)
+
+
+class TooLargeError(Exception):
+    """More bytes than any honest answer has."""
+
+
+def session() -> aiohttp.ClientSession:
+    """A session that shares nothing between engines but the event loop: no cookies, no proxy, no decompression."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=10),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,  # a small answer must not become a large one
+        headers={"User-Agent": "switchgear-probe", "Accept-Encoding": "identity"},
+    )
+
+
+class EngineHttp:
+    """One engine, asked through a shared session. ``late_since(t)`` says whether our loop stood still since t."""
+
+    def __init__(
+        self,
+        http: aiohttp.ClientSession,
+        target: Target,
+        clock: Callable[[], float],
+        late_since: Callable[[float], bool],
+    ) -> None:
+        self._http = http
+        self._target = target
+        self._clock = clock
+        self._late_since = late_since
+        self._looks_without_load = 0
+
+    async def look(self) -> Look:
+        """The engine's counters and its own count of calls; takes at most the look timeout."""
+        timeout_s = min(LOOK_TIMEOUT_S, self._target.probe.timeout)
+        text, in_flight = await asyncio.gather(self._metrics(timeout_s), self._load(timeout_s))
+        return Look(at_s=self._clock(), counters=text, in_flight=in_flight)
+
+    async def ask(self, prompt: str) -> Answer:
+        """How a completion of one token ended; takes at most the probe's timeout."""
+        target, sent_at_s = self._target, self._clock()
+        body: dict[str, Any] = {"model": target.model, "max_tokens": 1, "temperature": 0, "stream": False}
+        if target.probe.path == "/v1/chat/completions":
+            body["messages"] = [{"role": "user", "content": prompt}]
+        else:
+            body["prompt"] = prompt
+        answer = await self._exchange("POST", target.probe.path, target.probe.timeout, ANSWER_LIMIT_BYTES, body)
+        failure = answer if isinstance(answer, Failure) else _without_token(answer)
+        return Answer(sent_at_s=sent_at_s, at_s=self._clock(), failure=failure)
+
+    async def gone(self) -> None:
+        """Return when the engine closes a connection that asks nothing: a crash, seen at once and for free."""
+        try:
+            reader, writer = await asyncio.open_connection(self._target.address, self._target.port, limit=1024)
+        except OSError:
+            return  # the look that follows says what is wrong
+        try:
+            while await reader.read(1024):
+                pass
+        except OSError:
+            return
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _metrics(self, timeout_s: float) -> Counters | Failure:
+        text = await self._exchange("GET", self._target.probe.metrics_path, timeout_s, METRICS_LIMIT_BYTES)
+        if isinstance(text, Failure):
+            return text
+        try:
+            return counters(text)
+        except MetricsError as error:
+            return Failure(trouble=Trouble.GARBAGE, detail=str(error))
+
+    async def _load(self, timeout_s: float) -> int | None:
+        if self._looks_without_load:
+            self._looks_without_load = (self._looks_without_load + 1) % LOAD_RETRY_LOOKS
+            return None
+        text = await self._exchange("GET", self._target.probe.load_path, timeout_s, LOAD_LIMIT_BYTES)
+        if isinstance(text, Failure):
+            self._looks_without_load = 1 if text.answered else 0
+            return None
+        load = _json(text)
+        count = load.get("server_load") if isinstance(load, dict) else None
+        return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
+
+    async def _exchange(
+        self, method: str, path: str, timeout_s: float, limit_bytes: int, body: dict[str, Any] | None = None
+    ) -> bytes | Failure:
+        """The body of a 200 answer, or what came instead."""
+        started_at_s = self._clock()
+        try:
+            async with self._http.request(
+                method,
+                self._target.url(path),
+                json=body,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=timeout_s),
+            ) as response:
+                received = await _bounded(response, limit_bytes)
+                if response.status == 200:
+                    return received
+                return Failure(
+                    trouble=Trouble.STATUS,
+                    status=response.status,
+                    detail=f"HTTP {response.status} from {path}: {_said(received)}",
+                )
+        except TimeoutError:
+            if self._late_since(started_at_s):
+                return Failure(trouble=Trouble.OURS, detail="the prober was late itself")
+            return Failure(trouble=Trouble.SILENT, detail=f"no answer from {path} in {timeout_s:g} s")
+        except TooLargeError as error:
+            return Failure(trouble=Trouble.GARBAGE, detail=f"{path}: {error}")
+        except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
+            return self._failure(path, error)
+
+    def _failure(self, path: str, error: Exception) -> Failure:
+        place = f"{self._target.address}:{self._target.port}"
+        if isinstance(error, aiohttp.ClientConnectorDNSError):
+            return Failure(trouble=Trouble.OURS, detail=f"cannot look {self._target.address} up")
+        if isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError):
+            return Failure(trouble=Trouble.CUT, detail=f"{place} closed the connection during {path}")
+        if isinstance(error, OSError):
+            return _refused(place, path, error)
+        return Failure(trouble=Trouble.GARBAGE, detail=f"{path} answers what is not HTTP: {type(error).__name__}")
+
+
+def _refused(place: str, path: str, error: OSError) -> Failure:
+    """What the operating system said, and whose fault that is."""
+    if error.errno == errno.ECONNREFUSED:
+        return Failure(trouble=Trouble.REFUSED, detail=f"connection refused at {place}")
+    if error.errno in _CUT:
+        return Failure(trouble=Trouble.CUT, detail=f"{place} reset the connection during {path}")
+    if error.errno in _NO_WAY:
+        return Failure(trouble=Trouble.SILENT, detail=f"no way to {place}")
+    return Failure(trouble=Trouble.OURS, detail=f"cannot ask {place}: {error}")
+
+
+async def _bounded(response: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > limit_bytes:
+            response.close()
+            msg = f"more than {limit_bytes} bytes"
+            raise TooLargeError(msg)
+    return bytes(body)
+
+
+def _json(text: bytes) -> Any:
+    """The JSON value, or None where there is none; a hostile one may nest deeper than the stack."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _without_token(text: bytes) -> Failure | None:
+    """What is wrong with a 200 answer; None when it holds a completion."""
+    answer = _json(text)
+    if not isinstance(answer, dict):
+        return Failure(trouble=Trouble.GARBAGE, detail=f"200 with what is not a completion: {_said(text)}")
+    error = answer.get("error")
+    if error:
+        status = error.get("code") if isinstance(error, dict) else None
+        code = status if isinstance(status, int) and 400 <= status < 600 else 500
+        return Failure(trouble=Trouble.STATUS, status=code, detail=f"error {code} inside a 200: {_said(text)}")
+    choices = answer.get("choices")
+    if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
+        return Failure(trouble=Trouble.GARBAGE, detail=f"200 without a choice: {_said(text)}")
+    if not isinstance(choices[0].get("text"), str) and not isinstance(choices[0].get("message"), dict):
+        return Failure(trouble=Trouble.GARBAGE, detail=f"200 without a token: {_said(text)}")
+    return None
+
+
+def _said(text: bytes) -> str:
+    """What the engine said, short and printable: its error message where it has one."""
+    value = _json(text[:ANSWER_LIMIT_BYTES])
+    if isinstance(value, dict):
+        error = value.get("error")
+        message = error.get("message") if isinstance(error, dict) else value.get("message") or value.get("detail")
+        if isinstance(message, str):
+            return _printable(message)
+    return _printable(text[: 4 * _DETAIL_CHARS].decode("utf-8", "replace"))
+
+
+def _printable(text: str) -> str:
+    words = " ".join("".join(one if one.isprintable() else " " for one in text).split())
+    return words if len(words) <= _DETAIL_CHARS else words[:_DETAIL_CHARS] + "…"

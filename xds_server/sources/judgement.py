@@ -1,0 +1,377 @@
+"""From timestamped readings to a verdict: is this engine producing tokens, and if not, whose fault is that?
+
+One rule carries most of it: *whoever holds work must move*. Tokens read plus tokens written grow whenever an
+engine does anything, so an engine that holds requests while that sum stands still for ``stallAfter`` is hung,
+and one whose sum grows is alive however long its queue. Neither a socket nor ``/health`` proves anything.
+
+During a real hang the engine's own gauges freeze too, at zero if it was idle. So the prober brings work of its
+own, one token at a time: a canary. It is sent whenever it does not queue behind others (a free slot, or nothing
+moving), and is itself a request in flight that is known to exist. No verdict of *hung* is given on gauges alone
+while a canary can be asked: a gauge that got stuck on a living engine must not take it out.
+
+Everything here is a pure fold over readings; the clock comes with them.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from engine.report import Doubt, EngineReport, Verdict
+from policies.pool import Probe
+from xds_server.sources.reading import Answer, Failure, Look, Trouble
+from xds_server.sources.vllm_metrics import Counters
+
+# A second opinion soon after the first bad look: one lost packet must not eject, and must not cost an interval.
+CONFIRM_S: Final = 0.1
+# Recovery that is noticed late is the expensive kind of lateness: engines that are out are looked at this often.
+OUT_INTERVAL_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What is known of one engine after some readings.
+
+    ``verdict`` is None until something is certain. ``fresh`` says whether the last reading decided anything:
+    only then is there something to report. Times are monotonic seconds; ``*_since_s`` is None when not so.
+    """
+
+    slots: int
+    verdict: Verdict | None = None
+    evidence: str = ""
+    fresh: bool = False
+    doubt: Doubt | None = None
+    good_in_row: int = 0
+    bad_in_row: int = 0
+    looked_at_s: float | None = None
+    heard_at_s: float | None = None
+    counters: Counters | None = None
+    trouble: Failure | None = None
+    in_flight: int | None = None
+    others: int = 0
+    progressed: bool = False
+    progressed_at_s: float | None = None
+    stalled_since_s: float | None = None
+    tokens_per_s: float | None = None
+    token_seen: bool = False
+    asked_at_s: float | None = None
+    unanswered_since_s: float | None = None
+    answer: Failure | None = None
+    cuts_in_row: int = 0
+    shed_since_s: float | None = None
+
+    @property
+    def saturated(self) -> bool:
+        """Whether a new request would queue."""
+        if self.counters is None:
+            return False
+        own = 1 if self.asked_at_s is not None else 0
+        return self.counters.waiting > own or self.counters.running - own >= self.slots
+
+    @property
+    def wants_canary(self) -> bool:
+        """Whether to ask for a token now: never behind the work of others, always when nothing moves."""
+        if self.asked_at_s is not None or (self.trouble is not None and self.trouble.gone):
+            return False
+        good = self.verdict is not None and self.verdict.good
+        return not (good and self.progressed and self.saturated)
+
+    def asked(self, at_s: float) -> "Judgement":
+        """The judgement while a canary sent at ``at_s`` is out."""
+        since = self.unanswered_since_s
+        return replace(self, asked_at_s=at_s, unanswered_since_s=at_s if since is None else since, fresh=False)
+
+    def after(self, reading: Look | Answer, probe: Probe) -> "Judgement":
+        """The judgement with one more reading."""
+        read = _looked(self, reading) if isinstance(reading, Look) else _answered(self, reading)
+        verdict, evidence = _verdict(read, reading.at_s, probe)
+        if verdict is None or _silent(reading):
+            # A silence alone decides nothing: what the counters say at that moment does, and they are read next.
+            return replace(read, fresh=False)
+        good = verdict.good
+        judged = replace(
+            read,
+            verdict=verdict,
+            evidence=evidence,
+            fresh=not (isinstance(reading, Look) and verdict is self.verdict and _repeats(read, verdict)),
+            doubt=_doubt(read, verdict),
+        )
+        return replace(
+            judged,
+            good_in_row=self.good_in_row + judged.fresh if good else 0,
+            bad_in_row=0 if good else self.bad_in_row + judged.fresh,
+        )
+
+    def pause_s(self, at_s: float, probe: Probe) -> float:
+        """Seconds until the next look is due: sooner when it may confirm or change something."""
+        if self.verdict is not None and self.verdict.good and self.good_in_row >= probe.healthy_after:
+            pause_s = probe.interval
+        elif 0 < self.bad_in_row < probe.unhealthy_after:
+            pause_s = min(CONFIRM_S, probe.interval)
+        else:
+            pause_s = min(OUT_INTERVAL_S, probe.interval)
+        if self.stalled_since_s is not None and at_s < self.stalled_since_s + probe.stall_after:
+            pause_s = min(pause_s, self.stalled_since_s + probe.stall_after - at_s)
+        return pause_s
+
+    def report(self, pool: str, engine: str, at_s: float, sequence: int) -> EngineReport | None:
+        """What to tell the control plane; None when the last reading decided nothing."""
+        if self.verdict is None or not self.fresh:
+            return None
+        counters = self.counters
+        gauges = None if counters is None else counters.running + counters.waiting
+        return EngineReport(
+            pool=pool,
+            engine=engine,
+            verdict=self.verdict,
+            evidence=self.evidence,
+            observed_at_s=at_s,
+            sequence=sequence,
+            boot_id="" if counters is None or counters.started_at_s is None else f"{counters.started_at_s:.3f}",
+            requests_in_flight=self.in_flight if self.in_flight is not None else gauges,
+            requests_waiting=None if counters is None else counters.waiting,
+            kv_cache_usage_ratio=None if counters is None else counters.kv_cache_usage_ratio,
+            tokens_per_s=self.tokens_per_s,
+            doubt=self.doubt,
+        )
+
+
+def _silent(reading: Look | Answer) -> bool:
+    return (
+        isinstance(reading, Answer)
+        and reading.failure is not None
+        and reading.failure.trouble in (Trouble.SILENT, Trouble.OURS)
+    )
+
+
+def _repeats(read: Judgement, verdict: Verdict) -> bool:
+    """Whether a look that led to the same verdict only says again what a canary has said, or is about to say."""
+    return read.answer is not None or (verdict.good and read.wants_canary)
+
+
+def _looked(before: Judgement, look: Look) -> Judgement:
+    """What is known after a look at the counters."""
+    if isinstance(look.counters, Failure):
+        unsure = look.counters.trouble in (Trouble.SILENT, Trouble.OURS)
+        if unsure and (before.heard_at_s is not None or look.counters.trouble is Trouble.OURS):
+            # What was known stays known for as long as the silence may still be an accident.
+            return replace(before, looked_at_s=look.at_s, trouble=look.counters, progressed=False)
+        if look.counters.gone:
+            # Nothing learnt from a process that is gone holds for the next one at this address.
+            return Judgement(
+                slots=before.slots,
+                verdict=before.verdict,
+                good_in_row=before.good_in_row,
+                bad_in_row=before.bad_in_row,
+                looked_at_s=look.at_s,
+                heard_at_s=before.heard_at_s,
+                trouble=look.counters,
+            )
+        return replace(
+            before,
+            looked_at_s=look.at_s,
+            # An engine that was never heard is silent from the first look on.
+            heard_at_s=look.at_s if look.counters.answered else (before.heard_at_s or look.at_s),
+            trouble=look.counters,
+            progressed=False,
+            counters=None,
+            in_flight=look.in_flight,
+            others=0,
+            stalled_since_s=None,
+        )
+    fresh, known = look.counters, before.counters
+    reborn = known is not None and (
+        fresh.tokens < known.tokens
+        or (None not in (fresh.started_at_s, known.started_at_s) and fresh.started_at_s != known.started_at_s)
+    )
+    progressed = known is not None and not reborn and fresh.tokens > known.tokens
+    own = 1 if before.asked_at_s is not None else 0
+    others = max(0, fresh.running + fresh.waiting - own, (look.in_flight or 0) - own)
+    return replace(
+        before,
+        looked_at_s=look.at_s,
+        heard_at_s=look.at_s,
+        trouble=None,
+        counters=fresh,
+        in_flight=look.in_flight,
+        others=others,
+        progressed=progressed,
+        progressed_at_s=look.at_s if progressed else (None if reborn else before.progressed_at_s),
+        stalled_since_s=None if progressed or not others else _stalled_since_s(before, look.at_s),
+        tokens_per_s=_tokens_per_s(before, look.at_s, fresh) if progressed else 0.0,
+        token_seen=fresh.tokens > 0 or (before.token_seen and not reborn),
+        # Full and moving: what a canary heard before the slots filled no longer says anything.
+        answer=None if progressed and _outdated(before, fresh, own) else before.answer,
+        shed_since_s=None if progressed or others else before.shed_since_s,
+    )
+
+
+def _doubt(now: Judgement, verdict: Verdict) -> Doubt | None:
+    """Which reading behind the verdict could be our own fault."""
+    if verdict is Verdict.DEAD and now.trouble is not None and now.trouble.trouble is Trouble.SILENT:
+        return Doubt.SILENT
+    if verdict is Verdict.DEGRADED and now.answer is not None and now.answer.refusal:
+        return Doubt.REFUSED
+    return None
+
+
+def _stalled_since_s(before: Judgement, at_s: float) -> float:
+    """Since when others' requests have been seen to stand still."""
+    if before.stalled_since_s is not None:
+        return before.stalled_since_s
+    seen_s = before.looked_at_s if before.others and before.looked_at_s is not None else at_s
+    return max(seen_s, before.progressed_at_s or seen_s)
+
+
+def _tokens_per_s(before: Judgement, at_s: float, fresh: Counters) -> float | None:
+    if before.counters is None or before.looked_at_s is None or at_s <= before.looked_at_s:
+        return None
+    return (fresh.tokens - before.counters.tokens) / (at_s - before.looked_at_s)
+
+
+def _outdated(before: Judgement, fresh: Counters, own: int) -> bool:
+    full = fresh.waiting > own or fresh.running - own >= before.slots
+    return full and before.answer is not None and not (before.answer.draining or before.answer.refusal)
+
+
+def _answered(before: Judgement, answer: Answer) -> Judgement:
+    """What is known after a canary has ended."""
+    ended = replace(before, asked_at_s=None)
+    failure = answer.failure
+    if failure is None:
+        return replace(
+            ended,
+            heard_at_s=answer.at_s,
+            trouble=None if before.trouble is not None and before.trouble.gone else before.trouble,
+            progressed=True,
+            progressed_at_s=answer.at_s,
+            stalled_since_s=None,
+            token_seen=True,
+            unanswered_since_s=None,
+            answer=None,
+            cuts_in_row=0,
+            shed_since_s=None,
+        )
+    if failure.trouble is Trouble.SILENT:
+        return replace(ended, progressed=False, answer=None, shed_since_s=None)
+    if failure.trouble is Trouble.OURS:
+        # Time we did not watch is no evidence of anything.
+        return replace(ended, progressed=False, unanswered_since_s=None, stalled_since_s=None)
+    if failure.trouble is Trouble.REFUSED:
+        return _looked(ended, Look(at_s=answer.at_s, counters=failure))
+    if failure.trouble is Trouble.CUT:
+        # Once is the race of a kept connection that the engine was closing just then; twice is not.
+        cuts = ended.cuts_in_row + 1
+        return replace(ended, cuts_in_row=cuts, answer=failure if cuts > 1 else ended.answer, progressed=False)
+    return replace(
+        ended,
+        heard_at_s=answer.at_s,
+        progressed=ended.progressed and failure.shed,
+        unanswered_since_s=None,
+        answer=failure,
+        cuts_in_row=0,
+        shed_since_s=(ended.shed_since_s or answer.at_s) if failure.shed else None,
+    )
+
+
+def _verdict(now: Judgement, at_s: float, probe: Probe) -> tuple[Verdict | None, str]:
+    """The verdict and its evidence; None when the readings so far prove nothing."""
+    if now.trouble is not None and not now.trouble.answered:
+        return _unreachable(now, now.trouble, at_s, probe)
+    stalled = _stalled(now, at_s, probe)
+    if now.answer is not None:
+        return _after_failure(now, now.answer, stalled, at_s, probe)
+    if now.progressed:
+        return _moving(now, at_s, probe)
+    if stalled:
+        return _not_started(now, Verdict.HUNG), stalled
+    return _after_silence(now, at_s, probe)
+
+
+def _unreachable(now: Judgement, trouble: Failure, at_s: float, probe: Probe) -> tuple[Verdict | None, str]:
+    """The verdict on an engine that did not answer the last look."""
+    if trouble.gone:
+        return Verdict.DEAD, trouble.detail
+    if trouble.trouble is Trouble.OURS:
+        return None, ""
+    silent_s = at_s - (now.heard_at_s if now.heard_at_s is not None else at_s)
+    if silent_s >= max(probe.timeout, probe.stall_after):
+        return Verdict.DEAD, f"nothing answers for {silent_s:.1f} s: {trouble.detail}"
+    return None, ""
+
+
+def _stalled(now: Judgement, at_s: float, probe: Probe) -> str:
+    """Evidence that requests stand still; empty when there is none."""
+    if now.stalled_since_s is None or at_s - now.stalled_since_s < probe.stall_after:
+        return ""
+    if now.unanswered_since_s is None and now.answer is None:
+        return ""
+    return (
+        f"{now.others} requests in flight and no token for {at_s - now.stalled_since_s:.1f} s "
+        f"(allowed {probe.stall_after:g} s)"
+    )
+
+
+def _after_failure(
+    now: Judgement, failure: Failure, stalled: str, at_s: float, probe: Probe
+) -> tuple[Verdict, str]:
+    """The verdict on an engine whose last canary was answered, and not by a token."""
+    if failure.draining:
+        return Verdict.DRAINING, f"takes no new requests: {failure.detail}"
+    if stalled:
+        # With a queue limit a hung engine ends up shedding: what it says does not outweigh what it does.
+        return Verdict.HUNG, f"{stalled}; the probe got {failure.detail}"
+    if failure.shed:
+        return _shedding(now, failure, at_s, probe)
+    if failure.refusal:
+        return (
+            Verdict.DEGRADED,
+            f"up, but refuses the probe: {failure.detail}; check model and path in policy and engine",
+        )
+    return _not_started(now, Verdict.DEGRADED), f"answers the probe without a token: {failure.detail}"
+
+
+def _shedding(now: Judgement, failure: Failure, at_s: float, probe: Probe) -> tuple[Verdict, str]:
+    """The verdict on an engine that says it has no room: busy, unless it has no reason to be."""
+    if not now.token_seen and not now.others:
+        return Verdict.STARTING, f"has produced no token yet: {failure.detail}"
+    refused_s = 0.0 if now.shed_since_s is None else at_s - now.shed_since_s
+    if now.counters is not None and not now.others and refused_s >= probe.stall_after:
+        return (
+            Verdict.DEGRADED,
+            f"turns requests away for {refused_s:.1f} s though nothing is in flight: {failure.detail}",
+        )
+    return Verdict.BUSY, f"takes no more for now: {failure.detail}"
+
+
+def _moving(now: Judgement, at_s: float, probe: Probe) -> tuple[Verdict, str]:
+    """The verdict on an engine that has just produced something."""
+    waited_s = 0.0 if now.unanswered_since_s is None else at_s - now.unanswered_since_s
+    counters = now.counters
+    if counters is not None and (now.saturated or waited_s >= probe.timeout):
+        return Verdict.BUSY, f"{counters.running} running, {counters.waiting} waiting, tokens advance"
+    return Verdict.READY, "produces tokens"
+
+
+def _after_silence(now: Judgement, at_s: float, probe: Probe) -> tuple[Verdict | None, str]:
+    """The verdict when a canary is out, or was given up, and nothing else has moved."""
+    if now.unanswered_since_s is None:
+        return None, ""
+    silent_s = at_s - max(now.unanswered_since_s, now.progressed_at_s or 0.0)
+    if silent_s < probe.timeout:
+        return None, ""
+    if now.trouble is not None:
+        # Without counters a long queue looks the same as a hang; only soft evidence, so that the floor holds.
+        return (
+            _not_started(now, Verdict.DEGRADED),
+            f"no token for {silent_s:.1f} s, and no counters to tell why: {now.trouble.detail}",
+        )
+    if now.others:
+        return None, ""  # someone's long prefill: that has stallAfter
+    return (
+        _not_started(now, Verdict.HUNG),
+        f"claims to be idle, and no token for {silent_s:.1f} s (allowed {probe.timeout:g} s)",
+    )
+
+
+def _not_started(now: Judgement, otherwise: Verdict) -> Verdict:
+    """Starting, for an engine that has not produced a single token since it came up."""
+    return otherwise if now.token_seen else Verdict.STARTING

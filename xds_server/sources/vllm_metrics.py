@@ -1,0 +1,100 @@
+"""The few numbers of an engine's Prometheus text that tell work from standstill.
+
+An engine's page is tens of kilobytes, almost all of it histograms, and is read twice a second for each engine:
+so the wanted samples are searched for in the bytes, and the rest is never parsed. Numbers that cannot be
+(NaN, negative, infinite) are refused, because a judgement built on them would be worse than none.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+_GENERATION: Final = (b"vllm:generation_tokens_total", b"vllm:generation_tokens")
+_PROMPT: Final = (b"vllm:prompt_tokens_total", b"vllm:prompt_tokens")
+_RUNNING: Final = (b"vllm:num_requests_running",)
+_WAITING: Final = (b"vllm:num_requests_waiting",)
+# The second is the name older engines use.
+_KV_CACHE: Final = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc")
+_STARTED: Final = (b"process_start_time_seconds",)
+
+
+class MetricsError(ValueError):
+    """The text does not hold the counters, or holds numbers that cannot be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """What an engine counts, summed over its data-parallel ranks.
+
+    Tokens since the engine started; requests now; ``kv_cache_usage_ratio`` 0..1, the fullest rank.
+    ``started_at_s`` is the engine's own wall clock, a mark of its boot and nothing else.
+    """
+
+    generation_tokens: float
+    prompt_tokens: float
+    running: int
+    waiting: int
+    kv_cache_usage_ratio: float | None = None
+    started_at_s: float | None = None
+
+    @property
+    def tokens(self) -> float:
+        """Tokens read and written since the start: it grows whenever the engine does anything."""
+        return self.generation_tokens + self.prompt_tokens
+
+
+def counters(text: bytes) -> Counters:
+    """The counters in a Prometheus text page; MetricsError names the first that is missing or impossible."""
+    kv_cache = _first(text, _KV_CACHE)
+    started = _first(text, _STARTED)
+    return Counters(
+        generation_tokens=math.fsum(_needed(text, _GENERATION)),
+        prompt_tokens=math.fsum(_needed(text, _PROMPT)),
+        running=round(math.fsum(_needed(text, _RUNNING))),
+        waiting=round(math.fsum(_needed(text, _WAITING))),
+        kv_cache_usage_ratio=max(kv_cache) if kv_cache else None,
+        started_at_s=started[0] if started else None,
+    )
+
+
+def _needed(text: bytes, names: tuple[bytes, ...]) -> list[float]:
+    found = _first(text, names)
+    if not found:
+        msg = f"no {names[0].decode()} in the metrics"
+        raise MetricsError(msg)
+    return found
+
+
+def _first(text: bytes, names: tuple[bytes, ...]) -> list[float]:
+    """Values of the first of these names that has any."""
+    for name in names:
+        found = [_value(name, sample) for sample in _samples(text, name)]
+        if found:
+            return found
+    return []
+
+
+def _samples(text: bytes, name: bytes) -> Iterator[bytes]:
+    """What follows the name and its labels, on each line that is a sample of exactly this name."""
+    start = text.find(name)
+    while start != -1:
+        end = text.find(b"\n", start)
+        line = text[start + len(name) : end if end != -1 else len(text)]
+        if (start == 0 or text[start - 1 : start] == b"\n") and line[:1] in (b"{", b" ", b"\t"):
+            # Label values may hold spaces and braces; the last brace closes them.
+            yield line[line.rfind(b"}") + 1 :]
+        start = text.find(name, start + len(name))
+
+
+def _value(name: bytes, sample: bytes) -> float:
+    words = sample.split()
+    try:
+        value = float(words[0])
+    except (IndexError, ValueError) as error:
+        msg = f"{name.decode()} has no number"
+        raise MetricsError(msg) from error
+    if not math.isfinite(value) or value < 0:
+        msg = f"{name.decode()} is {value}"
+        raise MetricsError(msg)
+    return value
