@@ -103,14 +103,25 @@ def load(paths: Sequence[Path], cache: LoadCache | None = None) -> PolicySet:
             errors.append(content.error(str(path)))
         else:
             contents[path] = content
+    return _loaded(contents, errors, paths, cache)
+
+
+def load_contents(contents: Mapping[Path, bytes], cache: LoadCache | None = None) -> PolicySet:
+    """The policies in files read before, by the name each had; raises ``PolicyErrors`` as ``load`` does."""
+    return _loaded(contents, [], tuple(contents), cache)
+
+
+def _loaded(
+    contents: Mapping[Path, bytes], errors: list[PolicyError], paths: Sequence[Path], cache: LoadCache | None
+) -> PolicySet:
+    """The policies of what could be read; ``errors`` say what could not, and then references may lead there."""
+    complete = not errors
     files = (cache or LoadCache()).judged(contents)
     errors += [problem.error(str(path)) for path, file in files.items() for problem in file.problems]
     documents = [
         Placed(file=str(path), document=document) for path, file in files.items() for document in file.documents
     ]
-    complete = not found.problems and len(contents) == len(found.files)
-    complete = complete and not any(file.broken for file in files.values())
-    errors += between(documents, complete=complete)
+    errors += between(documents, complete=complete and not any(file.broken for file in files.values()))
     if not errors and not documents:
         where = contents or dict.fromkeys(paths, b"")
         errors += [_nothing_in(path) for path in where] or [_nothing_in(Path())]

@@ -1,0 +1,48 @@
+"""Advice on policies that are valid: what will hurt although nothing is wrong.
+
+Every rule is a pure function from a pool, or from the whole set, to findings. Codes are in ``docs/codes.md``.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from policies.advice import Advised, PoolRule, SetRule
+from policies.findings import Finding
+from policies.lint_capacity import CAPACITY_RULES, SHARED_RULES
+from policies.lint_retries import RETRY_RULES
+from policies.lint_routes import ROUTE_RULES
+from policies.lint_timing import TIMING_RULES
+from policies.model import PolicySet
+from policies.origin import Origin
+
+_POOL_RULES: Final[tuple[PoolRule, ...]] = (*TIMING_RULES, *RETRY_RULES, *CAPACITY_RULES)
+_SET_RULES: Final[tuple[SetRule, ...]] = (*SHARED_RULES, *ROUTE_RULES)
+_NOWHERE: Final = Origin(file="", line=0, column=0)
+
+
+def lint(policies: PolicySet) -> tuple[Finding, ...]:
+    """All findings, in the order of files and lines. Empty: nothing to improve that a rule knows of."""
+    found = list(policies.remarks)
+    for name, pool in policies.pools.items():
+        advised = Advised(policies=policies, name=name, pool=pool.spec, spec=policies.effective[name])
+        found += [finding for rule in _POOL_RULES for finding in rule(advised)]
+    found += [finding for rule in _SET_RULES for finding in rule(policies)]
+    return tuple(
+        sorted(_together(found), key=lambda one: (one.origin or _NOWHERE, one.code, one.path, one.message))
+    )
+
+
+def _together(findings: list[Finding]) -> list[Finding]:
+    """One finding where a hundred pools share the line that causes it."""
+    first: dict[tuple[str, Origin | None, str], Finding] = {}
+    more: dict[tuple[str, Origin | None, str], int] = {}
+    for one in findings:
+        key = (one.code, one.origin, one.path)
+        if key in first:
+            more[key] = more.get(key, 0) + 1
+        else:
+            first[key] = one
+    return [
+        replace(one, message=f"{one.message} (and {more[key]} more like this)") if key in more else one
+        for key, one in first.items()
+    ]

@@ -1,0 +1,140 @@
+"""Lint: second tries and hedges that cost more than they save."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from policies.advice import Advised, PoolRule
+from policies.findings import Finding
+from policies.resilience import RetryCondition
+
+_TRIES_UNREMARKED: Final = 4
+"""The default: three retries were measured best when half a fleet dies at once."""
+
+_HEDGED_TRIES_UNREMARKED: Final = 2
+"""One request and one hedge."""
+
+_HEDGES_WITH_A_CAP: Final = 20.0
+"""Percent. Above it, hedging alone asks for a fifth more GPUs."""
+
+_CEILING_PER_SLOT: Final = 20.0
+"""Requests per slot above which a ceiling is none: most of what it lets in will wait out its deadline."""
+
+_BUDGET_WITHOUT_CEILING: Final = 20.0
+"""Percent. Envoy's own default, and right where nothing else stops a retry storm."""
+
+# `reset` is not among them though it can repeat work: it is what rescues requests of a hung or crashed engine, is
+# part of the defaults, and its price is said where they are documented.
+_REPEATS_WORK: Final = {
+    RetryCondition.SERVER_ERROR: "any 5xx answer, after the GPU has done its work",
+    RetryCondition.GATEWAY_ERROR: "any 502, 503 or 504, whether or not the engine had begun",
+    RetryCondition.RETRIABLE_4XX: "409, which an engine gives to a request it has read",
+}
+_BEFORE_WORK: Final = frozenset({429, 503})  # an engine that sheds has not begun
+
+
+def _amplification(one: Advised) -> Iterator[Finding]:
+    hedged, tries = one.spec.hedging.enabled, one.tries
+    if tries <= (_HEDGED_TRIES_UNREMARKED if hedged else _TRIES_UNREMARKED):
+        return
+    fleet = 1 + one.spec.retry_budget.percent / 100 + (one.spec.hedging.max_percent / 100 if hedged else 0)
+    at_once = ", all of them at the same time" if hedged else ""
+    yield one.policy(
+        "SG110",
+        "spec.retries.attempts",
+        f"worst case: one request runs on {tries} engines{at_once} ({tries}x its GPU work), "
+        f"and the whole pool gets {min(fleet, tries):.2g}x its load",
+        "lower retries.attempts" + (" to 1 where hedging is on" if hedged else f" to {_TRIES_UNREMARKED - 1}"),
+    )
+
+
+def _repeats_work(one: Advised) -> Iterator[Finding]:
+    for number, condition in enumerate(one.spec.retries.conditions):
+        if condition in _REPEATS_WORK and one.tries > 1:
+            yield one.policy(
+                "SG111",
+                f"spec.retries.conditions[{number}]",
+                f"{condition.value} retries on {_REPEATS_WORK[condition]}: GPU work is done twice, and a "
+                "prompt that breaks engines is handed to the next one",
+                "remove it; connect-failure, refused-stream, reset and statuses: [503] rescue what can be rescued",
+            )
+    for number, status in enumerate(one.spec.retries.statuses):
+        if status not in _BEFORE_WORK and one.tries > 1:
+            yield one.policy(
+                "SG111",
+                f"spec.retries.statuses[{number}]",
+                f"{status} may be said after the GPU has done its work, which is then done again",
+                "keep to 503 (and 429, where engines shed with it)",
+            )
+
+
+def _budget_shut(one: Advised) -> Iterator[Finding]:
+    budget = one.spec.retry_budget
+    if one.tries > 1 and budget.percent == 0 and budget.min_concurrency == 0:
+        yield one.policy(
+            "SG112",
+            "spec.retryBudget.percent",
+            f"the budget allows no retry at all, so the {one.spec.retries.attempts} attempts never happen",
+            "raise percent or minConcurrency, or say retries.attempts: 0",
+        )
+
+
+def _budget_without_ceiling(one: Advised) -> Iterator[Finding]:
+    per_slot = 1 + one.wait_s / one.pool.service_time
+    if one.tries > 1 and per_slot > _CEILING_PER_SLOT and one.spec.retry_budget.percent > _BUDGET_WITHOUT_CEILING:
+        yield one.policy(
+            "SG113",
+            "spec.retryBudget.percent",
+            f"the limits admit {per_slot:.3g} requests per slot, which stops no retry storm, and the retry budget "
+            f"of {one.spec.retry_budget.percent:g} % lets {one.spec.retries.attempts} retries through for each",
+            f"lower the limits, or retryBudget.percent to {_BUDGET_WITHOUT_CEILING:g}",
+        )
+
+
+def _hedging_without_cap(one: Advised) -> Iterator[Finding]:
+    hedging = one.spec.hedging
+    if hedging.enabled and hedging.max_percent > _HEDGES_WITH_A_CAP:
+        yield one.policy(
+            "SG115",
+            "spec.hedging.maxPercent",
+            f"up to {hedging.max_percent:g} % of the requests may be run twice",
+            "5 catches most of the slowest requests; above 20 hedging needs GPUs of its own",
+        )
+    if hedging.enabled and hedging.below_utilization_percent >= 100:
+        yield one.policy(
+            "SG115",
+            "spec.hedging.belowUtilizationPercent",
+            "hedging goes on when every slot is taken, and each hedge lengthens the queue it hopes to pass",
+            "say 60: hedge only where there is spare capacity",
+        )
+
+
+def _hedging_without_delay(one: Advised) -> Iterator[Finding]:
+    if one.spec.hedging.enabled and one.spec.hedging.delay is None:
+        yield one.policy(
+            "SG116",
+            "spec.hedging.enabled",
+            "hedging is on but has no delay, so there is no moment at which a second try would begin",
+            "say hedging.delay: about the time that 95 % of the first tokens need",
+        )
+
+
+def _hedging_cannot_see_streams(one: Advised) -> Iterator[Finding]:
+    if one.spec.hedging.enabled and not one.pool.first_token_gate:
+        yield one.policy(
+            "SG117",
+            "spec.hedging.enabled",
+            "without the first-token gate a stream's headers come at once, and Envoy never hedges it; "
+            "only non-streaming requests are hedged, and those double the whole generation",
+            "install the gate and say firstTokenGate: true in the pool, or turn hedging off",
+        )
+
+
+RETRY_RULES: Final[tuple[PoolRule, ...]] = (
+    _amplification,
+    _repeats_work,
+    _budget_shut,
+    _budget_without_ceiling,
+    _hedging_without_cap,
+    _hedging_without_delay,
+    _hedging_cannot_see_streams,
+)

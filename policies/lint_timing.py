@@ -1,0 +1,135 @@
+"""Lint: time limits that contradict each other, or the work they are for."""
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from policies.advice import Advised, PoolRule
+from policies.findings import Finding
+from policies.quantity import format_duration as text
+
+_SAFE_SHARE: Final = 0.6
+"""Of deadline minus longest service: above it, a service time guessed too low makes answers come too late."""
+
+
+def _total_below_tries(one: Advised) -> Iterator[Finding]:
+    per_try = one.spec.timeouts.non_streaming.per_try
+    if per_try and one.tries * per_try > one.unary_deadline_s:
+        yield one.policy(
+            "SG101",
+            "spec.timeouts.nonStreaming.total",
+            f"{one.tries} tries of {text(per_try)} take {text(one.tries * per_try)}, "
+            f"but the request ends after {text(one.unary_deadline_s)}",
+            f"raise total to {text(one.tries * per_try)}, or lower perTry or retries.attempts",
+        )
+
+
+def _per_try_too_short(one: Advised) -> Iterator[Finding]:
+    per_try, path = one.spec.timeouts.non_streaming.per_try, "spec.timeouts.nonStreaming.perTry"
+    if not per_try:
+        return
+    needed = one.wait_s + one.longest_s
+    if per_try < one.longest_s:
+        yield one.policy(
+            "SG103",
+            path,
+            f"a try ends after {text(per_try)}, but a healthy answer may take {text(one.longest_s)}: "
+            "long generations are killed and begun again elsewhere, each time",
+            f"raise perTry to {text(needed)} or remove it; a non-streaming request shows no progress",
+        )
+    elif per_try < needed:
+        yield one.policy(
+            "SG102",
+            path,
+            f"a try ends after {text(per_try)}, but a healthy one may wait {text(one.wait_s)} and then run "
+            f"{text(one.longest_s)}: under load, work that would have succeeded is thrown away",
+            f"raise perTry to {text(needed)}, or lower limits.maxWait; this was seen to cost a quarter of the goodput",
+        )
+
+
+def _total_too_short(one: Advised) -> Iterator[Finding]:
+    needed = one.wait_s + one.longest_s
+    limits = (("streaming", "stream", one.stream_deadline_s), ("nonStreaming", "request", one.unary_deadline_s))
+    for block, noun, total in limits:
+        if total < needed:
+            yield one.policy(
+                "SG104",
+                f"spec.timeouts.{block}.total",
+                f"a {noun} ends after {text(total)}, but a healthy one may wait {text(one.wait_s)} and then run "
+                f"{text(one.longest_s)}",
+                f"raise total to at least {text(needed)}, or lower limits.maxWait",
+            )
+
+
+def _silence_too_short(one: Advised) -> Iterator[Finding]:
+    streaming = one.spec.timeouts.streaming
+    # A prefill is one engine step, or a few; longer ones are what stallAfter is raised for.
+    step = one.pool.probe.stall_after
+    gated = one.pool.first_token_gate
+    for name, limit, waits in (
+        ("firstToken", streaming.first_token, True),
+        ("betweenTokens", streaming.between_tokens, not gated),
+    ):
+        needed = step + (one.wait_s if waits else 0.0)
+        if limit and limit < needed:
+            queued = f"may wait {text(one.wait_s)} in the queue and " if waits else ""
+            yield one.policy(
+                "SG105",
+                f"spec.timeouts.streaming.{name}",
+                f"silence of {text(limit)} ends a stream, but a healthy one {queued}may be silent for "
+                f"{text(step)} in one engine step",
+                f"raise {name} above {text(needed)}, or lower limits.maxWait",
+            )
+
+
+def _wait_near_deadline(one: Advised) -> Iterator[Finding]:
+    deadline = min(one.stream_deadline_s, one.unary_deadline_s)
+    most = _SAFE_SHARE * (deadline - one.longest_s)
+    if math.isfinite(deadline) and one.wait_s > max(0.0, most):
+        path = "spec.limits.maxWait"
+        if one.spec.limits.concurrent_per_slot is not None:
+            path = "spec.limits.concurrentPerSlot"
+        if one.spec.limits.max_concurrent is not None:
+            path = "spec.limits.maxConcurrent"
+        yield one.policy(
+            "SG106",
+            path,
+            f"requests may wait {text(round(one.wait_s, 3))} of the {text(deadline)} they have, and then need up "
+            f"to {text(one.longest_s)}: with a service time guessed a little too low, answers come too late",
+            f"allow at most {text(round(max(0.0, most), 3))} of waiting, 0.6 x (total - longest service time)",
+        )
+
+
+def _drain_cuts_streams(one: Advised) -> Iterator[Finding]:
+    deadline = one.spec.drain.deadline
+    if deadline < one.stream_deadline_s:
+        longest = text(one.stream_deadline_s) if math.isfinite(one.stream_deadline_s) else "as long as they like"
+        yield one.policy(
+            "SG107",
+            "spec.drain.deadline",
+            f"an engine that leaves stops after {text(deadline)}, but its streams may last {longest}",
+            "raise drain.deadline to streaming.total, or accept that a drain cuts the longest streams",
+        )
+
+
+def _first_token_without_gate(one: Advised) -> Iterator[Finding]:
+    first = one.spec.timeouts.streaming.first_token
+    if first and not one.pool.first_token_gate:
+        yield one.policy(
+            "SG108",
+            "spec.timeouts.streaming.firstToken",
+            "without the first-token gate the engine sends headers before it has a token, so a stream that hangs "
+            "there can be cut by this limit, but not tried elsewhere",
+            "install the gate and say firstTokenGate: true in the pool, or rely on betweenTokens",
+        )
+
+
+TIMING_RULES: Final[tuple[PoolRule, ...]] = (
+    _total_below_tries,
+    _per_try_too_short,
+    _total_too_short,
+    _silence_too_short,
+    _wait_near_deadline,
+    _drain_cuts_streams,
+    _first_token_without_gate,
+)
