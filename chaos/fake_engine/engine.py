@@ -44,6 +44,7 @@ class Call:
     request_id: str
     attempt: int
     path: str
+    connection: RequestHandler
     arrived_at_s: float
     stopped_before_s: float
     tokens: int = 0
@@ -192,15 +193,19 @@ class FakeEngine:
             self._deliver(self._gpu.set_rate(0.0, self._clock()))
         await asyncio.sleep(fault.listens_s)
         self._close_listener()
+        busy = {call.connection for call in self._calls.values()}
         for connection in self._connections():
-            connection.close()  # idle ones now, the others after their answer
+            if connection in busy:
+                connection.close()  # after its answer
+            else:
+                connection.force_close()  # close() alone would leave an idle one open, and deaf
         await self._until(lambda: not self._connections(), limit_s=None)
         self.terminated.set()
 
     async def _until(self, condition: Callable[[], bool], *, limit_s: float | None) -> None:
         deadline_s = None if limit_s is None else self._clock() + limit_s
         # aiohttp announces no end of a connection, so there is no event to wait for.
-        while not condition() and (deadline_s is None or self._clock() < deadline_s):  # noqa: ASYNC110
+        while not condition() and (deadline_s is None or self._clock() < deadline_s):
             await asyncio.sleep(0.01)
 
     async def _end_script(self) -> None:
@@ -211,7 +216,15 @@ class FakeEngine:
 
     # -- calls ------------------------------------------------------------------------------------------------
 
-    def accept(self, generation: Generation, *, request_id: str, attempt: int, path: str) -> Call | Refuse:
+    def accept(
+        self,
+        generation: Generation,
+        *,
+        request_id: str,
+        attempt: int,
+        path: str,
+        connection: RequestHandler,
+    ) -> Call | Refuse:
         """Open a call: it is in the GPU's queue when this returns, or refused and booked as shed."""
         now = self._clock()
         self.book.open()
@@ -233,6 +246,7 @@ class FakeEngine:
             request_id=request_id,
             attempt=attempt,
             path=path,
+            connection=connection,
             arrived_at_s=now,
             stopped_before_s=self._gpu.stopped_s,
         )

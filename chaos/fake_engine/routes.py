@@ -129,6 +129,7 @@ class _Routes:
             request_id=request.headers.get("x-request-id", ""),
             attempt=int(attempt) if attempt.isdecimal() else 0,
             path=request.path,
+            connection=request.protocol,
         )
         if isinstance(call, Refuse):
             return _error(call.status, call.message, call.error_type, retry_after_s=call.retry_after_s)

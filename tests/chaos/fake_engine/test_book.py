@@ -1,0 +1,95 @@
+"""The book adds up whatever happens to the calls."""
+
+import asyncio
+import contextlib
+import random
+
+import aiohttp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaos.fake_engine.book import Book, CallRecord, Outcome
+from chaos.fake_engine.faults import Crash, ErrorAfterWork, Hang, HangMidStream, ResetMidStream, Shed, Slow
+
+
+def record(outcome: Outcome, slot_s: float, tokens: int) -> CallRecord:
+    return CallRecord(
+        request_id="r",
+        attempt=1,
+        path="/v1/completions",
+        streaming=False,
+        outcome=outcome,
+        reason="",
+        arrived_at_s=0.0,
+        closed_at_s=1.0,
+        started_at_s=0.0 if slot_s else None,
+        slot_s=slot_s,
+        stuck_s=0.0,
+        tokens_asked=16,
+        tokens_generated=tokens,
+        tokens_sent=0,
+    )
+
+
+@given(
+    closed=st.lists(st.tuples(st.sampled_from(Outcome), st.floats(0, 9), st.integers(0, 99))),
+    still_open=st.integers(0, 5),
+)
+def test_every_call_is_in_one_state_and_every_second_in_one_account(
+    closed: list[tuple[Outcome, float, int]], still_open: int
+) -> None:
+    book = Book()
+    for outcome, slot_s, tokens in closed:
+        book.open()
+        book.close(record(outcome, slot_s, tokens))
+    for _ in range(still_open):
+        book.open()
+    totals = book.totals()
+    assert totals.in_flight == still_open
+    assert totals.arrived == (totals.shed + totals.finished + totals.failed + totals.aborted + totals.in_flight)
+    useful_s = sum(r.slot_s for r in book.calls if r.outcome is Outcome.FINISHED)
+    assert totals.slot_s == pytest.approx(totals.wasted_slot_s + useful_s)
+    assert totals.tokens_wasted <= totals.tokens_generated
+
+
+async def test_it_adds_up_after_a_run_with_every_kind_of_end(start_engine, client, eventually) -> None:
+    engine = await start_engine(slots=3)
+    rng = random.Random(1)
+    answered = 0
+
+    async def call(number: int) -> None:
+        nonlocal answered
+        body = {"prompt": "x", "max_tokens": rng.randint(1, 30), "stream": rng.random() < 0.5}
+        limit = aiohttp.ClientTimeout(total=rng.choice([0.02, 0.05, 0.4]))
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with client.post(
+                f"{engine.url}/v1/completions",
+                json=body,
+                timeout=limit,
+                headers={"x-request-id": str(number)},
+            ) as r:
+                text = await r.read()
+                answered += r.status == 200 and (b"[DONE]" in text or b'"usage"' in text)
+
+    faults = [None, ErrorAfterWork(share=0.5), Shed(share=0.5), HangMidStream(), ResetMidStream()]
+    faults += [Hang(), Slow(factor=3), Crash()]
+    for round_number, fault in enumerate(faults):
+        if not isinstance(fault, Crash):
+            await engine.set_fault(fault)
+        calls = [asyncio.create_task(call(100 * round_number + i)) for i in range(20)]
+        if isinstance(fault, Crash):
+            await eventually(lambda: engine.calls_in_flight > 3)
+            await engine.set_fault(fault)
+        await asyncio.gather(*calls)
+        await engine.heal()
+    await eventually(lambda: engine.calls_in_flight == 0)
+    totals = engine.book.totals()
+    assert totals.in_flight == 0
+    assert totals.arrived == totals.shed + totals.finished + totals.failed + totals.aborted
+    assert min(totals.shed, totals.finished, totals.failed, totals.aborted) > 0
+    assert 0 < totals.wasted_slot_s < totals.slot_s
+    assert totals.stuck_s > 0
+    # A client may leave in the instant in which its answer is already written; never the other way round.
+    assert totals.finished >= answered
+    assert totals.finished + totals.failed >= answered
