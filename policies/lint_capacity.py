@@ -22,7 +22,7 @@ def _no_zone_to_lose(one: Advised) -> Iterator[Finding]:
     zone, most = max(slots.items(), key=lambda item: (item[1], item[0]))
     left = _FULL_PERCENT * (1 - most / one.slots)
     floor = one.spec.breaker.capacity_floor_percent
-    if left < floor:
+    if left < floor < _FULL_PERCENT:
         everything = "everything is" if len(slots) == 1 else f"{_FULL_PERCENT - left:.0f} % of the slots are"
         yield one.engines(
             "SG120",

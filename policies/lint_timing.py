@@ -43,7 +43,7 @@ def _per_try_too_short(one: Advised) -> Iterator[Finding]:
             path,
             f"a try ends after {text(per_try)}, but a healthy one may wait {text(one.wait_s)} and then run "
             f"{text(one.longest_s)}: under load, work that would have succeeded is thrown away",
-            f"raise perTry to {text(needed)}, or lower limits.maxWait; this was seen to cost a quarter of the goodput",
+            f"raise perTry to {text(needed)}, or lower limits.maxWait; it can cost a quarter of the goodput",
         )
 
 
@@ -85,7 +85,7 @@ def _silence_too_short(one: Advised) -> Iterator[Finding]:
 def _wait_near_deadline(one: Advised) -> Iterator[Finding]:
     deadline = min(one.stream_deadline_s, one.unary_deadline_s)
     most = _SAFE_SHARE * (deadline - one.longest_s)
-    if math.isfinite(deadline) and one.wait_s > max(0.0, most):
+    if one.wait_s + one.longest_s <= deadline < math.inf and one.wait_s > most:
         path = "spec.limits.maxWait"
         if one.spec.limits.concurrent_per_slot is not None:
             path = "spec.limits.concurrentPerSlot"
@@ -96,7 +96,7 @@ def _wait_near_deadline(one: Advised) -> Iterator[Finding]:
             path,
             f"requests may wait {text(round(one.wait_s, 3))} of the {text(deadline)} they have, and then need up "
             f"to {text(one.longest_s)}: with a service time guessed a little too low, answers come too late",
-            f"allow at most {text(round(max(0.0, most), 3))} of waiting, 0.6 x (total - longest service time)",
+            f"allow at most {text(round(most, 3))} of waiting, 0.6 x (total - longest service time)",
         )
 
 

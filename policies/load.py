@@ -27,7 +27,7 @@ from policies.yaml_text import MAX_PROBLEMS, parse
 class JudgedFile:
     """What came of the content of one file, under whatever name it was read.
 
-    ``broken``: it was not read to its end, so it may declare more than ``documents``. ``empty``: it says nothing.
+    ``broken``: part of it could not be understood, so it may declare more than ``documents``. ``empty``: it says nothing.
     """
 
     documents: tuple[Judged, ...]
@@ -62,17 +62,19 @@ def judged_content(content: bytes) -> JudgedFile:
     parsed = parse(text)
     documents: list[Judged] = []
     problems = list(parsed.problems)
-    empty = not parsed.problems
+    empty, broken = not parsed.problems, parsed.broken
     for raw in parsed.documents:
         if raw.value is None:
             continue  # nothing between two markers
         empty = False
         document, found = judge(raw)
         problems += found
-        if document is not None:
+        if document is None:
+            broken = True
+        else:
             documents.append(document)
             problems += within(document)
-    return JudgedFile(documents=tuple(documents), problems=_capped(problems), broken=parsed.broken, empty=empty)
+    return JudgedFile(documents=tuple(documents), problems=_capped(problems), broken=broken, empty=empty)
 
 
 def _capped(problems: list[Problem]) -> tuple[Problem, ...]:

@@ -296,7 +296,7 @@ def _layered(documents: Sequence[Placed]) -> Iterator[PolicyError]:
                     policies[name],
                     "SG041",
                     steps[-1],
-                    f"{path_text(steps[-1])} is {high}, below {path_text(steps[0])}, which is {low}",
+                    f"{high} is below {path_text(steps[0])}, which is {low}",
                     found=high,
                     allowed=f"at least {low}",
                     hint="" if len(stack) == 1 else f"values come from the policies {' and '.join(stack)}",

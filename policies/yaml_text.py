@@ -246,6 +246,8 @@ class _Reader:
                     found=f"*{name}",
                     hint=did_you_mean(name, self._anchors) or f"write &{name} in front of what is to be repeated",
                 )
+            if self._stack and self._stack[-1].key is not None:
+                self._stack[-1].key = _SKIP  # the field has been complained of; what it would hold is not known
             self._complete(None, at, 1, None)
             return
         value, places, weight = known
