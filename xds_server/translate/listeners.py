@@ -7,12 +7,21 @@ operator edits is in the routes.
 
 from typing import Final
 
-from envoy_data_plane.envoy.config.accesslog.v3 import AccessLogFilter, ResponseFlagFilter
+from envoy_data_plane.envoy.config.accesslog.v3 import (
+    AccessLogFilter,
+    AndFilter,
+    ComparisonFilter,
+    ComparisonFilterOp,
+    ResponseFlagFilter,
+    StatusCodeFilter,
+)
 from envoy_data_plane.envoy.config.core.v3 import (
     Address,
+    DataSource,
     HeaderValue,
     HeaderValueOption,
     HeaderValueOptionHeaderAppendAction,
+    RuntimeUInt32,
     SocketAddress,
     SubstitutionFormatString,
 )
@@ -122,7 +131,7 @@ def _local_replies() -> LocalReplyConfig:
         "code": Value(string_value="%RESPONSE_CODE%"),
     }
     return LocalReplyConfig(
-        mappers=[_reply(flag, reason, retry_after) for flag, reason, retry_after in REASONS],
+        mappers=[_no_route(), *(_reply(flag, reason, retry_after) for flag, reason, retry_after in REASONS)],
         body_format=SubstitutionFormatString(
             json_format=Struct(fields={"error": Value(struct_value=Struct(fields=message))})
         ),
@@ -133,9 +142,28 @@ def _reply(flag: str, reason: str, retry_after: str | None) -> ResponseMapper:
     headers = [_header(REASON_HEADER, reason)]
     if retry_after is not None:
         headers.append(_header("retry-after", retry_after))
-    return ResponseMapper(
-        filter=AccessLogFilter(response_flag_filter=ResponseFlagFilter(flags=[flag])), headers_to_add=headers
+    return ResponseMapper(filter=_flag(flag), headers_to_add=headers)
+
+
+def _no_route() -> ResponseMapper:
+    # The route that catches what no other matches leads to a cluster that is not there, and says 404.
+    status = AccessLogFilter(
+        status_code_filter=StatusCodeFilter(
+            comparison=ComparisonFilter(
+                op=ComparisonFilterOp.EQ,
+                value=RuntimeUInt32(default_value=404, runtime_key="switchgear.no_route_status"),
+            )
+        )
     )
+    return ResponseMapper(
+        filter=AccessLogFilter(and_filter=AndFilter(filters=[status, _flag("NC")])),
+        body=DataSource(inline_string="no route of this port matches the request"),
+        headers_to_add=[_header(REASON_HEADER, "no-route")],
+    )
+
+
+def _flag(flag: str) -> AccessLogFilter:
+    return AccessLogFilter(response_flag_filter=ResponseFlagFilter(flags=[flag]))
 
 
 def _header(name: str, value: str) -> HeaderValueOption:

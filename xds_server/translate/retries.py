@@ -20,7 +20,7 @@ from envoy_data_plane.envoy.extensions.retry.host.previous_hosts.v3 import Previ
 from policies.resilience import ResilienceSpec, Retries, StreamTimeouts
 from xds_server.translate.shapes import packed, seconds
 
-HOST_ATTEMPTS: Final = 5
+HOST_ATTEMPTS: Final = 100
 """Picks after which a retry settles for an engine that was already tried."""
 
 _STATUS_CODES: Final = "retriable-status-codes"

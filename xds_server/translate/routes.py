@@ -8,12 +8,12 @@ flips does not even change this resource.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from envoy_data_plane.envoy.config.core.v3 import DataSource, RoutingPriority
+from envoy_data_plane.envoy.config.core.v3 import RoutingPriority
 from envoy_data_plane.envoy.config.route.v3 import (
-    DirectResponseAction,
     HeaderMatcher,
     Route,
     RouteAction,
+    RouteActionClusterNotFoundResponseCode,
     RouteActionMaxStreamDuration,
     RouteConfiguration,
     RouteMatch,
@@ -44,7 +44,8 @@ PRIORITY: Final = {
 }
 """Envoy counts the two apart, so each class has a ceiling of its own."""
 
-NO_ROUTE: Final = "no-route"
+NO_ROUTE: Final = "no_route"
+"""Route and cluster of what nothing matches. No pool can have this name, so Envoy knows no such cluster."""
 
 
 def route_configuration_name(port: int) -> str:
@@ -195,11 +196,12 @@ def _header(match: HeaderMatch) -> list[HeaderMatcher]:
 
 
 def _no_route() -> Route:
-    # It also gives bodies a limit while Envoy reads them to find out which route they are for.
+    # A forwarding route to nowhere rather than a direct response: before its fields are known a request has this
+    # route, and only a forwarding route gives its body room to be read in.
     return Route(
         name=NO_ROUTE,
         match=RouteMatch(prefix="/"),
-        direct_response=DirectResponseAction(
-            status=404, body=DataSource(inline_string="no route of this port matches the request")
+        route=RouteAction(
+            cluster=NO_ROUTE, cluster_not_found_response_code=RouteActionClusterNotFoundResponseCode.NOT_FOUND
         ),
     )

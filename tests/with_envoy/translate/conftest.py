@@ -1,0 +1,135 @@
+"""Policies in front of fake engines, compiled to a static bootstrap and run by a real Envoy."""
+
+import io
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from chaos.fake_engine import EngineConfig, FakeEngine
+from policies.load import load
+from xds_server.decide.decisions import Ceiling, Decisions
+from xds_server.fleet import Fleet, declared
+from xds_server.translate.render import as_json, static_bootstrap
+from xds_server.translate.translate import translate
+from xds_server.translate.view import View
+from xds_server.type_urls import ENDPOINT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rig:
+    """A running Envoy, a client, and what its configuration was made of."""
+
+    envoy: Any
+    client: aiohttp.ClientSession
+    url: str
+    fleet: Fleet
+    endpoints_path: Path
+
+    async def complete(self, *, headers: Mapping[str, str] | None = None, **body: Any) -> aiohttp.ClientResponse:
+        """The answer, already read, to a completion request with these fields in its body."""
+        request = {"model": "fake-model", "prompt": "x", "max_tokens": 1, **body}
+        async with self.client.post(
+            f"{self.url}/v1/completions",
+            data=io.BytesIO(json.dumps(request).encode()),
+            headers={"content-type": "application/json", **(headers or {})},
+        ) as answer:
+            await answer.read()
+            return answer
+
+    async def set_runtime(self, values: Mapping[str, int]) -> None:
+        """Overrides values of the runtime layer, live."""
+        async with self.client.post(
+            f"http://127.0.0.1:{self.envoy.admin_port}/runtime_modify", params=values
+        ) as done:
+            assert done.status == 200
+
+    def push_endpoints(self, endpoints: Mapping[str, Any]) -> None:
+        """Replaces the endpoints that Envoy reads from a file."""
+        write_endpoints(self.endpoints_path, endpoints)
+
+
+def write_endpoints(path: Path, endpoints: Mapping[str, Any]) -> None:
+    fresh = path.with_suffix(".new")
+    resources = [{"@type": ENDPOINT, **one} for one in endpoints.values()]
+    fresh.write_text(json.dumps({"resources": resources}))
+    fresh.replace(path)  # Envoy watches for renames
+
+
+StartRig = Callable[..., Awaitable[Rig]]
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Callable[..., Awaitable[FakeEngine]]]:
+    """Starts fake engines that end with the test; fast ones unless told otherwise."""
+    running: list[FakeEngine] = []
+
+    async def start(**settings: Any) -> FakeEngine:
+        fast = {"name": f"engine-{len(running)}", "prefill_s": 0.005, "token_s": 0.001}
+        one = FakeEngine(replace(EngineConfig(), **{**fast, **settings}))
+        running.append(one)
+        await one.start()
+        return one
+
+    yield start
+    for one in running:
+        await one.stop()
+
+
+@pytest.fixture
+async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
+    """Starts an Envoy with what ``policy`` (YAML text) compiles to: ``await rig(policy, ceiling=...)``.
+
+    ``weights`` are zone weights for callers without a zone, ``ceilings`` (interactive, batch) by pool.
+    """
+    sessions: list[aiohttp.ClientSession] = []
+
+    async def start(
+        policy: str,
+        *,
+        weights: Mapping[str, int] | None = None,
+        ceilings: Mapping[str, tuple[int, int]] | None = None,
+        dynamic_endpoints: bool = False,
+    ) -> Rig:
+        (tmp_path / "policy.yaml").write_text(policy)
+        policies = load([tmp_path / "policy.yaml"])
+        fleet = declared(policies)
+        decisions = Decisions(
+            engines={},
+            zone_weights={} if weights is None else {(pool, ""): weights for pool in policies.pools},
+            ceilings={
+                (pool, "gateway"): Ceiling(
+                    interactive=interactive, batch=batch, retry_percent=100, retry_min_concurrency=3, reason=""
+                )
+                for pool, (interactive, batch) in (ceilings or {}).items()
+            },
+        )
+        items = translate(policies, fleet, decisions, View())
+        bootstrap = static_bootstrap(items)
+        bootstrap["layered_runtime"]["layers"].append({"name": "admin", "admin_layer": {}})
+        for listener in bootstrap["static_resources"]["listeners"]:
+            listener["address"]["socket_address"] = {"address": "127.0.0.1", "port_value": 0}
+        path = tmp_path / "endpoints.json"
+        if dynamic_endpoints:
+            write_endpoints(path, {item.name: as_json(item) for item in items if item.type_url == ENDPOINT})
+            for cluster in bootstrap["static_resources"]["clusters"]:
+                del cluster["load_assignment"]
+                cluster["type"] = "EDS"
+                cluster["eds_cluster_config"] = {
+                    "eds_config": {"path_config_source": {"path": str(path)}, "resource_api_version": "V3"}
+                }
+        # Envoy wants a node before it reads anything dynamic.
+        bootstrap["node"] = {"id": "test", "cluster": "test"}
+        envoy = await start_envoy(bootstrap)
+        client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60))
+        sessions.append(client)
+        port = await envoy.listener_port("port-8080")
+        return Rig(envoy=envoy, client=client, url=f"http://127.0.0.1:{port}", fleet=fleet, endpoints_path=path)
+
+    yield start
+    for session in sessions:
+        await session.close()

@@ -1,0 +1,187 @@
+"""Requests reach the pool their path, headers and body ask for, as seen by a real Envoy."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from chaos.fake_engine import Hang, Shed
+
+pytestmark = pytest.mark.envoy
+
+
+def pool(name: str, *engines: Any, spec: str = "") -> str:
+    endpoints = "".join(f"\n  - {{address: 127.0.0.1, port: {one.port}}}" for one in engines)
+    return f"""---
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {{name: {name}}}
+spec:
+  model: fake-model
+  {spec}
+  endpoints: {endpoints}
+"""
+
+
+def route(name: str, *pools: str, match: str = "{}", spec: str = "") -> str:
+    targets = ", ".join(f"{{pool: {one}}}" for one in pools)
+    return f"""---
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {{name: {name}}}
+spec:
+  listener: {{port: 8080, address: 127.0.0.1}}
+  match: {match}
+  pools: [{targets}]
+  {spec}
+"""
+
+
+def resilience(name: str, spec: str) -> str:
+    return f"""---
+apiVersion: switchgear.dev/v1alpha1
+kind: ResiliencePolicy
+metadata: {{name: {name}}}
+spec: {spec}
+"""
+
+
+async def route_counts(rig: Any) -> dict[str, int]:
+    """Requests by Envoy route."""
+    prefix = "vhost.port-8080.route."
+    stats = await rig.envoy.stats(prefix)
+    total = ".upstream_rq_total"
+    return {
+        name.removeprefix(prefix).removesuffix(total): value
+        for name, value in stats.items()
+        if name.endswith(total) and value
+    }
+
+
+async def test_model_and_stream_in_the_body_choose_the_route(rig, engine):
+    big, small = await engine(model="big"), await engine(model="small")
+    one = await rig(
+        pool("big", big)
+        + pool("small", small)
+        + route("big", "big", match="{model: big}")
+        + route("small", "small", match="{model: small}")
+        + route("streams", "small", match="{model: small, stream: true}")
+    )
+    for content_type in ("application/json", "application/json; charset=utf-8", "Application/JSON;charset=UTF-8"):
+        answer = await one.complete(model="big", headers={"content-type": content_type})
+        assert (answer.status, content_type) == (200, content_type)
+    assert (await one.complete(model="big", stream=True)).status == 200
+    assert (await one.complete(model="small")).status == 200
+    assert (await one.complete(model="small", stream=True)).status == 200
+    assert await route_counts(one) == {
+        "big.non-streaming": 3,
+        "big.streaming": 1,
+        "small.non-streaming": 1,
+        "streams.streaming": 1,
+    }
+    assert big.book.totals().arrived == 4
+
+
+async def test_what_matches_nothing_gets_a_named_404_and_invalid_json_the_route_without_a_model(rig, engine):
+    big = await engine(model="big")
+    one = await rig(pool("big", big) + route("big", "big", match="{model: big, pathPrefix: /v1}"))
+    answer = await one.complete(model="unknown")
+    assert (answer.status, answer.headers["x-switchgear-reason"]) == (404, "no-route")
+    assert await answer.json() == {
+        "error": {"code": 404, "message": "no route of this port matches the request", "type": "switchgear"}
+    }
+    async with one.client.post(
+        f"{one.url}/v1/completions", data=b"{not json", headers={"content-type": "application/json"}
+    ) as invalid:
+        assert invalid.status == 404
+    two = await rig(pool("big", big) + route("any", "big"))
+    async with two.client.post(
+        f"{two.url}/v1/completions", data=b"{not json", headers={"content-type": "application/json"}
+    ) as invalid:
+        assert invalid.status == 400  # the engine's own answer
+
+
+async def test_a_body_of_three_megabytes_is_matched_and_retried(rig, engine):
+    engines = [await engine(model="big", max_model_len=10_000_000) for _ in range(2)]
+    await engines[0].set_fault(Shed(retry_after_s=None))
+    one = await rig(pool("big", *engines) + route("big", "big", match="{model: big}"))
+    prompt = "word " * 600_000
+    answers = [await one.complete(model="big", prompt=prompt) for _ in range(6)]
+    assert [answer.status for answer in answers] == [200] * 6
+    assert engines[0].book.totals().shed > 0
+    assert engines[1].book.totals().finished == 6
+
+
+async def test_a_body_over_the_limit_is_refused(rig, engine):
+    small = await engine(max_model_len=10_000_000)
+    one = await rig(pool("p", small) + route("r", "p", match="{model: fake-model}", spec="maxBodyBytes: 2000000"))
+    assert (await one.complete(prompt="x" * 1_900_000)).status == 200
+    assert (await one.complete(prompt="x" * 2_100_000)).status == 413
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({}, "absent"),
+        ({"x-tier": "gold"}, "exact"),
+        ({"x-tier": "golden-eagle"}, "prefix"),
+        ({"x-tier": "t-42"}, "regex"),
+        ({"x-tier": "other"}, "other"),
+    ],
+)
+async def test_header_conditions(rig, engine, headers, expected):
+    conditions = {
+        "exact": "{name: x-tier, exact: gold}, {name: x-tier, present: true}",
+        "prefix": "{name: x-tier, prefix: golden}, {name: x-tier, exact: gold, invert: true}",
+        "regex": "{name: x-tier, regex: 't-[0-9]+'}, {name: x-tier, present: true}",
+        "absent": "{name: x-tier, present: false}",
+    }
+    only = await engine()
+    one = await rig(
+        pool("p", only)
+        + "".join(route(name, "p", match=f"{{headers: [{text}]}}") for name, text in conditions.items())
+        + route("other", "p")
+    )
+    assert (await one.complete(headers=headers)).status == 200
+    assert await route_counts(one) == {f"{expected}.non-streaming": 1}
+
+
+async def test_callers_cannot_change_the_limits_by_headers(rig, engine):
+    only = await engine(prefill_s=0.2)
+    one = await rig(pool("p", only) + route("r", "p"))
+    answer = await one.complete(
+        headers={"x-envoy-upstream-rq-timeout-ms": "1", "x-forwarded-for": "10.0.0.1", "x-envoy-max-retries": "9"}
+    )
+    assert answer.status == 200
+
+
+async def test_a_retry_goes_to_another_engine(rig, engine):
+    engines = [await engine() for _ in range(3)]
+    await engines[0].set_fault(Shed(retry_after_s=None))
+    await engines[1].set_fault(Shed(retry_after_s=None))
+    one = await rig(pool("p", *engines) + route("r", "p"))
+    statuses = [(await one.complete()).status for _ in range(30)]
+    assert statuses == [200] * 30
+    assert engines[2].book.totals().finished == 30
+    attempts = Counter(call.attempt for shedding in engines[:2] for call in shedding.book.calls)
+    assert set(attempts) <= {1, 2}  # never a third try on one that has refused
+
+
+@pytest.mark.parametrize(
+    "timeouts",
+    [
+        "{timeouts: {streaming: {firstToken: 300ms}}}",
+        "{hedging: {enabled: true, delay: 300ms, maxPercent: 100}}",
+    ],
+    ids=["first token", "hedge"],
+)
+async def test_a_hung_stream_moves_to_another_engine_where_the_gate_is_on(rig, engine, timeouts):
+    engines = [await engine(first_token_gate=True) for _ in range(2)]
+    await engines[0].set_fault(Hang())
+    one = await rig(
+        pool("p", *engines, spec="firstTokenGate: true") + route("r", "p") + resilience("default", timeouts)
+    )
+    answers = await asyncio.gather(*(one.complete(stream=True) for _ in range(8)))
+    assert Counter(answer.status for answer in answers) == {200: 8}
+    assert engines[1].book.totals().finished == 8
