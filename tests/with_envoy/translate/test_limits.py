@@ -1,0 +1,162 @@
+"""What is let in, what is shed and where it goes, as seen by a real Envoy."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from chaos.fake_engine import Crash
+from xds_server.decide.decisions import Decisions, EngineDecision, Health
+from xds_server.fleet import EngineId
+from xds_server.translate.endpoints import assignment
+from xds_server.translate.item import Item
+from xds_server.translate.memo import Memo
+from xds_server.translate.render import as_json
+from xds_server.type_urls import ENDPOINT
+
+pytestmark = pytest.mark.envoy
+
+
+def policy(*documents: str) -> str:
+    return "---\n".join(f"apiVersion: switchgear.dev/v1alpha1\n{document}\n" for document in documents)
+
+
+def pool(name: str, *engines: Any, zones: str = "") -> str:
+    places = [
+        f"{{address: 127.0.0.1, port: {one.port}, name: e{number}, zone: '{zones[number : number + 1]}'}}"
+        for number, one in enumerate(engines)
+    ]
+    return f"""kind: EnginePool
+metadata: {{name: {name}}}
+spec: {{model: fake-model, endpoints: [{", ".join(places)}]}}"""
+
+
+def route(name: str, target: str, spec: str = "") -> str:
+    return f"""kind: ModelRoute
+metadata: {{name: {name}}}
+spec:
+  listener: {{port: 8080, address: 127.0.0.1}}
+  pools: [{{pool: {target}}}]
+  {spec}"""
+
+
+BATCH = "priority: batch\n  match: {headers: [{name: x-class, exact: batch}]}"
+
+
+async def burst(rig: Any, count: int, **request: Any) -> Counter[tuple[int, str | None]]:
+    """Answers to ``count`` requests at once: (status, why)."""
+    answers = await asyncio.gather(*(rig.complete(**request) for _ in range(count)))
+    return Counter((answer.status, answer.headers.get("x-switchgear-reason")) for answer in answers)
+
+
+async def test_each_class_has_its_own_ceiling_and_what_is_over_it_is_told_when_to_return(rig, engine):
+    slow = await engine(slots=64, prefill_s=0.5)
+    one = await rig(
+        policy(pool("p", slow), route("people", "p"), route("jobs", "p", BATCH)), ceilings={"p": (4, 2)}
+    )
+    people, jobs = await asyncio.gather(burst(one, 10), burst(one, 10, headers={"x-class": "batch"}))
+    assert people == {(200, None): 4, (503, "overload"): 6}
+    assert jobs == {(200, None): 2, (503, "overload"): 8}
+
+    running = [asyncio.create_task(one.complete()) for _ in range(4)]
+    await asyncio.sleep(0)
+    while slow.calls_in_flight < 4:
+        await asyncio.sleep(0.005)
+    shed = await one.complete()
+    assert shed.status == 503
+    assert shed.headers["retry-after"] == "1"
+    assert (await shed.json())["error"]["code"] == 503
+    await asyncio.gather(*running)
+
+
+async def test_a_ceiling_moves_both_ways_at_once(rig, engine):
+    one = await rig(
+        policy(pool("p", await engine(slots=64, prefill_s=0.3)), route("people", "p")), ceilings={"p": (8, 8)}
+    )
+    assert (await burst(one, 10))[200, None] == 8
+    await one.set_runtime({"circuit_breakers.p.high.max_requests": 3})
+    assert (await burst(one, 10))[200, None] == 3
+    await one.set_runtime({"circuit_breakers.p.high.max_requests": 10})
+    assert (await burst(one, 10))[200, None] == 10
+
+
+async def test_a_pool_with_no_engine_says_so(rig):
+    one = await rig(policy("kind: EnginePool\nmetadata: {name: p}\nspec: {model: m}", route("r", "p")))
+    answer = await one.complete()
+    assert (answer.status, answer.headers["x-switchgear-reason"]) == (503, "no-engine")
+    assert answer.headers["retry-after"] == "1"
+
+
+async def test_zones_get_traffic_by_weight_and_a_zone_without_weight_none(rig, engine):
+    engines = [await engine(prefill_s=0) for _ in range(4)]
+    one = await rig(policy(pool("p", *engines, zones="aabc"), route("r", "p")), weights={"a": 300, "b": 100})
+    for _ in range(20):
+        assert await burst(one, 20) == {(200, None): 20}
+    in_a = engines[0].book.totals().arrived + engines[1].book.totals().arrived
+    in_b = engines[2].book.totals().arrived
+    assert in_a + in_b == 400
+    assert 255 <= in_a <= 345  # 300 of 400, five standard deviations
+    assert engines[3].book.totals().arrived == 0
+
+
+async def test_fallback_takes_over_when_the_weights_say_so(rig, engine):
+    main, small = await engine(), await engine()
+    one = await rig(policy(pool("p", main), pool("small", small), route("r", "p", "fallback: small")))
+    assert await burst(one, 10) == {(200, None): 10}
+    assert (main.book.totals().arrived, small.book.totals().arrived) == (10, 0)
+    await one.set_runtime({"switchgear.route.r.p": 0, "switchgear.route.r.small": 100})
+    assert await burst(one, 10) == {(200, None): 10}
+    assert (main.book.totals().arrived, small.book.totals().arrived) == (10, 10)
+
+
+async def test_an_engine_back_from_the_dead_is_not_held_to_the_ejection_its_death_earned(rig, engine):
+    """Left out of EDS while dead it is a new host when it returns; otherwise it stays ejected for the cooldown."""
+    engines = [await engine() for _ in range(2)]
+    text = policy(pool("p", *engines), route("r", "p"))
+    one = await rig(text, dynamic_endpoints=True)
+
+    await engines[0].set_fault(Crash())
+    while not await ejected(one):
+        assert (await one.complete()).status == 200  # tried elsewhere
+
+    everyone = one.fleet.pools["p"]
+    healthy = {engine.id: EngineDecision(health=Health.HEALTHY, reason="", since_s=0) for engine in everyone}
+    without = {**healthy, EngineId("p", "e0"): EngineDecision(health=Health.UNHEALTHY, reason="", since_s=0)}
+    listed = endpoints(everyone, without)
+    await push(one, listed, healthy_hosts=1)
+    await engines[0].heal()
+    await push(one, endpoints(everyone, healthy), healthy_hosts=1)  # listed all along: ejected still
+    assert await ejected(one)
+
+    await push(one, endpoints(everyone[1:], healthy), healthy_hosts=1)
+    await push(one, endpoints(everyone, healthy), healthy_hosts=2)  # left out in between: free
+    assert not await ejected(one)
+    before = engines[0].book.totals().finished
+    while engines[0].book.totals().finished == before:
+        assert (await one.complete()).status == 200
+
+
+def endpoints(engines: Any, decided: Any) -> dict[str, Any]:
+    decisions = Decisions(engines=decided, zone_weights={}, ceilings={})
+    spec = assignment("p", tuple(engines), decisions, "", Memo())
+    return as_json(Item(type_url=ENDPOINT, name="p", message=spec))
+
+
+async def ejected(rig: Any) -> int:
+    return (await rig.envoy.stats("cluster.p.outlier_detection.ejections_active")).popitem()[1]
+
+
+async def push(rig: Any, endpoints: dict[str, Any], *, healthy_hosts: int) -> None:
+    """Replaces the endpoints and waits until Envoy has taken them."""
+    successes = (await rig.envoy.stats("cluster.p.update_success"))["cluster.p.update_success"]
+    rig.push_endpoints({"p": endpoints})
+
+    async def taken() -> bool:
+        stats = await rig.envoy.stats("cluster.p.")
+        return (
+            stats["cluster.p.update_success"] > successes
+            and stats["cluster.p.membership_healthy"] == healthy_hosts
+        )
+
+    await rig.envoy.wait_for(taken, f"having {healthy_hosts} healthy hosts")
