@@ -180,6 +180,8 @@ async def _exchange(
 ) -> None:
     """One request and its answer; fills in ``answer`` as it goes, so that a failure leaves what was seen."""
     body: dict[str, object] = {"max_tokens": arrival.max_tokens, "stream": arrival.streaming}
+    if arrival.streaming:
+        body["stream_options"] = {"include_usage": True}
     words = "word " * profile.prompt_tokens
     if profile.path.endswith("/chat/completions"):
         body["messages"] = [{"role": "user", "content": words}]
@@ -214,7 +216,10 @@ async def _read_stream(response: aiohttp.ClientResponse, answer: _Answer) -> Non
             elif event.startswith(_ERROR_EVENT):
                 # A failure inside a 200: a proxy counts it as a success.
                 answer.reason = Reason.STREAM_ERROR
-            elif event.startswith(b"data:") and b'"role"' not in event and b'"usage"' not in event:
+            elif b'"choices":[]' in event:
+                # The usage comes last and is exact; a chunk may hold several tokens.
+                answer.tokens = _tokens_used(event.removeprefix(b"data:"))
+            elif event.startswith(b"data:") and b'"role"' not in event:
                 answer.tokens += 1
                 if answer.first_token_at_s is None:
                     answer.first_token_at_s = time.monotonic()

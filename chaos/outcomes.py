@@ -27,8 +27,9 @@ class Reason(StrEnum):
 class Outcome:
     """One request. ``arrived_at_s`` is the machine's monotonic clock at its planned arrival.
 
-    ``status`` is 0 where no headers came. ``lag_s`` is how late the generator itself was. ``tokens`` counts
-    events with text for a stream, ``usage`` for a whole answer; ``first_token_s`` is for streams only.
+    ``status`` is 0 where no headers came. ``lag_s`` is how late the generator itself was. ``tokens`` is
+    the engine's own count (``usage``); of a stream that was cut, the number of events with text, at most the
+    tokens. ``first_token_s`` is for streams only.
     """
 
     request_id: str
