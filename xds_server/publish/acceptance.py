@@ -1,0 +1,224 @@
+"""What proxies have accepted and refused, and what is served in place of what they refused.
+
+A refusal is judged by what is known of the refused content, because Envoy does not always say what was wrong
+and not every refusal is the content's fault:
+
+- Envoy names the resource ("Error adding/updating cluster(s) c: ..."): that one is at fault.
+- Envoy names none (a constraint of the message itself): only content that no proxy has accepted is suspect.
+  One suspect is at fault. Of several, all are parked, then tried one at a time: an ACK clears the one on trial,
+  a NACK convicts it, and the next one is tried.
+- What another proxy has accepted is not the content's fault but that proxy's (a port in use on its host): it is
+  rolled back for nobody. The stream remembers not to send it to that proxy again.
+
+Parked content is replaced by the last accepted content of the same view, else of any view, else by nothing.
+While a listener or route is parked, accepted clusters and endpoints that are no longer wanted stay: what is
+rolled back may still name them. A park ends with the next different content of that name.
+"""
+
+import re
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from xds_server.snapshot import Resource, Snapshot, content_of, snapshot
+from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE
+
+Key = tuple[str, str]
+"""Type URL and name."""
+
+FORGET_AFTER_S: Final = 600.0
+"""Accepted content that nobody wants any more is kept this long for a rollback that may still name it."""
+
+
+class Scope(Enum):
+    """For whom refused content is rolled back."""
+
+    EVERYONE = "everyone"  # refused, and accepted by no proxy
+    PEER = "peer"  # others accepted it: only the proxy that refused goes without
+    SUSPECT = "suspect"  # one of several; each is tried on its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The judgement of one refusal: what is at fault, for whom it is rolled back, and which others are cleared."""
+
+    at_fault: tuple[Resource, ...]
+    scope: Scope
+    cleared: tuple[Resource, ...] = ()
+
+
+@dataclass(slots=True)
+class _View:
+    accepted: dict[Key, Resource] = field(default_factory=dict)
+    unwanted_since_s: dict[Key, float] = field(default_factory=dict)
+
+
+class Acceptance:
+    """The memory of ACKs and NACKs of all proxies; ``effective`` applies it to a desired snapshot."""
+
+    def __init__(self) -> None:
+        self._views: dict[Hashable, _View] = {}
+        self._accepted_somewhere: dict[Key, Resource] = {}
+        self._parked: dict[Key, set[str]] = {}
+        self._on_trial: dict[str, list[tuple[str, str]]] = {}
+
+    @property
+    def parked(self) -> Mapping[Key, Collection[str]]:
+        """The content hashes that are parked, by type and name."""
+        return self._parked
+
+    def trial(self, type_url: str) -> tuple[str, str] | None:
+        """The name and content hash of the suspect that is being tried, if any."""
+        suspects = self._on_trial.get(type_url)
+        return suspects[0] if suspects else None
+
+    def accepted(self, view: Hashable, resources: Iterable[Resource]) -> bool:
+        """Note that a proxy of ``view`` holds these; whether that changes what is served."""
+        memory = self._views.setdefault(view, _View())
+        changed = False
+        for item in resources:
+            key = _key(item)
+            if memory.accepted.get(key) is item:
+                continue
+            memory.accepted[key] = item
+            memory.unwanted_since_s.pop(key, None)
+            self._accepted_somewhere[key] = item
+            content = content_of(item.version)
+            if content in self._parked.get(key, ()):
+                self._unpark(key, content)
+                changed = True
+            changed = self._tried(item.type_url, (item.name, content)) or changed
+        return changed
+
+    def refused(self, suspects: Collection[Resource], reason: str, *, answers_trial: bool = True) -> Verdict:
+        """Judge a refusal of ``suspects``: everything in the response that was new to the proxy.
+
+        ``answers_trial`` is false when the response went out before the current trial of its type began.
+        """
+        type_url = next(iter(suspects)).type_url
+        trial = self.trial(type_url) if answers_trial else None
+        if trial and (tried := [item for item in suspects if _content(item) == trial]):
+            # Whatever else was in the response, the one on trial was sent because it is suspected.
+            self._tried(type_url, trial)
+            self._park(tried)
+            return _verdict(suspects, tried, Scope.EVERYONE)
+        if named := [item for item in suspects if _names(reason, item.name)]:
+            blamed = [item for item in named if not self._is_accepted(item)]
+            self._park(blamed)
+            return _verdict(suspects, blamed or named, Scope.EVERYONE if blamed else Scope.PEER)
+        unproven = [item for item in suspects if not self._is_accepted(item)]
+        if not unproven:
+            return Verdict(at_fault=tuple(suspects), scope=Scope.PEER)
+        fresh = [item for item in unproven if content_of(item.version) not in self._parked.get(_key(item), ())]
+        self._park(fresh)
+        if len(unproven) == 1:
+            return _verdict(suspects, unproven, Scope.EVERYONE)
+        if fresh:
+            self._on_trial.setdefault(type_url, []).extend(map(_content, fresh))
+        return _verdict(suspects, unproven, Scope.SUSPECT)
+
+    def unanswered(self, resources: Collection[Resource]) -> bool:
+        """Take silence for a refusal of whichever of these is on trial; whether that changes what is served."""
+        ended = [item for item in resources if self._tried(item.type_url, _content(item))]
+        return bool(ended)
+
+    def wanted(self, desired: Iterable[Snapshot], now_s: float) -> None:
+        """Forget parks that nobody asks for any more, and accepted content that nobody wants for long."""
+        snapshots = list(desired)
+        for key in list(self._parked):
+            wanted = {content_of(item.version) for one in snapshots if (item := one.of(key[0]).get(key[1]))}
+            for content in self._parked[key] - wanted:
+                self._unpark(key, content)
+                self._tried(key[0], (key[1], content))
+        for memory in self._views.values():
+            for key in list(memory.accepted):
+                if any(key[1] in one.of(key[0]) for one in snapshots):
+                    memory.unwanted_since_s.pop(key, None)
+                elif now_s - memory.unwanted_since_s.setdefault(key, now_s) > FORGET_AFTER_S:
+                    del memory.accepted[key], memory.unwanted_since_s[key]
+                    self._accepted_somewhere.pop(key, None)
+
+    def effective(self, view: Hashable, desired: Snapshot) -> Snapshot:
+        """What to serve: ``desired`` itself when nothing in it is parked."""
+        parked = [
+            item
+            for (type_url, name), contents in self._parked.items()
+            if (item := desired.of(type_url).get(name))
+            and content_of(item.version) in contents
+            and self.trial(type_url) != _content(item)
+        ]
+        if not parked:
+            return desired
+        memory = self._views.setdefault(view, _View())
+        served = {_key(item): item for by_name in desired.resources.values() for item in by_name.values()}
+        rolled_back: dict[str, set[str]] = {}
+        for item in parked:
+            key = _key(item)
+            rolled_back.setdefault(item.type_url, set()).add(item.name)
+            instead = memory.accepted.get(key) or self._accepted_somewhere.get(key)
+            if instead is None or content_of(instead.version) in self._parked[key]:
+                del served[key]
+            else:
+                served[key] = instead
+        if LISTENER in rolled_back or ROUTE in rolled_back:
+            for key, item in memory.accepted.items():
+                if key[0] in (CLUSTER, ENDPOINT):
+                    served.setdefault(key, item)
+        return snapshot(served.values(), assignments=desired.assignments, rolled_back=rolled_back)
+
+    def forget(self, view: Hashable) -> None:
+        """Drop the memory of a view that has no proxies any more."""
+        self._views.pop(view, None)
+
+    def _is_accepted(self, item: Resource) -> bool:
+        key = _key(item)
+        content = content_of(item.version)
+        return any(
+            content_of(accepted.version) == content
+            for memory in self._views.values()
+            if (accepted := memory.accepted.get(key))
+        )
+
+    def _park(self, items: Iterable[Resource]) -> None:
+        for item in items:
+            self._parked.setdefault(_key(item), set()).add(content_of(item.version))
+
+    def _unpark(self, key: Key, content: str) -> None:
+        self._parked[key].discard(content)
+        if not self._parked[key]:
+            del self._parked[key]
+
+    def _tried(self, type_url: str, suspect: tuple[str, str]) -> bool:
+        """End the trial of a suspect; whether it was one."""
+        suspects = self._on_trial.get(type_url, [])
+        if suspect not in suspects:
+            return False
+        suspects.remove(suspect)
+        if not suspects:
+            del self._on_trial[type_url]
+        return True
+
+
+def _key(item: Resource) -> Key:
+    return item.type_url, item.name
+
+
+def _content(item: Resource) -> tuple[str, str]:
+    return item.name, content_of(item.version)
+
+
+def _verdict(suspects: Collection[Resource], at_fault: Collection[Resource], scope: Scope) -> Verdict:
+    names = {item.name for item in at_fault}
+    cleared = tuple(item for item in suspects if item.name not in names)
+    return Verdict(at_fault=tuple(at_fault), scope=scope, cleared=cleared)
+
+
+def _names(reason: str, name: str) -> bool:
+    """Whether a refusal names the resource, the way Envoy does.
+
+    ``Error adding/updating cluster(s) a: ..., b: ...`` for what it could not apply; ``name: "a"`` in the text of a
+    message that breaks its own constraints.
+    """
+    exact = re.escape(name)
+    return re.search(rf'(?:\(s\)|[,;\n])\s*{exact}:|name:\s*"{exact}"', reason) is not None

@@ -1,0 +1,66 @@
+"""What a publisher tells whoever counts and logs: one method per transition."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from xds_server.publish.acceptance import Scope
+from xds_server.snapshot import Resource
+from xds_server.streams import Mode, NodeInfo, Stuck
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nack:
+    """A proxy refused a response.
+
+    ``resources`` are those held to be at fault, with their ``origins`` in the policies; ``reason`` is the end
+    of the proxy's own text; ``scope`` says for whom they are rolled back.
+    """
+
+    node: NodeInfo
+    type_url: str
+    resources: tuple[Resource, ...]
+    reason: str
+    scope: Scope
+
+
+class Observer(Protocol):
+    """Called from the event loop that serves the streams: return at once."""
+
+    def on_connect(self, node: NodeInfo, mode: Mode) -> None:
+        """A stream has said who it is."""
+
+    def on_disconnect(self, node: NodeInfo, mode: Mode, reason: str) -> None:
+        """A stream has ended; ``reason`` is empty when the peer simply went."""
+
+    def on_push(self, node: NodeInfo, type_url: str, size_bytes: int) -> None:
+        """A response goes out."""
+
+    def on_ack(self, node: NodeInfo, type_url: str, latency_s: float) -> None:
+        """A response was applied, ``latency_s`` after it went out."""
+
+    def on_nack(self, nack: Nack) -> None:
+        """A response was refused."""
+
+    def on_stuck(self, node: NodeInfo, stuck: Stuck) -> None:
+        """A response was answered neither way for long."""
+
+    def on_unknown_type(self, node: NodeInfo, type_url: str) -> None:
+        """A peer asks for a type that is not served."""
+
+
+class Silent:
+    """An observer that does nothing."""
+
+    def on_connect(self, node: NodeInfo, mode: Mode) -> None: ...
+
+    def on_disconnect(self, node: NodeInfo, mode: Mode, reason: str) -> None: ...
+
+    def on_push(self, node: NodeInfo, type_url: str, size_bytes: int) -> None: ...
+
+    def on_ack(self, node: NodeInfo, type_url: str, latency_s: float) -> None: ...
+
+    def on_nack(self, nack: Nack) -> None: ...
+
+    def on_stuck(self, node: NodeInfo, stuck: Stuck) -> None: ...
+
+    def on_unknown_type(self, node: NodeInfo, type_url: str) -> None: ...

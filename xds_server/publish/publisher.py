@@ -1,0 +1,325 @@
+"""Joins the streams of all proxies to the snapshots of their views. No I/O: a transport does that.
+
+A transport opens a ``Session`` per stream, hands it the bytes that come in, and asks it for bytes to write
+whenever it is woken and able to write. The application says what each view should have (``publish``), and is
+asked when the first proxy of a view appears.
+
+Everything here runs in one thread and returns at once.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from xds_server.publish.acceptance import Acceptance, Scope, Verdict
+from xds_server.publish.observer import Nack, Observer, Silent
+from xds_server.snapshot import Changes, Resource, Snapshot, content_of
+from xds_server.streams import (
+    Acked,
+    Confirmed,
+    Encoder,
+    Event,
+    Mode,
+    Nacked,
+    NodeInfo,
+    Stream,
+    StreamError,
+    Stuck,
+    read_request,
+)
+from xds_server.streams.values import WatchStatus
+
+REVIEW_EVERY_S: Final = 10.0
+"""How often accepted content is reviewed for what nobody wants any more."""
+
+MAX_IDLE_VIEWS: Final = 256
+"""Views without proxies whose accepted content is remembered, for a proxy that comes back."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Served:
+    """One view: what it should have, and what it gets in the meantime."""
+
+    key: Hashable
+    desired: Snapshot
+    effective: Snapshot
+    sessions: "dict[Session, None]" = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyState:
+    """One connected proxy, for people. Clocks are those of the calls."""
+
+    node: NodeInfo
+    view: Hashable
+    mode: Mode
+    peer: str
+    connected_at_s: float
+    types: tuple[WatchStatus, ...]
+
+
+class Publisher:
+    """All views, all sessions, and the push counter they share.
+
+    ``view_of`` says which view a proxy belongs to, ``snapshot_for`` what a view should have now; ``epoch``
+    tells the nonces of this process from those of another, ``identifier`` is what Envoy shows as its control
+    plane.
+    """
+
+    def __init__(
+        self,
+        *,
+        view_of: Callable[[NodeInfo], Hashable],
+        snapshot_for: Callable[[Hashable], Snapshot],
+        observer: Observer | None = None,
+        epoch: str = "",
+        identifier: str = "",
+    ) -> None:
+        self.acceptance = Acceptance()
+        self._view_of = view_of
+        self._snapshot_for = snapshot_for
+        self._observer: Observer = observer or Silent()
+        self._epoch = epoch
+        self._encoder = Encoder(identifier)
+        self._changes = Changes()
+        self._views: dict[Hashable, _Served] = {}
+        self._idle: dict[Hashable, None] = {}
+        self._sequence = 0
+        self._trials: dict[str, tuple[tuple[str, str], int]] = {}
+        self._review_at_s = float("-inf")
+
+    # For the application
+
+    @property
+    def views(self) -> tuple[Hashable, ...]:
+        """The views that have a proxy now: those worth building a snapshot for."""
+        return tuple(self._views)
+
+    def publish(self, snapshots: Mapping[Hashable, Snapshot], now_s: float) -> None:
+        """Serve these from now on; views that have no proxy are skipped, views not mentioned stay."""
+        for key, desired in snapshots.items():
+            if view := self._views.get(key):
+                view.desired = desired
+        if self.acceptance.parked:
+            self._review(now_s)
+        self._serve()
+
+    def desired(self, view: Hashable) -> Snapshot | None:
+        """What a view should have; ``None`` when it has no proxy."""
+        served = self._views.get(view)
+        return served.desired if served else None
+
+    def effective(self, view: Hashable) -> Snapshot | None:
+        """What a view is served: as desired, with refused content rolled back; ``None`` when it has no proxy."""
+        served = self._views.get(view)
+        return served.effective if served else None
+
+    def proxies(self) -> tuple[ProxyState, ...]:
+        """Every connected proxy that has said who it is, in the order they came."""
+        return tuple(
+            state for view in self._views.values() for session in view.sessions if (state := session.state())
+        )
+
+    # For a transport
+
+    def connect(self, mode: Mode, peer: str, wake: Callable[[], None]) -> "Session":
+        """A session for a new stream; ``wake`` is called when ``Session.poll`` may have something."""
+        return Session(self, mode, peer, wake)
+
+    def tick(self, now_s: float) -> None:
+        """Do what only time brings, on all sessions; call it about twice a second."""
+        for view in list(self._views.values()):
+            for session in list(view.sessions):
+                session.tick(now_s)
+        if now_s >= self._review_at_s:
+            self._review(now_s)
+
+    # For sessions
+
+    def attach(self, session: "Session", node: NodeInfo, now_s: float) -> tuple[_Served, Stream]:
+        """The view of ``node`` and a new stream on it."""
+        key = self._view_of(node)
+        view = self._views.get(key)
+        if view is None:
+            desired = self._snapshot_for(key)
+            view = _Served(key=key, desired=desired, effective=self.acceptance.effective(key, desired))
+            self._views[key] = view
+            self._idle.pop(key, None)
+        view.sessions[session] = None
+        stream = Stream(
+            session.mode,
+            node,
+            view.effective,
+            sequence=self._sequence,
+            now_s=now_s,
+            epoch=self._epoch,
+            changes=self._changes,
+        )
+        self._observer.on_connect(node, session.mode)
+        return view, stream
+
+    def detach(self, session: "Session", view: _Served, node: NodeInfo, reason: str) -> None:
+        """Forget a session; a view that has none left is no longer built."""
+        view.sessions.pop(session, None)
+        self._observer.on_disconnect(node, session.mode, reason)
+        if not view.sessions and view.key in self._views:
+            del self._views[view.key]
+            self._idle[view.key] = None
+            while len(self._idle) > MAX_IDLE_VIEWS:
+                oldest = next(iter(self._idle))
+                del self._idle[oldest]
+                self.acceptance.forget(oldest)
+
+    def offer(self, stream: Stream, view: _Served) -> None:
+        """Bring a stream up to the newest snapshot of its view."""
+        stream.offer(view.effective, self._sequence)
+
+    def encode(self, stream: Stream, now_s: float) -> bytes | None:
+        """The next response due on a stream as bytes, shared with all streams that are due the same."""
+        response = stream.poll(now_s)
+        if response is None:
+            return None
+        data = self._encoder.encode(response)
+        self._observer.on_push(stream.node, response.type_url, len(data))
+        return data
+
+    def take(self, session: "Session", view: _Served, stream: Stream, event: Event) -> None:
+        """Act on what a stream has told."""
+        node = stream.node
+        match event:
+            case Acked():
+                self._observer.on_ack(node, event.type_url, event.latency_s)
+                self._accept(view, event.resources)
+            case Confirmed():
+                self._accept(view, event.resources)
+            case Nacked():
+                self._refuse(stream, event)
+                session.wake()
+            case Stuck():
+                self._observer.on_stuck(node, event)
+                if self.acceptance.unanswered(event.resources):
+                    self._serve()
+            case _:
+                self._observer.on_unknown_type(node, event.type_url)
+
+    def _accept(self, view: _Served, resources: tuple[Resource, ...]) -> None:
+        if self.acceptance.accepted(view.key, resources):
+            self._serve()
+
+    def _refuse(self, stream: Stream, event: Nacked) -> None:
+        _, began = self._trials.get(event.type_url, (None, 0))
+        verdict = self.acceptance.refused(event.suspects, event.reason, answers_trial=event.sequence >= began)
+        if verdict.scope is not Scope.SUSPECT:
+            stream.forgive(event.type_url, [item.name for item in verdict.cleared])
+        self._report(stream.node, event, verdict)
+        self._serve()
+
+    def _report(self, node: NodeInfo, event: Nacked, verdict: Verdict) -> None:
+        self._observer.on_nack(
+            Nack(
+                node=node,
+                type_url=event.type_url,
+                resources=verdict.at_fault,
+                reason=event.reason,
+                scope=verdict.scope,
+            )
+        )
+
+    def _serve(self) -> None:
+        """Work out what every view gets, and wake whoever gets something else."""
+        self._sequence += 1
+        for view in self._views.values():
+            effective = self.acceptance.effective(view.key, view.desired)
+            if effective is not view.effective:
+                view.effective = effective
+                for session in view.sessions:
+                    session.wake()
+        self._begin_trials()
+
+    def _begin_trials(self) -> None:
+        """Let every proxy that refused a suspect be sent it once more, now that it is tried on its own."""
+        on_trial = {type_url for type_url, _ in self.acceptance.parked}
+        for type_url in on_trial | self._trials.keys():
+            trial = self.acceptance.trial(type_url)
+            known = self._trials.get(type_url)
+            if trial is None:
+                self._trials.pop(type_url, None)
+            elif known is None or known[0] != trial:
+                self._trials[type_url] = (trial, self._sequence)
+                for view in self._views.values():
+                    item = view.effective.of(type_url).get(trial[0])
+                    if item is not None and content_of(item.version) == trial[1]:
+                        for session in view.sessions:
+                            session.forgive(type_url, trial[0])
+
+    def _review(self, now_s: float) -> None:
+        self._review_at_s = now_s + REVIEW_EVERY_S
+        self.acceptance.wanted([view.desired for view in self._views.values()], now_s)
+
+
+class Session:
+    """One stream between a transport and the publisher."""
+
+    __slots__ = ("_closed", "_publisher", "_stream", "_view", "mode", "peer", "wake")
+
+    def __init__(self, publisher: Publisher, mode: Mode, peer: str, wake: Callable[[], None]) -> None:
+        self.mode = mode
+        self.peer = peer
+        self.wake = wake
+        self._publisher = publisher
+        self._stream: Stream | None = None
+        self._view: _Served | None = None
+        self._closed = False
+
+    def request(self, data: bytes, now_s: float) -> None:
+        """Take the bytes of one request; ``StreamError`` ends the stream."""
+        request = read_request(self.mode, data)
+        if self._stream is None or self._view is None:
+            if request.node is None or not request.node.id:
+                raise StreamError("the first request on a stream must carry node.id")
+            self._view, self._stream = self._publisher.attach(self, request.node, now_s)
+        self._publisher.offer(self._stream, self._view)
+        for event in self._stream.request(request, now_s):
+            self._publisher.take(self, self._view, self._stream, event)
+
+    def poll(self, now_s: float) -> bytes | None:
+        """The next response to write, ``None`` when nothing is due. What it returns must be written, in order."""
+        if self._stream is None or self._view is None:
+            return None
+        self._publisher.offer(self._stream, self._view)
+        return self._publisher.encode(self._stream, now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Do what only time brings."""
+        if self._stream is None or self._view is None or now_s < self._stream.wake_at_s:
+            return
+        for event in self._stream.tick(now_s):
+            self._publisher.take(self, self._view, self._stream, event)
+        self.wake()
+
+    def forgive(self, type_url: str, name: str) -> None:
+        """Let a refused resource be sent again unchanged."""
+        if self._stream is not None and self._view is not None:
+            self._publisher.offer(self._stream, self._view)
+            self._stream.forgive(type_url, [name])
+            self.wake()
+
+    def close(self, reason: str = "") -> None:
+        """The stream has ended."""
+        if self._stream is not None and self._view is not None and not self._closed:
+            self._publisher.detach(self, self._view, self._stream.node, reason)
+        self._closed = True
+
+    def state(self) -> ProxyState | None:
+        """This proxy, for people; ``None`` until it has said who it is."""
+        if self._stream is None or self._view is None:
+            return None
+        self._publisher.offer(self._stream, self._view)
+        return ProxyState(
+            node=self._stream.node,
+            view=self._view.key,
+            mode=self.mode,
+            peer=self.peer,
+            connected_at_s=self._stream.opened_at_s,
+            types=self._stream.status(),
+        )

@@ -1,0 +1,329 @@
+"""One peer's ADS stream: all its types, and the order in which changes may reach it.
+
+Feed ``request`` with what the peer says and ``offer`` with the newest snapshot, then take responses from
+``poll`` until it has none. There is no queue: what is due is worked out when somebody can send it, so a slow
+peer skips what it was too slow for.
+
+The order keeps traffic whole (make before break): clusters and their endpoints, then listeners and routes
+that may name them, and removals of clusters only when the peer has confirmed the routes that stopped using
+them. Endpoints never wait for a cluster's acknowledgement, because Envoy gives it only after it has them.
+"""
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from xds_server.snapshot import Changes, Resource, Snapshot, resource
+from xds_server.streams.values import (
+    ADD_WAIT_S,
+    MAX_TYPES,
+    MAX_UNACKED,
+    REMOVAL_WAIT_S,
+    STUCK_AFTER_S,
+    UNASKED_AFTER_S,
+    Acked,
+    DeltaRequest,
+    Event,
+    Mode,
+    NodeInfo,
+    Request,
+    Response,
+    StreamError,
+    Stuck,
+    UnknownType,
+    WatchStatus,
+    reason_tail,
+)
+from xds_server.streams.watch import WHOLE_STATE, Push, Watch, set_version
+from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, PUSH_ORDER, ROUTE, RUNTIME
+from xds_server.wire.varint import delimited
+
+_BROKEN_LAST: Final = (CLUSTER, ENDPOINT)
+_NAMERS_OF_CLUSTERS: Final = (LISTENER, ROUTE)
+_RANK: Final = {type_url: rank for rank, type_url in enumerate(PUSH_ORDER)}
+
+
+class Stream:
+    """The protocol state of one ADS stream of the peer ``node``, opened at ``now_s``.
+
+    Clocks are seconds of any steady clock, the same for all calls. ``wake_at_s`` is when ``tick`` has
+    something to look at next, if nothing else happens before. ``epoch`` begins every nonce.
+    """
+
+    def __init__(
+        self,
+        mode: Mode,
+        node: NodeInfo,
+        snapshot: Snapshot,
+        *,
+        sequence: int,
+        now_s: float,
+        epoch: str = "",
+        changes: Changes | None = None,
+    ) -> None:
+        self.mode = mode
+        self.node = node
+        self.opened_at_s = now_s
+        self.wake_at_s = now_s + UNASKED_AFTER_S
+        self.snapshot = snapshot
+        self._sequence = sequence
+        self._sent_in_sequence = 0
+        self._epoch = epoch
+        self._changes = changes or Changes()
+        self._watches: dict[str, Watch] = {}
+        self._order: tuple[Watch, ...] = ()
+        self._removals_wait_since_s: float | None = None
+        self._clusters_confirmed_at_s = now_s
+
+    # In
+
+    def offer(self, snapshot: Snapshot, sequence: int) -> None:
+        """Serve ``snapshot`` from now on; ``sequence`` numbers the push that brings it and only ever grows."""
+        if snapshot is self.snapshot:
+            return
+        before, self.snapshot = self.snapshot, snapshot
+        if sequence > self._sequence:
+            self._sequence, self._sent_in_sequence = sequence, 0
+        for type_url, names in self._changes.between(before, snapshot).items():
+            if watch := self._watches.get(type_url):
+                watch.touch(names, snapshot.of(type_url), snapshot.rolled_back_of(type_url))
+
+    def request(self, request: Request, now_s: float) -> tuple[Event, ...]:
+        """Take one request; return what it tells. Whatever it makes due comes out of ``poll``."""
+        if not request.type_url:
+            raise StreamError("type_url is required on an aggregated stream")
+        watch = self._watches.get(request.type_url)
+        if watch is None or (watch.unasked and not any(push.nonce == request.nonce for push in watch.pending)):
+            return self._begin(request, now_s)
+        resources = self._resources(watch)
+        error = None if request.error is None else reason_tail(request.error)
+        is_current = request.nonce == watch.last_nonce
+        event = watch.answer(request.nonce, error, now_s) if request.nonce else None
+        if isinstance(request, DeltaRequest):
+            # Subscription changes count whatever the nonce: only SOTW may drop a request as stale.
+            watch.subscribe(request.subscribe, resources)
+            watch.unsubscribe(request.unsubscribe)
+        elif is_current:
+            watch.replace(request.names, resources)
+        if isinstance(event, Acked) and request.type_url == CLUSTER:
+            self._clusters_confirmed_at_s = now_s
+        return () if event is None else (event,)
+
+    def forgive(self, type_url: str, names: Collection[str]) -> None:
+        """Let refused names be sent again unchanged: something else in the same response was to blame."""
+        if watch := self._watches.get(type_url):
+            watch.forgive(names)
+
+    def tick(self, now_s: float) -> tuple[Event, ...]:
+        """Look at what only time brings: peers that never asked, and responses that are never answered."""
+        self._subscribe_unasked(now_s)
+        return tuple(self._stuck(now_s))
+
+    # Out
+
+    def poll(self, now_s: float) -> Response | None:
+        """The next response to send, ``None`` when nothing is due; it counts as sent at ``now_s``."""
+        for watch in self._order:
+            if (watch.dirty or watch.owed) and not self._must_wait(watch, now_s):
+                removals = watch.type_url not in _BROKEN_LAST
+                if response := self._due(watch, now_s, removals=removals):
+                    return response
+        if response := self._due_removal(now_s):
+            return response
+        self.wake_at_s = self._next_look(now_s)
+        return None
+
+    def due(self, now_s: float) -> list[Response]:
+        """All responses to send now, in order."""
+        return list(iter(lambda: self.poll(now_s), None))
+
+    def status(self) -> tuple[WatchStatus, ...]:
+        """The state of every type the peer is subscribed to, in push order."""
+        return tuple(
+            watch.status(self._resources(watch), self.snapshot.rolled_back_of(watch.type_url))
+            for watch in self._order
+        )
+
+    # How a type begins
+
+    def _begin(self, request: Request, now_s: float) -> tuple[Event, ...]:
+        watch = Watch(type_url=request.type_url, mode=self.mode, changed_at_s=now_s)
+        # A runtime layer we do not have is asked for by name, and ``_resources`` needs the name.
+        self._add(watch)
+        events: list[Event] = [] if request.type_url in _RANK else [UnknownType(type_url=request.type_url)]
+        if isinstance(request, DeltaRequest):
+            confirmed = watch.begin_delta(
+                request.subscribe, request.initial_versions, self.snapshot.of(request.type_url)
+            )
+            watch.unsubscribe(request.unsubscribe)
+        else:
+            confirmed = watch.begin_sotw(request.names, request.version, self.snapshot.of(request.type_url))
+        if confirmed.resources:
+            events.append(confirmed)
+        return tuple(events)
+
+    def _add(self, watch: Watch) -> None:
+        if watch.type_url not in self._watches and len(self._watches) >= MAX_TYPES:
+            raise StreamError(f"more than {MAX_TYPES} resource types on one stream")
+        self._watches[watch.type_url] = watch
+        last = len(PUSH_ORDER)
+        self._order = tuple(sorted(self._watches.values(), key=lambda item: _RANK.get(item.type_url, last)))
+
+    def _subscribe_unasked(self, now_s: float) -> None:
+        """Treat clusters and listeners as asked for by an Envoy that lost its own subscription.
+
+        Source: https://github.com/envoyproxy/envoy/issues/34334
+        """
+        if not self._watches or self.node.user_agent_name != "envoy":
+            return
+        for type_url, since_s in self._missing():
+            if now_s >= since_s + UNASKED_AFTER_S:
+                watch = Watch(type_url=type_url, mode=self.mode, unasked=True, changed_at_s=now_s)
+                self._add(watch)
+                watch.wildcard = True
+                watch.dirty = set(self.snapshot.of(type_url))
+
+    def _missing(self) -> Iterator[tuple[str, float]]:
+        """The types an Envoy should have asked for, each with the clock from which it is missed."""
+        clusters = self._watches.get(CLUSTER)
+        if clusters is None:
+            if self.snapshot.of(CLUSTER):
+                yield CLUSTER, self.opened_at_s
+        elif LISTENER not in self._watches and not clusters.pending and self.snapshot.of(LISTENER):
+            # Envoy asks for listeners when it has its clusters.
+            yield LISTENER, self._clusters_confirmed_at_s
+
+    # What is due
+
+    def _resources(self, watch: Watch) -> Mapping[str, Resource]:
+        resources = self.snapshot.of(watch.type_url)
+        if watch.type_url == RUNTIME and self.mode is Mode.SOTW:
+            # Envoy waits 15 s at start for a layer it is not sent, and SOTW cannot say that there is none.
+            return {**{name: _empty_layer(name) for name in watch.names}, **resources}
+        return resources
+
+    def _must_wait(self, watch: Watch, now_s: float) -> bool:
+        if len(watch.pending) >= MAX_UNACKED and not watch.second_try:
+            return True
+        if watch.type_url not in _NAMERS_OF_CLUSTERS:
+            return False
+        adding = self._adding_since_s()
+        return adding is not None and now_s < adding + ADD_WAIT_S
+
+    def _adding_since_s(self) -> float | None:
+        """When clusters were sent that the peer does not have yet and has not confirmed."""
+        clusters = self._watches.get(CLUSTER)
+        sent = [push.sent_at_s for push in clusters.pending if push.adds] if clusters else []
+        return max(sent, default=None)
+
+    def _due(self, watch: Watch, now_s: float, *, removals: bool) -> Response | None:
+        resources = self._resources(watch)
+        rolled_back = self.snapshot.rolled_back_of(watch.type_url)
+        changes = watch.changes(resources, rolled_back, removals=removals)
+        if not changes and not self._is_owed(watch):
+            return None
+        if self.mode is Mode.DELTA:
+            content: Mapping[str, Resource | None] = changes
+        else:
+            state = watch.state(resources, changes, rolled_back)
+            if state is None:
+                return None
+            content = {**state, **{name: None for name, item in changes.items() if item is None}}
+        return self._send(watch, content, changes, now_s)
+
+    def _is_owed(self, watch: Watch) -> bool:
+        """Whether a first request must be answered although there is nothing to say."""
+        owed, watch.owed = watch.owed, False
+        waits = bool(watch.dirty)
+        return owed and not waits and watch.type_url in WHOLE_STATE and not watch.held and not watch.unasked
+
+    def _due_removal(self, now_s: float) -> Response | None:
+        """The next removal of clusters, once nothing can name them any more."""
+        waiting = [
+            watch
+            for type_url in _BROKEN_LAST
+            if (watch := self._watches.get(type_url)) and watch.dirty and not self._must_wait(watch, now_s)
+        ]
+        if not waiting:
+            self._removals_wait_since_s = None
+            return None
+        if self._routes_unsettled(now_s):
+            return None
+        for watch in waiting:
+            if response := self._due(watch, now_s, removals=True):
+                return response
+        return None
+
+    def _routes_unsettled(self, now_s: float) -> bool:
+        """Whether the peer may still route to what the snapshot no longer has."""
+        unanswered = False
+        for type_url in _NAMERS_OF_CLUSTERS:
+            watch = self._watches.get(type_url)
+            if watch is None:
+                continue
+            if watch.status(self._resources(watch), self.snapshot.rolled_back_of(type_url)).refused:
+                return True  # It keeps the routes it had, for as long as it refuses the new ones.
+            unanswered = unanswered or bool(watch.pending or watch.dirty)
+        if not unanswered:
+            self._removals_wait_since_s = None
+            return False
+        if self._removals_wait_since_s is None:
+            self._removals_wait_since_s = now_s
+        return now_s < self._removals_wait_since_s + REMOVAL_WAIT_S
+
+    def _send(
+        self, watch: Watch, content: Mapping[str, Resource | None], changes: Collection[str], now_s: float
+    ) -> Response:
+        nonce = f"{self._epoch}{self._sequence:x}.{self._sent_in_sequence:x}"
+        self._sent_in_sequence += 1
+        adds = any(item is not None and not watch.held.get(name) for name, item in content.items())
+        push = Push(nonce=nonce, sequence=self._sequence, sent_at_s=now_s, content=content, adds=adds)
+        watch.sent(push, changes)
+        watch.second_try = False
+        resources = push.resources
+        version = resources[0].version if len(resources) == 1 else set_version(resources)
+        removed = tuple(name for name, item in content.items() if item is None)
+        return Response(
+            mode=self.mode,
+            type_url=watch.type_url,
+            nonce=nonce,
+            version=version if self.mode is Mode.DELTA else set_version(resources),
+            resources=resources,
+            removed=removed if self.mode is Mode.DELTA else (),
+        )
+
+    # What only time brings
+
+    def _stuck(self, now_s: float) -> Iterator[Stuck]:
+        for watch in self._order:
+            for push in watch.pending:
+                waiting_s = now_s - push.sent_at_s
+                if push.reported or watch.unasked or waiting_s < STUCK_AFTER_S:
+                    continue
+                push.reported = True
+                if watch.type_url == CLUSTER and not watch.tried_again:
+                    # A known Envoy fault: it neither accepts nor refuses, and any further response frees it.
+                    watch.second_try = watch.tried_again = True
+                    watch.forced.update(push.content)
+                    watch.dirty.update(push.content)
+                yield Stuck(type_url=watch.type_url, resources=push.resources, waiting_s=waiting_s)
+
+    def _next_look(self, now_s: float) -> float:
+        at_s = math.inf
+        if self.node.user_agent_name == "envoy":
+            at_s = min((since_s + UNASKED_AFTER_S for _, since_s in self._missing()), default=at_s)
+        for watch in self._order:
+            for push in watch.pending:
+                if not push.reported:
+                    at_s = min(at_s, push.sent_at_s + STUCK_AFTER_S)
+        adding = self._adding_since_s()
+        if adding is not None and now_s < adding + ADD_WAIT_S:
+            at_s = min(at_s, adding + ADD_WAIT_S)
+        if self._removals_wait_since_s is not None:
+            at_s = min(at_s, max(now_s, self._removals_wait_since_s + REMOVAL_WAIT_S))
+        return at_s
+
+
+def _empty_layer(name: str) -> Resource:
+    """A Runtime message that has a name and sets nothing."""
+    return resource(RUNTIME, name, delimited(1, name.encode()))

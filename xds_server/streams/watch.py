@@ -1,0 +1,363 @@
+"""One resource type of one stream: what the peer wants, what it is known to have, and what is due to it.
+
+Both variants of the protocol are this one value. They differ in how a request is read (``subscribe`` and
+``unsubscribe`` against ``replace``) and in how a response is filled (the changes against the whole state).
+
+A resource counts as held when the peer has acknowledged it, never when it was sent. What is due follows from
+comparing the snapshot with what the peer will hold once it has answered everything that is in flight.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Final
+
+from xds_server.snapshot import Resource
+from xds_server.streams.values import (
+    MAX_NAME_CHARACTERS,
+    MAX_NAMES,
+    Acked,
+    Confirmed,
+    Mode,
+    Nacked,
+    StreamError,
+    Sync,
+    WatchStatus,
+)
+from xds_server.type_urls import CLUSTER, LISTENER
+
+WHOLE_STATE: Final = frozenset((CLUSTER, LISTENER))
+"""Types of which a SOTW response carries everything, so that what is absent is removed."""
+
+GONE: Final = ""
+"""In place of a version: the peer knows that the resource does not exist."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Push:
+    """One response in flight: what the peer will hold of each name if it accepts; ``None`` is gone."""
+
+    nonce: str
+    sequence: int
+    sent_at_s: float
+    content: Mapping[str, Resource | None]
+    adds: bool
+    reported: bool = False
+
+    @property
+    def resources(self) -> tuple[Resource, ...]:
+        """What it carries, without the names it removes."""
+        return tuple(item for item in self.content.values() if item is not None)
+
+
+@dataclass(slots=True, kw_only=True)
+class Watch:
+    """The subscription to one type and all that is known of the peer's side of it.
+
+    ``dirty`` holds the names to look at: outside it, the peer has or has been sent what the snapshot says.
+    ``kept`` is what a SOTW peer holds of a ``WHOLE_STATE`` type, to be repeated when something newer was
+    refused; ``blind`` is true while a SOTW peer has content we never saw.
+    ``second_try`` lets one response pass the limit of unanswered ones, once until the next answer
+    (``tried_again``). ``unasked`` marks a subscription that the peer never made.
+    """
+
+    type_url: str
+    mode: Mode
+    unasked: bool = False
+    wildcard: bool = False
+    named_before: bool = False
+    names: set[str] = field(default_factory=set)
+    held: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, Resource] = field(default_factory=dict)
+    blind: bool = False
+    pending: list[Push] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    forced: set[str] = field(default_factory=set)
+    dirty: set[str] = field(default_factory=set)
+    unsettled: set[str] = field(default_factory=set)
+    owed: bool = True
+    second_try: bool = False
+    tried_again: bool = False
+    last_nonce: str = ""
+    changed_at_s: float = 0.0
+    nacked_at_s: float = 0.0
+    reason: str = ""
+
+    # What the peer wants
+
+    def wants(self, name: str) -> bool:
+        """Whether the peer is subscribed to ``name``."""
+        return self.wildcard or name in self.names
+
+    def begin_delta(
+        self, subscribe: Iterable[str], initial_versions: Mapping[str, str], resources: Mapping[str, Resource]
+    ) -> Confirmed:
+        """Take the first request of a delta stream for this type."""
+        asked = set(subscribe)
+        self.named_before = bool(asked)
+        # An empty first request means everything, for historical reasons and for these types only:
+        # https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol#how-the-client-specifies-what-resources-to-return
+        self.wildcard = "*" in asked or (not asked and self.type_url in WHOLE_STATE)
+        self.names = _bounded(asked - {"*"})
+        self.held = {name: version for name, version in initial_versions.items() if self.wants(name)}
+        _bounded(set(self.held))
+        self.dirty = self.names | self.held.keys() | (resources.keys() if self.wildcard else set())
+        known = [item for name, version in self.held.items() if (item := _same(resources.get(name), version))]
+        return Confirmed(type_url=self.type_url, resources=tuple(known))
+
+    def begin_sotw(self, names: Iterable[str], version: str, resources: Mapping[str, Resource]) -> Confirmed:
+        """Take the first request of a SOTW stream for this type."""
+        self._replace_names(set(names))
+        wanted = self._wanted(resources)
+        self.dirty = self.names | wanted.keys()
+        if not wanted or version != set_version(wanted.values()):
+            self.blind = bool(version)
+            return Confirmed(type_url=self.type_url, resources=())
+        self.held = {name: item.version for name, item in wanted.items()}
+        if self.type_url in WHOLE_STATE:
+            self.kept = wanted
+        self.dirty -= wanted.keys()
+        return Confirmed(type_url=self.type_url, resources=tuple(wanted.values()))
+
+    def subscribe(self, names: Iterable[str], resources: Mapping[str, Resource]) -> None:
+        """Add names (delta). What is asked for again is sent again: the peer may have forgotten it."""
+        asked = set(names)
+        if not asked:
+            return
+        self.named_before = True
+        if "*" in asked:
+            asked.remove("*")
+            if not self.wildcard:
+                self.wildcard, self.owed = True, True
+                self.dirty |= resources.keys()
+        self.names = _bounded(self.names | asked)
+        self.forced |= asked
+        self.dirty |= asked
+
+    def unsubscribe(self, names: Iterable[str]) -> None:
+        """Drop names (delta); names that were never asked for are ignored."""
+        gone = set(names)
+        if not gone:
+            return
+        if "*" in gone:
+            self.wildcard = False
+        # Under a wildcard the peer cannot know whether it may keep what it no longer names: it must be told.
+        if self.wildcard:
+            again = gone & self.names
+            self.forced |= again
+            self.dirty |= again
+        self.names -= gone
+        self._forget_unwanted()
+
+    def replace(self, names: Iterable[str], resources: Mapping[str, Resource]) -> None:
+        """Set the names (SOTW)."""
+        before, was_wildcard = self.names, self.wildcard
+        self._replace_names(set(names))
+        if self.names != before or self.wildcard != was_wildcard:
+            self.dirty |= self.names - before
+            if self.wildcard and not was_wildcard:
+                self.dirty |= resources.keys()
+            self._forget_unwanted()
+
+    def _replace_names(self, asked: set[str]) -> None:
+        self.named_before = self.named_before or bool(asked)
+        self.wildcard = "*" in asked or (not self.named_before and self.type_url in WHOLE_STATE)
+        self.names = _bounded(asked - {"*"})
+
+    def _forget_unwanted(self) -> None:
+        if self.wildcard:
+            return
+        for known in (self.held, self.kept, self.refused):
+            for name in [name for name in known if name not in self.names]:
+                del known[name]
+        self.forced &= self.names
+        self.dirty &= self.names
+
+    def touch(
+        self, changed: Collection[str], resources: Mapping[str, Resource], rolled_back: Collection[str]
+    ) -> None:
+        """Note that the snapshot has changed in these names."""
+        touched = set(changed) if self.wildcard else self.names.intersection(changed)
+        self.dirty |= touched | self.unsettled
+        self.unsettled.clear()
+        for name in touched & self.refused.keys():
+            if name not in rolled_back and not _same(resources.get(name), self.refused[name]):
+                del self.refused[name]
+
+    def forgive(self, names: Iterable[str]) -> None:
+        """Let names be sent again that were refused in bad company."""
+        for name in names:
+            if self.refused.pop(name, None) is not None:
+                self.dirty.add(name)
+        self.dirty |= self.unsettled
+        self.unsettled.clear()
+
+    # What is due
+
+    def expected(self, name: str) -> str | None:
+        """The version the peer holds once it has accepted all that is in flight; ``None``: never told."""
+        for push in reversed(self.pending):
+            if name in push.content:
+                item = push.content[name]
+                return item.version if item else GONE
+        return self.held.get(name)
+
+    def changes(
+        self, resources: Mapping[str, Resource], rolled_back: Collection[str], *, removals: bool
+    ) -> dict[str, Resource | None]:
+        """What is due by name, ``None`` to remove; empty when the peer has or has been sent everything.
+
+        Without ``removals``, what the peer holds and should lose waits (and stays dirty).
+        """
+        due: dict[str, Resource | None] = {}
+        settled: list[str] = []
+        for name in self.dirty:
+            item = resources.get(name)
+            if name in rolled_back and any(name in push.content for push in self.pending):
+                continue  # The answer may well make the way back unnecessary.
+            expected = self.expected(name)
+            if not self._is_due(name, item, expected, name in rolled_back):
+                settled.append(name)
+            elif item is not None or not expected or removals:
+                due[name] = item
+        self.dirty.difference_update(settled)
+        self.forced.difference_update(settled)
+        return due
+
+    def _is_due(self, name: str, item: Resource | None, expected: str | None, is_rolled_back: bool) -> bool:
+        if not self.wants(name):
+            return False
+        if item is not None:
+            return self.refused.get(name) != item.version and (item.version != expected or name in self.forced)
+        if is_rolled_back and expected:
+            return False  # Nothing acceptable to send, and something older in place.
+        if self.mode is Mode.SOTW and self.type_url not in WHOLE_STATE:
+            # SOTW has no word for "does not exist"; if it comes to exist, it is sent anew.
+            self.held.pop(name, None)
+            return False
+        if expected == GONE:
+            return name in self.forced
+        return expected is not None or name in self.names or name in self.forced
+
+    def state(
+        self,
+        resources: Mapping[str, Resource],
+        changes: Mapping[str, Resource | None],
+        rolled_back: Collection[str],
+    ) -> dict[str, Resource] | None:
+        """All that a SOTW response must carry; ``None`` when it would delete what we cannot name."""
+        content: dict[str, Resource] = {}
+        for name, item in self._wanted(resources).items():
+            if self.refused.get(name) != item.version:
+                content[name] = item
+            elif name in self.kept:
+                content[name] = self.kept[name]
+        for name, item in self.kept.items():
+            # Removals that are not in ``changes`` wait for something else.
+            if name not in content and name not in changes and self.wants(name):
+                content[name] = item
+        if self.blind and any(self.wants(name) and name not in content for name in rolled_back):
+            return None
+        return content
+
+    def _wanted(self, resources: Mapping[str, Resource]) -> dict[str, Resource]:
+        if self.wildcard:
+            return dict(resources)
+        return {name: item for name in sorted(self.names) if (item := resources.get(name))}
+
+    # What was sent, and what the peer said of it
+
+    def sent(self, push: Push, changes: Collection[str]) -> None:
+        """Note a response that goes out because of ``changes``."""
+        if not self.pending:
+            self.changed_at_s = push.sent_at_s
+        self.pending.append(push)
+        self.last_nonce = push.nonce
+        self.dirty.difference_update(changes)
+        self.forced.difference_update(changes)
+        self.owed = False
+
+    def answer(self, nonce: str, error: str | None, now_s: float) -> Acked | Nacked | None:
+        """Take an ACK or NACK; ``None`` when it answers nothing that is in flight."""
+        index = next((i for i, push in enumerate(self.pending) if push.nonce == nonce), None)
+        if index is None:
+            return None
+        push = self.pending[index]
+        for passed_over in self.pending[:index]:
+            self.dirty.update(passed_over.content)
+        del self.pending[: index + 1]
+        self.unasked = self.second_try = self.tried_again = False
+        self.changed_at_s = now_s
+        if error is None:
+            self._accept(push)
+            return Acked(
+                type_url=self.type_url, resources=push.resources, latency_s=max(0.0, now_s - push.sent_at_s)
+            )
+        self.nacked_at_s, self.reason = now_s, error
+        suspects = tuple(
+            item for name, item in push.content.items() if item and self.held.get(name) != item.version
+        )
+        suspects = suspects or push.resources
+        self.refused.update((item.name, item.version) for item in suspects)
+        # Whether the peer removed what it was told to is not known; it is told again with the next change.
+        self.unsettled.update(name for name, item in push.content.items() if item is None)
+        return Nacked(type_url=self.type_url, suspects=suspects, reason=error, sequence=push.sequence)
+
+    def _accept(self, push: Push) -> None:
+        whole = self.mode is Mode.SOTW and self.type_url in WHOLE_STATE
+        for name, item in push.content.items():
+            if item is not None:
+                if self.wants(name):
+                    self.held[name] = item.version
+            elif name in self.names:
+                self.held[name] = GONE
+            else:
+                self.held.pop(name, None)
+        if whole:
+            self.kept = {item.name: item for item in push.resources if self.wants(item.name)}
+            self.blind = False
+
+    def status(self, resources: Mapping[str, Resource], rolled_back: Collection[str]) -> WatchStatus:
+        """This type of this stream, for people."""
+        refused = {
+            name: version
+            for name, version in self.refused.items()
+            if name in rolled_back or _same(resources.get(name), version)
+        }
+        if refused:
+            state, since_s = Sync.NACK, self.nacked_at_s
+        else:
+            state = Sync.STALE if self.pending or self.dirty or self.unasked else Sync.SYNCED
+            since_s = self.changed_at_s
+        held = sorted((name, version) for name, version in self.held.items() if version != GONE)
+        return WatchStatus(
+            type_url=self.type_url,
+            state=state,
+            since_s=since_s,
+            version=_hash(held) if held else "",
+            held=len(held),
+            unacked=len(self.pending),
+            refused=refused,
+            reason=self.reason if refused else "",
+        )
+
+
+def set_version(resources: Iterable[Resource]) -> str:
+    """The version of a set of resources: a hash of their names and versions, in no order."""
+    return _hash(sorted((item.name, item.version) for item in resources))
+
+
+def _hash(pairs: Iterable[tuple[str, str]]) -> str:
+    return blake2b("\n".join(f"{name}\t{version}" for name, version in pairs).encode(), digest_size=8).hexdigest()
+
+
+def _same(item: Resource | None, version: str) -> Resource | None:
+    return item if item is not None and item.version == version else None
+
+
+def _bounded(names: set[str]) -> set[str]:
+    if len(names) > MAX_NAMES:
+        raise StreamError(f"{len(names)} resource names of one type; at most {MAX_NAMES} are served")
+    if any(len(name) > MAX_NAME_CHARACTERS for name in names):
+        raise StreamError(f"a resource name of more than {MAX_NAME_CHARACTERS} characters")
+    return names

@@ -1,0 +1,182 @@
+"""ADS over grpc.aio, with bytes in and bytes out.
+
+gRPC is told of no message type: the publisher encodes a response once and every stream writes the same bytes
+object. A stream has no queue. When it can write it asks its session for what is due now, so a slow peer skips
+what it was too slow for and costs nothing while it is stalled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+import grpc
+
+from xds_server.publish import Publisher, Session
+from xds_server.streams import Mode, StreamError
+
+_SERVICE: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService"
+_MODES: Final = {
+    f"{_SERVICE}/DeltaAggregatedResources": Mode.DELTA,
+    f"{_SERVICE}/StreamAggregatedResources": Mode.SOTW,
+}
+
+TICK_S: Final = 0.5
+"""Waits that only time ends are seconds long; half a second is early enough to notice."""
+
+MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
+"""A real Envoy's first request has 61 KB; ten thousand names of a hundred characters have 1 MB."""
+
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    ("grpc.max_send_message_length", -1),
+    # One server per port: with the default a second one would silently take half of the proxies.
+    ("grpc.so_reuseport", 0),
+    # A thousand proxies come back at once after a restart; beyond the default of 1000 grpc refuses them at random.
+    # https://grpc.github.io/grpc/core/group__grpc__arg__keys.html
+    ("grpc.server.max_pending_requests", 16_384),
+    ("grpc.server.max_pending_requests_hard_limit", 32_768),
+    # An Envoy holds three streams to its control plane: discovery, access logs, load reports.
+    ("grpc.max_concurrent_streams", 128),
+    # Peers that vanished without a word are noticed within 20 s, and their own pings are welcome.
+    ("grpc.keepalive_time_ms", 15_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class GrpcAdsServer:
+    """Serves delta and state-of-the-world ADS on ``host:port`` (port 0: any free one).
+
+    ``handlers`` are further services of the same port. Without ``credentials`` the port speaks plain text.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        credentials: grpc.ServerCredentials | None = None,
+        handlers: Iterable[grpc.GenericRpcHandler] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._publisher = publisher
+        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._credentials = credentials
+        self._clock = clock
+        self._handlers = [_Discovery(self._serve), *handlers]
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> int:
+        """Open the port and return its number; ``OSError`` when it is taken."""
+        server = grpc.aio.server(handlers=self._handlers, options=_OPTIONS)
+        try:
+            if self._credentials is None:
+                port = server.add_insecure_port(self._address)
+            else:
+                port = server.add_secure_port(self._address, self._credentials)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {self._address}: {error}") from error
+        await server.start()
+        self._server = server
+        return port
+
+    async def run(self) -> None:
+        """Tick the publisher until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._publisher.tick(self._clock())
+
+    async def stop(self) -> None:
+        """Close the port and end every stream."""
+        server, self._server = self._server, None
+        if server is not None:
+            # Streams never end by themselves, so there is nothing to grant them time for.
+            await server.stop(grace=None)
+
+    async def _serve(self, mode: Mode, context: Context) -> None:
+        call = _Call(self._publisher, mode, context, self._clock)
+        reason = ""
+        try:
+            await call.read()
+        except StreamError as error:
+            reason = str(error)
+        finally:
+            await call.close(reason)
+        if reason:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+
+
+class _Discovery(grpc.GenericRpcHandler):
+    """Finds the handler of a discovery method; with no serializers named, gRPC passes bytes through."""
+
+    def __init__(self, serve: Callable[[Mode, Context], Awaitable[None]]) -> None:
+        def handler(mode: Mode) -> grpc.RpcMethodHandler[bytes, bytes]:
+            async def behave(_requests: object, context: Context) -> None:
+                await serve(mode, context)
+
+            made: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(behave)
+            return made
+
+        self._methods = {method: handler(mode) for method, mode in _MODES.items()}
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        """The handler of one of our two methods."""
+        return self._methods.get(str(handler_call_details.method))
+
+
+class _Call:
+    """One stream: a loop that reads, and a task that writes while anything is due.
+
+    gRPC allows one write at a time, so the task is the only writer; between pushes there is none.
+    """
+
+    __slots__ = ("_clock", "_closed", "_context", "_session", "_writer")
+
+    def __init__(self, publisher: Publisher, mode: Mode, context: Context, clock: Callable[[], float]) -> None:
+        self._context = context
+        self._clock = clock
+        self._writer: asyncio.Task[None] | None = None
+        self._closed = False
+        self._session: Session = publisher.connect(mode, context.peer(), self._wake)
+
+    async def read(self) -> None:
+        """Take requests until the peer has no more."""
+        while isinstance(data := await self._context.read(), bytes):  # anything else is the end
+            self._session.request(data, self._clock())
+            # Most requests are ACKs that make nothing due: find that out without starting a task.
+            if self._writer is None and (due := self._session.poll(self._clock())) is not None:
+                self._start(due)
+
+    async def close(self, reason: str) -> None:
+        """End the session and its writer."""
+        self._closed = True
+        self._session.close(reason)
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.wait([self._writer])
+
+    def _wake(self) -> None:
+        if self._writer is None:
+            self._start(None)
+
+    def _start(self, first: bytes | None) -> None:
+        if not self._closed:
+            self._writer = asyncio.get_running_loop().create_task(self._write(first))
+
+    async def _write(self, due: bytes | None) -> None:
+        try:
+            if due is None:
+                due = self._session.poll(self._clock())
+            while due is not None:
+                await self._context.write(due)
+                due = self._session.poll(self._clock())
+        finally:
+            self._writer = None
