@@ -1,0 +1,91 @@
+"""What one engine's own reports ask for, before anyone weighs the pool.
+
+Two rules of restraint live here. *Hysteresis*: so many bad looks in a row to leave, so many good ones to come
+back, so that one lost packet is not an outage. *Freshness*: a report says less the older it is. An engine nobody
+has spoken of, or not for a long time, counts as ready: losing our view of the fleet must not take the fleet
+away, and Envoy's own outlier detection still stands guard.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from engine.report import Doubt, Verdict
+from policies.pool import Probe
+from xds_server.decide.decisions import EngineDecision, Health
+from xds_server.fleet import Engine
+
+# Four looks missed, and never less than a pause of our own process may last.
+_STALE_LOOKS: Final = 4
+_STALE_FLOOR_S: Final = 5.0
+# Evidence against an engine ages slower than evidence for it: it is out for a reason, and a source that only
+# hiccuped must not send requests to a corpse.
+_STALE_OUT_FACTOR: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What an engine's reports ask for.
+
+    ``soft``: the evidence is that it is worse, not that it is useless, so that the pool may need it anyway.
+    ``until_s``: monotonic time at which age alone changes the wish.
+    """
+
+    health: Health
+    reason: str
+    verdict: Verdict | None
+    until_s: float
+    soft: bool = False
+    doubt: Doubt | None = None
+    heard: bool = True
+
+
+def stale_after_s(probe: Probe) -> float:
+    """Age in seconds from which a report no longer speaks for an engine."""
+    return max(_STALE_FLOOR_S, _STALE_LOOKS * (probe.interval + max(probe.timeout, probe.stall_after)))
+
+
+def wish(engine: Engine, probe: Probe, previous: EngineDecision | None, now_s: float) -> Wish:
+    """What the reports of ``engine`` ask for at ``now_s``, given what was decided before."""
+    report = engine.report
+    if report is None or engine.received_at_s is None:
+        reason = (
+            "not probed: counted as ready"
+            if not probe.enabled
+            else "nothing heard yet: counted as ready until then"
+        )
+        return Wish(health=Health.HEALTHY, reason=reason, verdict=None, until_s=float("inf"), heard=False)
+    was = Health.HEALTHY if previous is None else previous.health
+    fresh_until_s = engine.received_at_s + stale_after_s(probe) * (
+        1 if was is Health.HEALTHY else _STALE_OUT_FACTOR
+    )
+    if now_s >= fresh_until_s and report.verdict is not Verdict.DRAINING:
+        age_s = stale_after_s(probe) * (1 if was is Health.HEALTHY else _STALE_OUT_FACTOR)
+        return Wish(
+            health=Health.HEALTHY,
+            reason=f"stale: nothing heard for more than {age_s:g} s (last was {report.verdict}): counted as ready",
+            verdict=report.verdict,
+            until_s=float("inf"),
+            heard=False,
+        )
+    health, reason = _hysteresis(engine, report.verdict, probe, was)
+    return Wish(
+        health=health,
+        reason=f"{report.verdict}: {report.evidence}{reason}",
+        verdict=report.verdict,
+        until_s=fresh_until_s,
+        soft=health is Health.UNHEALTHY and not report.verdict.hard,
+        doubt=report.doubt,
+    )
+
+
+def _hysteresis(engine: Engine, verdict: Verdict, probe: Probe, was: Health) -> tuple[Health, str]:
+    """Health after so many looks in a row, and a remark where the count is not reached yet."""
+    if verdict is Verdict.DRAINING:
+        return Health.DRAINING, ""
+    if verdict.good:
+        if was is Health.HEALTHY or engine.good_looks >= probe.healthy_after:
+            return Health.HEALTHY, ""
+        return was, f" ({engine.good_looks} of {probe.healthy_after} good looks to return)"
+    if was is not Health.HEALTHY or engine.bad_looks >= probe.unhealthy_after:
+        return Health.UNHEALTHY, ""
+    return Health.HEALTHY, f" ({engine.bad_looks} of {probe.unhealthy_after} bad looks to leave)"
