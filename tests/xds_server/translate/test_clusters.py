@@ -1,0 +1,44 @@
+"""How a breaker and its neighbours become an Envoy cluster."""
+
+import pytest
+
+from policies.resilience import ResilienceSpec
+from xds_server.translate.clusters import cluster
+
+
+def made(**breaker):
+    return cluster("p", ResilienceSpec.model_validate({"breaker": breaker})).outlier_detection
+
+
+@pytest.mark.parametrize(("floor", "ejected"), [(50, 50), (0, 100), (100, 0), (33.4, 66)])
+def test_the_capacity_floor_is_never_broken(floor, ejected):
+    assert made(capacityFloorPercent=floor).max_ejection_percent == ejected
+    assert not made(capacityFloorPercent=floor).always_eject_one_host
+
+
+def test_what_is_zero_is_off():
+    off = made(consecutiveErrors=0, consecutiveLocalErrors=0, errorRatePercent=0)
+    assert off.enforcing_consecutive_5xx == 0
+    assert off.enforcing_consecutive_local_origin_failure == 0
+    assert off.enforcing_failure_percentage == 0
+    on = made()
+    assert (on.consecutive_5xx, on.enforcing_consecutive_5xx) == (5, 100)
+    assert (on.consecutive_local_origin_failure, on.enforcing_consecutive_local_origin_failure) == (2, 100)
+    assert (on.failure_percentage_threshold, on.enforcing_failure_percentage) == (40, 100)
+
+
+@pytest.mark.parametrize("statuses", [[], [500], [500, 502, 504]])
+def test_envoy_can_read_any_number_of_statuses(statuses):
+    spec = ResilienceSpec.model_validate({"breaker": {"countStatuses": statuses}})
+    (options,) = cluster("p", spec).typed_extension_protocol_options.values()
+    matcher = options.unpack().outlier_detection.error_matcher
+    if len(statuses) == 3:
+        assert len(matcher.or_match.rules) == 3
+    else:
+        assert matcher.or_match is None
+
+
+def test_slow_start_is_there_only_when_wanted():
+    assert cluster("p", ResilienceSpec()).least_request_lb_config.slow_start_config is None
+    warm = ResilienceSpec.model_validate({"slowStart": {"window": "30s"}})
+    assert cluster("p", warm).least_request_lb_config.slow_start_config.slow_start_window.total_seconds() == 30

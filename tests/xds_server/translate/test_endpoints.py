@@ -1,0 +1,64 @@
+"""Which engines are listed, with which health, and how much each zone gets."""
+
+import pytest
+
+from engine.report import EngineReport, Verdict
+from xds_server.decide.decisions import Health
+from xds_server.fleet import declared, with_report
+from xds_server.translate.endpoints import assignment
+from xds_server.translate.memo import Memo
+
+ENGINES = """kind: EnginePool
+metadata: {name: p}
+spec:
+  model: m
+  endpoints:
+  - {address: 10.0.0.1, port: 1, name: x, zone: a, labels: {gpu: h200}}
+  - {address: 10.0.0.2, port: 1, name: y, zone: a, slots: 4}
+  - {address: 10.0.0.3, port: 1, name: z, zone: b, weight: 3}"""
+
+
+@pytest.fixture
+def seen(policies, decided):
+    """Zone -> (weight, {engine: health}) for callers in zone a."""
+
+    def made(verdict=None, **decisions):
+        fleet = declared(policies(ENGINES))
+        if verdict is not None:
+            report = EngineReport(pool="p", engine="x", verdict=verdict, evidence="", observed_at_s=0)
+            fleet = with_report(fleet, report, 1.0)
+        spec = assignment("p", fleet.pools["p"], decided(fleet, **decisions), "a", Memo())
+        return {
+            one.zone: (one.weight, {dict(each.labels)["engine"]: each.health for each in one.endpoints})
+            for one in spec.localities
+        }
+
+    return made
+
+
+def test_a_zone_without_weight_stays_listed(seen):
+    assert seen(zone_weights={("p", "a"): {"a": 100}}) == {"a": (100, {"x": 1, "y": 1}), "b": (None, {"z": 1})}
+
+
+def test_callers_nobody_decided_about_share_by_the_slots_that_are_in(seen):
+    assert seen() == {"a": (12, {"x": 1, "y": 1}), "b": (8, {"z": 1})}
+    assert seen(out={"p/y": Health.DRAINING}) == {"a": (8, {"x": 1, "y": 3}), "b": (8, {"z": 1})}
+    assert seen(zone_weights={("p", ""): {"b": 5}})["a"] == (None, {"x": 1, "y": 1})
+
+
+@pytest.mark.parametrize("verdict", [Verdict.HUNG, Verdict.DEGRADED, Verdict.STARTING])
+def test_an_engine_that_is_out_stays_listed(seen, verdict):
+    assert seen(verdict, out={"p/x": Health.UNHEALTHY})["a"][1] == {"x": 2, "y": 1}
+
+
+def test_a_dead_engine_is_left_out_and_one_that_was_not_let_go_is_not(seen):
+    assert seen(Verdict.DEAD, out={"p/x": Health.UNHEALTHY})["a"][1] == {"y": 1}
+    assert seen(Verdict.DEAD)["a"][1] == {"x": 1, "y": 1}
+
+
+def test_labels_name_the_engine_and_what_the_operator_said(policies, decided):
+    fleet = declared(policies(ENGINES))
+    spec = assignment("p", fleet.pools["p"], decided(fleet), "a", Memo())
+    first, second = spec.localities[0].endpoints
+    assert dict(first.labels) == {"engine": "x", "gpu": "h200"}
+    assert (first.weight, second.weight, spec.localities[1].endpoints[0].weight) == (1, 1, 3)

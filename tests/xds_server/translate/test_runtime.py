@@ -1,0 +1,39 @@
+"""The runtime layer has every live number under the key that Envoy reads, and none that Envoy would ignore."""
+
+from dataclasses import replace
+
+import pytest
+
+from xds_server.decide.decisions import Ceiling
+from xds_server.translate.runtime import runtime
+
+CEILING = Ceiling(interactive=12, batch=5, retry_percent=12.5, retry_min_concurrency=3, reason="")
+
+
+def test_interactive_is_high_and_batch_is_default():
+    assert runtime({"p": CEILING}, {"r": {"p": 90, "q": 10}}).layer.to_dict() == {
+        "circuit_breakers.p.default.max_requests": 5,
+        "circuit_breakers.p.default.retry_budget.budget_percent": 12.5,
+        "circuit_breakers.p.default.retry_budget.min_retry_concurrency": 3,
+        "circuit_breakers.p.high.max_requests": 12,
+        "circuit_breakers.p.high.retry_budget.budget_percent": 12.5,
+        "circuit_breakers.p.high.retry_budget.min_retry_concurrency": 3,
+        "switchgear.route.r.p": 90,
+        "switchgear.route.r.q": 10,
+    }
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"interactive": -1},
+        {"batch": 1.5},
+        {"interactive": 2**32},
+        {"retry_percent": float("nan")},
+        {"retry_percent": 101.0},
+        {"retry_min_concurrency": -3},
+    ],
+)
+def test_a_number_that_envoy_would_ignore_is_refused(wrong):
+    with pytest.raises(ValueError, match="p"):
+        runtime({"p": replace(CEILING, **wrong)}, {})
