@@ -16,6 +16,7 @@ from typing import Final
 
 from engine.report import Verdict
 from xds_server.decide.decisions import Decisions, Health
+from xds_server.decide.zones import OVERPROVISIONING_PERCENT
 from xds_server.fleet import Engine
 from xds_server.translate.assignment import AssignmentSpec, EndpointSpec, HostPort, LocalitySpec
 from xds_server.translate.memo import Memo
@@ -48,6 +49,8 @@ def assignment(
             _locality(pool, place, weights.get(place[1]) or None, tuple(by_place[place]), memo)
             for place in sorted(by_place)
         ),
+        # The weights were divided by the healthy share that Envoy multiplies them with, and by no more than that.
+        overprovisioning_percent=OVERPROVISIONING_PERCENT,
     )
 
 
