@@ -83,8 +83,12 @@ def _limits_twice(one: Advised) -> Iterator[Finding]:
         ("spec.limits.maxWait", True),
     )
     winner = next(path for path, given in ways if given)
+    order = (None, *one.policies.layers.get(one.name, ()))
+    since = order.index(setter(one.policies, one.name, winner))
     for path, given in ways:
-        if given and path != winner and setter(one.policies, one.name, path) is not None:
+        # What a layer below the winner's says was overridden on purpose.
+        said = order.index(setter(one.policies, one.name, path))
+        if given and path != winner and said >= max(since, 1):
             yield one.policy(
                 "SG126",
                 path,

@@ -27,7 +27,7 @@ from policies.yaml_text import MAX_PROBLEMS, parse
 class JudgedFile:
     """What came of the content of one file, under whatever name it was read.
 
-    ``broken``: part of it could not be understood, so it may declare more than ``documents``. ``empty``: it says nothing.
+    ``broken``: part of it was not understood, so it may declare more than ``documents``. ``empty``: nothing in it.
     """
 
     documents: tuple[Judged, ...]

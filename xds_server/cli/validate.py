@@ -1,0 +1,138 @@
+"""``switchgear validate``: judge policy files without a cluster or a server."""
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+
+from policies.codes import CODES
+from policies.findings import PolicyErrors
+from policies.lint import lint
+from policies.load import load
+from policies.model import PolicySet
+from xds_server.cli.complaints import SHOWN, Complaint, as_text, of_errors, of_findings
+
+_SARIF_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+@click.command(name="validate")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--output", type=click.Choice(["text", "json", "sarif"]), default="text", help="Form of the answer.")
+@click.option("--strict", is_flag=True, help="Advice (SG1xx) fails too.")
+@click.option("--all", "everything", is_flag=True, help=f"Show all, not the first {SHOWN}.")
+def command(paths: tuple[Path, ...], output: str, strict: bool, everything: bool) -> int:
+    """Judge the policy files and folders PATHS: every problem, with its place and a way out.
+
+    Exits 0 when they can be used, 1 when there are problems (with --strict also for advice), 2 for a wrong path.
+    """
+    policies: PolicySet | None = None
+    try:
+        policies = load(paths)
+        complaints = of_findings(lint(policies))
+    except PolicyErrors as errors:
+        complaints = of_errors(errors)
+    match output:
+        case "json":
+            click.echo(json.dumps(_record(policies, complaints), indent=2))
+        case "sarif":
+            click.echo(json.dumps(sarif(complaints), indent=2))
+        case _:
+            text = as_text(complaints, most=len(complaints) if everything else SHOWN)
+            click.echo((f"{text}\n\n" if text else "") + _summary(policies, complaints))
+    if policies is None:
+        asked = {str(path) for path in paths}
+        wrong = all(one.code == "SG001" and one.origin and one.origin.file in asked for one in complaints)
+        return 2 if wrong else 1
+    return 1 if strict and complaints else 0
+
+
+def _count(number: int, noun: str) -> str:
+    plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
+    return f"{number} {noun if number == 1 else plural}"
+
+
+def _summary(policies: PolicySet | None, complaints: Sequence[Complaint]) -> str:
+    if policies is None:
+        files = len({one.origin.file for one in complaints if one.origin})
+        return click.style(f"{_count(len(complaints), 'error')} in {_count(files, 'file')}", fg="red", bold=True)
+    what = ", ".join(
+        (
+            _count(len(policies.pools), "pool"),
+            _count(len(policies.routes), "route"),
+            _count(len(policies.policies), "policy"),
+        )
+    )
+    colour = "yellow" if complaints else "green"
+    return click.style(f"valid: {what}; {_count(len(complaints), 'warning')}", fg=colour, bold=True)
+
+
+def _record(policies: PolicySet | None, complaints: Sequence[Complaint]) -> Mapping[str, Any]:
+    return {
+        "valid": policies is not None,
+        "pools": sorted(policies.pools) if policies else [],
+        "routes": sorted(policies.routes) if policies else [],
+        "policies": sorted(policies.policies) if policies else [],
+        "errors": [one.record() for one in complaints if one.level == "error"],
+        "warnings": [one.record() for one in complaints if one.level == "warning"],
+    }
+
+
+def sarif(complaints: Sequence[Complaint]) -> Mapping[str, Any]:
+    """The complaints as SARIF 2.1.0, which code hosts show beside the lines of a change.
+
+    Source: OASIS, Static Analysis Results Interchange Format 2.1.0.
+    """
+    used = sorted({one.code for one in complaints})
+    return {
+        "$schema": _SARIF_SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "switchgear",
+                        "version": version("switchgear"),
+                        "rules": [_rule(code) for code in used],
+                    }
+                },
+                "columnKind": "unicodeCodePoints",
+                "results": [_result(one, used.index(one.code)) for one in complaints],
+            }
+        ],
+    }
+
+
+def _rule(code: str) -> Mapping[str, Any]:
+    known = CODES[code]
+    return {
+        "id": code,
+        "shortDescription": {"text": known.title},
+        "fullDescription": {"text": known.meaning},
+        "help": {"text": known.fix},
+        "defaultConfiguration": {"level": "error" if known.is_error else "warning"},
+    }
+
+
+def _result(one: Complaint, rule: int) -> Mapping[str, Any]:
+    text = f"{one.path}: {one.message}" if one.path else one.message
+    result: dict[str, Any] = {
+        "ruleId": one.code,
+        "ruleIndex": rule,
+        "level": one.level,
+        "message": {"text": f"{text}. {one.hint}" if one.hint else text},
+    }
+    if one.origin is not None:
+        place: dict[str, Any] = {"artifactLocation": {"uri": _uri(one.origin.file)}}
+        if one.origin.line:
+            place["region"] = {"startLine": one.origin.line, "startColumn": max(one.origin.column, 1)}
+        result["locations"] = [{"physicalLocation": place}]
+    return result
+
+
+def _uri(file: str) -> str:
+    path = Path(file)
+    return path.as_uri() if path.is_absolute() else quote(path.as_posix(), errors="surrogateescape")
