@@ -140,17 +140,11 @@ class _Derivation:
                 self._set_type(value, field.value, pending)
                 described.type = _Field.TYPE_MESSAGE
                 described.type_name = f".{PACKAGE}.{name}.{entry.name}"
+            # An ``optional`` scalar comes as a oneof of its own.
             if field.oneof:
                 described.oneof_index = oneofs.setdefault(field.oneof, len(oneofs))
-            elif field.presence and field.value.kind != "message":
-                described.proto3_optional = True
         for oneof in oneofs:
             message.oneof_decl.add(name=oneof)
-        # protobuf wants the oneof behind each ``optional`` scalar written out, after the real ones.
-        for described in message.field:
-            if described.proto3_optional:
-                described.oneof_index = len(message.oneof_decl)
-                message.oneof_decl.add(name=f"_{described.name}")
         return message
 
     def _set_type(

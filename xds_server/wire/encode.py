@@ -10,7 +10,8 @@ has equal bytes and a content hash means something. betterproto2's ``bytes(messa
 and can differ from them in four ways:
 
 - it writes fields in the order of their declaration, Google by number;
-- it writes map entries in insertion order, Google sorted by key;
+- it writes map entries in insertion order, Google sorted by key (protobuf's C core, the one under Python, differs
+  from C++ in one point: it puts a key after the keys that it begins);
 - it drops a field holding ``-0.0``, Google keeps it (and drops a float that rounds to ``0.0``);
 - it turns a negative ``timedelta`` with a fraction of a second into another duration (-1.5 s becomes -0.5 s),
   and loses microseconds in spans beyond some 285 years.
