@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from engine.report import Verdict
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.decide.zones import OVERPROVISIONING_PERCENT
 from xds_server.fleet import Engine
@@ -39,9 +38,10 @@ def assignment(
     """
     by_place: dict[tuple[str, str], list[EndpointSpec]] = {}
     for engine in engines:
-        health = _health(engine, decisions)
-        if not _gone(engine, health):
-            by_place.setdefault((engine.region, engine.zone), []).append(_endpoint(engine, health, memo))
+        decision = decisions.engines.get(engine.id)
+        if decision is None or not decision.gone:
+            endpoint = _endpoint(engine, _health(engine, decisions), memo)
+            by_place.setdefault((engine.region, engine.zone), []).append(endpoint)
     weights = zone_weights(pool, engines, decisions, zone)
     return AssignmentSpec(
         cluster=pool,
@@ -93,10 +93,6 @@ def _endpoint(engine: Engine, health: Health, memo: Memo) -> EndpointSpec:
             labels=((ENGINE_LABEL, engine.id.engine), *sorted(engine.labels.items())),
         ),
     )
-
-
-def _gone(engine: Engine, health: Health) -> bool:
-    return health is not Health.HEALTHY and engine.report is not None and engine.report.verdict is Verdict.DEAD
 
 
 def _health(engine: Engine, decisions: Decisions) -> Health:

@@ -67,7 +67,12 @@ def _static_listener(listener: dict[str, Any], routes: Mapping[str, dict[str, An
 
 
 def _assignment(spec: AssignmentSpec) -> dict[str, Any]:
-    return {"cluster_name": spec.cluster, "endpoints": [_locality(one) for one in spec.localities]}
+    factor = spec.overprovisioning_percent
+    return {
+        "cluster_name": spec.cluster,
+        "endpoints": [_locality(one) for one in spec.localities],
+        **({} if factor is None else {"policy": {"overprovisioning_factor": factor}}),
+    }
 
 
 def _locality(spec: LocalitySpec) -> dict[str, Any]:

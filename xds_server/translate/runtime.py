@@ -8,11 +8,13 @@ Interactive requests use Envoy's HIGH priority and batch requests DEFAULT, each 
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from envoy_data_plane.envoy.service.runtime.v3 import Runtime
 from envoy_data_plane.google.protobuf import Struct, Value
 
+from policies.resilience import Hedging
 from xds_server.decide.decisions import Ceiling
 
 LAYER: Final = "switchgear"
@@ -36,6 +38,16 @@ def runtime(ceilings: Mapping[str, Ceiling], route_weights: Mapping[str, Mapping
     return Runtime(
         name=LAYER, layer=Struct(fields={key: Value(number_value=value) for key, value in values.items()})
     )
+
+
+def with_hedges(ceiling: Ceiling, hedging: Hedging) -> Ceiling:
+    """The ceiling with a retry budget that also holds hedges to theirs.
+
+    Envoy has one budget for retries and hedges of a cluster, so where hedging is on the smaller percentage rules.
+    """
+    if not hedging.enabled or hedging.delay is None or hedging.max_percent >= ceiling.retry_percent:
+        return ceiling
+    return replace(ceiling, retry_percent=hedging.max_percent)
 
 
 def weights_prefix(route: str) -> str:

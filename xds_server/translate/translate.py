@@ -29,7 +29,7 @@ from xds_server.translate.routes import (
     route_configuration_name,
     route_pools,
 )
-from xds_server.translate.runtime import LAYER, runtime
+from xds_server.translate.runtime import LAYER, runtime, with_hedges
 from xds_server.translate.view import View
 from xds_server.translate.weights import live_weights, ready_pools
 from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
@@ -56,7 +56,7 @@ def translate(
             *(_api_listener(policies, pool, memo) for pool in served.pools),
         )
     return (
-        _runtime(fleet, decisions, view, served, memo),
+        _runtime(policies, fleet, decisions, view, served, memo=memo),
         *(_cluster(policies, pool, memo) for pool in served.pools),
         *(_assignment(policies, fleet, decisions, view.zone, pool, memo=memo) for pool in served.pools),
         *(_listener(policies, port, routes, memo) for port, routes in served.routes.items()),
@@ -79,10 +79,12 @@ def _served(policies: PolicySet, view: View) -> _Served:
     )
 
 
-def _runtime(fleet: Fleet, decisions: Decisions, view: View, served: _Served, memo: Memo) -> Item:
+def _runtime(
+    policies: PolicySet, fleet: Fleet, decisions: Decisions, view: View, served: _Served, *, memo: Memo
+) -> Item:
     ready = ready_pools(fleet, decisions)
     ceilings: dict[str, Ceiling] = {
-        pool: ceiling
+        pool: with_hedges(ceiling, policies.effective[pool].hedging)
         for pool in served.pools
         if (ceiling := decisions.ceilings.get((pool, view.role))) is not None
     }

@@ -37,7 +37,10 @@ def decided() -> Callable[..., Decisions]:
         return Decisions(
             engines={
                 engine.id: EngineDecision(
-                    health=(out or {}).get(str(engine.id), Health.HEALTHY), reason="", since_s=0
+                    health=(out or {}).get(str(engine.id), Health.HEALTHY),
+                    reason="",
+                    since_s=0,
+                    verdict=more.get("verdict"),
                 )
                 for engines in fleet.pools.values()
                 for engine in engines

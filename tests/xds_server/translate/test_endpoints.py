@@ -2,9 +2,9 @@
 
 import pytest
 
-from engine.report import EngineReport, Verdict
+from engine.report import Verdict
 from xds_server.decide.decisions import Health
-from xds_server.fleet import declared, with_report
+from xds_server.fleet import declared
 from xds_server.translate.endpoints import assignment
 from xds_server.translate.memo import Memo
 
@@ -22,11 +22,8 @@ spec:
 def seen(policies, decided):
     """Zone -> (weight, {engine: health}) for callers in zone a."""
 
-    def made(verdict=None, **decisions):
+    def made(**decisions):
         fleet = declared(policies(ENGINES))
-        if verdict is not None:
-            report = EngineReport(pool="p", engine="x", verdict=verdict, evidence="", observed_at_s=0)
-            fleet = with_report(fleet, report, 1.0)
         spec = assignment("p", fleet.pools["p"], decided(fleet, **decisions), "a", Memo())
         return {
             one.zone: (one.weight, {dict(each.labels)["engine"]: each.health for each in one.endpoints})
@@ -48,12 +45,12 @@ def test_callers_nobody_decided_about_share_by_the_slots_that_are_in(seen):
 
 @pytest.mark.parametrize("verdict", [Verdict.HUNG, Verdict.DEGRADED, Verdict.STARTING])
 def test_an_engine_that_is_out_stays_listed(seen, verdict):
-    assert seen(verdict, out={"p/x": Health.UNHEALTHY})["a"][1] == {"x": 2, "y": 1}
+    assert seen(verdict=verdict, out={"p/x": Health.UNHEALTHY})["a"][1] == {"x": 2, "y": 1}
 
 
 def test_a_dead_engine_is_left_out_and_one_that_was_not_let_go_is_not(seen):
-    assert seen(Verdict.DEAD, out={"p/x": Health.UNHEALTHY})["a"][1] == {"y": 1}
-    assert seen(Verdict.DEAD)["a"][1] == {"x": 1, "y": 1}
+    assert seen(verdict=Verdict.DEAD, out={"p/x": Health.UNHEALTHY})["a"][1] == {"y": 1}
+    assert seen(verdict=Verdict.DEAD)["a"][1] == {"x": 1, "y": 1}
 
 
 def test_labels_name_the_engine_and_what_the_operator_said(policies, decided):

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from policies.resilience import Hedging
 from xds_server.decide.decisions import Ceiling
-from xds_server.translate.runtime import runtime
+from xds_server.translate.runtime import runtime, with_hedges
 
 CEILING = Ceiling(interactive=12, batch=5, retry_percent=12.5, retry_min_concurrency=3, reason="")
 
@@ -37,3 +38,16 @@ def test_interactive_is_high_and_batch_is_default():
 def test_a_number_that_envoy_would_ignore_is_refused(wrong):
     with pytest.raises(ValueError, match="p"):
         runtime({"p": replace(CEILING, **wrong)}, {})
+
+
+@pytest.mark.parametrize(
+    ("hedging", "percent"),
+    [
+        ({}, 12.5),
+        ({"enabled": True, "delay": "1s"}, 5),
+        ({"enabled": True, "delay": "1s", "maxPercent": 50}, 12.5),
+        ({"enabled": True}, 12.5),  # without a delay there is no hedge
+    ],
+)
+def test_hedges_share_the_retry_budget_and_the_smaller_one_rules(hedging, percent):
+    assert with_hedges(CEILING, Hedging.model_validate(hedging)).retry_percent == percent

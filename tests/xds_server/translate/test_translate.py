@@ -2,10 +2,10 @@
 
 import pytest
 
-from engine.report import EngineReport, Verdict
+from engine.report import Verdict
 from xds_server.assemble import assemble
 from xds_server.decide.decisions import Health
-from xds_server.fleet import declared, with_report
+from xds_server.fleet import declared
 from xds_server.translate.memo import Memo
 from xds_server.translate.translate import translate
 from xds_server.translate.view import View
@@ -40,11 +40,9 @@ THREE = (
 def versions(policies, decided):
     """Versions by type and name of what the documents compile to."""
 
-    def made(*documents, view=None, report=None, **decisions):
+    def made(*documents, view=None, **decisions):
         policy_set = policies(*documents)
         fleet = declared(policy_set)
-        if report is not None:
-            fleet = with_report(fleet, report, 1.0)
         snapshot = assemble(translate(policy_set, fleet, decided(fleet, **decisions), view or View()))
         return {
             url: {name: one.version.partition(".")[0] for name, one in snapshot.of(url).items()}
@@ -88,9 +86,8 @@ def test_a_view_of_some_pools_gets_their_routes_and_all_those_lead_to(policies, 
 
 def test_telemetry_never_touches_clusters_listeners_or_routes(versions):
     before = versions(*THREE)
-    dead = EngineReport(pool="big", engine="e1", verdict=Verdict.DEAD, evidence="", observed_at_s=0)
     assert changed(before, versions(*THREE, out={"big/e1": Health.UNHEALTHY})) == {ENDPOINT}
-    assert changed(before, versions(*THREE, out={"big/e1": Health.UNHEALTHY}, report=dead)) == {ENDPOINT}
+    assert changed(before, versions(*THREE, out={"big/e1": Health.UNHEALTHY}, verdict=Verdict.DEAD)) == {ENDPOINT}
     assert changed(before, versions(*THREE, zone_weights={("big", ""): {"a": 7}})) == {ENDPOINT}
     assert changed(before, versions(*THREE, ceiling=3)) == {RUNTIME}
     gone = {"big/e1": Health.UNHEALTHY, "big/e2": Health.UNHEALTHY}
@@ -107,7 +104,7 @@ def test_adding_an_engine_never_touches_the_cluster(versions):
     [
         "{retries: {attempts: 1}}",
         "{timeouts: {streaming: {betweenTokens: 5s}}}",
-        "{hedging: {enabled: true, delay: 1s}}",
+        "{hedging: {enabled: true, delay: 1s, maxPercent: 100}}",
     ],
 )
 def test_what_an_operator_tunes_about_requests_is_in_the_routes(versions, spec):
