@@ -79,20 +79,16 @@ class ServeConfig:
         default="info", metadata=_says("Least important line logged.")
     )
     settle_s: float = field(
-        default=0.1, metadata=_says("How long policy files must be left alone before they are read, in seconds.")
+        default=0.1, metadata=_says("How long policy files must be left alone before they are read.")
     )
     poll_s: float = field(
         default=2.0,
-        metadata=_says("How often policy files are compared even if no change was announced, in seconds."),
+        metadata=_says("How often policy files are compared even if no change was announced."),
     )
-    resolve_s: float = field(
-        default=10.0, metadata=_says("How often host names of engines are looked up again, in seconds.")
-    )
+    resolve_s: float = field(default=10.0, metadata=_says("How often host names of engines are looked up again."))
     first_reports_s: float = field(
         default=3.0,
-        metadata=_says(
-            "Longest wait at start for a first verdict on every engine, before the xDS port opens, in seconds."
-        ),
+        metadata=_says("Longest wait at start for a first verdict on every engine, before the xDS port opens."),
     )
 
     def __post_init__(self) -> None:

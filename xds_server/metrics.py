@@ -30,6 +30,15 @@ class Metrics:
             buckets=_FAST_S,
             registry=self.registry,
         )
+        self.push_bytes = Counter(
+            "switchgear_xds_push_bytes", "Bytes of responses sent to proxies.", ["type"], registry=self.registry
+        )
+        self.stuck = Counter(
+            "switchgear_xds_stuck",
+            "Responses that a proxy answered neither way for long.",
+            ["type"],
+            registry=self.registry,
+        )
         self.nacks = Counter(
             "switchgear_xds_nacks", "Responses that proxies refused.", ["type"], registry=self.registry
         )
@@ -59,6 +68,13 @@ class Metrics:
         self.store_failures = Counter(
             "switchgear_store_failures", "Failed attempts to keep the last good policies.", registry=self.registry
         )
+        self.probe_seconds = Histogram(
+            "switchgear_probe_seconds",
+            "Time of one look at an engine or one canary, by how it ended.",
+            ["kind", "outcome"],
+            buckets=_FAST_S,
+            registry=self.registry,
+        )
         self.reports = Counter(
             "switchgear_engine_reports", "Reports on engines, by verdict.", ["verdict"], registry=self.registry
         )
@@ -79,6 +95,10 @@ class Metrics:
             ["type"],
             registry=self.registry,
         )
+
+    def probed(self, kind: str, outcome: str, seconds: float) -> None:
+        """Count one look at an engine, or one canary."""
+        self.probe_seconds.labels(kind=kind, outcome=outcome).observe(seconds)
 
     def observe(self, families: Callable[[], Iterable[Metric]]) -> None:
         """Ask ``families`` for further metrics at every scrape."""

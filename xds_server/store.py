@@ -2,8 +2,8 @@
 
 What is kept is what the operator wrote, not what was made of it: from the texts everything else follows, byte
 for byte the same as before, and engines that fail and proxies that are new get their answers while the files
-are still broken (docs/adr/0007-last-good-policies.md). Beside them stand the versions proxies refused, so that
-a restarted server does not offer them again.
+are still broken (docs/adr/last-good-policies.md). Beside them stands how many proxies shared the limits, so
+that a restarted server divides by them from the start.
 
 A file is replaced in one step and carries a checksum; one that is damaged, foreign or from another version of
 the format is reported and ignored, never half believed.
@@ -13,7 +13,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
@@ -33,10 +33,14 @@ class StoreError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastGood:
-    """What was last served: policy texts by file name, their digest, and when (Unix seconds) they were kept."""
+    """What was last served: policy texts by file name, their digest, and when (Unix seconds) they were kept.
+
+    ``proxies_by_role`` is whom fleet-wide limits were divided by.
+    """
 
     texts: Mapping[str, str]
     digest: str
+    proxies_by_role: Mapping[str, int]
     saved_at_unix_s: float
 
 
@@ -45,6 +49,7 @@ class _Payload(BaseModel):
 
     texts: dict[str, str]
     digest: str
+    proxies_by_role: dict[str, int]
     saved_at_unix_s: float
 
 
@@ -70,7 +75,12 @@ class Store:
 
     def save(self, last_good: LastGood) -> None:
         """Replace the stored state in one step, readable by this user only; ``StoreError`` when it cannot be."""
-        payload = asdict(last_good)
+        payload = {
+            "texts": dict(last_good.texts),
+            "digest": last_good.digest,
+            "proxies_by_role": dict(last_good.proxies_by_role),
+            "saved_at_unix_s": last_good.saved_at_unix_s,
+        }
         text = json.dumps({"format": FORMAT, "checksum": _checksum(payload), "payload": payload}, indent=1)
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -112,7 +122,10 @@ class Store:
         except ValidationError as error:
             raise StoreError(f"{self._path} has the wrong content: {error.errors()[0]['msg']}") from error
         return LastGood(
-            texts=MappingProxyType(payload.texts), digest=payload.digest, saved_at_unix_s=payload.saved_at_unix_s
+            texts=MappingProxyType(payload.texts),
+            digest=payload.digest,
+            proxies_by_role=MappingProxyType(payload.proxies_by_role),
+            saved_at_unix_s=payload.saved_at_unix_s,
         )
 
 

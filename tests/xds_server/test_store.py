@@ -9,7 +9,12 @@ import pytest
 
 from xds_server.store import FILE_NAME, LastGood, Store, StoreError
 
-KEPT = LastGood(texts={"a.yaml": "kind: X\n", "b/ü.yaml": "# ünï\n"}, digest="d1", saved_at_unix_s=1.5)
+KEPT = LastGood(
+    texts={"a.yaml": "kind: X\n", "b/ü.yaml": "# ünï\n"},
+    digest="d1",
+    proxies_by_role={"gateway": 3},
+    saved_at_unix_s=1.5,
+)
 
 
 def test_what_was_saved_is_read_back(tmp_path: Path) -> None:
@@ -33,7 +38,7 @@ def test_saving_again_replaces_in_one_step_and_leaves_nothing_behind(tmp_path: P
     store = Store(tmp_path)
     store.save(KEPT)
     reader = store.path.open()  # a reader of the old file keeps the old file
-    store.save(LastGood(texts={}, digest="d2", saved_at_unix_s=2.0))
+    store.save(LastGood(texts={}, digest="d2", proxies_by_role={}, saved_at_unix_s=2.0))
     with reader:
         assert json.load(reader)["payload"]["digest"] == "d1"
     assert [entry.name for entry in tmp_path.iterdir()] == [FILE_NAME]
@@ -79,6 +84,6 @@ def test_a_failed_write_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StoreError, match="No space left"):
-        store.save(LastGood(texts={}, digest="d2", saved_at_unix_s=2.0))
+        store.save(LastGood(texts={}, digest="d2", proxies_by_role={}, saved_at_unix_s=2.0))
     assert store.read() == KEPT
     assert [entry.name for entry in tmp_path.iterdir()] == [FILE_NAME]

@@ -127,7 +127,7 @@ def _weights(raw: Mapping[str, float], policy: Zones) -> dict[str, int]:
 def _steadied(weights: dict[str, int], reason: str, before: ZoneShares | None, now_s: float) -> ZoneShares:
     """The new shares, or the old ones where the difference is not worth a rebuild yet."""
     if before is not None and before.weights.keys() == weights.keys():
-        move = max(abs(weights[zone] - before.weights[zone]) for zone in weights)
+        move = max((abs(weights[zone] - before.weights[zone]) for zone in weights), default=0)
         if move <= _SMALL_MOVE or now_s - before.since_s < MIN_INTERVAL_S:
             return before
     return ZoneShares(weights=MappingProxyType(weights), reason=reason, since_s=now_s)

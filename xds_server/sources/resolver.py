@@ -102,7 +102,8 @@ class Resolver:
     async def _answer(self, name: str) -> str | None:
         known = self.addresses.get(name)
         try:
-            answers = list(await asyncio.wait_for(asyncio.to_thread(self._lookup, name), LOOKUP_LIMIT_S))
+            async with asyncio.timeout(LOOKUP_LIMIT_S):
+                answers = list(await asyncio.to_thread(self._lookup, name))
         except (OSError, TimeoutError) as error:
             if name not in self._failing:
                 self._failing.add(name)
@@ -119,7 +120,8 @@ class Resolver:
         """Look up new names at once and all of them every ``refresh_s``; runs for ever."""
         while True:
             try:
-                await asyncio.wait_for(self._woken.wait(), self._refresh_s)
+                async with asyncio.timeout(self._refresh_s):
+                    await self._woken.wait()
             except TimeoutError:
                 if not self._wanted:
                     continue

@@ -1,0 +1,194 @@
+"""Policy files as editors, Kubernetes and accidents really change them: with real files and a real watcher."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from xds_server.sources.files import Accepted, PolicyFiles, PolicyState, Refused
+
+LIMIT_S = 30.0
+NEVER_S = 3600.0
+
+
+def pool(name: str, engines: int = 1) -> str:
+    endpoints = "".join(f"\n    - {{address: 10.0.0.{number + 1}, port: 8000}}" for number in range(engines))
+    return (
+        "apiVersion: switchgear.dev/v1alpha1\n"
+        "kind: EnginePool\n"
+        f"metadata: {{name: {name}}}\n"
+        f"spec:\n  model: m\n  endpoints:{endpoints}\n"
+    )
+
+
+def names(state: PolicyState) -> list[str]:
+    assert isinstance(state, Accepted), state
+    return list(state.policies.pools)
+
+
+class Followed:
+    """The states of some files as they come out."""
+
+    def __init__(self, files: PolicyFiles) -> None:
+        self.states: asyncio.Queue[PolicyState] = asyncio.Queue()
+        self._files = files
+
+    async def follow(self) -> None:
+        async with contextlib.aclosing(self._files.states()) as states:
+            async for state in states:
+                self.states.put_nowait(state)
+
+    async def next(self) -> PolicyState:
+        return await asyncio.wait_for(self.states.get(), LIMIT_S)
+
+
+@contextlib.asynccontextmanager
+async def followed(*paths: Path, settle_s: float = 0.05, poll_s: float = 0.2, watch: bool = True):
+    files = PolicyFiles(paths, settle_s=settle_s, poll_s=poll_s)
+    follower = Followed(files)
+    tasks = [asyncio.create_task(follower.follow())]
+    if watch:
+        tasks.append(asyncio.create_task(files.watch()))
+    try:
+        yield follower
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    policies = tmp_path / "policies"
+    policies.mkdir()
+    (policies / "a.yaml").write_text(pool("a"))
+    return policies
+
+
+async def test_the_state_now_comes_first(folder: Path) -> None:
+    async with followed(folder) as files:
+        state = await files.next()
+    assert isinstance(state, Accepted)
+    assert names(state) == ["a"]
+    assert state.texts == {str(folder / "a.yaml"): pool("a")}
+
+
+async def test_an_edit_in_place_is_announced(folder: Path) -> None:
+    # The poll never comes: only the announcement can have found it.
+    async with followed(folder, poll_s=NEVER_S) as files:
+        await files.next()
+        # The watcher has no sign of being ready, so the file is touched until the edit is seen.
+        async with asyncio.timeout(LIMIT_S):
+            (folder / "a.yaml").write_text(pool("b"))
+            while files.states.empty():
+                os.utime(folder / "a.yaml")
+                await asyncio.sleep(0.1)
+        assert names(await files.next()) == ["b"]
+
+
+async def test_an_edit_is_found_by_the_poll_when_nothing_is_announced(folder: Path) -> None:
+    async with followed(folder, watch=False) as files:
+        await files.next()
+        (folder / "a.yaml").write_text(pool("b"))
+        assert names(await files.next()) == ["b"]
+
+
+async def test_an_edit_by_rename(folder: Path) -> None:
+    async with followed(folder) as files:
+        await files.next()
+        (folder / ".a.yaml.swp").write_text(pool("b"))
+        (folder / ".a.yaml.swp").replace(folder / "a.yaml")
+        assert names(await files.next()) == ["b"]
+
+
+async def test_a_single_file_replaced_by_rename(folder: Path) -> None:
+    async with followed(folder / "a.yaml") as files:
+        assert names(await files.next()) == ["a"]
+        for name in ("b", "c"):
+            (folder / "new").write_text(pool(name))
+            (folder / "new").replace(folder / "a.yaml")
+            assert names(await files.next()) == [name]
+
+
+async def test_kubernetes_swaps_a_link(tmp_path: Path) -> None:
+    mount = tmp_path / "mount"
+    for number, name in enumerate(("a", "b", "c")):
+        (mount / f"..{number}").mkdir(parents=True)
+        (mount / f"..{number}" / "pool.yaml").write_text(pool(name))
+    (mount / "..data").symlink_to("..0")
+    (mount / "pool.yaml").symlink_to("..data/pool.yaml")
+    async with followed(mount) as files:
+        assert names(await files.next()) == ["a"]
+        for number, name in ((1, "b"), (2, "c")):
+            (mount / "..tmp").symlink_to(f"..{number}")
+            (mount / "..tmp").rename(mount / "..data")
+            shutil.rmtree(mount / f"..{number - 1}")
+            assert names(await files.next()) == [name]
+
+
+async def test_a_folder_that_vanishes_and_returns(folder: Path) -> None:
+    async with followed(folder) as files:
+        await files.next()
+        folder.rename(folder.parent / "away")
+        gone = await files.next()
+        assert isinstance(gone, Refused)
+        assert [error.code for error in gone.errors] == ["SG001"]
+        folder.mkdir()
+        state = await files.next()
+        assert isinstance(state, Refused)  # an empty folder says nothing either
+        (folder / "b.yaml").write_text(pool("b"))
+        assert names(await files.next()) == ["b"]
+        (folder / "b.yaml").write_text(pool("c"))
+        assert names(await files.next()) == ["c"]
+
+
+async def test_a_bad_edit_is_refused_with_every_reason_and_taken_back(folder: Path) -> None:
+    async with followed(folder) as files:
+        before = await files.next()
+        (folder / "a.yaml").write_text(pool("a").replace("model: m", "modle: m\n  slots: x"))
+        refused = await files.next()
+        assert isinstance(refused, Refused)
+        assert len(refused.errors) >= 2
+        assert all(error.origin.file == str(folder / "a.yaml") for error in refused.errors)
+        (folder / "a.yaml").write_text(pool("a"))
+        back = await files.next()
+        assert isinstance(back, Accepted)
+        assert back.digest == before.digest
+
+
+async def test_a_file_being_written_is_not_taken_half(folder: Path) -> None:
+    whole = pool("a", engines=40) + "---\n" + pool("z")
+    async with followed(folder, settle_s=1.0) as files:
+        await files.next()
+        with (folder / "a.yaml").open("w") as file:
+            for line in whole.splitlines(keepends=True):
+                file.write(line)
+                file.flush()
+                await asyncio.sleep(0.01)
+        state = await files.next()
+        assert isinstance(state, Accepted)
+        assert (names(state), len(state.policies.pools["a"].spec.endpoints)) == (["a", "z"], 40)
+        assert files.states.empty()
+
+
+async def test_the_same_text_again_is_no_news(folder: Path) -> None:
+    async with followed(folder) as files:
+        await files.next()
+        (folder / "a.yaml").write_text(pool("a"))
+        (folder / "notes.txt").write_text("not a policy")
+        (folder / "b.yaml").write_text(pool("b"))
+        assert names(await files.next()) == ["a", "b"]
+        assert files.states.empty()
+
+
+async def test_a_missing_folder_is_refused_and_watched_for(tmp_path: Path) -> None:
+    async with followed(tmp_path / "later") as files:
+        assert isinstance(await files.next(), Refused)
+        (tmp_path / "later").mkdir()
+        (tmp_path / "later" / "a.yaml").write_text(pool("a"))
+        while not isinstance(state := await files.next(), Accepted):
+            pass  # the empty folder may have been seen in between
+        assert names(state) == ["a"]

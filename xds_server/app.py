@@ -1,0 +1,263 @@
+"""The control plane as one process: every part is made here, joined here, and run in one ``TaskGroup``.
+
+The parts know nothing of each other. Files, reports and addresses flow into the reconciler; snapshots flow to
+the publisher; the transport and the admin port only ask. Cancellation is the shutdown path, and an exception
+that leaves any task takes the process down: Envoys keep what they have, and a half-dead control plane would
+only look like a slow one.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from policies.findings import PolicyErrors
+from policies.load import load_contents
+from xds_server.admin import AdminServer
+from xds_server.config import Address, ConfigError, ServeConfig
+from xds_server.facts import ServerFacts
+from xds_server.metrics import Metrics
+from xds_server.observe import ProxyObserver
+from xds_server.publish import Publisher
+from xds_server.reconcile import Reconciler, Serving
+from xds_server.snapshot import Snapshot
+from xds_server.sources.files import Accepted, PolicyFiles
+from xds_server.sources.prober import Prober
+from xds_server.sources.resolver import Resolver, host_names
+from xds_server.store import LastGood, Store, StoreError
+from xds_server.streams import Mode, NodeInfo
+from xds_server.translate.view import View
+from xds_server.transport import GrpcAdsServer
+from xds_server.views import view_of
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """The addresses of a server whose ports are open."""
+
+    xds: Address
+    admin: Address
+
+
+class _StopError(Exception):
+    """Ends the task group in good order."""
+
+
+async def serve(config: ServeConfig, on_listening: Callable[[Listening], None] = lambda _: None) -> None:
+    """Run the control plane until SIGTERM or SIGINT; ``on_listening`` is called when proxies can connect.
+
+    Raises ``ConfigError`` when a setting turns out not to work (a port that is taken, say).
+    """
+    server = _Server(config)
+    stop = asyncio.Event()
+    with _signals(stop):
+        try:
+            await server.run(stop, on_listening)
+        except* _StopError:
+            _log.info("serve.stopped")
+        except* ConfigError as errors:
+            # One sentence for the operator, not a tree of tasks.
+            raise _first(errors) from None
+
+
+class _Server:
+    def __init__(self, config: ServeConfig) -> None:
+        self._config = config
+        self._metrics = Metrics()
+        self._store = Store(config.state_dir) if config.state_dir else None
+        self._files = PolicyFiles(config.policies, settle_s=config.settle_s, poll_s=config.poll_s)
+        self._publisher = Publisher(
+            view_of=view_of,
+            snapshot_for=self._snapshot_for,
+            observer=_Announcing(self._metrics, self._proxies_changed),
+            epoch=f"{os.getpid():x}-{time.time_ns():x}",
+            identifier="switchgear",
+        )
+        self._reconciler = Reconciler(
+            _Connected(self._publisher),
+            self._metrics,
+            allow_shrink=config.allow_shrink,
+            first_reports_s=config.first_reports_s,
+            on_adopted=self._adopted,
+        )
+        self._resolver = Resolver(self._resolved, refresh_s=config.resolve_s)
+        self._prober = Prober(self._reconciler.hear, on_probe=self._metrics.probed)
+        self._facts = ServerFacts(self._reconciler, self._publisher)
+        self._metrics.observe(self._facts.families)
+
+    async def run(self, stop: asyncio.Event, on_listening: Callable[[Listening], None]) -> None:
+        config = self._config
+        for name, address in (("listen", config.listen), ("admin", config.admin)):
+            if not address.loopback:
+                _log.warning(
+                    "serve.exposed", setting=name, address=str(address), reason="no encryption, no authentication"
+                )
+        self._restore()
+        async with AdminServer(config.admin, self._facts, self._metrics) as admin, asyncio.TaskGroup() as tasks:
+            tasks.create_task(_stopped(stop), name="signals")
+            tasks.create_task(self._follow_files(), name="policy files")
+            tasks.create_task(self._files.watch(), name="file watcher")
+            tasks.create_task(self._resolver.run(), name="resolver")
+            tasks.create_task(self._prober.run(), name="prober")
+            tasks.create_task(self._reconciler.run(), name="reconcile")
+            if self._store is not None:
+                tasks.create_task(self._keep(self._store), name="store")
+            admin_address = Address(config.admin.host, admin.port)
+            _log.info("serve.started", admin=str(admin_address), policies=[str(path) for path in config.policies])
+            # Proxies that find an open port and no configuration remove what they have.
+            await self._reconciler.ready.wait()
+            tasks.create_task(self._transport(admin_address, on_listening), name="transport")
+
+    async def _transport(self, admin: Address, on_listening: Callable[[Listening], None]) -> None:
+        listen = self._config.listen
+        transport = GrpcAdsServer(self._publisher, host=listen.host, port=listen.port)
+        try:
+            port = await transport.start()
+        except OSError as error:
+            raise ConfigError(f"--listen: {error}") from error
+        try:
+            self._facts.listening = True
+            listening = Listening(xds=Address(listen.host, port), admin=admin)
+            _log.info("serve.listening", xds=str(listening.xds), admin=str(admin))
+            on_listening(listening)
+            await transport.run()
+        finally:
+            self._facts.listening = False
+            await transport.stop()
+
+    async def _follow_files(self) -> None:
+        async with contextlib.aclosing(self._files.states()) as states:
+            async for state in states:
+                self._reconciler.offer(state)
+
+    # -- joints --------------------------------------------------------------------------------------------
+
+    def _snapshot_for(self, view: object) -> Snapshot:
+        return self._reconciler.snapshot_for(view) if isinstance(view, View) else Snapshot()
+
+    def _proxies_changed(self) -> None:
+        self._reconciler.proxies_changed()
+
+    def _resolved(self) -> None:
+        self._reconciler.resolve(self._resolver.addresses)
+
+    def _adopted(self, serving: Serving) -> None:
+        self._prober.watch(serving.policies)
+        self._resolver.want(host_names(serving.policies))
+
+    # -- what outlives the process -------------------------------------------------------------------------
+
+    def _restore(self) -> None:
+        if self._store is None:
+            return
+        try:
+            kept = self._store.read()
+        except StoreError as error:
+            _log.warning("store.ignored", reason=str(error))
+            return
+        if kept is None:
+            return
+        try:
+            policies = load_contents({Path(name): text.encode() for name, text in kept.texts.items()})
+        except PolicyErrors as errors:
+            reasons = [str(error) for error in errors.exceptions]
+            _log.warning("store.ignored", reason="this version refuses the stored policies", errors=reasons[:10])
+            return
+        self._reconciler.restore(
+            Accepted(policies=policies, texts=kept.texts, digest=kept.digest), kept.proxies_by_role
+        )
+
+    async def _keep(self, store: Store) -> None:
+        """Keep what is served, each time it has changed."""
+        failing = False
+        while True:
+            await self._reconciler.worth_keeping.wait()
+            self._reconciler.worth_keeping.clear()
+            serving = self._reconciler.serving
+            if serving is None or serving.stale:
+                continue
+            last_good = LastGood(
+                texts=serving.texts,
+                digest=serving.digest,
+                proxies_by_role=dict(self._reconciler.roster.counts()),
+                saved_at_unix_s=time.time(),
+            )
+            try:
+                await asyncio.to_thread(store.save, last_good)
+            except StoreError as error:
+                self._metrics.store_failures.inc()
+                if not failing:
+                    _log.error("store.failed", reason=str(error))
+                failing = True
+            else:
+                failing = False
+
+
+class _Connected:
+    """The publisher as the reconciler needs it."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+
+    def views(self) -> frozenset[View]:
+        return frozenset(view for view in self._publisher.views if isinstance(view, View))
+
+    def proxies_by_role(self) -> Mapping[str, int]:
+        counts: dict[str, int] = {}
+        for proxy in self._publisher.proxies():
+            if isinstance(proxy.view, View):
+                counts[proxy.view.role] = counts.get(proxy.view.role, 0) + 1
+        return counts
+
+    def publish(self, snapshots: Mapping[View, Snapshot]) -> None:
+        by_key: dict[Hashable, Snapshot] = {view: snapshot for view, snapshot in snapshots.items()}  # noqa: C416 - keys change their type
+        self._publisher.publish(by_key, time.monotonic())
+
+
+class _Announcing(ProxyObserver):
+    """Also says that a proxy came or went."""
+
+    def __init__(self, metrics: Metrics, changed: Callable[[], None]) -> None:
+        super().__init__(metrics)
+        self._changed = changed
+
+    def on_connect(self, node: NodeInfo, mode: Mode) -> None:
+        super().on_connect(node, mode)
+        self._changed()
+
+    def on_disconnect(self, node: NodeInfo, mode: Mode, reason: str) -> None:
+        super().on_disconnect(node, mode, reason)
+        self._changed()
+
+
+async def _stopped(stop: asyncio.Event) -> None:
+    await stop.wait()
+    raise _StopError
+
+
+@contextlib.contextmanager
+def _signals(stop: asyncio.Event) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def _first(errors: BaseExceptionGroup[ConfigError]) -> ConfigError:
+    """The first error of a group of groups."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error if isinstance(error, ConfigError) else ConfigError(str(error))

@@ -1,0 +1,100 @@
+"""``switchgear serve``: run the control plane.
+
+The flags are the fields of ``ServeConfig``; each can also be said by an environment variable, such as
+``SWITCHGEAR_LISTEN``. When proxies can connect, one line of JSON with both addresses goes to stdout, so that a
+script that asked for port 0 learns which it got.
+"""
+
+import asyncio
+import dataclasses
+import json
+import sys
+import types
+import typing
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import structlog
+
+from policies.quantity import format_duration, parse_duration
+from xds_server import logs
+from xds_server.app import Listening, serve
+from xds_server.config import ENVIRONMENT_PREFIX, Address, ConfigError, ServeConfig
+
+CRASHED: Final = 70
+"""Exit code after a bug (EX_SOFTWARE of sysexits.h), apart from 2: the operator asked wrongly."""
+
+
+def _address(text: str) -> Address:
+    try:
+        return Address.parse(text)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _option(field: "dataclasses.Field[Any]", hint: Any) -> click.Option:
+    """The command line option of one setting."""
+    name = field.name.removesuffix("_s").replace("_", "-")
+    settings: dict[str, Any] = {
+        "help": field.metadata["help"],
+        "envvar": f"{ENVIRONMENT_PREFIX}_{name.replace('-', '_').upper()}",
+        "show_envvar": True,
+    }
+    if field.default is not dataclasses.MISSING and field.default is not None:
+        shown = format_duration(field.default) if hint is float else field.default
+        settings |= {"default": str(shown) if hint in (Address, float) else shown, "show_default": True}
+    if isinstance(hint, types.UnionType):
+        hint = next(one for one in typing.get_args(hint) if one is not types.NoneType)
+    if typing.get_origin(hint) is tuple:
+        settings |= {"type": click.Path(path_type=Path), "multiple": True, "required": True}
+    elif typing.get_origin(hint) is typing.Literal:
+        settings["type"] = click.Choice(typing.get_args(hint))
+    elif hint is bool:
+        settings["is_flag"] = True
+    elif hint is Path:
+        settings["type"] = click.Path(path_type=Path)
+    elif hint is Address:
+        settings |= {"type": _address, "metavar": "HOST:PORT"}
+    else:
+        settings |= {"type": _seconds, "metavar": "DURATION"}
+    return click.Option([f"--{name}", field.name], **settings)
+
+
+def _options() -> list[click.Parameter]:
+    hints = typing.get_type_hints(ServeConfig)
+    return [_option(field, hints[field.name]) for field in dataclasses.fields(ServeConfig)]
+
+
+def _announce(listening: Listening) -> None:
+    click.echo(json.dumps({"xds": str(listening.xds), "admin": str(listening.admin)}))
+    sys.stdout.flush()
+
+
+def _run(**settings: Any) -> int:
+    """Run the control plane until SIGTERM or SIGINT.
+
+    Exit code: 0 when told to stop, 2 when a setting cannot work, 70 after a bug.
+    """
+    try:
+        config = ServeConfig(**settings)
+        logs.configure(config.log_format, config.log_level)
+        # The loader runs beside the loop that serves proxies: let that loop have the interpreter back soon.
+        sys.setswitchinterval(0.001)
+        asyncio.run(serve(config, _announce))
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+    except Exception:  # noqa: BLE001 - the last words of a process that ends
+        structlog.get_logger().exception("serve.crashed")
+        return CRASHED
+    return 0
+
+
+command = click.Command("serve", callback=_run, params=_options(), help=_run.__doc__)

@@ -1,0 +1,194 @@
+"""Answers to what can be asked of a running server, read off the parts that know them."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from prometheus_client.core import Metric
+
+from policies.findings import PolicyError
+from xds_server.fleet import Engine
+from xds_server.metrics import gauge
+from xds_server.publish import Publisher
+from xds_server.publish.publisher import ProxyState
+from xds_server.reconcile import Reconciler
+from xds_server.snapshot import Resource, Snapshot
+from xds_server.status import (
+    EngineStatus,
+    PoliciesStatus,
+    PolicyProblem,
+    ProxyStatus,
+    Readiness,
+    RefusedResource,
+    ResourceStatus,
+    SnapshotStatus,
+    SyncState,
+    TypeStatus,
+)
+from xds_server.streams import WatchStatus
+from xds_server.translate.view import View
+from xds_server.type_urls import SHORT_NAMES
+
+_NOTHING: Final = Snapshot()
+
+
+class ServerFacts:
+    """What ``admin`` and ``metrics`` ask for; every answer is made when it is asked."""
+
+    def __init__(
+        self, reconciler: Reconciler, publisher: Publisher, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._reconciler = reconciler
+        self._publisher = publisher
+        self._clock = clock
+        self.listening = False
+        """Whether the xDS port is open."""
+
+    def readiness(self) -> Readiness:
+        """Ready once the xDS port is open."""
+        if self.listening:
+            return Readiness(ready=True, reason="serving")
+        if self._reconciler.serving is not None:
+            return Readiness(ready=False, reason="waiting for a first verdict on every engine")
+        state = self._reconciler.files.state
+        reasons = {"unread": "policies are being read", "refused": "the policies are refused: see /v1/policies"}
+        return Readiness(ready=False, reason=reasons.get(state, "snapshots are being made"))
+
+    def proxies(self) -> Sequence[ProxyStatus]:
+        """Every connected proxy."""
+        now_s = self._clock()
+        return [self._proxy(state, now_s) for state in self._publisher.proxies()]
+
+    def engines(self) -> Sequence[EngineStatus]:
+        """Every declared engine."""
+        fleet = self._reconciler.fleet
+        if fleet is None:
+            return []
+        now_s = self._clock()
+        return [self._engine(engine, now_s) for engines in fleet.pools.values() for engine in engines]
+
+    def policies(self) -> PoliciesStatus:
+        """The policy files, and what is served."""
+        files, serving = self._reconciler.files, self._reconciler.serving
+        return PoliciesStatus(
+            state=files.state,
+            digest=files.digest,
+            serving_digest=serving.digest if serving else "",
+            stale=serving is not None and serving.stale,
+            age_s=round(self._clock() - files.since_s, 3),
+            pools=tuple(serving.policies.pools) if serving else (),
+            routes=tuple(serving.policies.routes) if serving else (),
+            errors=tuple(map(_problem, files.refused.errors)) if files.refused else (),
+            held=files.reason,
+        )
+
+    def snapshot(self, zone: str, role: str) -> SnapshotStatus:
+        """What a proxy of this zone and role is served, or would be."""
+        view = View(zone=zone, role=role)
+        snapshot = self._publisher.effective(view) or self._reconciler.peek(view) or _NOTHING
+        return SnapshotStatus(
+            zone=zone,
+            role=role,
+            resources=tuple(
+                _resource(resource) for named in snapshot.resources.values() for resource in named.values()
+            ),
+        )
+
+    def release_shrink(self) -> bool:
+        """Let go of policies that are held back; False when none are."""
+        return self._reconciler.release_shrink()
+
+    def families(self) -> Iterable[Metric]:
+        """Metrics of the present: connections, sync states, ages of reports."""
+        connections: dict[tuple[str, ...], float] = {}
+        states: dict[tuple[str, ...], float] = {}
+        for proxy in self.proxies():
+            key = (proxy.role, proxy.protocol)
+            connections[key] = connections.get(key, 0) + 1
+            for kind in proxy.types:
+                states[kind.type, kind.state.value] = states.get((kind.type, kind.state.value), 0) + 1
+        yield gauge("switchgear_xds_connections", "Connected proxies.", ("role", "protocol"), connections)
+        yield gauge("switchgear_xds_streams", "Types of connected proxies, by state.", ("type", "state"), states)
+        ages: dict[tuple[str, ...], float] = {}
+        healths: dict[tuple[str, ...], float] = {}
+        for engine in self.engines():
+            key = (engine.pool, engine.zone)
+            if engine.report_age_s is not None:
+                ages[key] = max(ages.get(key, 0.0), engine.report_age_s)
+            by_health = (*key, engine.health or "UNKNOWN")
+            healths[by_health] = healths.get(by_health, 0) + 1
+        yield gauge(
+            "switchgear_engine_report_age_seconds", "Age of the oldest newest report.", ("pool", "zone"), ages
+        )
+        yield gauge("switchgear_engines", "Engines by decided health.", ("pool", "zone", "health"), healths)
+
+    def _proxy(self, state: ProxyState, now_s: float) -> ProxyStatus:
+        view = state.view if isinstance(state.view, View) else View()
+        desired = self._publisher.desired(view) or _NOTHING
+        return ProxyStatus(
+            node=state.node.id,
+            zone=view.zone,
+            role=view.role,
+            pools=tuple(sorted(view.pools)),
+            peer=state.peer,
+            protocol=state.mode.value,
+            connected_s=round(now_s - state.connected_at_s, 3),
+            types=tuple(_type(kind, desired, now_s) for kind in state.types),
+        )
+
+    def _engine(self, engine: Engine, now_s: float) -> EngineStatus:
+        built = self._reconciler.built
+        decision = built.decisions.engines.get(engine.id) if built else None
+        resolved = built.inputs.fleet.engine(engine.id) if built else None
+        report = engine.report
+        return EngineStatus(
+            pool=engine.id.pool,
+            engine=engine.id.engine,
+            address=resolved.address if resolved else "",
+            port=engine.port,
+            zone=engine.zone,
+            verdict=report.verdict.value if report else None,
+            evidence=report.evidence if report else "",
+            report_age_s=None if engine.received_at_s is None else round(now_s - engine.received_at_s, 3),
+            health=decision.health.value if decision else None,
+            reason=decision.reason if decision else f"{engine.address} has no address yet" if built else "",
+            health_age_s=round(now_s - decision.since_s, 3) if decision else None,
+            requests_in_flight=report.requests_in_flight if report else None,
+            requests_waiting=report.requests_waiting if report else None,
+        )
+
+
+def _type(kind: WatchStatus, desired: Snapshot, now_s: float) -> TypeStatus:
+    wanted = desired.of(kind.type_url)
+    return TypeStatus(
+        type=SHORT_NAMES.get(kind.type_url, kind.type_url),
+        state=SyncState(kind.state.value),
+        age_s=round(now_s - kind.since_s, 3),
+        version=kind.version,
+        resources=kind.held,
+        refused=tuple(
+            RefusedResource(
+                name=name,
+                version=version,
+                origins=wanted[name].origins if name in wanted else (),
+                reason=kind.reason,
+            )
+            for name, version in kind.refused.items()
+        ),
+    )
+
+
+def _problem(error: PolicyError) -> PolicyProblem:
+    return PolicyProblem(
+        code=error.code, place=str(error.origin), path=error.path, message=error.message, hint=error.hint
+    )
+
+
+def _resource(resource: Resource) -> ResourceStatus:
+    return ResourceStatus(
+        type=SHORT_NAMES.get(resource.type_url, resource.type_url),
+        name=resource.name,
+        version=resource.version,
+        size_bytes=len(resource.value),
+        origins=resource.origins,
+    )

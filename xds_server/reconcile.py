@@ -1,0 +1,411 @@
+"""The loop that keeps what proxies are served equal to what policies and engines say.
+
+Inputs arrive by method calls and are only noted; one round then turns all of them into snapshots. Latest wins:
+ten edits during a round are one edit afterwards. A report that can change a decision starts a round at once, and
+only rounds that follow closely are spaced, by ``SPACING_S``; reports that merely confirm wait for the tick.
+
+New policies count only when snapshots could be made of them and do not drop too much; until then, and whenever
+a round fails, what is served stays as it is. This is the only place that catches ``Exception``: a bug must not
+take from proxies what they have.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from engine.report import EngineReport
+from policies.model import PolicySet
+from xds_server import roster as rosters
+from xds_server.decide.decisions import Decisions, EngineDecision, Health
+from xds_server.fleet import EngineId, Fleet, declared, redeclared, with_report
+from xds_server.metrics import Metrics
+from xds_server.pipeline import REFERENCE_VIEW, Built, Inputs, Pipeline
+from xds_server.shrink import held_back, parts
+from xds_server.snapshot import Snapshot
+from xds_server.sources.files import Accepted, PolicyState, Refused
+from xds_server.sources.resolver import host_names, resolved
+from xds_server.translate.view import View
+from xds_server.type_urls import SHORT_NAMES
+
+SPACING_S: Final = 0.02
+"""Shortest time between two rounds: when a third of a fleet fails, that is a handful of pushes, not hundreds."""
+
+TICK_S: Final = 0.5
+"""Longest time between two rounds: reports age and cooldowns end without anyone saying so."""
+
+_SHOWN_ERRORS: Final = 10
+_STALE: Final = "serving the policies of the last run until the files are accepted"
+_BUG: Final = "a bug in Switchgear, not in the policies; see reconcile.failed in the log"
+
+_log = structlog.get_logger()
+
+
+class Proxies(Protocol):
+    """Who is connected, and how to reach them."""
+
+    def views(self) -> frozenset[View]:
+        """The views of connected proxies."""
+        ...
+
+    def proxies_by_role(self) -> Mapping[str, int]:
+        """How many proxies of each role are connected."""
+        ...
+
+    def publish(self, snapshots: Mapping[View, Snapshot]) -> None:
+        """Give every proxy the snapshot of its view."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """The policies that are served. ``stale``: they are from the last run of the server, not from the files."""
+
+    policies: PolicySet
+    texts: Mapping[str, str]
+    digest: str
+    stale: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """What became of the policy files as they are now; ``since_s`` is monotonic.
+
+    ``state`` is ``unread``, ``accepted``, ``refused``, or with a ``reason``: ``held``, ``failed`` (by a bug).
+    """
+
+    state: str
+    digest: str
+    since_s: float
+    refused: Refused | None = None
+    reason: str = ""
+
+
+class Reconciler:
+    """Notes what changes and makes snapshots of it; see ``run``."""
+
+    def __init__(
+        self,
+        proxies: Proxies,
+        metrics: Metrics,
+        *,
+        allow_shrink: bool = False,
+        first_reports_s: float = 0.0,
+        on_adopted: Callable[[Serving], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``on_adopted`` is called with every set of policies that is served from then on."""
+        self._proxies = proxies
+        self._metrics = metrics
+        self._clock = clock
+        self._on_adopted = on_adopted
+        self._pipeline = Pipeline()
+        self._allow_shrink = allow_shrink
+        self._first_reports_s = first_reports_s
+        self._first_reports_by_s: float | None = None
+        self._wake = asyncio.Event()
+        self._offered: Accepted | None = None
+        self._held: Accepted | None = None
+        self._addresses: Mapping[str, str] = {}
+        self._urgent_since_s: float | None = None
+        self._failure = ""
+        self._told_stale = False
+        self._published: dict[View, Snapshot] = {}
+        self.roster = rosters.EMPTY
+        self.files = Files(state="unread", digest="", since_s=clock())
+        self.serving: Serving | None = None
+        self.fleet: Fleet | None = None
+        self.built: Built | None = None
+        self.ready = asyncio.Event()
+        """Set once there is something to serve that engines have had their say in."""
+        self.worth_keeping = asyncio.Event()
+        """Set when what a restarted server should know has changed; whoever keeps it clears it."""
+
+    # -- what is noted -------------------------------------------------------------------------------------
+
+    def offer(self, state: PolicyState) -> None:
+        """Note what the policy files say now."""
+        if isinstance(state, Accepted):
+            self._offered = state
+            self._wake.set()
+            return
+        self._offered = self._held = None
+        self._set_files("refused", state.digest, refused=state)
+        errors = [str(error) for error in state.errors]
+        _log.warning(
+            "policies.refused", problems=len(errors), errors=errors[:_SHOWN_ERRORS], serving=self._serving_digest()
+        )
+
+    def restore(self, stored: Accepted, proxies_by_role: Mapping[str, int]) -> None:
+        """Note what the last run of the server served; it is served until the files can be used."""
+        self.roster = rosters.restored(proxies_by_role, self._clock())
+        self._adopt(stored, stale=True)
+
+    def hear(self, report: EngineReport) -> None:
+        """Note one report; a round follows at once if it can change a decision."""
+        self._metrics.reports.labels(verdict=report.verdict.value).inc()
+        if self.fleet is None:
+            return
+        key = EngineId(report.pool, report.engine)
+        before = self.fleet.engine(key)
+        now_s = self._clock()
+        self.fleet = with_report(self.fleet, report, now_s)
+        decision = self.built.decisions.engines.get(key) if self.built else None
+        if before is None or not _can_change(before.report, report, decision):
+            return
+        if self._urgent_since_s is None:
+            self._urgent_since_s = now_s
+        self._wake.set()
+
+    def resolve(self, addresses: Mapping[str, str]) -> None:
+        """Note the addresses of host names."""
+        self._addresses = addresses
+        self._wake.set()
+
+    def proxies_changed(self) -> None:
+        """Note that a proxy came, went, or is of another view than before."""
+        self._wake.set()
+
+    def release_shrink(self) -> bool:
+        """Let go of policies that are held back; False when none are."""
+        if self._held is None:
+            return False
+        _log.warning("policies.released", digest=self._held.digest[:12], reason=self.files.reason)
+        self._adopt(self._held, stale=False)
+        self._held = None
+        self._wake.set()
+        return True
+
+    # -- what is asked -------------------------------------------------------------------------------------
+
+    def snapshot_for(self, view: View) -> Snapshot:
+        """What the first proxy of a view is served, at once; it counts among those that share limits."""
+        if self.serving is None or self.fleet is None:
+            return Snapshot()
+        now_s = self._clock()
+        connected = dict(self._proxies.proxies_by_role())
+        connected[view.role] = connected.get(view.role, 0) + 1
+        self.roster = rosters.updated(self.roster, connected, now_s)
+        try:
+            self.built = self._build(self.serving.policies, self.fleet, now_s, {view})
+        except Exception as error:  # noqa: BLE001 - the same round, begun by a proxy
+            self._failed(error)
+            return Snapshot()
+        self._published[view] = self.built.snapshots[view]
+        self._wake.set()
+        return self._published[view]
+
+    def peek(self, view: View) -> Snapshot | None:
+        """What a proxy of this view would be served; None while nothing is."""
+        if self.built is None:
+            return None
+        return self.built.snapshots.get(view) or self._pipeline.peek(self.built, view)
+
+    # -- what is done --------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Rounds, for ever."""
+        while True:
+            # Not wait_for: before Python 3.12 it can swallow a cancellation that meets the end of the wait.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_S):
+                    await self._wake.wait()
+            self._wake.clear()
+            started_s = self._clock()
+            try:
+                self._round()
+            except Exception as error:  # noqa: BLE001 - a bug must not take from proxies what they have
+                self._failed(error)
+            else:
+                if self._failure:
+                    _log.info("reconcile.recovered")
+                    self._failure = ""
+            await asyncio.sleep(max(0.0, started_s + SPACING_S - self._clock()))
+
+    def _round(self) -> None:
+        if self.files.state == "unread" and self._offered is None:
+            return  # what the last run served counts only where the files cannot be used
+        now_s = self._clock()
+        counts = self.roster.counts()
+        self.roster = rosters.updated(self.roster, self._proxies.proxies_by_role(), now_s)
+        if self.roster.counts() != counts:
+            self.worth_keeping.set()
+        offered, self._offered = self._offered, None
+        if offered is not None:
+            try:
+                self._consider(offered)
+            except Exception:
+                self._set_files("failed", offered.digest, reason=_BUG)
+                raise
+        if self.serving is None or self.fleet is None:
+            return
+        built = self._build(self.serving.policies, self.fleet, now_s)
+        _log_health(self.built.decisions if self.built else None, built.decisions)
+        self.built = built
+        self._tell_stale()
+        if not self.ready.is_set() and not self._engines_had_their_say(now_s):
+            return
+        self._publish(built)
+        self.ready.set()
+
+    def _build(self, policies: PolicySet, fleet: Fleet, now_s: float, more_views: Iterable[View] = ()) -> Built:
+        started_s = time.perf_counter()
+        built = self._pipeline.build(
+            Inputs(
+                policies=policies,
+                fleet=resolved(fleet, self._addresses) if host_names(policies) else fleet,
+                previous=self.built.decisions if self.built else None,
+                views=self._proxies.views().union(more_views),
+                proxies_by_role=self.roster.counts(),
+                now_s=now_s,
+            )
+        )
+        self._metrics.snapshot_build_seconds.observe(time.perf_counter() - started_s)
+        return built
+
+    def _consider(self, offered: Accepted) -> None:
+        """Serve these policies if snapshots can be made of them, and they do not drop too much."""
+        now_s = self._clock()
+        fleet = redeclared(offered.policies, self.fleet) if self.fleet else declared(offered.policies)
+        made = self._build(offered.policies, fleet, now_s)
+        if self.serving is not None and self.fleet is not None and not self._allow_shrink:
+            served = self.built or self._build(self.serving.policies, self.fleet, now_s)
+            reason = held_back(_parts(served), _parts(made))
+            if reason:
+                self._held = offered
+                self._set_files("held", offered.digest, reason=reason)
+                _log.warning(
+                    "policies.held",
+                    reason=reason,
+                    release="restart with --allow-shrink, or POST /v1/allow-shrink on the admin port",
+                    serving=self._serving_digest(),
+                )
+                return
+        self._adopt(offered, stale=False)
+
+    def _adopt(self, accepted: Accepted, *, stale: bool) -> None:
+        self._held = None
+        self.fleet = redeclared(accepted.policies, self.fleet) if self.fleet else declared(accepted.policies)
+        self.serving = Serving(
+            policies=accepted.policies, texts=accepted.texts, digest=accepted.digest, stale=stale
+        )
+        told = {
+            "digest": accepted.digest[:12],
+            "pools": len(accepted.policies.pools),
+            "routes": len(accepted.policies.routes),
+            "engines": sum(map(len, self.fleet.pools.values())),
+        }
+        if not stale:
+            self._set_files("accepted", accepted.digest)
+            self.worth_keeping.set()
+            _log.info("policies.accepted", **told)
+        self._on_adopted(self.serving)
+        self._wake.set()
+
+    def _tell_stale(self) -> None:
+        stale = self.serving is not None and self.serving.stale
+        if stale and not self._told_stale:
+            _log.warning("policies.stale", reason=_STALE, serving=self._serving_digest())
+        self._told_stale = stale
+        self._metrics.policy_stale.set(stale)
+
+    def _publish(self, built: Built) -> None:
+        # The same snapshot again would be a push that has to be compared on every stream to find nothing in it.
+        fresh = {view: _unless_equal(self._published.get(view), made) for view, made in built.snapshots.items()}
+        if fresh.keys() == self._published.keys() and all(fresh[view] is self._published[view] for view in fresh):
+            self._urgent_since_s = None
+            return
+        self._published = fresh
+        self._proxies.publish(fresh)
+        if self._urgent_since_s is not None:
+            self._metrics.report_to_push_seconds.observe(self._clock() - self._urgent_since_s)
+            self._urgent_since_s = None
+        for url, named in fresh[REFERENCE_VIEW].resources.items():
+            self._metrics.resources.labels(type=SHORT_NAMES.get(url, url)).set(len(named))
+
+    def _engines_had_their_say(self, now_s: float) -> bool:
+        """Whether every probed engine has been looked at often enough for a verdict, or we waited long enough.
+
+        Opening earlier would tell proxies that come back from a restart that every engine is well.
+        """
+        if self.serving is None or self.fleet is None:
+            return False
+        if self._first_reports_by_s is None:
+            self._first_reports_by_s = now_s + self._first_reports_s
+        if now_s >= self._first_reports_by_s:
+            return True
+        if not host_names(self.serving.policies) <= self._addresses.keys():
+            return False
+        for pool, engines in self.fleet.pools.items():
+            probe = self.serving.policies.pools[pool].spec.probe
+            for engine in engines:
+                if probe.enabled and not (
+                    engine.good_looks >= probe.healthy_after
+                    or engine.bad_looks >= probe.unhealthy_after
+                    or (engine.report is not None and not (engine.good_looks or engine.bad_looks))
+                ):
+                    return False
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        self._metrics.reconcile_failures.inc()
+        told = f"{type(error).__name__}: {error}"
+        if told != self._failure:
+            self._failure = told
+            _log.error("reconcile.failed", reason=told, serving=self._serving_digest(), exc_info=error)
+
+    def _set_files(self, state: str, digest: str, *, refused: Refused | None = None, reason: str = "") -> None:
+        self.files = Files(state=state, digest=digest, since_s=self._clock(), refused=refused, reason=reason)
+        self._metrics.policy_reloads.labels(result=state).inc()
+        self._metrics.policy_refused.set(state == "refused")
+        self._metrics.shrink_held.set(state == "held")
+
+    def _serving_digest(self) -> str:
+        return self.serving.digest[:12] if self.serving else ""
+
+
+def _can_change(before: EngineReport | None, now: EngineReport, decision: EngineDecision | None) -> bool:
+    """Whether a report may lead to another decision: it is news, or the decision is still catching up."""
+    if before is None or decision is None or before.verdict is not now.verdict:
+        return True
+    return (decision.health is Health.HEALTHY) != now.verdict.good
+
+
+def _log_health(before: Decisions | None, now: Decisions) -> None:
+    """One line for each engine whose health is decided otherwise than before."""
+    for key, decision in now.engines.items():
+        known = before.engines.get(key) if before else None
+        if known is decision:
+            continue
+        if known is None and decision.health is not Health.HEALTHY:
+            _log.warning("engine.health", engine=str(key), health=decision.health.value, reason=decision.reason)
+        elif known is not None and known.health is not decision.health:
+            log = _log.info if decision.health is Health.HEALTHY else _log.warning
+            log(
+                "engine.health",
+                engine=str(key),
+                health=decision.health.value,
+                before=known.health.value,
+                reason=decision.reason,
+            )
+
+
+def _parts(built: Built) -> dict[View, Mapping[str, int]]:
+    return {view: parts(snapshot, built.inputs.fleet) for view, snapshot in built.snapshots.items()}
+
+
+def _unless_equal(published: Snapshot | None, made: Snapshot) -> Snapshot:
+    """The snapshot that is published already if ``made`` has the same versions, else ``made``."""
+    if published is None or published.resources.keys() != made.resources.keys():
+        return made
+    for url, named in made.resources.items():
+        known = published.of(url)
+        if known.keys() != named.keys() or any(
+            known[name] is not item and known[name].version != item.version for name, item in named.items()
+        ):
+            return made
+    return published

@@ -1,0 +1,24 @@
+"""Which view a proxy belongs to, from what it says of itself when it connects."""
+
+from typing import Final
+
+from xds_server.streams import NodeInfo
+from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
+from xds_server.translate.view import View
+
+ROLES: Final = ("gateway", "sidecar", GRPC_ROLE)
+"""Every role there is."""
+
+
+def view_of(node: NodeInfo) -> View:
+    """The view of this node: its zone, and ``role`` and ``pools`` of its metadata.
+
+    Who names no role that exists is a gateway, unless it is a gRPC client with its own xDS stack, which cannot
+    be served what an Envoy is.
+    """
+    role = node.metadata.get("role")
+    if role not in ROLES:
+        role = GRPC_ROLE if node.user_agent_name.startswith("gRPC") else "gateway"
+    pools = node.metadata.get("pools")
+    named = frozenset(pool for pool in pools if isinstance(pool, str)) if isinstance(pools, list | tuple) else None
+    return View(zone=node.zone, role=str(role), pools=named or frozenset())
