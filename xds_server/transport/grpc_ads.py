@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -25,6 +25,9 @@ _MODES: Final = {
 
 TICK_S: Final = 0.5
 """Waits that only time ends are seconds long; half a second is early enough to notice."""
+
+STOP_GRACE_S: Final = 2.0
+"""Streams end at once when told to; this is for the last bytes on their way."""
 
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """A real Envoy's first request has 61 KB; ten thousand names of a hundred characters have 1 MB."""
@@ -73,6 +76,8 @@ class GrpcAdsServer:
         self._clock = clock
         self._handlers = [_Discovery(self._serve), *handlers]
         self._server: grpc.aio.Server | None = None
+        self._streams: set[asyncio.Task[Any]] = set()
+        self._stopping = False
 
     async def start(self) -> int:
         """Open the port and return its number; ``OSError`` when it is taken."""
@@ -95,20 +100,30 @@ class GrpcAdsServer:
             self._publisher.tick(self._clock())
 
     async def stop(self) -> None:
-        """Close the port and end every stream."""
+        """Close the port and end every stream, as a server that is done would: peers see no error."""
         server, self._server = self._server, None
-        if server is not None:
-            # Streams never end by themselves, so there is nothing to grant them time for.
-            await server.stop(grace=None)
+        if server is None:
+            return
+        self._stopping = True
+        for stream in self._streams:
+            stream.cancel()
+        await server.stop(STOP_GRACE_S)
 
     async def _serve(self, mode: Mode, context: Context) -> None:
-        call = _Call(self._publisher, mode, context, self._clock)
+        stream = asyncio.current_task()
+        assert stream is not None, "a coroutine runs in a task"  # noqa: S101  # for the type checker
+        call = _Call(self._publisher, mode, context, self._clock, stream)
         reason = ""
+        self._streams.add(stream)
         try:
             await call.read()
         except StreamError as error:
             reason = str(error)
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
         finally:
+            self._streams.discard(stream)
             await call.close(reason)
         if reason:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
@@ -133,17 +148,26 @@ class _Discovery(grpc.GenericRpcHandler):
 
 
 class _Call:
-    """One stream: a loop that reads, and a task that writes while anything is due.
+    """One stream: the task ``stream`` reads, and another writes while anything is due.
 
-    gRPC allows one write at a time, so the task is the only writer; between pushes there is none.
+    gRPC allows one write at a time, so that task is the only writer; between pushes there is none.
     """
 
-    __slots__ = ("_clock", "_closed", "_context", "_session", "_writer")
+    __slots__ = ("_clock", "_closed", "_context", "_failure", "_session", "_stream", "_writer")
 
-    def __init__(self, publisher: Publisher, mode: Mode, context: Context, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        publisher: Publisher,
+        mode: Mode,
+        context: Context,
+        clock: Callable[[], float],
+        stream: asyncio.Task[Any],
+    ) -> None:
         self._context = context
         self._clock = clock
+        self._stream = stream
         self._writer: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
         self._closed = False
         self._session: Session = publisher.connect(mode, context.peer(), self._wake)
 
@@ -156,12 +180,14 @@ class _Call:
                 self._start(due)
 
     async def close(self, reason: str) -> None:
-        """End the session and its writer."""
+        """End the session and its writer; a bug that ended the writer is raised here."""
         self._closed = True
         self._session.close(reason)
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.wait([self._writer])
+        if self._failure is not None:
+            raise self._failure
 
     def _wake(self) -> None:
         if self._writer is None:
@@ -170,6 +196,7 @@ class _Call:
     def _start(self, first: bytes | None) -> None:
         if not self._closed:
             self._writer = asyncio.get_running_loop().create_task(self._write(first))
+            self._writer.add_done_callback(self._written)
 
     async def _write(self, due: bytes | None) -> None:
         try:
@@ -178,5 +205,13 @@ class _Call:
             while due is not None:
                 await self._context.write(due)
                 due = self._session.poll(self._clock())
+        except (grpc.aio.InternalError, grpc.aio.UsageError):
+            # The peer went while it was written to; the reading side sees the same and says so.
+            self._closed = True
         finally:
             self._writer = None
+
+    def _written(self, writer: asyncio.Task[None]) -> None:
+        if not writer.cancelled() and (failure := writer.exception()) is not None:
+            self._failure = failure
+            self._stream.cancel()
