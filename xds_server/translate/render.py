@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
+import yaml
 from betterproto2 import Casing
 from envoy_data_plane.envoy.config.core.v3 import HealthStatus
 
 from xds_server.translate.assignment import AssignmentSpec, EndpointSpec, HostPort, InternalListener, LocalitySpec
 from xds_server.translate.item import Item
-from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
+from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME, SHORT_NAMES
 
 _CONNECTION_MANAGER: Final = "envoy.filters.network.http_connection_manager"
 
@@ -17,7 +18,33 @@ def as_json(item: Item) -> dict[str, Any]:
     """The resource as a dict that Envoy reads, keys in the order of Envoy's documentation."""
     if isinstance(item.message, AssignmentSpec):
         return _assignment(item.message)
-    return item.message.to_dict(casing=cast("Casing", _as_in_proto))
+    plain: dict[str, Any] = _plain(item.message.to_dict(casing=cast("Casing", _as_in_proto)))
+    return plain
+
+
+def as_yaml(items: Iterable[Item]) -> str:
+    """One YAML document per resource, each under a comment that says what it is and where it came from."""
+    return "".join(_document(item) for item in items)
+
+
+def _document(item: Item) -> str:
+    origins = f", from {', '.join(item.origins)}" if item.origins else ""
+    resource = {"@type": item.type_url, **as_json(item)}
+    text = yaml.dump(resource, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, width=110)
+    return f"---  # {SHORT_NAMES[item.type_url]} {item.name}{origins}\n{text}"
+
+
+def _plain(value: Any) -> Any:
+    """The value with whole numbers written as such; the runtime layer knows only floating point."""
+    match value:
+        case dict():
+            return {key: _plain(one) for key, one in value.items()}
+        case list():
+            return [_plain(one) for one in value]
+        case float() if value.is_integer():
+            return int(value)
+        case _:
+            return value
 
 
 def static_bootstrap(items: Iterable[Item]) -> dict[str, Any]:

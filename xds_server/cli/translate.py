@@ -1,0 +1,125 @@
+"""``switchgear translate``: the exact resources a proxy would be served, without a server."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from policies.findings import PolicyErrors
+from policies.load import load
+from policies.model import PolicySet
+from xds_server.cli.complaints import as_text, of_errors
+from xds_server.decide.decide import decide
+from xds_server.fleet import declared
+from xds_server.sources.resolver import host_names, resolved
+from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
+from xds_server.translate.item import Item
+from xds_server.translate.render import as_json, as_yaml, static_bootstrap
+from xds_server.translate.translate import translate
+from xds_server.translate.view import View
+from xds_server.type_urls import SHORT_NAMES
+
+_TYPES: Final = {
+    short.lower(): url for url, short in SHORT_NAMES.items() if short in ("CDS", "EDS", "LDS", "RDS", "RTDS")
+}
+
+
+@click.command
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--node", default="", metavar="ID", help="Name of the proxy; proxies of one view get the same.")
+@click.option("--zone", default="", help="Zone the proxy stands in.")
+@click.option(
+    "--role",
+    type=click.Choice(["gateway", "sidecar", GRPC_ROLE]),
+    default="gateway",
+    show_default=True,
+    help="What the proxy is; grpc is a client with gRPC's own xDS support.",
+)
+@click.option(
+    "--pools", default="", metavar="A,B", help="Only these pools and the routes to them; all when absent."
+)
+@click.option(
+    "--proxies",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Proxies of this role; gateways share the admission ceilings.",
+)
+@click.option(
+    "--type",
+    "types",
+    multiple=True,
+    type=click.Choice(list(_TYPES)),
+    help="Only resources of this type; may be given more than once.",
+)
+@click.option(
+    "--output",
+    type=click.Choice(["yaml", "json", "static"]),
+    default="yaml",
+    show_default=True,
+    help="static: one bootstrap with everything in it, for an Envoy without a control plane.",
+)
+def command(
+    *,
+    paths: tuple[Path, ...],
+    node: str,
+    zone: str,
+    role: str,
+    pools: str,
+    proxies: int,
+    types: tuple[str, ...],
+    output: str,
+) -> int:
+    """Print what a proxy is served for the policy files and folders PATHS, every engine taken to be well.
+
+    Exits 0, or 1 when the policies have problems.
+    """
+    if output == "static" and (role == GRPC_ROLE or types):
+        raise click.UsageError("--output static is for a whole Envoy: it goes with neither --type nor --role grpc")
+    try:
+        policies = load(paths)
+    except PolicyErrors as errors:
+        click.echo(as_text(of_errors(errors)), err=True)
+        return 1
+    named = frozenset(pool.strip() for pool in pools.split(",") if pool.strip())
+    if unknown := sorted(named - policies.pools.keys()):
+        raise click.BadParameter(f"no pool {', '.join(unknown)}", param_hint="--pools")
+    view = View(zone=zone, role=role, pools=named)
+    items = _items(policies, view, proxies)
+    wanted = {_TYPES[one] for one in types}
+    shown = [item for item in items if not wanted or item.type_url in wanted]
+    if output == "yaml":
+        who = f"node {node}, " if node else ""
+        click.echo(f"# for {who}zone {zone or '(none)'}, role {role}\n{as_yaml(shown)}", nl=False)
+    else:
+        answer = static_bootstrap(shown) if output == "static" else [_record(item) for item in shown]
+        click.echo(json.dumps(answer, indent=2))
+    return 0
+
+
+def _items(policies: PolicySet, view: View, proxies: int) -> tuple[Item, ...]:
+    fleet = declared(policies)
+    if names := sorted(host_names(policies)):
+        click.echo(
+            f"left out: engines at {', '.join(names)}; host names are looked up while serving, not here", err=True
+        )
+        fleet = resolved(fleet, {})
+    decisions = decide(
+        policies,
+        fleet,
+        None,
+        proxies_by_role={view.role: proxies},
+        calling_zones=frozenset({view.zone}),
+        now_s=0.0,
+    )
+    return translate(policies, fleet, decisions, view)
+
+
+def _record(item: Item) -> dict[str, Any]:
+    return {
+        "type": SHORT_NAMES[item.type_url],
+        "name": item.name,
+        "origins": list(item.origins),
+        "resource": {"@type": item.type_url, **as_json(item)},
+    }
