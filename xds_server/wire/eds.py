@@ -28,7 +28,7 @@ _ENDPOINTS_TAG: Final = tag(2, LENGTH_DELIMITED)
 # envoy.type.v3.FractionalPercent.DenominatorType.MILLION
 _MILLION: Final = 2
 _LABELS_NAMESPACE: Final = "envoy.lb"
-# Endpoints compared at once. Of 32 to 256 the fastest at 1 000 endpoints, by a little.
+# Endpoints compared at once: from 32 to 256 the cost at 1 000 and 10 000 endpoints hardly differs (25 and 165 us).
 _BLOCK: Final = 64
 
 
@@ -87,11 +87,18 @@ def _locality(spec: LocalitySpec, last: _Locality | None) -> _Locality:
     if last is not None and last.spec is spec:
         return last
     chunks, length = _chunks(spec.endpoints, last)
+    if last is not None and chunks is last.chunks and _label(spec) == _label(last.spec):
+        return _Locality(spec=spec, chunks=chunks, length=length, framed=last.framed)
     head = delimited(1, text(1, spec.region) + text(2, spec.zone))
     tail = _uint32_value(3, spec.weight) + _number(5, spec.priority)
     size = varint(len(head) + length + len(tail))
     framed = b"".join((_ENDPOINTS_TAG, size, head, *chunks, tail))
     return _Locality(spec=spec, chunks=chunks, length=length, framed=framed)
+
+
+def _label(spec: LocalitySpec) -> tuple[object, ...]:
+    """Everything about a locality except its endpoints."""
+    return spec.region, spec.zone, spec.weight, spec.priority
 
 
 def _chunks(endpoints: tuple[EndpointSpec, ...], last: _Locality | None) -> tuple[list[bytes], int]:
@@ -106,15 +113,19 @@ def _chunks(endpoints: tuple[EndpointSpec, ...], last: _Locality | None) -> tupl
         known = dict(zip(before, last.chunks, strict=True))
         chunks = [known.get(endpoint) or _chunk(endpoint) for endpoint in endpoints]
         return chunks, sum(map(len, chunks))
-    chunks, length = last.chunks.copy(), last.length
+    chunks, length = last.chunks, last.length
     # Nearly all are the very same objects, and tuples compare identical elements without asking them.
     for start in range(0, len(endpoints), _BLOCK):
         stop = start + _BLOCK
         if endpoints[start:stop] == before[start:stop]:
             continue
         for index in range(start, min(stop, len(endpoints))):
-            if endpoints[index] != before[index]:
-                chunks[index] = chunk = _chunk(endpoints[index])
+            now, was = endpoints[index], before[index]
+            # ``!=`` alone would compare an object with itself field by field.
+            if now is not was and now != was:
+                if chunks is last.chunks:
+                    chunks = last.chunks.copy()
+                chunks[index] = chunk = _chunk(now)
                 length += len(chunk) - len(last.chunks[index])
     return chunks, length
 
