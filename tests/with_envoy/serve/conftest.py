@@ -1,0 +1,247 @@
+"""A whole site in one test: fake engines, ``switchgear serve`` as a process, and real Envoys in front.
+
+``site`` is started piece by piece by the test and gone when it ends.
+"""
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from chaos.fake_engine import EngineConfig, FakeEngine
+from chaos.load import LoadProfile, Target, run_load
+from chaos.outcomes import Outcome, Reason
+from chaos.processes import Child, Processes
+
+LIMIT_S = 60.0
+SWITCHGEAR = str(Path(sys.executable).with_name("switchgear"))
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+async def eventually(condition: Callable[[], Awaitable[Any] | Any], what: str, limit_s: float = LIMIT_S) -> Any:
+    """The first true answer of ``condition``; the test fails after ``limit_s``."""
+    give_up_at = time.monotonic() + limit_s
+    while True:
+        answer = condition()
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        if answer:
+            return answer
+        if time.monotonic() > give_up_at:
+            pytest.fail(f"not within {limit_s} s: {what}")
+        await asyncio.sleep(0.02)
+
+
+class Load:
+    """Requests that leave on a schedule while the test goes on; ``outcomes`` grows as they end."""
+
+    def __init__(self, profile: LoadProfile) -> None:
+        self.outcomes: list[Outcome] = []
+        self._stop = asyncio.Event()
+        self._task = asyncio.create_task(run_load(profile, self.outcomes.append, stop=self._stop))
+
+    @property
+    def failed(self) -> list[Outcome]:
+        return [one for one in self.outcomes if one.reason is not Reason.OK]
+
+    async def more(self, count: int) -> None:
+        """Return when ``count`` more requests have ended."""
+        wanted = len(self.outcomes) + count
+        await eventually(lambda: len(self.outcomes) >= wanted, f"{count} more answers")
+
+    async def end(self) -> list[Outcome]:
+        self._stop.set()
+        await self._task
+        return self.outcomes
+
+
+class Site:
+    def __init__(self, folder: Path, processes: Processes, start_envoy: Any) -> None:
+        self.folder = folder
+        self.policies = folder / "policies"
+        self.policies.mkdir()
+        self.state_dir = folder / "state"
+        self.engines: list[FakeEngine] = []
+        self.port = free_port()
+        self.xds = f"127.0.0.1:{free_port()}"
+        self.admin = f"127.0.0.1:{free_port()}"
+        self.loads: list[Load] = []
+        self._processes = processes
+        self._start_envoy = start_envoy
+        self._serves = 0
+
+    # -- policies ------------------------------------------------------------------------------------------
+
+    def write(self, name: str, *documents: dict[str, Any]) -> Path:
+        """Write a policy file in one step."""
+        path = self.policies / name
+        path.with_suffix(".tmp").write_text(yaml.safe_dump_all(documents, sort_keys=False))
+        path.with_suffix(".tmp").replace(path)
+        return path
+
+    def pool(self, name: str = "chat", engines: list[FakeEngine] | None = None, **spec: Any) -> dict[str, Any]:
+        endpoints = [
+            {"address": "127.0.0.1", "port": engine.port, "name": engine.config.name}
+            for engine in (self.engines if engines is None else engines)
+        ]
+        probe = {"interval": "200ms"}
+        return document(
+            "EnginePool", name, {"model": "fake-model", "endpoints": endpoints, "probe": probe, **spec}
+        )
+
+    def route(self, name: str = "chat", pool: str = "chat", **spec: Any) -> dict[str, Any]:
+        listener = {"port": self.port, "address": "127.0.0.1"}
+        return document("ModelRoute", name, {"listener": listener, "pools": [{"pool": pool}], **spec})
+
+    # -- parts ---------------------------------------------------------------------------------------------
+
+    async def start_engines(self, count: int, **config: Any) -> list[FakeEngine]:
+        for number in range(count):
+            engine = FakeEngine(EngineConfig(name=f"e{number}", **config))
+            await engine.start()
+            self.engines.append(engine)
+        return self.engines
+
+    async def serve(self, *flags: str) -> Child:
+        """Start the control plane and return when its xDS port is open."""
+        self._serves += 1
+        return await self._processes.start(
+            f"serve-{self._serves}",
+            [
+                SWITCHGEAR,
+                "serve",
+                *("--policies", str(self.policies)),
+                *("--listen", self.xds),
+                *("--admin", self.admin),
+                *("--state-dir", str(self.state_dir)),
+                *("--log-format", "json"),
+                *flags,
+            ],
+            ready_within_s=LIMIT_S,
+        )
+
+    async def kill(self, child: Child) -> None:
+        """End a process the hard way."""
+        child.signal_group(signal.SIGKILL)
+        await child.wait()
+
+    async def stop(self, child: Child) -> int:
+        return await self._processes.stop(child, limit_s=30)
+
+    async def switchgear(self, *arguments: str) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr of one command."""
+        process = await asyncio.create_subprocess_exec(
+            SWITCHGEAR, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        out, error = await asyncio.wait_for(process.communicate(), LIMIT_S)
+        return process.returncode or 0, out.decode(), error.decode()
+
+    async def envoy(self, node: str = "n1", *flags: str, wait_ready: bool = True) -> Any:
+        """Start an Envoy with the bootstrap that Switchgear prints."""
+        code, printed, error = await self.switchgear(
+            *("bootstrap", "--node", node, "--zone", "z1", "--server", self.xds, "--admin-port", "0", *flags)
+        )
+        assert code == 0, error
+        return await self._start_envoy(yaml.safe_load(printed), wait_ready=wait_ready)
+
+    def load(self, rate_per_s: float = 30.0, **profile: Any) -> Load:
+        """Requests to the listener of the policies from now on."""
+        load = Load(
+            LoadProfile(
+                targets=(Target(url=f"http://127.0.0.1:{self.port}"),),
+                rate_per_s=rate_per_s,
+                **{"streaming_share": 0.0, "max_tokens": {4: 1.0}, **profile},
+            )
+        )
+        self.loads.append(load)
+        return load
+
+    # -- questions -----------------------------------------------------------------------------------------
+
+    async def get(self, path: str) -> Any:
+        """The JSON at ``path`` of the admin port."""
+        async with aiohttp.ClientSession() as session, session.get(f"http://{self.admin}{path}") as answer:
+            return await answer.json()
+
+    async def metric(self, name: str) -> float:
+        """The sum of a metric over its labels."""
+        async with aiohttp.ClientSession() as session, session.get(f"http://{self.admin}/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        return sum(
+            float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0].split(" ")[0] == name
+        )
+
+    async def ask(self, **headers: str) -> tuple[int, str]:
+        """Status of one request, and the engine that answered."""
+        body = json.dumps({"model": "fake-model", "prompt": "hello", "max_tokens": 1})
+        url = f"http://127.0.0.1:{self.port}/v1/completions"
+        try:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(url, data=body, headers={"content-type": "application/json", **headers}) as answer,
+            ):
+                await answer.read()
+                return answer.status, answer.headers.get("x-fake-engine", "")
+        except aiohttp.ClientConnectionError:
+            return 0, ""
+
+    async def answered(self, status: int = 200, **headers: str) -> None:
+        """Return once requests are answered with ``status``."""
+
+        async def once() -> bool:
+            return (await self.ask(**headers))[0] == status
+
+        await eventually(once, f"an answer with status {status}")
+
+    async def health(self, engine: FakeEngine) -> str | None:
+        for one in (await self.get("/v1/engines"))["engines"]:
+            if one["engine"] == engine.config.name:
+                return str(one["health"])
+        return None
+
+    async def becomes(self, engine: FakeEngine, health: str) -> None:
+        """Return once the control plane holds ``engine`` to be ``health``."""
+
+        async def so() -> bool:
+            return await self.health(engine) == health
+
+        await eventually(so, f"{engine.config.name} {health}")
+
+    def logged(self, child: Child, event: str) -> list[dict[str, Any]]:
+        """The log lines of one event."""
+        lines = child.log_path.read_text().splitlines()
+        entries = [json.loads(line) for line in lines if line.startswith("{")]
+        return [entry for entry in entries if entry.get("event") == event]
+
+
+def document(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "switchgear.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+@pytest.fixture
+async def site(tmp_path: Path, start_envoy: Any) -> AsyncIterator[Site]:
+    async with Processes(log_dir=tmp_path / "logs") as processes:
+        made = Site(tmp_path, processes, start_envoy)
+        try:
+            yield made
+        finally:
+            for load in made.loads:
+                await load.end()
+            for engine in made.engines:
+                with contextlib.suppress(OSError):
+                    await engine.stop()

@@ -1,0 +1,191 @@
+"""From policy files to traffic and back: real Envoys behind a real ``switchgear serve``."""
+
+import asyncio
+import time
+
+import pytest
+
+from chaos.fake_engine import Drain, Hang
+
+from .conftest import Site, eventually
+
+pytestmark = pytest.mark.envoy
+
+
+async def test_a_folder_of_policies_makes_an_envoy_serve(site: Site) -> None:
+    await site.start_engines(2)
+    site.write("chat.yaml", site.pool(), site.route())
+    await site.serve()
+    await site.envoy()
+    await site.answered()
+    assert {(await site.ask())[1] for _ in range(20)} == {"e0", "e1"}
+    code, out, error = await site.switchgear("status", "--admin", f"http://{site.admin}")
+    assert code == 0, out + error
+    assert "n1" in out
+    assert "SYNCED" in out
+    (proxy,) = (await site.get("/v1/proxies"))["proxies"]
+    assert (proxy["node"], proxy["zone"], proxy["role"]) == ("n1", "z1", "gateway")
+    assert {kind["type"] for kind in proxy["types"]} >= {"RTDS", "CDS", "EDS", "LDS", "RDS"}
+
+
+async def test_a_hung_engine_gets_no_more_requests(site: Site) -> None:
+    engines = await site.start_engines(3)
+    site.write("chat.yaml", site.pool(), site.route())
+    server = await site.serve()
+    await site.envoy()
+    await site.answered()
+    load = site.load()
+    await load.more(10)
+    hung_at = time.monotonic()
+    await engines[0].set_fault(Hang(health="ok"))
+    await site.becomes(engines[0], "UNHEALTHY")
+    told_s = time.monotonic() - hung_at
+    await load.more(10)
+    settled_at = time.monotonic()
+    await load.more(60)
+    late = [
+        call for call in engines[0].book.calls if call.arrived_at_s > settled_at and "probe" not in call.request_id
+    ]
+    from_load = [call for call in late if call.request_id.startswith("load-")]
+    assert from_load == [], f"requests still came {settled_at - hung_at:.1f} s after the hang"
+    assert told_s < 20
+    (event,) = [one for one in site.logged(server, "engine.health") if one["engine"] == "chat/e0"]
+    assert event["health"] == "UNHEALTHY"
+    await engines[0].heal()
+    await site.becomes(engines[0], "HEALTHY")
+    before = engines[0].book.totals().finished
+
+    def back() -> bool:
+        return engines[0].book.totals().finished > before + 3
+
+    await eventually(back, "traffic is back on the healed engine")
+
+
+async def test_a_policy_edit_moves_a_route(site: Site) -> None:
+    first, second = await site.start_engines(2)
+    site.write("pools.yaml", site.pool("a", [first]), site.pool("b", [second]))
+    site.write("route.yaml", site.route(pool="a"))
+    await site.serve()
+    await site.envoy()
+    await site.answered()
+    assert (await site.ask())[1] == "e0"
+    load = site.load()
+    await load.more(5)
+    site.write("route.yaml", site.route(pool="b"))
+
+    async def moved() -> bool:
+        return (await site.ask())[1] == "e1"
+
+    await eventually(moved, "the route leads to the other pool")
+    await load.more(10)
+    await load.end()
+    assert load.failed == []
+
+
+async def test_a_bad_edit_changes_nothing_but_the_status(site: Site) -> None:
+    await site.start_engines(1)
+    path = site.write("chat.yaml", site.pool(), site.route())
+    good = path.read_text()
+    server = await site.serve()
+    await site.envoy()
+    await site.answered()
+    pushes = await site.metric("switchgear_xds_pushes_total")
+    path.write_text(good.replace("model:", "modle:"))
+
+    async def refused() -> bool:
+        return (await site.get("/v1/policies"))["state"] == "refused"
+
+    await eventually(refused, "the edit is refused")
+    policies = await site.get("/v1/policies")
+    assert policies["serving_digest"] != policies["digest"]
+    assert any("modle" in error["message"] + error["path"] for error in policies["errors"])
+    code, out, _ = await site.switchgear("status", "--admin", site.admin)
+    assert code == 1
+    assert "chat.yaml" in out
+    assert await site.metric("switchgear_policy_refused") == 1
+    await site.answered()
+    path.write_text(good)
+
+    async def accepted() -> bool:
+        return (await site.get("/v1/policies"))["state"] == "accepted"
+
+    await eventually(accepted, "the edit is taken back")
+    assert await site.metric("switchgear_xds_pushes_total") == pushes
+    assert len(site.logged(server, "policies.refused")) == 1
+
+
+async def test_a_cluster_change_is_applied_within_two_seconds(site: Site) -> None:
+    await site.start_engines(2)
+    policy = {
+        "apiVersion": "switchgear.dev/v1alpha1",
+        "kind": "ResiliencePolicy",
+        "metadata": {"name": "default"},
+        "spec": {"timeouts": {"connect": "250ms"}},
+    }
+    site.write("chat.yaml", site.pool(), site.route())
+    site.write("default.yaml", policy)
+    await site.serve()
+    envoy = await site.envoy()
+    await site.answered()
+    load = site.load()
+    await load.more(5)
+    policy["spec"] = {"timeouts": {"connect": "350ms"}}
+    changed_at = time.monotonic()
+    site.write("default.yaml", policy)
+
+    async def applied() -> bool:
+        dump = await envoy.get("/config_dump?resource=dynamic_active_clusters")
+        return '"connect_timeout": "0.350s"' in dump
+
+    await eventually(applied, "the new connect timeout is active")
+    took_s = time.monotonic() - changed_at
+    await load.more(10)
+    await load.end()
+    assert load.failed == []
+    assert took_s < 2.0
+
+
+async def test_draining_an_engine_cuts_no_stream(site: Site) -> None:
+    engines = await site.start_engines(2, token_s=0.05, slots=32)
+    site.write("chat.yaml", site.pool(slotsPerEngine=32), site.route())
+    await site.serve()
+    await site.envoy()
+    await site.answered()
+    load = site.load(rate_per_s=10.0, streaming_share=1.0, max_tokens={40: 1.0}, deadline_s=30.0)
+    await eventually(lambda: engines[0].calls_in_flight >= 3, "streams on the engine")
+    drained_at = time.monotonic()
+    await engines[0].set_fault(Drain())
+    await site.becomes(engines[0], "DRAINING")
+    await eventually(lambda: engines[0].calls_in_flight == 0, "the engine is empty")
+    await load.more(10)
+    outcomes = await load.end()
+    in_flight = [one for one in outcomes if one.arrived_at_s < drained_at < one.arrived_at_s + one.latency_s]
+    assert len(in_flight) >= 3
+    assert load.failed == []
+
+
+async def test_hundreds_of_reports_make_few_pushes_and_health_is_on_the_wire_in_milliseconds(site: Site) -> None:
+    engines = await site.start_engines(3)
+    site.write("chat.yaml", site.pool(), site.route())
+    await site.serve()
+    await site.envoy()
+    await site.answered()
+    pushes = await site.metric("switchgear_xds_pushes_total")
+    reports = await site.metric("switchgear_engine_reports_total")
+
+    async def reported() -> bool:
+        return await site.metric("switchgear_engine_reports_total") >= reports + 30
+
+    await eventually(reported, "thirty more reports")
+    assert await site.metric("switchgear_xds_pushes_total") == pushes
+    await engines[1].set_fault(Hang(health="ok"))
+    await site.becomes(engines[1], "UNHEALTHY")
+
+    async def pushed() -> bool:
+        return await site.metric("switchgear_report_to_push_seconds_count") >= 1
+
+    await eventually(pushed, "a report was pushed")
+    await asyncio.sleep(0)
+    total_s = await site.metric("switchgear_report_to_push_seconds_sum")
+    count = await site.metric("switchgear_report_to_push_seconds_count")
+    assert total_s / count < 0.1
