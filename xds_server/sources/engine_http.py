@@ -81,12 +81,15 @@ class EngineHttp:
         self._clock = clock
         self._late_since = late_since
         self._looks_without_load = 0
+        self._looked_at_s = clock()
 
     async def look(self) -> Look:
         """The engine's counters and its own count of calls; takes at most the look timeout."""
         timeout_s = min(LOOK_TIMEOUT_S, self._target.probe.timeout)
         text, in_flight = await asyncio.gather(self._metrics(timeout_s), self._load(timeout_s))
-        return Look(at_s=self._clock(), counters=text, in_flight=in_flight)
+        late = self._late_since(self._looked_at_s)
+        self._looked_at_s = self._clock()
+        return Look(at_s=self._looked_at_s, counters=text, in_flight=in_flight, late=late)
 
     async def ask(self, prompt: str) -> Answer:
         """How a completion of one token ended; takes at most the probe's timeout."""

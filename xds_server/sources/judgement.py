@@ -81,7 +81,10 @@ class Judgement:
 
     def after(self, reading: Look | Answer, probe: Probe) -> "Judgement":
         """The judgement with one more reading."""
-        read = _looked(self, reading) if isinstance(reading, Look) else _answered(self, reading)
+        if isinstance(reading, Look):
+            read = _looked(_unwatched(self, reading.at_s) if reading.late else self, reading)
+        else:
+            read = _answered(self, reading)
         verdict, evidence = _verdict(read, reading.at_s, probe)
         if verdict is None or _silent(reading):
             # A silence alone decides nothing: what the counters say at that moment does, and they are read next.
@@ -145,6 +148,17 @@ def _silent(reading: Look | Answer) -> bool:
 def _repeats(read: Judgement, verdict: Verdict) -> bool:
     """Whether a look that led to the same verdict only says again what a canary has said, or is about to say."""
     return read.answer is not None or (verdict.good and read.wants_canary)
+
+
+def _unwatched(before: Judgement, at_s: float) -> Judgement:
+    """All patience begun anew: time we did not watch is no evidence of anything."""
+    return replace(
+        before,
+        heard_at_s=None if before.heard_at_s is None else at_s,
+        stalled_since_s=None if before.stalled_since_s is None else at_s,
+        unanswered_since_s=None if before.unanswered_since_s is None else at_s,
+        shed_since_s=None if before.shed_since_s is None else at_s,
+    )
 
 
 def _looked(before: Judgement, look: Look) -> Judgement:
@@ -253,8 +267,7 @@ def _answered(before: Judgement, answer: Answer) -> Judgement:
     if failure.trouble is Trouble.SILENT:
         return replace(ended, progressed=False, answer=None, shed_since_s=None)
     if failure.trouble is Trouble.OURS:
-        # Time we did not watch is no evidence of anything.
-        return replace(ended, progressed=False, unanswered_since_s=None, stalled_since_s=None)
+        return replace(_unwatched(ended, answer.at_s), progressed=False, unanswered_since_s=None)
     if failure.trouble is Trouble.REFUSED:
         return _looked(ended, Look(at_s=answer.at_s, counters=failure))
     if failure.trouble is Trouble.CUT:

@@ -64,11 +64,13 @@ class Look:
     """Counters as read at ``at_s``; ``in_flight`` is the engine's own count of calls it holds, canaries included.
 
     Times are the prober's monotonic clock in seconds. ``in_flight`` is None where the engine does not count.
+    ``late``: the prober itself stood still since its last look, so the time between was not watched.
     """
 
     at_s: float
     counters: Counters | Failure
     in_flight: int | None = None
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
