@@ -6,6 +6,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import socket
 import sys
@@ -151,6 +152,22 @@ class Site:
         out, error = await asyncio.wait_for(process.communicate(), LIMIT_S)
         return process.returncode or 0, out.decode(), error.decode()
 
+    async def python(self, script: str, env: dict[str, str]) -> str:
+        """What a script prints; it runs in a process of its own."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", script),
+            env={**os.environ, **env},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            out, error = await asyncio.wait_for(process.communicate(), LIMIT_S)
+        finally:
+            if process.returncode is None:
+                process.kill()
+        assert process.returncode == 0, error.decode()
+        return out.decode()
+
     async def envoy(self, node: str = "n1", *flags: str, wait_ready: bool = True) -> Any:
         """Start an Envoy with the bootstrap that Switchgear prints."""
         code, printed, error = await self.switchgear(
@@ -177,6 +194,11 @@ class Site:
         """The JSON at ``path`` of the admin port."""
         async with aiohttp.ClientSession() as session, session.get(f"http://{self.admin}{path}") as answer:
             return await answer.json()
+
+    async def post(self, path: str) -> int:
+        """The status of a POST to the admin port."""
+        async with aiohttp.ClientSession() as session, session.post(f"http://{self.admin}{path}") as answer:
+            return answer.status
 
     async def metric(self, name: str) -> float:
         """The sum of a metric over its labels."""
