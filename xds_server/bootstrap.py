@@ -24,7 +24,8 @@ class Bootstrap:
     """What differs between one Envoy and another.
 
     ``servers`` are (host, port) of control planes, any of which will do. Empty ``pools`` means all.
-    ``admin_port`` 0 takes a free one.
+    ``admin_port`` 0 takes a free one. ``listen_address`` is where this Envoy binds every listener; empty means as
+    the routes say.
     """
 
     node: str
@@ -32,6 +33,7 @@ class Bootstrap:
     region: str = ""
     role: Literal["gateway", "sidecar"] = "gateway"
     pools: Sequence[str] = ()
+    listen_address: str = ""
     servers: Sequence[tuple[str, int]] = (("127.0.0.1", 18000),)
     admin_port: int = 9901
     protocol: Literal["delta", "sotw"] = "delta"
@@ -47,6 +49,7 @@ def bootstrap_yaml(one: Bootstrap) -> str:
         region=json.dumps(one.region),
         role=json.dumps(one.role),
         pools=json.dumps(list(one.pools)),
+        listen_address=json.dumps(one.listen_address),
         servers=json.dumps([_endpoint(host, port) for host, port in one.servers]),
         admin_port=one.admin_port,
         api_type=_API_TYPES[one.protocol],

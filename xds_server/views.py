@@ -1,5 +1,6 @@
 """Which view a proxy belongs to, from what it says of itself when it connects."""
 
+import ipaddress
 from typing import Final
 
 from xds_server.streams import NodeInfo
@@ -11,7 +12,7 @@ ROLES: Final = ("gateway", "sidecar", GRPC_ROLE)
 
 
 def view_of(node: NodeInfo) -> View:
-    """The view of this node: its zone, and ``role`` and ``pools`` of its metadata.
+    """The view of this node: its zone, and ``role``, ``pools`` and ``listen_address`` of its metadata.
 
     Who names no role that exists is a gateway, unless it is a gRPC client with its own xDS stack, which cannot
     be served what an Envoy is.
@@ -21,4 +22,17 @@ def view_of(node: NodeInfo) -> View:
         role = GRPC_ROLE if node.user_agent_name.startswith("gRPC") else "gateway"
     pools = node.metadata.get("pools")
     named = frozenset(pool for pool in pools if isinstance(pool, str)) if isinstance(pools, list | tuple) else None
-    return View(zone=node.zone, role=str(role), pools=named or frozenset())
+    return View(
+        zone=node.zone,
+        role=str(role),
+        pools=named or frozenset(),
+        listen_address=_address(node.metadata.get("listen_address")),
+    )
+
+
+def _address(said: object) -> str:
+    """An IP address a listener can bind; empty for anything else, which Envoy would refuse."""
+    try:
+        return str(ipaddress.ip_address(said)) if isinstance(said, str) else ""
+    except ValueError:
+        return ""

@@ -19,7 +19,7 @@ def test_bootstrap_says_who_the_envoy_is():
         "id": 'edge "1": #x',
         "cluster": "sidecar",
         "locality": {"region": "r1", "zone": "zone-a"},
-        "metadata": {"role": "sidecar", "pools": ["llama", "small"]},
+        "metadata": {"role": "sidecar", "pools": ["llama", "small"], "listen_address": ""},
     }
 
 
@@ -75,3 +75,8 @@ def test_envoy_accepts_the_bootstrap(tmp_path: Path, protocol):
         check=False,
     )
     assert checked.returncode == 0, checked.stderr[-2000:]
+
+
+def test_bootstrap_command_refuses_a_listen_address_that_is_a_name(capsys):
+    assert main(["bootstrap", "--node", "n", "--zone", "a", "--listen-address", "localhost"]) == 2
+    assert "IP address" in capsys.readouterr().err

@@ -1,11 +1,21 @@
 """``switchgear bootstrap``: print the file an Envoy starts with."""
 
+import ipaddress
 from typing import Literal
 
 import click
 
 from xds_server.bootstrap import Bootstrap, bootstrap_yaml
 from xds_server.config import Address, ConfigError
+
+
+def _ip_address(_context: click.Context, _option: click.Parameter, said: str) -> str:
+    if said:
+        try:
+            ipaddress.ip_address(said)
+        except ValueError as error:
+            raise click.BadParameter(f"{said!r} is not an IP address.") from error
+    return said
 
 
 @click.command
@@ -21,6 +31,13 @@ from xds_server.config import Address, ConfigError
 )
 @click.option(
     "--pools", default="", metavar="A,B", help="Only these pools and the routes to them; all when absent."
+)
+@click.option(
+    "--listen-address",
+    default="",
+    metavar="IP",
+    callback=_ip_address,
+    help="Where this Envoy binds its listeners, instead of the address the routes name.",
 )
 @click.option(
     "--server",
@@ -52,6 +69,7 @@ def command(
     region: str,
     role: Literal["gateway", "sidecar"],
     pools: str,
+    listen_address: str,
     servers: tuple[str, ...],
     admin_port: int,
     protocol: Literal["delta", "sotw"],
@@ -68,6 +86,7 @@ def command(
             region=region,
             role=role,
             pools=[pool.strip() for pool in pools.split(",") if pool.strip()],
+            listen_address=listen_address,
             servers=[(address.host, address.port) for address in addresses],
             admin_port=admin_port,
             protocol=protocol,

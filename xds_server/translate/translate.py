@@ -59,7 +59,7 @@ def translate(
         _runtime(policies, fleet, decisions, view, served, memo=memo),
         *(_cluster(policies, pool, memo) for pool in served.pools),
         *(_assignment(policies, fleet, decisions, view.zone, pool, memo=memo) for pool in served.pools),
-        *(_listener(policies, port, routes, memo) for port, routes in served.routes.items()),
+        *(_listener(policies, view, port, routes, memo) for port, routes in served.routes.items()),
         *(_routes(policies, port, routes, memo) for port, routes in served.routes.items()),
     )
 
@@ -142,12 +142,12 @@ def _assignment(
     )
 
 
-def _listener(policies: PolicySet, port: int, routes: Sequence[ModelRoute], memo: Memo) -> Item:
+def _listener(policies: PolicySet, view: View, port: int, routes: Sequence[ModelRoute], memo: Memo) -> Item:
     # The loader refuses routes that disagree about the address of a port; the order makes it one in any case.
-    address = min(route.spec.listener.address for route in routes)
+    address = view.listen_address or min(route.spec.listener.address for route in routes)
     origins = route_origins(policies, (route.metadata.name for route in routes))
     return memo.of(
-        (LISTENER, port),
+        (LISTENER, port, address),
         (address, origins),
         lambda: Item(
             type_url=LISTENER, name=listener_name(port), message=listener(port, address), origins=origins

@@ -8,8 +8,11 @@ class View:
     """What distinguishes the configuration of one proxy from another's.
 
     ``pools`` limits what is served to the named pools and the routes that lead to them; empty means all.
+    ``listen_address`` takes the place of the address that routes name, for a proxy that shares its host with
+    others; empty means as the routes say.
     """
 
     zone: str = ""
     role: str = "gateway"
     pools: frozenset[str] = frozenset()
+    listen_address: str = ""

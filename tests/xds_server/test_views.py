@@ -1,0 +1,36 @@
+"""What a proxy says of itself decides its view, and nothing it says can make the view unusable."""
+
+import pytest
+
+from xds_server.streams import NodeInfo
+from xds_server.translate.view import View
+from xds_server.views import view_of
+
+
+def node(metadata=None, *, agent="envoy", zone="a"):
+    return NodeInfo(id="n", zone=zone, user_agent_name=agent, metadata=metadata or {})
+
+
+def test_who_says_nothing_is_a_gateway_of_its_zone():
+    assert view_of(node()) == View(zone="a", role="gateway")
+
+
+def test_role_pools_and_address_come_from_the_metadata():
+    said = {"role": "sidecar", "pools": ["big", "small"], "listen_address": "127.0.0.2"}
+    assert view_of(node(said)) == View(
+        zone="a", role="sidecar", pools=frozenset({"big", "small"}), listen_address="127.0.0.2"
+    )
+
+
+def test_a_grpc_client_with_its_own_xds_stack_is_known_by_its_agent():
+    assert view_of(node(agent="gRPC Python")).role == "grpc"
+
+
+@pytest.mark.parametrize("address", ["localhost", "", 7, None, ["127.0.0.2"], "127.0.0.1:80"])
+def test_an_address_nobody_can_bind_is_ignored(address):
+    assert view_of(node({"listen_address": address})).listen_address == ""
+
+
+@pytest.mark.parametrize("pools", ["big", 7, [], [7], None])
+def test_pools_that_are_no_names_mean_all(pools):
+    assert view_of(node({"pools": pools})).pools == frozenset()
