@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_WHOLE: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h))+")
-DURATION_PATTERN: Final = r"^(\d+(\.\d+)?(ms|s|m|h))+$"
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
+_WHOLE: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h))+")
+DURATION_PATTERN: Final = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
 
 # Ten years: what is longer is a slip of the unit, and Envoy refuses durations it cannot hold in nanoseconds.
 MAX_DURATION_S: Final = 10 * 365 * 24 * 3600.0
@@ -47,7 +47,7 @@ def format_duration(seconds: float) -> str:
         return f"{seconds / 60:g}m"
     if seconds and seconds < 1:
         return f"{seconds * 1000:.6g}ms"
-    return f"{seconds:.9g}s"
+    return f"{seconds:.12g}s"
 
 
 Duration = Annotated[

@@ -35,7 +35,7 @@ class Search:
 
     files: list[Path] = field(default_factory=list)
     problems: list[tuple[str, Problem]] = field(default_factory=list)
-    _seen: set[tuple[int, int]] = field(default_factory=set)
+    seen: set[tuple[int, int]] = field(default_factory=set)
 
     def refuse(self, path: Path, code: str, message: str, **details: str) -> None:
         """Note a problem with a path as a whole."""
@@ -46,15 +46,13 @@ def search(paths: Sequence[Path]) -> Search:
     """Every policy file under ``paths``, each once, in the order of paths and names."""
     found = Search()
     for path in paths:
-        before = len(found.files) + len(found.problems)
         try:
             status = path.stat()
         except OSError as error:
             _refuse_os(found, path, error)
             continue
         if stat.S_ISDIR(status.st_mode):
-            _search_folder(found, path, status, ())
-            if before == len(found.files) + len(found.problems):
+            if not _search_folder(found, path, status, ()):
                 found.refuse(
                     path,
                     "SG006",
@@ -69,40 +67,46 @@ def search(paths: Sequence[Path]) -> Search:
 
 def _search_folder(
     found: Search, folder: Path, status: os.stat_result, above: tuple[tuple[int, int], ...]
-) -> None:
+) -> bool:
+    """Take every policy file of a folder; whether there was anything to take or to complain of."""
     identity = (status.st_dev, status.st_ino)
     if identity in above:
         found.refuse(folder, "SG004", "this link leads back to a folder it is in", hint="remove the link")
-        return
-    if identity in found._seen:
-        return
-    found._seen.add(identity)
+        return True
+    if identity in found.seen:
+        return True
+    found.seen.add(identity)
     try:
         entries = sorted(entry.name for entry in os.scandir(folder))
     except OSError as error:
         _refuse_os(found, folder, error)
-        return
+        return True
+    anything = False
     for name in entries:
         if name.startswith(".") or len(found.files) > MAX_FILES:
             continue
         path = folder / name
+        named_so = path.suffix.lower() in SUFFIXES
         try:
             inner = path.stat()
         except OSError as error:
-            if path.suffix.lower() in SUFFIXES:
+            if named_so:
                 _refuse_os(found, path, error)
+                anything = True
             continue
         if stat.S_ISDIR(inner.st_mode):
-            _search_folder(found, path, inner, (*above, identity))
-        elif path.suffix.lower() in SUFFIXES:
+            anything |= _search_folder(found, path, inner, (*above, identity))
+        elif named_so:
             _take_file(found, path, inner)
+            anything = True
+    return anything
 
 
 def _take_file(found: Search, path: Path, status: os.stat_result) -> None:
     identity = (status.st_dev, status.st_ino)
-    if identity in found._seen:
+    if identity in found.seen:
         return
-    found._seen.add(identity)
+    found.seen.add(identity)
     if not stat.S_ISREG(status.st_mode):
         found.refuse(path, "SG003", f"this is {_sort(status.st_mode)}, not a file", hint="name a file or a folder")
     elif len(found.files) == MAX_FILES:

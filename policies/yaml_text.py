@@ -39,7 +39,7 @@ MAX_PROBLEMS: Final = 100
 
 _INT: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,3999})")
 _BASED: Final = re.compile(r"0o[0-7]{1,999}|0x[0-9a-fA-F]{1,999}")
-_FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?")
 _SPECIAL: Final[dict[str, bool | float | None]] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),

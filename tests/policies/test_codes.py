@@ -1,0 +1,45 @@
+"""Every code is documented, is in use, and is drawn by its own example."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import policies
+from policies.code import Code
+from policies.codes import CODES
+from policies.codes_of_advice import ADVICE
+from policies.codes_of_errors import ERRORS
+
+SOURCES = [
+    path for path in Path(policies.__file__).parent.glob("*.py") if not path.name.startswith(("code.", "codes"))
+]
+
+# Drawn in test_reading and test_load: they are about files, not about text.
+SITUATIONS = {"SG001", "SG002", "SG003", "SG004", "SG005", "SG006", "SG007", "SG010", "SG100"}
+
+
+@pytest.mark.parametrize("code", [one for one in CODES.values() if one.example], ids=lambda one: one.code)
+def test_an_example_draws_its_code(code: Code, codes_of_example: Callable[[str], set[str]]) -> None:
+    assert code.code in codes_of_example(code.example)
+
+
+def test_codes_are_unique() -> None:
+    assert len(CODES) == len(ERRORS) + len(ADVICE)
+
+
+def test_codes_of_the_source_and_codes_of_the_table_are_the_same() -> None:
+    used = {code for path in SOURCES for code in re.findall(r'"(SG\d{3})"', path.read_text())}
+    assert used == set(CODES)
+
+
+def test_every_code_has_an_example_or_a_situation_that_a_test_makes() -> None:
+    assert {one.code for one in CODES.values() if not one.example} == SITUATIONS
+    assert all(bool(one.example) != bool(one.situation) for one in CODES.values())
+
+
+def test_situations_are_named_in_a_test() -> None:
+    here = Path(__file__).parent
+    text = (here / "test_reading.py").read_text() + (here / "test_load.py").read_text()
+    assert [code for code in SITUATIONS if f'"{code}"' not in text] == []

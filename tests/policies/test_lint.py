@@ -1,0 +1,95 @@
+"""Advice: said where the cause was written, once, and not where it does not hold."""
+
+from pathlib import Path
+
+import pytest
+
+from policies.lint import lint
+from policies.load import load
+
+HEAD = "apiVersion: switchgear.dev/v1alpha1\nkind: ResiliencePolicy\nmetadata: {name: default}\nspec: "
+
+
+def advice(folder: Path, *texts: str) -> list[tuple[str, str]]:
+    (folder / "a.yaml").write_text("---\n".join(texts))
+    return [(one.code, one.message) for one in lint(load([folder]))]
+
+
+def test_sound_policies_draw_nothing(tmp_path: Path, sound: str) -> None:
+    assert advice(tmp_path, sound) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "codes"),
+    [
+        ("{timeouts: {nonStreaming: {perTry: 10s}}}", []),  # exactly wait plus longest service: 2 s + 8 s
+        ("{timeouts: {nonStreaming: {perTry: 9.9s}}}", ["SG102"]),
+        ("{timeouts: {nonStreaming: {perTry: 7.9s}}}", ["SG103"]),
+        ("{timeouts: {nonStreaming: {perTry: 75s}}}", []),  # 4 x 75 s = 5 m
+        ("{timeouts: {nonStreaming: {perTry: 76s}}}", ["SG101"]),
+        ("{timeouts: {nonStreaming: {perTry: 76s, total: 0s}}}", []),  # 0s is off
+        ("{timeouts: {nonStreaming: {total: 10s}}}", ["SG106"]),
+        ("{timeouts: {nonStreaming: {total: 12s}}}", []),  # 0.6 x (12 s - 8 s) = 2.4 s
+        ("{timeouts: {streaming: {total: 0s}}}", ["SG107"]),
+        ("{timeouts: {streaming: {betweenTokens: 3s}}}", []),
+        ("{timeouts: {streaming: {betweenTokens: 0s}}}", []),
+        ("{limits: {concurrentPerSlot: 2}}", []),  # a wait of one service time
+        ("{limits: {concurrentPerSlot: 3}, timeouts: {nonStreaming: {perTry: 10s}}}", ["SG102"]),
+        ("{limits: {maxConcurrent: 72}, timeouts: {nonStreaming: {perTry: 10s}}}", ["SG102"]),
+        ("{retries: {attempts: 3}}", []),
+        ("{retries: {attempts: 4}}", ["SG110"]),
+        ("{retries: {conditions: [connect-failure, reset]}}", []),  # the price of reset is documented
+        ("{retries: {conditions: [gateway-error, retriable-4xx]}}", ["SG111", "SG111"]),
+        ("{retries: {statuses: [429, 503]}}", []),
+        ("{retries: {statuses: [500]}}", ["SG111"]),
+        ("{retries: {statuses: [500], attempts: 0}}", []),
+        ("{retryBudget: {percent: 0, minConcurrency: 1}}", []),
+        ("{limits: {concurrentPerSlot: 30}, retryBudget: {percent: 20}}", ["SG105"]),
+        ("{hedging: {enabled: false, maxPercent: 100}}", []),
+        (
+            "{hedging: {enabled: true, delay: 1s, belowUtilizationPercent: 100}, retries: {attempts: 1}}",
+            ["SG115", "SG117"],
+        ),
+        ("{zones: {spill: false}}", ["SG120"]),
+    ],
+)  # fmt: skip
+def test_rules_at_their_edges(tmp_path: Path, sound: str, spec: str, codes: list[str]) -> None:
+    assert sorted(code for code, _ in advice(tmp_path, sound, f"{HEAD}{spec}\n")) == codes
+
+
+def test_the_worst_case_is_a_number(tmp_path: Path, sound: str) -> None:
+    gated = sound.replace("model: llama", "model: llama\n  firstTokenGate: true")
+    spec = (
+        "{retries: {attempts: 2}, hedging: {enabled: true, delay: 1s, maxPercent: 10}, retryBudget: {percent: 50}}"
+    )
+    ((code, message),) = advice(tmp_path, gated, f"{HEAD}{spec}\n")
+    assert code == "SG110"
+    assert "3 engines, all of them at the same time (3x its GPU work)" in message
+    assert "1.6x its load" in message
+
+
+def test_a_limit_of_a_lower_layer_is_overridden_without_a_word(tmp_path: Path, sound: str) -> None:
+    below = f"{HEAD}{{limits: {{maxWait: 1s}}}}\n"
+    above = HEAD.replace("default", "own") + "{pools: [chat], limits: {maxConcurrent: 48}}\n"
+    assert advice(tmp_path, sound, below, above) == []
+    below = f"{HEAD}{{limits: {{maxConcurrent: 48}}}}\n"
+    above = HEAD.replace("default", "own") + "{pools: [chat], limits: {maxWait: 1s}}\n"
+    assert [code for code, _ in advice(tmp_path, sound, below, above)] == ["SG126"]
+
+
+def test_one_line_that_hurts_many_pools_is_said_once(tmp_path: Path, sound: str) -> None:
+    pool, route = sound.split("---\n")
+    other = pool.replace("chat", "code").replace("10.0.0", "10.0.1")
+    routes = route, route.replace("front", "second").replace("port: 80", "port: 81").replace("chat", "code")
+    path = tmp_path / "a.yaml"
+    path.write_text("---\n".join((pool, other, *routes, f"{HEAD}\n  retries: {{attempts: 9}}\n")))
+    (finding,) = lint(load([tmp_path]))
+    assert "(and 1 more like this)" in finding.message
+    assert finding.origin is not None
+    assert path.read_text().splitlines()[finding.origin.line - 1] == "  retries: {attempts: 9}"
+    assert str(finding).startswith(f"{finding.origin}: SG110: spec.retries.attempts: pool chat")
+
+
+def test_zones_that_are_not_said_are_not_judged(tmp_path: Path, sound: str) -> None:
+    assert advice(tmp_path, sound.replace(", zone: a", "")) == []
+    assert [code for code, _ in advice(tmp_path, sound.replace("zone: b", "zone: a"))] == ["SG120"]

@@ -1,0 +1,29 @@
+"""Durations as operators write them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.quantity import MAX_DURATION_S, format_duration, parse_duration
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("250ms", 0.25), ("2s", 2), ("15m", 900), ("1h", 3600), ("1m30s", 90), ("0s", 0), ("1.5s", 1.5)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "value", ["", "5", "5 s", "s", "-5s", "5d", "1e3s", "٣s", True, None, [], 5, 5.0, "9" * 400 + "h"]
+)
+def test_what_is_no_duration(value: object) -> None:
+    with pytest.raises(ValueError, match=r"duration|longer than"):
+        parse_duration(value)
+
+
+@given(milliseconds=st.integers(0, int(MAX_DURATION_S) * 1000))
+def test_a_duration_survives_being_written(milliseconds: int) -> None:
+    seconds = milliseconds / 1000
+    assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, rel=1e-9)
