@@ -1,0 +1,30 @@
+"""``switchgear schema``."""
+
+import json
+
+import pytest
+
+from policies.model import KINDS
+from policies.schema import json_schema
+from xds_server.cli import main
+
+
+def test_the_schema_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema == json_schema()
+    assert [one["$ref"] for one in schema["oneOf"]] == [f"#/$defs/{kind}" for kind in KINDS]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_schema_of_one_kind(capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    assert main(["schema", "--kind", kind]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["properties"]["kind"]["const"] == kind
+    assert schema["required"][:3] == ["apiVersion", "kind", "metadata"]
+    assert schema["properties"]["spec"]["description"]
+
+
+def test_a_kind_nobody_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "--kind", "EnginPool"]) == 2
+    assert "EnginePool" in capsys.readouterr().err

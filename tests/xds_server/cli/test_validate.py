@@ -1,0 +1,172 @@
+"""``switchgear validate``: its answers, their forms and its exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.codes import CODES
+from xds_server.cli import main
+
+SOUND = (Path(__file__).parents[3] / "policies" / "examples" / "three-zones.yaml").read_text()
+BAD = SOUND.replace("serviceTime: 6s", "servicetime: 6s").replace("maxWait: 3s", "maxWait: 3")
+ADVISED = SOUND.replace("maxWait: 3s", "maxWait: 3s\n  retries: {attempts: 9}")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "policy.yaml"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    code = main([str(one) for one in ("validate", *arguments)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "code"),
+    [
+        (SOUND, [], 0),
+        (SOUND, ["--strict"], 0),
+        (ADVISED, [], 0),
+        (ADVISED, ["--strict"], 1),
+        (BAD, [], 1),
+        ("", [], 1),
+    ],
+)
+@pytest.mark.parametrize("output", ["text", "json", "sarif"])
+def test_exit_codes(  # noqa: PLR0917 - the columns of the table above
+    capsys: pytest.CaptureFixture[str], file: Path, text: str, flags: list[str], code: int, output: str
+) -> None:
+    file.write_text(text)
+    assert run(capsys, file, "--output", output, *flags)[0] == code
+
+
+def test_asked_wrongly(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    assert run(capsys)[0] == 2
+    assert run(capsys, file)[0] == 2  # there is no such file
+    assert run(capsys, file, "--output", "xml")[0] == 2
+    file.write_text(BAD)
+    assert run(capsys, file, "/nowhere/at/all")[0] == 1
+
+
+def test_text_has_the_place_the_line_a_caret_and_a_way_out(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    file.write_text(BAD)
+    _, out, err = run(capsys, file)
+    assert err == ""
+    assert f"{file}:10:3: error SG023: spec.servicetime: there is no field" in out
+    assert "     10 |   servicetime: 6s\n        |   ^^^^^^^^^^^\n" in out
+    assert "hint:    did you mean serviceTime?" in out
+    assert "allowed: a duration, at least 0s, at most 1h" in out
+    assert out.endswith("2 errors in 1 file\n")
+
+
+def test_text_of_what_is_valid(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    file.write_text(SOUND)
+    assert run(capsys, file) == (0, "valid: 1 pool, 1 route, 1 policy; 0 warnings\n", "")
+    file.write_text(ADVISED)
+    out = run(capsys, file)[1]
+    assert "warning SG110: spec.retries.attempts: pool chat: worst case" in out
+    assert "hint:    lower retries.attempts to 3" in out
+
+
+def test_long_lists_are_capped_with_a_count(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for number in range(60):
+        (tmp_path / f"{number:02}.yaml").write_text("[]\n")
+    out = run(capsys, tmp_path)[1]
+    assert out.count("error SG020") == 50
+    assert "... and 10 more (--all shows them)" in out
+    assert "60 errors in 60 files" in out
+    assert run(capsys, tmp_path, "--all")[1].count("error SG020") == 60
+
+
+def test_hostile_text_does_not_reach_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "a\x1b[31m.yaml"
+    path.write_text('kind: "\\e[2J"\napiVersion: x\u202e\n"\\x1b[2J": ' + "y" * 100_000 + "\n")
+    code, out, _ = run(capsys, tmp_path)
+    assert code == 1
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+    assert max(map(len, out.splitlines())) < 400
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    path = Path(bytes(tmp_path).decode() + "/caf\udce9.yaml")
+    path.write_text("[]")
+    for output in ("text", "json", "sarif"):
+        command = [sys.executable, "-c", "from xds_server.cli import entry; entry()", "validate", str(tmp_path)]
+        done = subprocess.run([*command, "--output", output], capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (1, b"")
+        assert b"SG020" in done.stdout
+
+
+def test_json_has_everything(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    file.write_text(BAD)
+    answer = json.loads(run(capsys, file, "--output", "json")[1])
+    assert not answer["valid"]
+    assert answer["warnings"] == []
+    assert answer["errors"][0] == {
+        "level": "error",
+        "code": "SG023",
+        "file": str(file),
+        "line": 10,
+        "column": 3,
+        "path": "spec.servicetime",
+        "message": 'there is no field "servicetime" here',
+        "found": "servicetime",
+        "allowed": answer["errors"][0]["allowed"],
+        "hint": "did you mean serviceTime?",
+    }
+    file.write_text(ADVISED)
+    answer = json.loads(run(capsys, file, "--output", "json")[1])
+    assert (answer["valid"], answer["pools"], answer["errors"]) == (True, ["chat"], [])
+    assert [one["code"] for one in answer["warnings"]] == ["SG110"]
+
+
+def shape(run: dict[str, Any]) -> None:
+    """What SARIF 2.1.0 requires of a run, as far as code hosts read it."""
+    driver = run["tool"]["driver"]
+    assert driver["name"] == "switchgear"
+    for result in run["results"]:
+        assert driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
+        assert result["level"] in {"error", "warning", "note", "none"}
+        assert result["message"]["text"]
+        for location in result.get("locations", ()):
+            place = location["physicalLocation"]
+            assert " " not in place["artifactLocation"]["uri"]
+            region = place.get("region", {"startLine": 1, "startColumn": 1})
+            assert min(region["startLine"], region["startColumn"]) >= 1
+
+
+@pytest.mark.parametrize("text", [SOUND, BAD, ADVISED, "", "\xff"])
+def test_sarif_has_the_shape_of_sarif(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a policy.yaml").write_text(text, encoding="latin-1")
+    log = json.loads(run(capsys, "a policy.yaml", "--output", "sarif")[1])
+    assert log["version"] == "2.1.0"
+    assert log["$schema"].endswith("sarif-2.1.0.json")
+    (only,) = log["runs"]
+    shape(only)
+    if text == BAD:
+        first = only["results"][0]
+        assert first["locations"][0]["physicalLocation"] == {
+            "artifactLocation": {"uri": "a%20policy.yaml"},
+            "region": {"startLine": 10, "startColumn": 3},
+        }
+        assert only["tool"]["driver"]["rules"][0]["shortDescription"]["text"] == CODES["SG023"].title
+
+
+def test_validate_starts_without_grpc_or_envoy(file: Path) -> None:
+    file.write_text(SOUND)
+    text = (
+        "import sys; from xds_server.cli import main; code = main(sys.argv[1:]); "
+        "heavy = {name.partition('.')[0] for name in sys.modules} & {'grpc', 'envoy_data_plane', 'aiohttp'}; "
+        "sys.exit(code or (f'imported {heavy}' if heavy else 0))"
+    )
+    subprocess.run([sys.executable, "-c", text, "validate", str(file)], check=True, capture_output=True)
