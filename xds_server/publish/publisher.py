@@ -291,11 +291,12 @@ class Session:
 
     def tick(self, now_s: float) -> None:
         """Do what only time brings."""
-        if self._stream is None or self._view is None or now_s < self._stream.wake_at_s:
+        if self._stream is None or self._view is None:
             return
         for event in self._stream.tick(now_s):
             self._publisher.take(self, self._view, self._stream, event)
-        self.wake()
+        if self._stream.is_waiting:
+            self.wake()
 
     def forgive(self, type_url: str, name: str) -> None:
         """Let a refused resource be sent again unchanged."""

@@ -9,7 +9,6 @@ that may name them, and removals of clusters only when the peer has confirmed th
 them. Endpoints never wait for a cluster's acknowledgement, because Envoy gives it only after it has them.
 """
 
-import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
@@ -46,8 +45,7 @@ _RANK: Final = {type_url: rank for rank, type_url in enumerate(PUSH_ORDER)}
 class Stream:
     """The protocol state of one ADS stream of the peer ``node``, opened at ``now_s``.
 
-    Clocks are seconds of any steady clock, the same for all calls. ``wake_at_s`` is when ``tick`` has
-    something to look at next, if nothing else happens before. ``epoch`` begins every nonce.
+    Clocks are seconds of any steady clock, the same for all calls. ``epoch`` begins every nonce.
     """
 
     def __init__(
@@ -64,7 +62,6 @@ class Stream:
         self.mode = mode
         self.node = node
         self.opened_at_s = now_s
-        self.wake_at_s = now_s + UNASKED_AFTER_S
         self.snapshot = snapshot
         self._sequence = sequence
         self._sent_in_sequence = 0
@@ -114,6 +111,11 @@ class Stream:
         if watch := self._watches.get(type_url):
             watch.forgive(names)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something is due, or will be when time has passed."""
+        return any(watch.dirty for watch in self._order)
+
     def tick(self, now_s: float) -> tuple[Event, ...]:
         """Look at what only time brings: peers that never asked, and responses that are never answered."""
         self._subscribe_unasked(now_s)
@@ -130,7 +132,6 @@ class Stream:
                     return response
         if response := self._due_removal(now_s):
             return response
-        self.wake_at_s = self._next_look(now_s)
         return None
 
     def due(self, now_s: float) -> list[Response]:
@@ -276,11 +277,19 @@ class Stream:
     ) -> Response:
         nonce = f"{self._epoch}{self._sequence:x}.{self._sent_in_sequence:x}"
         self._sent_in_sequence += 1
-        adds = any(item is not None and not watch.held.get(name) for name, item in content.items())
-        push = Push(nonce=nonce, sequence=self._sequence, sent_at_s=now_s, content=content, adds=adds)
-        watch.sent(push, changes)
+        resources = tuple(item for item in content.values() if item is not None)
+        watch.sent(
+            Push(
+                nonce=nonce,
+                sequence=self._sequence,
+                sent_at_s=now_s,
+                content=content,
+                resources=resources,
+                adds=any(not watch.held.get(item.name) for item in resources),
+            ),
+            changes,
+        )
         watch.second_try = False
-        resources = push.resources
         version = resources[0].version if len(resources) == 1 else set_version(resources)
         removed = tuple(name for name, item in content.items() if item is None)
         return Response(
@@ -307,21 +316,6 @@ class Stream:
                     watch.forced.update(push.content)
                     watch.dirty.update(push.content)
                 yield Stuck(type_url=watch.type_url, resources=push.resources, waiting_s=waiting_s)
-
-    def _next_look(self, now_s: float) -> float:
-        at_s = math.inf
-        if self.node.user_agent_name == "envoy":
-            at_s = min((since_s + UNASKED_AFTER_S for _, since_s in self._missing()), default=at_s)
-        for watch in self._order:
-            for push in watch.pending:
-                if not push.reported:
-                    at_s = min(at_s, push.sent_at_s + STUCK_AFTER_S)
-        adding = self._adding_since_s()
-        if adding is not None and now_s < adding + ADD_WAIT_S:
-            at_s = min(at_s, adding + ADD_WAIT_S)
-        if self._removals_wait_since_s is not None:
-            at_s = min(at_s, max(now_s, self._removals_wait_since_s + REMOVAL_WAIT_S))
-        return at_s
 
 
 def _empty_layer(name: str) -> Resource:

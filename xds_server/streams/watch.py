@@ -41,13 +41,9 @@ class Push:
     sequence: int
     sent_at_s: float
     content: Mapping[str, Resource | None]
+    resources: tuple[Resource, ...]
     adds: bool
     reported: bool = False
-
-    @property
-    def resources(self) -> tuple[Resource, ...]:
-        """What it carries, without the names it removes."""
-        return tuple(item for item in self.content.values() if item is not None)
 
 
 @dataclass(slots=True, kw_only=True)

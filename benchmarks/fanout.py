@@ -1,0 +1,204 @@
+"""Push fan-out: how long until the last of N proxies has a change, and what a proxy costs the server.
+
+For each N the server runs in a process of its own (so that memory is counted from the same start) and the peers in
+another. One endpoint of the cluster changes per push; the clock runs from ``publish`` to the last peer's receipt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from envoy_data_plane.envoy.config.cluster.v3 import Cluster
+from rich.console import Console
+from rich.table import Table
+
+from xds_server.publish import Publisher, Silent
+from xds_server.snapshot import Resource, Snapshot, resource, snapshot
+from xds_server.streams import NodeInfo
+from xds_server.translate.assignment import AssignmentSpec, EndpointSpec, HostPort, LocalitySpec
+from xds_server.transport import GrpcAdsServer
+from xds_server.type_urls import CLUSTER, ENDPOINT
+from xds_server.wire.eds import encode_assignment
+from xds_server.wire.encode import encode
+
+STREAMS: Final = (100, 500, 1_000)
+PUSHES: Final = 30
+ENDPOINTS: Final = 100
+TARGET_LAST_MS: Final = 70.0
+TARGET_KB_PER_STREAM: Final = 50.0
+_LIMIT_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One N. ``last_ms``: from publish to the last stream; ``storm_ms``: from connect to configured."""
+
+    streams: int
+    pushes: int
+    last_ms_p50: float
+    last_ms_max: float
+    median_stream_ms: float
+    cpu_ms_per_push: float
+    kb_per_stream: float
+    storm_ms: float
+
+
+def _rss_kb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1024
+
+
+def _snapshots() -> list[Snapshot]:
+    """Two snapshots that differ in the health of one of a hundred endpoints."""
+    cluster = resource(CLUSTER, "c", encode(Cluster(name="c")))
+    return [snapshot([cluster, _endpoints(health)]) for health in (1, 3)]
+
+
+def _endpoints(health: int) -> Resource:
+    hosts = tuple(
+        EndpointSpec(
+            address=HostPort(host=f"10.0.{n >> 8}.{n & 255}", port=8000), health=health if n == 0 else 1, weight=4
+        )
+        for n in range(ENDPOINTS)
+    )
+    zone = LocalitySpec(region="r", zone="z1", weight=100, priority=0, endpoints=hosts)
+    spec = AssignmentSpec(cluster="c", localities=(zone,), overprovisioning_percent=140)
+    return resource(ENDPOINT, "c", encode_assignment(spec))
+
+
+class _Acks(Silent):
+    """Counts down the acknowledgements of a push."""
+
+    def __init__(self) -> None:
+        self.missing = 0
+        self.complete = asyncio.Event()
+
+    def on_ack(self, node: NodeInfo, type_url: str, latency_s: float) -> None:  # noqa: ARG002
+        self.missing -= 1
+        if self.missing == 0:
+            self.complete.set()
+
+
+async def measure(streams: int, pushes: int) -> Row:
+    """One row, with the server in this process."""
+    snapshots = _snapshots()
+    acks = _Acks()
+    publisher = Publisher(view_of=lambda _node: "all", snapshot_for=lambda _view: snapshots[0], observer=acks)
+    server = GrpcAdsServer(publisher)
+    port = await server.start()
+    ticking = asyncio.create_task(server.run())
+    gc.collect()
+    before_kb = _rss_kb()
+    peers = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "benchmarks.fanout_peers",
+        str(port),
+        str(streams),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert peers.stdout is not None
+
+    async def told() -> dict[str, float]:
+        line = await asyncio.wait_for(peers.stdout.readline(), _LIMIT_S)  # type: ignore[union-attr]
+        if not line:
+            raise RuntimeError("the peers' process ended early")
+        event: dict[str, float] = json.loads(line)
+        return event
+
+    try:
+        connected = await told()
+        await asyncio.sleep(1.0)
+        gc.collect()
+        kb_per_stream = (_rss_kb() - before_kb) / streams
+        last_ms, median_ms, cpu_ms = [], [], []
+        for push in range(pushes):
+            acks.missing, acks.complete = streams, asyncio.Event()
+            cpu_s = time.process_time()
+            started_s = time.monotonic()
+            publisher.publish({"all": snapshots[(push + 1) % 2]}, started_s)
+            received = await told()
+            await asyncio.wait_for(acks.complete.wait(), _LIMIT_S)
+            cpu_ms.append((time.process_time() - cpu_s) * 1e3)
+            last_ms.append((received["last_s"] - started_s) * 1e3)
+            median_ms.append((received["median_s"] - started_s) * 1e3)
+    finally:
+        peers.kill()
+        await peers.wait()
+        ticking.cancel()
+        await server.stop()
+    return Row(
+        streams=streams,
+        pushes=pushes,
+        last_ms_p50=median(last_ms),
+        last_ms_max=max(last_ms),
+        median_stream_ms=median(median_ms),
+        cpu_ms_per_push=median(cpu_ms),
+        kb_per_stream=kb_per_stream,
+        storm_ms=(connected["last_s"] - connected["started_s"]) * 1e3,
+    )
+
+
+def _in_own_process(streams: int, pushes: int) -> Row:
+    command = [sys.executable, "-m", "benchmarks.fanout", "--measure", str(streams), "--pushes", str(pushes)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600)
+    return Row(**json.loads(done.stdout))
+
+
+def _print(rows: Sequence[Row]) -> None:
+    table = Table(title="ADS fan-out: one of 100 endpoints changed, delta streams in another process")
+    for heading in ("streams", "last p50", "last max", "median stream", "CPU/push", "memory/stream", "storm"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            f"{row.streams}",
+            f"{row.last_ms_p50:.1f} ms",
+            f"{row.last_ms_max:.1f} ms",
+            f"{row.median_stream_ms:.1f} ms",
+            f"{row.cpu_ms_per_push:.1f} ms",
+            f"{row.kb_per_stream:.1f} KB",
+            f"{row.storm_ms:.0f} ms",
+        )
+    Console(width=110).print(table)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure and print; 1 when 1 000 streams miss a target, 0 otherwise."""
+    parser = argparse.ArgumentParser(prog="benchmarks.fanout", description=__doc__)
+    parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS))
+    parser.add_argument("--pushes", type=int, default=PUSHES)
+    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/fanout.json"))
+    parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.measure:
+        print(json.dumps(asdict(asyncio.run(measure(args.measure, args.pushes)))))
+        return 0
+    rows = [_in_own_process(streams, args.pushes) for streams in args.streams]
+    _print(rows)
+    targets = {"last_ms_p50": TARGET_LAST_MS, "kb_per_stream": TARGET_KB_PER_STREAM}
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.write_text(
+        json.dumps({"targets_at_1000": targets, "rows": [asdict(row) for row in rows]}, indent=2) + "\n"
+    )
+    met = all(
+        row.last_ms_p50 <= TARGET_LAST_MS and row.kb_per_stream <= TARGET_KB_PER_STREAM
+        for row in rows
+        if row.streams == max(STREAMS)
+    )
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
