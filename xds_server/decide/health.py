@@ -55,14 +55,12 @@ def wish(engine: Engine, probe: Probe, previous: EngineDecision | None, now_s: f
         )
         return Wish(health=Health.HEALTHY, reason=reason, verdict=None, until_s=float("inf"), heard=False)
     was = Health.HEALTHY if previous is None else previous.health
-    fresh_until_s = engine.received_at_s + stale_after_s(probe) * (
-        1 if was is Health.HEALTHY else _STALE_OUT_FACTOR
-    )
+    patience_s = stale_after_s(probe) * (1 if was is Health.HEALTHY else _STALE_OUT_FACTOR)
+    fresh_until_s = engine.received_at_s + patience_s
     if now_s >= fresh_until_s and report.verdict is not Verdict.DRAINING:
-        age_s = stale_after_s(probe) * (1 if was is Health.HEALTHY else _STALE_OUT_FACTOR)
         return Wish(
             health=Health.HEALTHY,
-            reason=f"stale: nothing heard for more than {age_s:g} s (last was {report.verdict}): counted as ready",
+            reason=f"stale: nothing heard for {patience_s:g} s (last was {report.verdict}): counted as ready",
             verdict=report.verdict,
             until_s=float("inf"),
             heard=False,

@@ -80,8 +80,10 @@ def _wanted(
 ) -> tuple[dict[str, float], str]:
     """Share of the caller's requests each zone should get; they add up to 1."""
     total = sum(capacity.values())
-    local = capacity.get(caller, 0) if caller else 0
-    if not policy.prefer_local or not caller:
+    if not caller:
+        return {zone: slots / total for zone, slots in capacity.items()}, "by the slots of healthy engines"
+    local = capacity.get(caller, 0)
+    if not policy.prefer_local:
         share = local / total
         reason = "by the slots of healthy engines"
         spare: Mapping[str, float] = capacity
@@ -96,13 +98,15 @@ def _wanted(
     if sum(others.values()) <= 0:
         others = {zone: float(slots) for zone, slots in capacity.items() if zone != caller}
     most_abroad = policy.max_cross_zone_percent / 100 if policy.spill or not policy.prefer_local else 0.0
-    if local and (1 - share > most_abroad or not others):
-        share = 1 - most_abroad if others else 1.0
+    if not others:
+        return {caller: 1.0}, "every ready engine is in the zone"
+    if local and 1 - share > most_abroad:
+        share = 1 - most_abroad
         reason = f"at most {most_abroad:.0%} leaves the zone while it has a ready engine"
-    elif not local and caller:
+    elif not local:
         reason = "no ready engine in the zone: by spare slots elsewhere"
     room = sum(others.values())
-    wanted = {zone: (1 - share) * slots / room for zone, slots in others.items()} if others else {}
+    wanted = {zone: (1 - share) * slots / room for zone, slots in others.items()}
     if local:
         wanted[caller] = share
     return wanted, reason

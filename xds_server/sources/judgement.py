@@ -254,7 +254,7 @@ def _answered(before: Judgement, answer: Answer) -> Judgement:
         return replace(
             ended,
             heard_at_s=answer.at_s,
-            trouble=None if before.trouble is not None and before.trouble.gone else before.trouble,
+            trouble=before.trouble if before.trouble is not None and before.trouble.answered else None,
             progressed=True,
             progressed_at_s=answer.at_s,
             stalled_since_s=None,

@@ -18,6 +18,7 @@ from chaos.fake_engine import (
     EngineConfig,
     ErrorAfterWork,
     FakeEngine,
+    Fault,
     Hang,
     HangMidStream,
     ResetMidStream,
@@ -150,8 +151,8 @@ async def watching(setup: PolicySet) -> AsyncIterator[Watched]:
 
 
 @contextlib.asynccontextmanager
-async def engine_up(**config: object) -> AsyncIterator[FakeEngine]:
-    engine = FakeEngine(EngineConfig(**config))  # type: ignore[arg-type] -- a test's shorthand
+async def engine_up(max_unfinished: int | None = None) -> AsyncIterator[FakeEngine]:
+    engine = FakeEngine(EngineConfig(max_unfinished=max_unfinished))
     await engine.start()
     try:
         yield engine
@@ -160,8 +161,8 @@ async def engine_up(**config: object) -> AsyncIterator[FakeEngine]:
 
 
 @contextlib.asynccontextmanager
-async def probed(**config: object) -> AsyncIterator[tuple[FakeEngine, Watched]]:
-    async with engine_up(**config) as engine, watching(policies({"e0": engine.port})) as watched:
+async def probed(max_unfinished: int | None = None) -> AsyncIterator[tuple[FakeEngine, Watched]]:
+    async with engine_up(max_unfinished) as engine, watching(policies({"e0": engine.port})) as watched:
         await watched.until_in()
         yield engine, watched
 
@@ -299,9 +300,9 @@ async def test_a_crash_is_seen_at_once_and_recovery_soon(record_property: Noted)
     ],
     ids=lambda one: getattr(one, "kind", str(one)),
 )
-async def test_what_each_fault_leads_to(fault: object, health: Health, verdict: Verdict) -> None:
+async def test_what_each_fault_leads_to(fault: Fault, health: Health, verdict: Verdict) -> None:
     async with probed() as (engine, watched):
-        await engine.set_fault(fault)  # type: ignore[arg-type] -- the table holds faults only
+        await engine.set_fault(fault)
         since = len(watched.reports)
         await watched.until(lambda: any(one.verdict is verdict for one in watched.reports[since:]), verdict)
         await watched.looks(3)

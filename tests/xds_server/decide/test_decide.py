@@ -1,0 +1,399 @@
+"""Decisions: what each piece of evidence leads to, and what holds whatever happens."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.report import Doubt, EngineReport, Verdict
+from policies.model import PolicySet
+from policies.pool import EnginePool
+from policies.resilience import ResilienceSpec
+from policies.route import ModelRoute
+from xds_server.decide.changes import ChangeKind, changes
+from xds_server.decide.decide import decide
+from xds_server.decide.decisions import Decisions, Health
+from xds_server.decide.health import stale_after_s
+from xds_server.fleet import EngineId, Fleet, declared, redeclared, with_report
+
+IN, OUT, LEAVING = Health.HEALTHY, Health.UNHEALTHY, Health.DRAINING
+
+
+def policies(
+    zones: str = "aabbcc",
+    *,
+    groups: tuple[str, ...] = (),
+    resilience: dict[str, object] | None = None,
+    probe: dict[str, object] | None = None,
+    routes: dict[str, ModelRoute] | None = None,
+) -> PolicySet:
+    """One pool, one engine per letter, in the zone of that letter (``-`` for none): e0, e1, ..."""
+    pool = EnginePool.model_validate(
+        {
+            "metadata": {"name": "pool"},
+            "spec": {
+                "model": "m",
+                "endpoints": [
+                    {
+                        "name": f"e{place}",
+                        "address": "10.0.0.1",
+                        "port": 8000 + place,
+                        "zone": zone.strip("-"),
+                        "tensorParallelGroup": groups[place] if groups else "",
+                    }
+                    for place, zone in enumerate(zones)
+                ],
+                "probe": probe or {},
+            },
+        }
+    )
+    return PolicySet(
+        pools={"pool": pool},
+        routes=routes or {},
+        policies={},
+        effective={"pool": ResilienceSpec.model_validate(resilience or {})},
+    )
+
+
+class Story:
+    """A fleet that reports arrive for, decided on after each."""
+
+    def __init__(self, setup: PolicySet, calling: str = "abc", gateways: int = 1) -> None:
+        self.policies = setup
+        self.fleet: Fleet = declared(setup)
+        self.decisions: Decisions | None = None
+        self.calling = frozenset(calling)
+        self.gateways = gateways
+        self.now_s = 0.0
+        self._sequence = itertools.count(1)
+
+    def hear(self, engine: str, verdict: Verdict, *, doubt: Doubt | None = None, times: int = 1) -> "Story":
+        for _ in range(times):
+            report = EngineReport(
+                pool="pool",
+                engine=engine,
+                verdict=verdict,
+                evidence="evidence",
+                observed_at_s=self.now_s,
+                sequence=next(self._sequence),
+                doubt=doubt,
+            )
+            self.fleet = with_report(self.fleet, report, self.now_s)
+        return self
+
+    def decided(self, after_s: float = 0.0) -> Decisions:
+        self.now_s += after_s
+        self.decisions = decide(
+            self.policies,
+            self.fleet,
+            self.decisions,
+            proxies_by_role={"gateway": self.gateways},
+            calling_zones=self.calling,
+            now_s=self.now_s,
+        )
+        return self.decisions
+
+    def health(self) -> str:
+        """One letter per engine: H, U or D."""
+        engines = self.decided().engines
+        return "".join(engines[engine.id].health.value[0] for engine in self.fleet.pools["pool"])
+
+    def weights(self, caller: str) -> dict[str, int]:
+        return dict(self.decided().zone_weights["pool", caller])
+
+    def shares(self, caller: str) -> dict[str, float]:
+        """What Envoy makes of the weights: each times the healthy share of the hosts it is told of."""
+        decided = self.decided()
+        product: dict[str, float] = {}
+        for zone, weight in decided.zone_weights["pool", caller].items():
+            listed = [
+                decided.engines[engine.id]
+                for engine in self.fleet.pools["pool"]
+                if engine.zone == zone and not decided.engines[engine.id].gone
+            ]
+            product[zone] = weight * sum(one.health is IN for one in listed) / len(listed)
+        return {zone: value / sum(product.values()) for zone, value in product.items()}
+
+
+def reason(story: Story, engine: str) -> str:
+    return story.decided().engines[EngineId("pool", engine)].reason
+
+
+def test_engines_nobody_has_spoken_of_are_in() -> None:
+    story = Story(policies())
+    assert story.health() == "HHHHHH"
+    assert "nothing heard" in reason(story, "e0")
+
+
+@pytest.mark.parametrize("verdict", [Verdict.DEAD, Verdict.HUNG, Verdict.STARTING])
+def test_hard_evidence_takes_everyone_out_after_two_looks(verdict: Verdict) -> None:
+    story = Story(policies("aa"))
+    for engine in ("e0", "e1"):
+        story.hear(engine, verdict)
+    assert story.health() == "HH"
+    assert "1 of 2 bad looks" in reason(story, "e0")
+    for engine in ("e0", "e1"):
+        story.hear(engine, verdict)
+    assert story.health() == "UU"
+    assert story.hear("e0", Verdict.READY).health() == "HU"
+
+
+def test_soft_evidence_stops_at_the_floor_of_pool_and_zone() -> None:
+    story = Story(policies("aabb"))
+    for engine in ("e0", "e1", "e2"):
+        story.hear(engine, Verdict.DEGRADED, times=2)
+    assert story.health() == "UHUH"
+    assert "floor 50 %" in reason(story, "e1")
+    # The same two stay out while nothing changes, and make room for the hard evidence.
+    assert story.hear("e1", Verdict.DEGRADED).health() == "UHUH"
+    assert story.hear("e3", Verdict.DEAD, times=2).health() == "UHHU"
+
+
+def test_draining_is_an_order() -> None:
+    story = Story(policies("aa"))
+    assert story.hear("e0", Verdict.DRAINING).hear("e1", Verdict.DRAINING).health() == "DD"
+    assert story.hear("e0", Verdict.READY).health() == "HD"
+
+
+def test_the_worst_member_decides_for_its_group() -> None:
+    story = Story(policies("aaaa", groups=("g", "g", "", "")))
+    assert story.hear("e0", Verdict.READY).hear("e1", Verdict.HUNG, times=2).health() == "UUHH"
+    assert "shares GPUs with e1" in reason(story, "e0")
+    assert story.hear("e1", Verdict.READY).health() == "HHHH"
+
+
+def test_a_reading_that_the_pool_shares_ejects_nobody() -> None:
+    story = Story(policies("aaa"))
+    for engine in ("e0", "e1", "e2"):
+        story.hear(engine, Verdict.DEGRADED, doubt=Doubt.REFUSED, times=5)
+    assert story.health() == "HHH"
+    assert "policy or probe" in reason(story, "e0")
+    silent = Story(policies("aaa"))
+    for engine in ("e0", "e1", "e2"):
+        silent.hear(engine, Verdict.DEAD, doubt=Doubt.SILENT, times=5)
+    assert silent.health() == "HHH"
+    assert silent.hear("e2", Verdict.READY).health() == "UUH"
+
+
+def test_one_engine_that_refuses_the_probe_leaves() -> None:
+    story = Story(policies("aaa"))
+    story.hear("e0", Verdict.DEGRADED, doubt=Doubt.REFUSED, times=2).hear("e1", Verdict.READY)
+    assert story.hear("e2", Verdict.READY).health() == "UHH"
+
+
+def test_age_ejects_nobody_and_readmits_late() -> None:
+    setup = policies("aa")
+    story = Story(setup).hear("e0", Verdict.READY).hear("e1", Verdict.HUNG, times=2)
+    assert story.health() == "HU"
+    stale_s = stale_after_s(setup.pools["pool"].spec.probe)
+    story.decided(stale_s)
+    assert story.health() == "HU"
+    assert "stale" in reason(story, "e0")
+    story.decided(12 * stale_s)
+    assert story.health() == "HH"
+
+
+def test_an_edit_of_the_policy_is_decided_on() -> None:
+    story = Story(policies("aa")).hear("e0", Verdict.HUNG, times=2)
+    assert story.health() == "UH"
+    story.policies = policies("aab")
+    story.fleet = redeclared(story.policies, story.fleet)
+    assert story.health() == "UHH"
+
+
+def test_an_unchanged_pool_keeps_the_very_same_decisions() -> None:
+    story = Story(policies()).hear("e0", Verdict.READY)
+    first = story.decided()
+    assert story.decided(0.6).pools["pool"] is not None
+    again = story.decided(0.1)
+    assert again.pools["pool"] is story.decided(0.1).pools["pool"]
+    assert again.engines[EngineId("pool", "e0")] is first.engines[EngineId("pool", "e0")]
+
+
+def test_changes_are_told_once() -> None:
+    story = Story(policies("aa"))
+    start = story.decided()
+    assert {one.kind for one in changes(None, start)} == {ChangeKind.CEILING, ChangeKind.ZONES}
+    assert changes(start, story.decided()) == ()
+    dead = story.hear("e0", Verdict.DEAD, times=2).decided()
+    told = [one for one in changes(start, dead) if one.kind is ChangeKind.HEALTH]
+    assert [(one.subject, one.before, one.after) for one in told] == [("pool/e0", "HEALTHY", "UNHEALTHY")]
+    assert told[0].reason
+    assert changes(dead, story.hear("e0", Verdict.DEAD).decided()) == ()
+
+
+# -- zones ----------------------------------------------------------------------------------------------------
+
+
+def test_callers_stay_at_home_while_home_can_hold_them() -> None:
+    assert Story(policies()).weights("a") == {"a": 1000, "b": 1, "c": 1}
+    assert Story(policies()).weights("") == {"a": 330, "b": 330, "c": 330}
+
+
+def test_what_does_not_fit_goes_where_there_is_room() -> None:
+    story = Story(policies("aabbcc")).hear("e0", Verdict.HUNG, times=2)
+    # Five engines left for three zones: 1.67 each; the own one holds 0.6 of that.
+    assert story.shares("a") == pytest.approx({"a": 0.6, "b": 0.2, "c": 0.2}, abs=0.02)
+    assert story.shares("b") == pytest.approx({"a": 0.0, "b": 1.0, "c": 0.0}, abs=0.01)
+
+
+def test_an_engine_that_is_dead_is_not_listed_and_not_counted() -> None:
+    story = Story(policies("aabbcc")).hear("e0", Verdict.DEAD, times=2)
+    assert story.shares("a") == pytest.approx({"a": 0.6, "b": 0.2, "c": 0.2}, abs=0.02)
+
+
+def test_a_lost_zone_is_absent_and_nothing_ready_keeps_the_last_map() -> None:
+    story = Story(policies("abc"))
+    before = story.weights("a")
+    story.hear("e0", Verdict.HUNG, times=2)
+    assert set(story.weights("a")) == {"b", "c"}
+    for engine in ("e1", "e2"):
+        story.hear(engine, Verdict.HUNG, times=2)
+    assert set(story.weights("a")) == {"b", "c"}
+    for engine in ("e0", "e1", "e2"):
+        story.hear(engine, Verdict.READY)
+    assert story.weights("a") == before
+
+
+@pytest.mark.parametrize(
+    ("zones", "shares"),
+    [
+        ({"spill": False}, {"a": 1.0}),
+        ({"maxCrossZonePercent": 0}, {"a": 1.0}),
+        ({"maxCrossZonePercent": 10}, {"a": 0.9, "b": 0.05, "c": 0.05}),
+        ({"preferLocal": False}, {"a": 0.2, "b": 0.4, "c": 0.4}),
+    ],
+)
+def test_policy_bounds_what_crosses(zones: dict[str, object], shares: dict[str, float]) -> None:
+    story = Story(policies("aabbcc", resilience={"zones": zones})).hear("e0", Verdict.HUNG, times=2)
+    assert story.shares("a") == pytest.approx(shares, abs=0.02)
+
+
+def test_a_fleet_without_zones_has_one() -> None:
+    assert Story(policies("--"), calling="").weights("") == {"": 1000}
+
+
+def test_weights_move_at_most_twice_a_second_and_not_for_trifles() -> None:
+    story = Story(policies("a" * 10 + "b" * 10), calling="ab")
+    story.decided(1.0)
+    chosen = story.decided().pools["pool"].zones["a"]
+    story.hear("e0", Verdict.HUNG, times=2)
+    assert story.decided(0.0).pools["pool"].zones["a"] is chosen, "too soon after the last"
+    moved = story.decided(0.6).pools["pool"].zones["a"]
+    assert moved.weights != chosen.weights
+    story.hear("e0", Verdict.READY)
+    assert story.decided(0.1).pools["pool"].zones["a"] is moved
+    assert story.decided(0.5).pools["pool"].zones["a"].weights == chosen.weights
+
+
+def test_sharing_by_capacity_needs_no_new_weights_when_engines_fall_ill() -> None:
+    story = Story(policies("aaabbb"))
+    before = story.weights("")
+    story.hear("e0", Verdict.HUNG, times=2).hear("e1", Verdict.HUNG, times=2)
+    story.decided(1.0)
+    assert story.weights("") == before
+    assert story.shares("") == pytest.approx({"a": 0.25, "b": 0.75}, abs=0.01)
+
+
+# -- for every fleet ------------------------------------------------------------------------------------------
+
+EVENTS = st.lists(
+    st.tuples(st.integers(0, 5), st.sampled_from(Verdict), st.floats(0, 2), st.sampled_from([1, 2])), max_size=40
+)
+
+
+@settings(max_examples=60)
+@given(EVENTS, st.sampled_from(["aabbcc", "aaaaaa", "abcabc", "------", "aaaabb"]), st.sampled_from([0, 50, 100]))
+def test_whatever_happens(events: list[tuple[int, Verdict, float, int]], zones: str, floor: int) -> None:
+    story = Story(policies(zones, resilience={"breaker": {"capacityFloorPercent": floor}}))
+    for place, verdict, pause_s, times in events:
+        story.now_s += pause_s
+        story.hear(f"e{place}", verdict, times=times)
+        decided = story.decided()
+        out_softly = 0
+        for engine in story.fleet.pools["pool"]:
+            decision = decided.engines[engine.id]
+            assert decision.reason
+            assert decision.since_s <= story.now_s
+            if engine.report is None:
+                assert decision.health is IN
+                continue
+            if engine.report.verdict.good:
+                assert decision.health is IN, "recovery is never refused"
+            if engine.report.verdict is Verdict.DRAINING:
+                assert decision.health is LEAVING
+            if engine.report.verdict.hard and engine.bad_looks >= 2:
+                assert decision.health is OUT or story.now_s - (engine.received_at_s or 0) > 5
+            out_softly += decision.health is OUT and engine.report.verdict is Verdict.DEGRADED
+        if out_softly:
+            healthy = sum(one.health is IN for one in decided.engines.values())
+            assert 100 * healthy / 6 >= floor, "soft evidence went below the floor"
+        for weights in decided.zone_weights.values():
+            assert all(1 <= weight <= 1000 for weight in weights.values())
+            assert 950 <= sum(weights.values()) <= 1050
+
+
+@given(st.lists(st.sampled_from([Verdict.READY, Verdict.HUNG]), min_size=1, max_size=30))
+def test_alternating_looks_flap_nobody(verdicts: list[Verdict]) -> None:
+    story = Story(policies("aa"))
+    for verdict in itertools.chain.from_iterable(zip(verdicts, itertools.repeat(Verdict.READY), strict=False)):
+        story.now_s += 0.5
+        assert story.hear("e0", verdict).health() == "HH"
+
+
+@settings(max_examples=60)
+@given(EVENTS)
+def test_deciding_twice_decides_the_same_and_memory_changes_no_answer(
+    events: list[tuple[int, Verdict, float, int]],
+) -> None:
+    story = Story(policies())
+    for place, verdict, pause_s, times in events:
+        story.now_s += pause_s
+        before = story.decisions
+        story.hear(f"e{place}", verdict, times=times)
+        once, twice = story.decided(), story.decided()
+        assert once.engines == twice.engines
+        assert once.zone_weights == twice.zone_weights
+        if before is not None:
+            # The same input without its memory of what it was made of.
+            bare = Decisions(
+                engines=before.engines,
+                zone_weights=before.zone_weights,
+                ceilings=before.ceilings,
+                pools={
+                    name: type(pool)(
+                        engines=pool.engines,
+                        zones=pool.zones,
+                        ceilings=pool.ceilings,
+                        declared=(),
+                        made_of=(None, None),
+                        valid_until_s=pool.valid_until_s,
+                    )
+                    for name, pool in before.pools.items()
+                },
+            )
+            fresh = decide(
+                story.policies,
+                story.fleet,
+                bare,
+                proxies_by_role={"gateway": 1},
+                calling_zones=story.calling,
+                now_s=story.now_s,
+            )
+            assert fresh.engines == once.engines
+            assert fresh.zone_weights == once.zone_weights
+
+
+@given(EVENTS)
+def test_silence_ejects_nobody(events: list[tuple[int, Verdict, float, int]]) -> None:
+    story = Story(policies())
+    for place, verdict, pause_s, times in events:
+        story.now_s += pause_s
+        story.hear(f"e{place}", verdict, times=times).decided()
+    was = {key: one.health for key, one in story.decided().engines.items()}
+    for _ in range(40):
+        story.decided(5.0)
+        for key, one in story.decided().engines.items():
+            assert one.health is was[key] or one.health is IN
+            was[key] = one.health

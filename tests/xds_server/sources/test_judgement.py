@@ -1,0 +1,230 @@
+"""Judgements as a function of readings: stories first, then what holds for every story."""
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.report import Doubt, Verdict
+from policies.pool import Probe
+from xds_server.sources.judgement import CONFIRM_S, OUT_INTERVAL_S, Judgement
+from xds_server.sources.reading import Answer, Failure, Look, Trouble
+from xds_server.sources.vllm_metrics import Counters
+
+PROBE = Probe()
+SLOTS = 8
+SHED = Failure(trouble=Trouble.STATUS, status=503, detail="HTTP 503: busy")
+GONE = Failure(trouble=Trouble.REFUSED, detail="connection refused")
+SILENT = Failure(trouble=Trouble.SILENT, detail="no answer")
+OURS = Failure(trouble=Trouble.OURS, detail="late")
+DRAINING = Failure(trouble=Trouble.STATUS, status=500, detail="cannot schedule new futures after shutdown")
+WRONG = Failure(trouble=Trouble.STATUS, status=404, detail="no such model")
+ERROR = Failure(trouble=Trouble.STATUS, status=500, detail="CUDA error")
+CUT = Failure(trouble=Trouble.CUT, detail="reset")
+
+
+def look(at_s: float, tokens: float = 100.0, running: int = 0, waiting: int = 0, load: int | None = None) -> Look:
+    return Look(
+        at_s=at_s,
+        counters=Counters(generation_tokens=tokens, prompt_tokens=0, running=running, waiting=waiting),
+        in_flight=load,
+    )
+
+
+def told(readings: Iterable[Look | Answer | float], start: Judgement | None = None) -> Judgement:
+    """The judgement after these readings; a bare number is the moment a canary is sent."""
+    judgement = start or Judgement(slots=SLOTS)
+    for reading in readings:
+        judgement = judgement.asked(reading) if isinstance(reading, float) else judgement.after(reading, PROBE)
+    return judgement
+
+
+def token(sent_at_s: float) -> Answer:
+    return Answer(sent_at_s=sent_at_s, at_s=sent_at_s + 0.01)
+
+
+def ended(sent_at_s: float, failure: Failure) -> Answer:
+    return Answer(sent_at_s=sent_at_s, at_s=sent_at_s + 0.01, failure=failure)
+
+
+READY = told([look(0.0), 0.0, token(0.0)])
+HUNG_IDLE = [look(0.5), 0.5, Answer(sent_at_s=0.5, at_s=1.5, failure=SILENT), look(1.5)]
+
+
+@pytest.mark.parametrize(
+    ("readings", "verdict"),
+    [
+        ([look(0.5, 101), 0.5, token(0.5)], Verdict.READY),
+        ([look(0.5, 200, running=8, waiting=3)], Verdict.BUSY),
+        ([look(0.5, 200, running=8)], Verdict.BUSY),
+        (HUNG_IDLE, Verdict.HUNG),
+        # Canaries time out behind a queue while counters move: busy.
+        (
+            [look(0.5, 200, 2), 0.5, Answer(sent_at_s=0.5, at_s=1.5, failure=SILENT), look(1.6, 300, 2)],
+            Verdict.BUSY,
+        ),
+        # Gauges frozen at work.
+        ([look(0.5, 200, 8), look(1.0, 200, 8), 1.0, look(1.5, 200, 8), look(2.0, 200, 8)], Verdict.HUNG),
+        # Gauges frozen at nothing; only the engine's own count rises.
+        ([look(0.5, load=0), 0.5, look(1.0, load=3), look(2.0, load=4)], Verdict.HUNG),
+        # The same counters, but a token came: the gauge is stuck, the engine is not.
+        ([look(0.5, 200, 3), look(1.0, 200, 3), 1.0, token(1.0), look(2.0, 200, 3)], Verdict.READY),
+        ([Look(at_s=0.5, counters=GONE)], Verdict.DEAD),
+        ([look(0.5), 0.5, ended(0.5, GONE)], Verdict.DEAD),
+        ([Look(at_s=0.9, counters=SILENT)], Verdict.READY),  # nothing new is certain yet
+        ([Look(at_s=0.9, counters=SILENT), Look(at_s=1.5, counters=SILENT)], Verdict.DEAD),
+        ([look(0.5), 0.5, ended(0.5, SHED)], Verdict.BUSY),
+        ([look(0.5, 200, 8, 8), 0.5, ended(0.5, SHED), look(1.0, 300, 8, 8)], Verdict.BUSY),
+        # Full, shedding, and nothing moves: what it says does not outweigh what it does.
+        ([look(0.5, 200, 8), 0.5, ended(0.5, SHED), look(1.0, 200, 8), look(2.1, 200, 8)], Verdict.HUNG),
+        ([look(0.5), 0.5, ended(0.5, SHED), look(1.0), 1.0, ended(1.0, SHED), look(1.6)], Verdict.DEGRADED),
+        ([look(0.5), 0.5, ended(0.5, DRAINING)], Verdict.DRAINING),
+        ([look(0.5), 0.5, ended(0.5, WRONG)], Verdict.DEGRADED),
+        ([look(0.5), 0.5, ended(0.5, ERROR)], Verdict.DEGRADED),
+        ([look(0.5), 0.5, ended(0.5, CUT)], Verdict.READY),
+        ([look(0.5), 0.5, ended(0.5, CUT), look(0.6), 0.6, ended(0.6, CUT)], Verdict.DEGRADED),
+        ([look(0.5), 0.5, Answer(sent_at_s=0.5, at_s=3.0, failure=OURS), look(3.0)], Verdict.READY),
+        # A restart: counters begin again, and a token counts as ever.
+        ([look(0.5, 3.0), 0.5, token(0.5)], Verdict.READY),
+    ],
+)
+def test_stories_of_an_engine_that_was_ready(readings: list[Look | Answer | float], verdict: Verdict) -> None:
+    judgement = told(readings, READY)
+    assert judgement.verdict is verdict, judgement.evidence
+    assert judgement.evidence
+
+
+@pytest.mark.parametrize("failure", [SHED, ERROR])
+def test_an_engine_that_never_made_a_token_is_starting(failure: Failure) -> None:
+    assert told([look(0.0, tokens=0), 0.0, ended(0.0, failure)]).verdict is Verdict.STARTING
+
+
+def test_a_long_prefill_of_someone_else_has_stall_after() -> None:
+    patient = Probe.model_validate({"stallAfter": "10s"})
+    judgement = READY
+    for at_s in range(1, 9):
+        judgement = judgement.after(look(float(at_s), 100, running=1), patient)
+        if judgement.wants_canary:
+            judgement = judgement.asked(float(at_s))
+        judgement = judgement.after(Answer(sent_at_s=at_s, at_s=at_s + 0.9, failure=SILENT), patient)
+        assert judgement.verdict is Verdict.READY
+
+
+def test_what_may_be_our_own_fault_is_marked() -> None:
+    assert told([look(0.5), 0.5, ended(0.5, WRONG)], READY).doubt is Doubt.REFUSED
+    silent: list[Look | Answer | float] = [Look(at_s=at_s, counters=SILENT) for at_s in (0.5, 1.5)]
+    assert told(silent, READY).doubt is Doubt.SILENT
+    assert told(HUNG_IDLE, READY).doubt is None
+
+
+def test_no_canary_queues_behind_work_and_none_goes_to_a_corpse() -> None:
+    assert told([look(0.5)], READY).wants_canary
+    assert told([look(0.5, 200, running=3)], READY).wants_canary
+    assert not told([look(0.5, 200, running=8)], READY).wants_canary
+    assert told([look(0.5, 200, 8), look(1.0, 200, 8)], READY).wants_canary, "nothing moves: nobody is in its way"
+    assert not told([Look(at_s=0.5, counters=GONE)], READY).wants_canary
+    assert not told([look(0.5), 0.5], READY).wants_canary
+
+
+def test_a_first_bad_look_is_confirmed_soon_and_the_ejected_are_watched_closely() -> None:
+    assert READY.pause_s(0.1, PROBE) == PROBE.interval
+    once = told([Look(at_s=0.5, counters=GONE)], READY)
+    assert once.pause_s(0.5, PROBE) == CONFIRM_S
+    twice = told([Look(at_s=0.6, counters=GONE)], once)
+    assert twice.pause_s(0.6, PROBE) == OUT_INTERVAL_S
+
+
+def test_time_nobody_watched_is_no_evidence() -> None:
+    asleep = Look(at_s=60.0, counters=look(60.0).counters, late=True)
+    assert told([look(0.5), 0.5, asleep], READY).verdict is Verdict.READY
+
+
+# -- for every story ------------------------------------------------------------------------------------------
+
+FAILURES = st.sampled_from([SHED, GONE, SILENT, OURS, DRAINING, WRONG, ERROR, CUT])
+STEPS = st.lists(
+    st.tuples(
+        st.floats(0.001, 3.0),
+        st.one_of(
+            st.builds(
+                lambda tokens, running, waiting, load: (tokens, running, waiting, load),
+                st.integers(-500, 500),
+                st.integers(0, 20),
+                st.integers(0, 50),
+                st.none() | st.integers(0, 60),
+            ),
+            FAILURES,
+        ),
+        st.none() | FAILURES | st.just("token"),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_every_story_has_sane_ends(steps: list[tuple[float, object, object]]) -> None:
+    judgement, at_s, tokens = Judgement(slots=SLOTS), 0.0, 1000.0
+    for pause_s, seen, canary in steps:
+        at_s += pause_s
+        if isinstance(seen, Failure):
+            judgement = judgement.after(Look(at_s=at_s, counters=seen), PROBE)
+            if seen.gone:
+                assert judgement.verdict is Verdict.DEAD
+            moved = False
+        else:
+            assert isinstance(seen, tuple)
+            change, running, waiting, load = seen
+            moved = change > 0 and judgement.counters is not None
+            tokens = max(0.0, tokens + change)
+            judgement = judgement.after(look(at_s, tokens, running, waiting, load), PROBE)
+        if moved:
+            assert judgement.verdict is not Verdict.HUNG or not judgement.fresh, "hung while tokens advance"
+        if judgement.wants_canary and canary is not None:
+            judgement = judgement.asked(at_s)
+            failure = canary if isinstance(canary, Failure) else None
+            judgement = judgement.after(Answer(sent_at_s=at_s, at_s=at_s + 0.01, failure=failure), PROBE)
+            if failure is None:
+                assert judgement.verdict is not None
+                assert judgement.verdict.good, "a token is a token"
+        assert 0 < judgement.pause_s(at_s, PROBE) <= PROBE.interval
+        assert (judgement.bad_in_row == 0) or (judgement.good_in_row == 0)
+        report = judgement.report("pool", "engine", at_s, 1)
+        assert (report is not None) == (judgement.fresh and judgement.verdict is not None)
+        assert report is None or report.evidence
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 0.5), st.integers(1, 500), st.integers(8, 64)), min_size=1, max_size=40),
+    st.booleans(),
+)
+def test_an_engine_whose_tokens_advance_is_never_out(story: list[tuple[float, int, int]], asked: bool) -> None:
+    judgement, at_s, tokens = READY, 0.0, 100.0
+    if asked:
+        judgement = judgement.asked(0.0)
+    for pause_s, more, load in story:
+        at_s, tokens = at_s + pause_s, tokens + more
+        judgement = judgement.after(look(at_s, tokens, min(load, SLOTS), max(0, load - SLOTS), load), PROBE)
+        assert judgement.verdict is not None
+        assert judgement.verdict.good
+
+
+@given(st.integers(0, 64), st.floats(0.05, 0.5), st.booleans())
+def test_every_engine_that_stands_still_is_found(load: int, interval_s: float, counted: bool) -> None:
+    """Whatever its gauges froze at, and whether or not it counts its calls."""
+    judgement, at_s, sent_at_s = READY, 0.0, None
+    bound_s = max(PROBE.timeout, PROBE.stall_after) + 3 * PROBE.interval
+    while at_s < 10:
+        at_s += interval_s
+        if sent_at_s is not None and at_s >= sent_at_s + PROBE.timeout:
+            judgement = judgement.after(Answer(sent_at_s=sent_at_s, at_s=at_s, failure=SILENT), PROBE)
+            sent_at_s = None
+        seen = look(at_s, 100, min(load, SLOTS), max(0, load - SLOTS), load if counted else None)
+        judgement = judgement.after(seen, PROBE)
+        if judgement.verdict is Verdict.HUNG:
+            break
+        if judgement.wants_canary:
+            sent_at_s = at_s
+            judgement = judgement.asked(at_s)
+    assert judgement.verdict is Verdict.HUNG
+    assert at_s <= bound_s + 2 * interval_s

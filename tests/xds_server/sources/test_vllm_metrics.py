@@ -1,0 +1,60 @@
+"""Counters out of Prometheus text."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaos.fake_engine.metrics import VllmMetrics
+from xds_server.sources.vllm_metrics import Counters, MetricsError, counters
+
+PAGE = b"""# HELP vllm:num_requests_running Number of requests.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="a } b"} 3.0
+vllm:num_requests_running{engine="1",model_name="a"} 2.0
+vllm:num_requests_waiting{engine="0"} 1.0
+vllm:num_requests_waiting_by_reason{reason="capacity"} 99.0
+vllm:kv_cache_usage_perc{engine="0"} 0.25
+vllm:kv_cache_usage_perc{engine="1"} 0.75
+vllm:prompt_tokens_total{engine="0"} 1e3 1700000000000
+vllm:prompt_tokens_created{engine="0"} 1.7e9
+vllm:generation_tokens_total{engine="0"} 40
+process_start_time_seconds 1.7e9"""
+
+
+def test_ranks_are_summed_and_look_alikes_left_alone() -> None:
+    assert counters(PAGE) == Counters(
+        generation_tokens=40,
+        prompt_tokens=1000,
+        running=5,
+        waiting=1,
+        kv_cache_usage_ratio=0.75,
+        started_at_s=1.7e9,
+    )
+
+
+def test_the_simulated_engines_page_is_understood() -> None:
+    metrics = VllmMetrics("m")
+    metrics.gauges(running=2, waiting=7, kv_cache_ratio=0.5)
+    metrics.totals(prompt_tokens=11, generation_tokens=13)
+    found = counters(metrics.text())
+    assert (found.running, found.waiting, found.tokens, found.kv_cache_usage_ratio) == (2, 7, 24, 0.5)
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"-1", b"+Inf", b"", b"one", b"1e999"])
+def test_numbers_that_cannot_be_are_refused(number: bytes) -> None:
+    with pytest.raises(MetricsError, match="generation_tokens"):
+        counters(PAGE.replace(b"} 40", b"} " + number))
+
+
+def test_a_missing_counter_is_named() -> None:
+    with pytest.raises(MetricsError, match="num_requests_waiting"):
+        counters(PAGE.replace(b"vllm:num_requests_waiting{", b"vllm:other{"))
+
+
+@given(st.binary(max_size=400), st.integers(0, len(PAGE)))
+def test_no_bytes_bring_anything_but_a_metrics_error(noise: bytes, place: int) -> None:
+    try:
+        found = counters(PAGE[:place] + noise + PAGE[place:])
+    except MetricsError:
+        return
+    assert found.tokens >= 0
