@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from engine.report import EngineReport, Verdict
 from policies.model import PolicySet
+from policies.pool import EnginePool
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -68,38 +69,21 @@ def fleet_of(pools: Mapping[str, tuple[Engine, ...]]) -> Fleet:
     """The fleet of these engines."""
     return Fleet(
         pools=MappingProxyType(dict(pools)),
-        places=MappingProxyType(
-            {
-                pool: MappingProxyType({engine.id.engine: place for place, engine in enumerate(engines)})
-                for pool, engines in pools.items()
-            }
-        ),
+        places=MappingProxyType({pool: _places(engines) for pool, engines in pools.items()}),
     )
 
 
 def declared(policies: PolicySet) -> Fleet:
     """The fleet as the policies declare it, nothing reported yet."""
-    pools: dict[str, tuple[Engine, ...]] = {}
-    for name, pool in policies.pools.items():
-        pools[name] = tuple(
-            Engine(
-                id=EngineId(name, endpoint.name),
-                address=endpoint.address,
-                port=endpoint.port,
-                zone=endpoint.zone,
-                region=endpoint.region,
-                slots=endpoint.slots or pool.spec.slots_per_engine,
-                weight=endpoint.weight,
-                tensor_parallel_group=endpoint.tensor_parallel_group,
-                labels=MappingProxyType(dict(endpoint.labels)),
-            )
-            for endpoint in pool.spec.endpoints
-        )
-    return fleet_of(pools)
+    return fleet_of({name: _engines(name, pool) for name, pool in policies.pools.items()})
 
 
-def redeclared(policies: PolicySet, fleet: Fleet) -> Fleet:
-    """The fleet of edited policies, keeping the reports of engines that are still at the same address."""
+def redeclared(policies: PolicySet, fleet: Fleet, previous: PolicySet | None = None) -> Fleet:
+    """The fleet of edited policies, keeping the reports of engines that are still at the same address.
+
+    ``previous`` are the policies ``fleet`` was declared by: pools that are the same object in both stay the same
+    objects in the fleet too, so that an edit of one pool costs one pool.
+    """
 
     def carried(engine: Engine) -> Engine:
         before = fleet.engine(engine.id)
@@ -113,8 +97,36 @@ def redeclared(policies: PolicySet, fleet: Fleet) -> Fleet:
             bad_looks=before.bad_looks,
         )
 
-    fresh = declared(policies)
-    return fleet_of({pool: tuple(map(carried, engines)) for pool, engines in fresh.pools.items()})
+    unedited = previous.pools if previous is not None else {}
+    pools, places = {}, {}
+    for name, pool in policies.pools.items():
+        if unedited.get(name) is pool and name in fleet.pools:
+            pools[name], places[name] = fleet.pools[name], fleet.places[name]
+        else:
+            pools[name] = tuple(map(carried, _engines(name, pool)))
+            places[name] = _places(pools[name])
+    return Fleet(pools=MappingProxyType(pools), places=MappingProxyType(places))
+
+
+def _engines(name: str, pool: EnginePool) -> tuple[Engine, ...]:
+    return tuple(
+        Engine(
+            id=EngineId(name, endpoint.name),
+            address=endpoint.address,
+            port=endpoint.port,
+            zone=endpoint.zone,
+            region=endpoint.region,
+            slots=endpoint.slots or pool.spec.slots_per_engine,
+            weight=endpoint.weight,
+            tensor_parallel_group=endpoint.tensor_parallel_group,
+            labels=MappingProxyType(dict(endpoint.labels)),
+        )
+        for endpoint in pool.spec.endpoints
+    )
+
+
+def _places(engines: tuple[Engine, ...]) -> Mapping[str, int]:
+    return MappingProxyType({engine.id.engine: place for place, engine in enumerate(engines)})
 
 
 def with_report(fleet: Fleet, report: EngineReport, now_s: float) -> Fleet:

@@ -51,6 +51,7 @@ class Pipeline:
 
     def __init__(self) -> None:
         self._memo = Memo()
+        self._swept_for: PolicySet | None = None
         self._assembler = Assembler()
 
     def build(self, inputs: Inputs) -> Built:
@@ -69,7 +70,10 @@ class Pipeline:
             view: translate(inputs.policies, inputs.fleet, decisions, view, self._memo)
             for view in self._wanted(inputs.views)
         }
-        self._memo.sweep()
+        if inputs.policies is not self._swept_for:
+            # Not every time: what unchanged pools were made of is not asked for, and would be forgotten.
+            self._memo.sweep()
+            self._swept_for = inputs.policies
         translated_s = perf_counter()
         snapshots = {view: self._assembler.assemble(found) for view, found in items.items()}
         return Built(

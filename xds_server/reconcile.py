@@ -270,7 +270,7 @@ class Reconciler:
     def _consider(self, offered: Accepted) -> None:
         """Serve these policies if snapshots can be made of them, and they do not drop too much."""
         now_s = self._clock()
-        fleet = redeclared(offered.policies, self.fleet) if self.fleet else declared(offered.policies)
+        fleet = self._declared(offered.policies)
         made = self._build(offered.policies, fleet, now_s)
         if self.serving is not None and self.fleet is not None and not self._allow_shrink:
             served = self.built or self._build(self.serving.policies, self.fleet, now_s)
@@ -287,9 +287,14 @@ class Reconciler:
                 return
         self._adopt(offered, stale=False)
 
+    def _declared(self, policies: PolicySet) -> Fleet:
+        if self.fleet is None or self.serving is None:
+            return declared(policies)
+        return redeclared(policies, self.fleet, self.serving.policies)
+
     def _adopt(self, accepted: Accepted, *, stale: bool) -> None:
         self._held = None
-        self.fleet = redeclared(accepted.policies, self.fleet) if self.fleet else declared(accepted.policies)
+        self.fleet = self._declared(accepted.policies)
         self.serving = Serving(
             policies=accepted.policies, texts=accepted.texts, digest=accepted.digest, stale=stale
         )

@@ -15,7 +15,7 @@ from policies.route import ModelRoute
 from xds_server.decide.decisions import Ceiling, Decisions
 from xds_server.fleet import Fleet
 from xds_server.translate.clusters import cluster
-from xds_server.translate.endpoints import assignment
+from xds_server.translate.endpoints import assignment, zone_weights
 from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
 from xds_server.translate.grpc_client import api_listener, plain_cluster
 from xds_server.translate.item import Item
@@ -133,7 +133,22 @@ def _api_listener(policies: PolicySet, pool: str, memo: Memo) -> Item:
 def _assignment(
     policies: PolicySet, fleet: Fleet, decisions: Decisions, zone: str, pool: str, *, memo: Memo
 ) -> Item:
-    spec = assignment(pool, fleet.pools.get(pool, ()), decisions, zone, memo)
+    engines = fleet.pools.get(pool, ())
+    decided = decisions.pools.get(pool)
+    if decided is None:
+        spec = assignment(pool, engines, decisions, zone, memo)
+    else:
+        # What endpoints are made of, in a form that compares in microseconds: most pools have not changed.
+        spec = memo.of(
+            ("assignment", pool, zone),
+            (
+                policies.pools[pool],
+                tuple([engine.address for engine in engines]),
+                tuple(decided.engines.values()),
+                zone_weights(pool, engines, decisions, zone),
+            ),
+            lambda: assignment(pool, engines, decisions, zone, memo),
+        )
     origins = pool_origins(policies, pool)
     return memo.of(
         (ENDPOINT, pool, zone),
