@@ -43,7 +43,7 @@ _FILES: Final = (
     Code(
         code="SG005",
         title="file too large",
-        meaning="More than 16 MiB, room for some hundred thousand engines. The file is not read any further.",
+        meaning="More than 8 MiB, room for some hundred thousand engines. The file is not read any further.",
         situation="a log with the name `dump.yaml`",
         fix="Split it by pool, or move what is no policy out of the folder.",
     ),
@@ -191,7 +191,7 @@ _DOCUMENTS: Final = (
     Code(
         code="SG028",
         title="and more",
-        meaning="A file has more than a hundred problems; the rest is counted, not shown.",
+        meaning="A file has more than a hundred problems; the others are not shown.",
         example=_example(
             "kind: EnginePool\nspec:\n  model: m\n  endpoints: [" + "{address: 10.0.0.1}, " * 101 + "]\n"
         ),

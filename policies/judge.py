@@ -15,7 +15,7 @@ from policies.findings import Problem, did_you_mean, shown
 from policies.model import KINDS, Document
 from policies.origin import Places, Spot, Step, nearest, path_text, start
 from policies.schema import field_at, fields, names_at
-from policies.yaml_text import RawDocument, Value
+from policies.yaml_text import MAX_PROBLEMS, RawDocument, Value
 
 Steps: TypeAlias = tuple[Step, ...]
 
@@ -119,12 +119,16 @@ def _heading(value: dict[str, Value], places: Places) -> Iterator[Problem]:
 
 
 def _problems(kind: str, error: ValidationError, value: Value, places: Places) -> Iterator[Problem]:
+    said = 0
     for detail in error.errors(include_url=False):
+        if said > MAX_PROBLEMS:
+            return  # enough to know that there are more than will be shown; guessing what was meant takes time
         steps = _steps(detail["loc"])
         if detail["type"] != "missing" and not _written(value, steps):
             continue  # about a value that was made up from another one, which has a problem of its own
         if steps in {("apiVersion",), ("kind",)}:
             continue  # said by the heading
+        said += 1
         yield _problem(kind, detail, steps, places)
 
 

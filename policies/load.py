@@ -67,6 +67,9 @@ def judged_content(content: bytes) -> JudgedFile:
         if raw.value is None:
             continue  # nothing between two markers
         empty = False
+        if len(problems) > MAX_PROBLEMS:
+            broken = True
+            break
         document, found = judge(raw)
         problems += found
         if document is None:
@@ -81,11 +84,10 @@ def _capped(problems: list[Problem]) -> tuple[Problem, ...]:
     if len(problems) <= MAX_PROBLEMS:
         return tuple(problems)
     ordered = sorted(problems, key=lambda problem: problem.at)
-    rest = len(ordered) - MAX_PROBLEMS
     last = Problem(
         code="SG028",
         at=ordered[MAX_PROBLEMS].at,
-        message=f"{rest} more problems from here on",
+        message="there are more problems from here on; they are not shown",
         hint="so many at once usually have one cause, near the first of them",
     )
     return (*ordered[:MAX_PROBLEMS], last)

@@ -17,8 +17,8 @@ from policies.origin import WHOLE_FILE, spot
 
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 
-MAX_FILE_BYTES: Final = 16 * 1024 * 1024
-"""A hundred thousand engines. A larger file is not a policy: a log or a dump with a wrong name, say."""
+MAX_FILE_BYTES: Final = 8 * 1024 * 1024
+"""Some hundred thousand engines. A larger file is not a policy: a log or a dump with a wrong name, say."""
 
 MAX_FILES: Final = 10_000
 """Where there are more, the path is most likely not the one that was meant."""

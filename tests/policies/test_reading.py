@@ -84,7 +84,7 @@ def test_a_huge_file_is_refused_without_reading_it(tmp_path: Path) -> None:
         load([path])
     (error,) = caught.value.exceptions
     assert isinstance(error, PolicyError)
-    assert (error.code, error.found, error.allowed) == ("SG005", "50 MiB", "at most 16 MiB")
+    assert (error.code, error.found, error.allowed) == ("SG005", "50 MiB", "at most 8 MiB")
 
 
 def test_a_folder_without_policies_is_refused(tmp_path: Path) -> None:

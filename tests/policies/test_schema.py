@@ -29,8 +29,8 @@ def accepts(schema: dict[str, Any], value: Any, root: dict[str, Any]) -> bool:
         and not (isinstance(value, bool) and schema.get("type") in {"integer", "number"})
         and value == schema.get("const", value)
         and value in schema.get("enum", (value,))
-        and any(accepts(one, value, root) for one in schema.get("anyOf", ({},)))
-        and sum(accepts(one, value, root) for one in schema.get("oneOf", ({},))) == 1
+        and ("anyOf" not in schema or any(accepts(one, value, root) for one in schema["anyOf"]))
+        and ("oneOf" not in schema or sum(accepts(one, value, root) for one in schema["oneOf"]) == 1)
         and inside(schema, value, root)
     )
 
