@@ -24,8 +24,11 @@ STUBBORN = (
 )
 # Starts a child in the way under test, says its pid, and then does whatever its last argument says.
 PARENT = """
-import asyncio, sys
+import asyncio, signal
 from chaos.processes import Processes
+
+# A test run that a shell put in the background has SIGINT ignored, and hands that down.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 async def main():
     async with Processes() as processes:
@@ -52,16 +55,22 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def start_parent(argv: tuple[str, ...], then: str) -> tuple[subprocess.Popen[str], int, Path]:
+def start_parent(argv: tuple[str, ...], then: str, tmp_path: Path) -> tuple[subprocess.Popen[str], int, Path]:
     code = PARENT.format(argv=list(argv), then=then)
-    parent = subprocess.Popen([PYTHON, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    parent = subprocess.Popen(
+        [PYTHON, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
     assert parent.stdout is not None
     pid, log_dir = parent.stdout.readline().split()
     return parent, int(pid), Path(log_dir)
 
 
-def test_a_killed_parent_takes_its_children_with_it() -> None:
-    parent, child, _ = start_parent(SLEEPER, "await asyncio.sleep(600)")
+def test_a_killed_parent_takes_its_children_with_it(tmp_path) -> None:
+    parent, child, _ = start_parent(SLEEPER, "await asyncio.sleep(600)", tmp_path)
     with parent:
         assert alive(child)
         parent.kill()
@@ -69,8 +78,10 @@ def test_a_killed_parent_takes_its_children_with_it() -> None:
 
 
 @pytest.mark.parametrize("argv", [SLEEPER, STUBBORN])
-def test_ctrl_c_stops_the_children_and_removes_the_logs(argv: tuple[str, ...]) -> None:
-    parent, child, log_dir = start_parent(argv, "processes._stop_limit_s = 0.3; await asyncio.sleep(600)")
+def test_ctrl_c_stops_the_children_and_removes_the_logs(argv: tuple[str, ...], tmp_path) -> None:
+    parent, child, log_dir = start_parent(
+        argv, "processes._stop_limit_s = 0.3; await asyncio.sleep(600)", tmp_path
+    )
     with parent:
         assert log_dir.is_dir()
         parent.send_signal(signal.SIGINT)
@@ -78,8 +89,8 @@ def test_ctrl_c_stops_the_children_and_removes_the_logs(argv: tuple[str, ...]) -
     assert not log_dir.exists()
 
 
-def test_a_failing_parent_stops_its_children() -> None:
-    parent, child, _ = start_parent(SLEEPER, "raise RuntimeError")
+def test_a_failing_parent_stops_its_children(tmp_path) -> None:
+    parent, child, _ = start_parent(SLEEPER, "raise RuntimeError", tmp_path)
     with parent:
         pass
     assert parent.returncode == 1
