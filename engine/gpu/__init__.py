@@ -1,0 +1,1 @@
+"""What the GPUs of an engine say of themselves, and what that is worth: read, remember, judge."""

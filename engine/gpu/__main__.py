@@ -1,0 +1,70 @@
+"""``python -m engine.gpu``: what the GPUs say and what it is worth, as JSON, once or once per interval."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from engine.gpu.events import XidRecord
+from engine.gpu.judgement import GpuJudgement, judge_gpu
+from engine.gpu.policy import GpuPolicy
+from engine.gpu.readings import GpuReadings, NvmlState
+from engine.gpu.source import GpuSource
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0 when there is nothing against the GPUs, 1 when there is, 2 when NVML cannot be asked."""
+    parser = argparse.ArgumentParser(prog="python -m engine.gpu", description="What the GPUs say, as JSON.")
+    parser.add_argument("--device", action="append", default=[], help="NVML index or UUID; again for more")
+    parser.add_argument("--interval-s", type=float, default=1.0)
+    parser.add_argument("--follow", action="store_true", help="one line per interval until stopped")
+    parser.add_argument("--wait-s", type=float, default=5.0, help="how long to wait for the first look")
+    asked = parser.parse_args(argv)
+    policy = GpuPolicy()
+    with GpuSource(devices=asked.device, interval_s=asked.interval_s) as source:
+        until_s = time.monotonic() + asked.wait_s
+        while not _complete(source.read()) and time.monotonic() < until_s and not asked.follow:
+            time.sleep(0.01)
+        while True:
+            readings, xids = source.read(), source.xids()
+            judgement = judge_gpu(readings, xids, policy, time.monotonic())
+            sys.stdout.write(
+                json.dumps(shown(readings, xids, judgement), indent=None if asked.follow else 2) + "\n"
+            )
+            sys.stdout.flush()
+            if not asked.follow:
+                break
+            time.sleep(asked.interval_s)
+    if readings.state is not NvmlState.PRESENT:
+        return 2
+    return 1 if judgement.evidence else 0
+
+
+def shown(readings: GpuReadings, xids: Sequence[XidRecord], judgement: GpuJudgement) -> dict[str, Any]:
+    """All three in JSON's types."""
+    parts = {"readings": asdict(readings), "xids": [asdict(each) for each in xids], "judgement": asdict(judgement)}
+    return {name: _plain(part) for name, part in parts.items()}
+
+
+def _complete(readings: GpuReadings) -> bool:
+    if readings.state is NvmlState.PRESENT:
+        return len(readings.gpus) == readings.ranks and readings.events != "starting"
+    return readings.state is NvmlState.ABSENT
+
+
+def _plain(value: Any) -> Any:
+    """``value`` in JSON's types: sets become sorted lists, keys become text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(_plain(each) for each in value)
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

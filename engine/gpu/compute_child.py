@@ -1,0 +1,130 @@
+"""The part of the deep check that touches the GPU: run as a file, in its own process, by any Python with torch.
+
+It imports nothing of ours, so that the interpreter of the engine's own environment can run it. One JSON object per
+line on stdout: ``{"stage": NAME}`` on entering each stage, and ``{"outcome": NAME, "detail": TEXT, ...}`` at the
+end. A stage that was entered and never left is where it got stuck.
+
+Every number computed is a small integer, exact in float32, TF32 and bfloat16 in whatever order it is summed: there
+is no tolerance to hide a wrong bit behind. The expected values come from a closed form on the CPU.
+"""
+
+import json
+import sys
+import time
+from typing import Any
+
+BF16_K = 256  # integers up to 256 are exact in bfloat16, so are all partial sums of 256 ones
+FP32_K = 1024  # partial sums stay below 1024 * 49, far under 2**24
+
+
+def say(**fields: object) -> None:
+    """Tell the parent, at once."""
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+def factors(torch: Any, count: int, seed: int, limit: int) -> Any:
+    """``count`` integers from -limit to limit without 0, the same for the same seed."""
+    mixed = (torch.arange(count, dtype=torch.int64) * 2654435761 + seed * 40503) % 2**32 // 65536
+    sign = 1 - 2 * (mixed % 2)
+    return sign * (mixed // 2 % limit + 1)
+
+
+def matmul(torch: Any, device: str, dtype: Any, *, size: int, inner: int, limit: int) -> int:
+    """How many entries of one product differ from what they must be.
+
+    A = u w and B = w v with w of ones and minus ones: each entry of A B is inner * u_i * v_j.
+    """
+    left, right = factors(torch, size, 1, limit), factors(torch, size, 2, limit)
+    signs = factors(torch, inner, 3, 1)
+    one = torch.outer(left, signs).to(device=device, dtype=dtype)
+    two = torch.outer(signs, right).to(device=device, dtype=dtype)
+    product = torch.mm(one, two).to("cpu").to(torch.int64)
+    return int((product != inner * torch.outer(left, right)).sum().item())
+
+
+def memory(torch: Any, device: str, words: int) -> int:
+    """How many words did not come back: a pattern that depends on the address, and its complement.
+
+    The device compares all of it; a sample is compared here, so that a device that cannot compare is seen too.
+    """
+    wrong = 0
+    for flip in (0, -1):
+        held = torch.arange(words, dtype=torch.int32, device=device).mul_(-1640531527).bitwise_xor_(flip)
+        again = torch.arange(words, dtype=torch.int32, device=device).mul_(-1640531527).bitwise_xor_(flip)
+        wrong += int((held != again).sum().item())
+        step = max(1, words // 65536)
+        sample = held[::step].to("cpu")
+        expected = torch.arange(0, words, step, dtype=torch.int32).mul_(-1640531527).bitwise_xor_(flip)
+        wrong += int((sample != expected).sum().item())
+    return wrong
+
+
+def check(torch: Any, device: str, size: int, memory_mib: int) -> None:
+    """Run every stage on ``device`` and say how it ended."""
+    cuda = device.startswith("cuda")
+    if cuda and not torch.cuda.is_available():
+        say(outcome="unavailable", detail="this torch finds no CUDA device")
+        return
+    say(stage="context")
+    torch.ones(1, device=device).add_(1)
+    if cuda:
+        torch.cuda.synchronize()
+        # The first product loads cuBLAS, which is neither a kernel's time nor a kernel's fault.
+        torch.mm(torch.ones(8, 8, device=device), torch.ones(8, 8, device=device))
+        torch.cuda.synchronize()
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    say(stage="kernels")
+    started_s = time.monotonic()
+    if cuda:
+        began.record()
+    wrong = {
+        "float32 product": matmul(torch, device, torch.float32, size=size, inner=FP32_K, limit=7),
+        "bfloat16 product": matmul(torch, device, torch.bfloat16, size=size, inner=BF16_K, limit=1),
+    }
+    say(stage="memory")
+    wrong["memory pattern"] = memory(torch, device, memory_mib * 2**20 // 4)
+    if cuda:
+        ended.record()
+        torch.cuda.synchronize()
+    wall_ms = (time.monotonic() - started_s) * 1000
+    gpu_ms = float(began.elapsed_time(ended)) if cuda else wall_ms
+    bad = {name: count for name, count in wrong.items() if count}
+    if bad:
+        detail = ", ".join(f"{count} wrong values in the {name}" for name, count in bad.items())
+        say(outcome="wrong_result", detail=detail, gpu_ms=gpu_ms)
+    else:
+        say(outcome="ok", detail=f"torch {torch.__version__}", gpu_ms=gpu_ms)
+
+
+def outcome_of(torch: Any, error: RuntimeError) -> str:
+    """Which outcome an error of torch is; its texts are CUDA's own."""
+    text = str(error).lower()
+    if isinstance(error, torch.OutOfMemoryError) or "out of memory" in text:
+        return "out_of_memory"
+    # Exclusive compute mode: the engine has the GPU and nobody else may; no fault of the GPU.
+    if "busy or unavailable" in text:
+        return "unavailable"
+    return "context_error"
+
+
+def main(argv: list[str]) -> int:
+    """``DEVICE SIZE MEMORY_MIB``; the answer is on stdout, the status says only that it was given."""
+    device, size, memory_mib = argv[0], int(argv[1]), int(argv[2])
+    say(stage="import")
+    try:
+        import torch  # noqa: PLC0415 - slow, optional, and a stage of its own
+    except ImportError as error:
+        say(outcome="unavailable", detail=f"torch cannot be imported: {error}")
+        return 0
+    torch.set_num_threads(1)
+    try:
+        with torch.inference_mode():
+            check(torch, device, size, memory_mib)
+    except RuntimeError as error:
+        say(outcome=outcome_of(torch, error), detail=str(error).strip().splitlines()[0][:300])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,261 @@
+"""The GPUs of one engine, always at hand: two threads ask, and ``read`` never waits.
+
+The reader thread goes round the GPUs once per interval and leaves each result behind; the event thread waits for
+XIDs and latches them. A driver that hangs holds one of these threads, never the caller: the results stay as they
+were, with the time they were read, and the call that holds the thread is named. Both threads are daemons, so that
+a hung driver cannot keep the process alive either.
+
+NVML that is absent is asked for again now and then: drivers are loaded late, libraries mounted late.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from engine.gpu.events import XidEvent, XidLatch, XidRecord
+from engine.gpu.nvml import Device, Nvml
+from engine.gpu.nvml_calls import NvmlError, WaitError
+from engine.gpu.readings import (
+    Counters,
+    GpuReading,
+    GpuReadings,
+    Look,
+    NvmlState,
+    ThrottleReason,
+    Wear,
+    counters,
+    growth,
+    throttled_since,
+)
+from engine.gpu.xid import xid_rule
+
+log = structlog.get_logger()
+
+_NO_LOOK = Look(fault=None, unknown=())
+
+
+class GpuSource:
+    """What the GPUs ``devices`` say; open it, ``read`` it as often as you like, close it.
+
+    ``devices`` are NVML indexes or UUIDs of the engine's ranks, in rank order; none means every GPU of the
+    machine. ``on_xid`` is called from the event thread at once for each XID; it must not block. A call into the
+    driver is shown as blocked after ``call_deadline_s``. ``growth_window_s`` is the span that ``Growth`` covers.
+    """
+
+    def __init__(
+        self,
+        *,
+        devices: Sequence[str] = (),
+        interval_s: float = 1.0,
+        wear_interval_s: float = 30.0,
+        call_deadline_s: float = 1.0,
+        reopen_s: float = 30.0,
+        growth_window_s: float = 300.0,
+        event_wait_ms: int = 500,
+        on_xid: Callable[[XidEvent], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._wanted = tuple(devices)
+        self._interval_s = interval_s
+        self._wear_interval_s = wear_interval_s
+        self._call_deadline_s = call_deadline_s
+        self._reopen_s = reopen_s
+        self._growth_window_s = growth_window_s
+        self._event_wait_ms = event_wait_ms
+        self._on_xid = on_xid
+        self._clock = clock
+        self._nvml = Nvml(clock)
+        self._latch = XidLatch()
+        self._memory: dict[int, _Memory] = {}
+        self._stop = threading.Event()
+        self._swap = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._now = GpuReadings(
+            state=NvmlState.OPENING, statement="NVML has been asked for and has not answered yet"
+        )
+
+    def open(self) -> None:
+        """Start asking; returns at once."""
+        self._start("gpu-reader", self._run)
+
+    def close(self, *, timeout_s: float = 2.0) -> bool:
+        """Whether both threads ended in time; one that a hung driver holds is left to end with the process."""
+        self._stop.set()
+        deadline_s = self._clock() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - self._clock()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def read(self) -> GpuReadings:
+        """What is known now, at once; never raises."""
+        if self._threads and not self._threads[0].is_alive() and not self._stop.is_set():
+            statement = (
+                "the GPU reader ended by an error of its own (see the log); the health of the GPUs is unknown"
+            )
+            return GpuReadings(state=NvmlState.ABSENT, statement=statement)
+        calling = self._nvml.watch.calling
+        if calling is None or self._clock() - calling.since_s < self._call_deadline_s:
+            return self._now
+        return replace(self._now, blocked=calling)
+
+    def xids(self) -> tuple[XidRecord, ...]:
+        """Every XID that came and was not forgotten; how long it counts is the policy's to say."""
+        return self._latch.held()
+
+    def engine_restarted(self) -> int:
+        """How many XIDs a new engine process leaves behind: those that a restart mends."""
+        return self._latch.forget(lambda record: xid_rule(record.code, {}).restart_mends)
+
+    def _start(self, name: str, run: Callable[[], None]) -> None:
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                version = self._nvml.open()
+            except NvmlError as error:
+                self._absent(str(error))
+                self._stop.wait(self._reopen_s)
+                continue
+            try:
+                found, missing = self._nvml.devices(self._wanted)
+            except NvmlError as error:
+                self._absent(str(error))
+                self._release()
+                self._stop.wait(self._reopen_s)
+                continue
+            self._look_after(version, found, missing)
+            return
+
+    def _look_after(self, version: str, found: tuple[Device, ...], missing: tuple[str, ...]) -> None:
+        log.info("gpu.present", driver=version, gpus=len(found), missing=list(missing))
+        statement = f"NVML answers, driver {version}, {len(found)} GPU(s)"
+        self._now = GpuReadings(
+            state=NvmlState.PRESENT,
+            statement=statement,
+            driver_version=version,
+            ranks=len(found),
+            missing=missing,
+            events="starting",
+        )
+        self._start("gpu-events", lambda: self._listen(found))
+        while not self._stop.is_set():
+            started_s = self._clock()
+            for device in found:
+                if self._stop.is_set():
+                    break
+                self._publish(self._reading(device))
+            self._stop.wait(max(0.0, self._interval_s - (self._clock() - started_s)))
+        events = [thread for thread in self._threads if thread.name == "gpu-events"]
+        for thread in events:
+            thread.join(self._event_wait_ms / 1000 + 1.0)
+        if not any(thread.is_alive() for thread in events):  # never shut the library down under a waiting thread
+            self._release()
+
+    def _reading(self, device: Device) -> GpuReading:
+        """One GPU, asked now; wear only when its turn has come."""
+        memory = self._memory.setdefault(device.identity.rank, _Memory(self._growth_window_s))
+        if memory.wear is None or self._clock() - memory.wear_at_s >= self._wear_interval_s:
+            memory.wear, memory.wear_look = self._nvml.wear(device)
+            memory.wear_at_s = self._clock()
+        vitals, look = self._nvml.vitals(device)
+        now_s = self._clock()
+        memory.throttled = throttled_since(memory.throttled, vitals.throttled, now_s)
+        return GpuReading(
+            identity=device.identity,
+            read_at_s=now_s,
+            vitals=vitals,
+            wear=memory.wear,
+            fault=look.fault or memory.wear_look.fault,
+            growth=growth(memory.oldest(counters(now_s, vitals)), counters(now_s, vitals)),
+            throttled_since_s=memory.throttled,
+            unknown=(*look.unknown, *memory.wear_look.unknown),
+        )
+
+    def _publish(self, reading: GpuReading) -> None:
+        others = (gpu for gpu in self._now.gpus if gpu.identity.rank != reading.identity.rank)
+        gpus = sorted((*others, reading), key=lambda gpu: gpu.identity.rank)
+        with self._swap:
+            self._now = replace(self._now, gpus=tuple(gpus))
+
+    def _listen(self, devices: tuple[Device, ...]) -> None:
+        """Wait for XIDs until the end; what goes wrong is said in ``GpuReadings.events`` and tried again."""
+        while not self._stop.is_set():
+            try:
+                wait = self._nvml.listen(devices)
+            except NvmlError as error:
+                self._events(f"XIDs are not listened for: {error}")
+                self._stop.wait(self._reopen_s)
+                continue
+            silent = sorted({device.identity.rank for device in devices} - set(wait.ranks))
+            self._events(f"no XIDs from rank(s) {silent}" if silent else "")
+            try:
+                while not self._stop.is_set():
+                    for event in wait.next(self._event_wait_ms):
+                        self._take(event)
+            except WaitError as error:
+                self._events(f"XIDs are not listened for: {error}")
+            finally:
+                wait.close()
+            self._stop.wait(self._interval_s)
+
+    def _take(self, event: XidEvent) -> None:
+        record = self._latch.record(event)
+        if record.count == 1:  # a storm of one XID is one line
+            log.warning("gpu.xid", code=event.code, rank=event.rank, meaning=xid_rule(event.code, {}).meaning)
+        if self._on_xid is not None:
+            self._on_xid(event)
+
+    def _events(self, statement: str) -> None:
+        with self._swap:
+            changed, self._now = self._now.events != statement, replace(self._now, events=statement)
+        if changed:
+            log.info("gpu.events", statement=statement or "listening for XIDs")
+
+    def _absent(self, why: str) -> None:
+        statement = f"NVML is absent: {why}; the health of the GPUs is unknown"
+        if self._now.statement != statement:
+            log.warning("gpu.absent", reason=why)
+        self._now = GpuReadings(state=NvmlState.ABSENT, statement=statement)
+
+    def _release(self) -> None:
+        try:
+            self._nvml.close()
+        except NvmlError as error:
+            log.warning("gpu.close", reason=str(error))
+
+
+class _Memory:
+    """What the source remembers of one GPU between looks."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._seen: deque[Counters] = deque()
+        self.throttled: Mapping[ThrottleReason, float] = {}
+        self.wear: Wear | None = None
+        self.wear_look = _NO_LOOK
+        self.wear_at_s = 0.0
+
+    def oldest(self, newest: Counters) -> Counters:
+        """The counters from the start of the window that ends with ``newest``."""
+        self._seen.append(newest)
+        while self._seen[0].at_s < newest.at_s - self._window_s:
+            self._seen.popleft()
+        return self._seen[0]

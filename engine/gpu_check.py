@@ -1,0 +1,229 @@
+"""The deep check: does this GPU still compute? Asked in a process that can be killed, with a deadline per stage.
+
+The parent never imports torch and never touches the GPU. It starts ``gpu/compute_child.py`` once per GPU, listens
+to the stages it enters, and kills it when a stage takes too long: the stage says what was stuck. A wrong result, a
+stuck kernel, too little memory and a broken CUDA context are different outcomes, because different things follow.
+
+On the GPU the check needs 64 MiB, the matrices and a CUDA context (some hundred MiB): room that an engine started
+with ``--gpu-memory-utilization`` below 1 leaves.
+
+By hand: ``python -m engine.gpu_check [--device cpu] [--python /path/to/engine/bin/python]``.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+_CHILD: Final = Path(__file__).parent / "gpu" / "compute_child.py"
+
+
+class CheckOutcome(StrEnum):
+    """How a deep check ended."""
+
+    OK = "ok"
+    WRONG_RESULT = "wrong_result"  # it computes, and not what it should: silent corruption
+    STUCK = "stuck"  # a context, a kernel or a copy did not come to its end
+    OUT_OF_MEMORY = "out_of_memory"  # no room left for a check: says nothing about the GPU
+    CONTEXT_ERROR = "context_error"  # CUDA refused or failed
+    CRASHED = "crashed"  # the process died without a word
+    UNAVAILABLE = "unavailable"  # no torch, no device, exclusive mode: nothing was checked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuCheck:
+    """One deep check. ``gpu_ms`` is the time between CUDA events around the work, None when it did not end.
+
+    ``stage`` is the last one entered; ``checked_at_s`` is the parent's monotonic clock at the end.
+    """
+
+    rank: int
+    device: str
+    outcome: CheckOutcome
+    evidence: str
+    stage: str
+    gpu_ms: float | None
+    wall_s: float
+    checked_at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckSettings:
+    """How to run the check. ``python`` is an interpreter with torch: the engine's own will do."""
+
+    python: str = sys.executable
+    child: Path = _CHILD
+    # 2 GFLOP in float32 and 0.5 in bfloat16, below 1 ms each on any data centre GPU; 64 MiB written and read four
+    # times is below 1 ms at 1 TB/s. What remains are 8 MB copied back over PCIe.
+    size: int = 1024
+    memory_mib: int = 64
+    # Importing torch from a cold disk takes long and is nobody's fault; a context takes a second or two, more when
+    # the driver is busy; a kernel waits for its time slice behind the engine's.
+    stage_deadline_s: Mapping[str, float] = field(
+        default_factory=lambda: MappingProxyType(
+            {"start": 30.0, "import": 60.0, "context": 20.0, "kernels": 5.0, "memory": 5.0, "end": 5.0}
+        )
+    )
+
+
+async def check_gpu(
+    device: str,
+    settings: CheckSettings,
+    *,
+    rank: int = 0,
+    clock: Callable[[], float] = time.monotonic,
+) -> GpuCheck:
+    """The deep check of ``device``: "cpu", or a GPU by NVML index or UUID, whose process sees no other GPU.
+
+    Ends within the sum of the stage deadlines plus two seconds, also when the process cannot be killed. Cancelling
+    it kills the process.
+    """
+    started_s = clock()
+    run = _Run()
+    on_gpu = device != "cpu"
+    environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTHONUNBUFFERED": "1"}
+    if on_gpu:
+        environment["CUDA_VISIBLE_DEVICES"] = device
+    try:
+        process = await asyncio.create_subprocess_exec(
+            settings.python,
+            str(settings.child),
+            "cuda:0" if on_gpu else "cpu",
+            str(settings.size),
+            str(settings.memory_mib),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+    except OSError as error:
+        run.end(CheckOutcome.UNAVAILABLE, f"{settings.python} cannot be started: {error.strerror}")
+    else:
+        try:
+            await _follow(process, run, settings.stage_deadline_s)
+        finally:
+            await _end(process, run)
+    now_s = clock()
+    return GpuCheck(
+        rank=rank,
+        device=device,
+        outcome=run.outcome or CheckOutcome.CRASHED,
+        evidence=run.evidence,
+        stage=run.stage,
+        gpu_ms=run.gpu_ms,
+        wall_s=now_s - started_s,
+        checked_at_s=now_s,
+    )
+
+
+async def check_gpus(devices: Sequence[str], settings: CheckSettings) -> tuple[GpuCheck, ...]:
+    """The deep check of each device in rank order, one after the other: they would share one CPU and one disk."""
+    return tuple([await check_gpu(device, settings, rank=rank) for rank, device in enumerate(devices)])
+
+
+class _Run:
+    """What is known of one child so far."""
+
+    def __init__(self) -> None:
+        self.stage = "start"
+        self.outcome: CheckOutcome | None = None
+        self.evidence = ""
+        self.gpu_ms: float | None = None
+
+    def end(self, outcome: CheckOutcome, evidence: str) -> None:
+        self.outcome, self.evidence = outcome, evidence
+
+    def hear(self, line: bytes) -> None:
+        """Take one line; what is not of the protocol (a library that prints) is passed over."""
+        try:
+            said = json.loads(line)
+        except ValueError:
+            return
+        if not isinstance(said, dict):
+            return
+        if "stage" in said:
+            self.stage = str(said["stage"])
+        if said.get("outcome") in set(CheckOutcome):
+            self.end(CheckOutcome(said["outcome"]), str(said.get("detail", "")))
+            self.gpu_ms = float(said["gpu_ms"]) if "gpu_ms" in said else None
+
+
+async def _follow(process: asyncio.subprocess.Process, run: _Run, deadlines_s: Mapping[str, float]) -> None:
+    """Listen until the child has answered, died, or overstayed in a stage."""
+    assert process.stdout is not None, "started with a pipe"  # noqa: S101 - for the type checker
+    while run.outcome is None:
+        limit_s = deadlines_s.get(run.stage, deadlines_s["end"])
+        try:
+            line = await asyncio.wait_for(process.stdout.readline(), limit_s)
+        except TimeoutError:
+            if run.stage in ("start", "import"):  # the GPU has not been touched yet
+                run.end(CheckOutcome.UNAVAILABLE, f"no end of {run.stage} within {limit_s:g} s")
+            else:
+                run.end(CheckOutcome.STUCK, f"stuck in {run.stage} for {limit_s:g} s, killed")
+            return
+        except ValueError:
+            continue  # a line longer than the stream's limit: not of the protocol, and gone from the buffer
+        if not line:
+            status = await _status(process)
+            run.end(CheckOutcome.CRASHED, f"the check's process ended with {status} in {run.stage}")
+            return
+        run.hear(line)
+
+
+async def _end(process: asyncio.subprocess.Process, run: _Run) -> None:
+    """Kill what is left. A process that waits inside the driver survives SIGKILL: it is left, and told of."""
+    try:
+        await asyncio.wait_for(process.wait(), 0.0 if run.outcome in (None, CheckOutcome.STUCK) else 1.0)
+    except TimeoutError:
+        _kill_group(process.pid)
+        try:
+            await asyncio.wait_for(process.wait(), 2.0)
+        except TimeoutError:
+            run.evidence += f"; process {process.pid} waits inside the driver and cannot be killed"
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # it ended by itself meanwhile
+
+
+async def _status(process: asyncio.subprocess.Process) -> str:
+    try:
+        code = await asyncio.wait_for(process.wait(), 2.0)
+    except TimeoutError:
+        return "its output closed"
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"status {code}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Check and tell: 0 when every GPU computes, 1 when one does not, 2 when nothing could be checked."""
+    parser = argparse.ArgumentParser(
+        prog="python -m engine.gpu_check", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--device", action="append", help="NVML index or UUID, or cpu; again for more (default 0)")
+    parser.add_argument("--python", default=sys.executable, help="an interpreter with torch")
+    asked = parser.parse_args(argv)
+    checks = asyncio.run(check_gpus(asked.device or ["0"], CheckSettings(python=asked.python)))
+    for check in checks:
+        time_text = "" if check.gpu_ms is None else f", {check.gpu_ms:.1f} ms on the device"
+        sys.stdout.write(f"{check.device}: {check.outcome}: {check.evidence} ({check.wall_s:.1f} s{time_text})\n")
+    outcomes = {check.outcome for check in checks}
+    if outcomes <= {CheckOutcome.OK}:
+        return 0
+    return 2 if outcomes <= {CheckOutcome.OK, CheckOutcome.UNAVAILABLE, CheckOutcome.OUT_OF_MEMORY} else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
