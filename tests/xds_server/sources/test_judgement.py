@@ -49,7 +49,12 @@ def ended(sent_at_s: float, failure: Failure) -> Answer:
 
 
 READY = told([look(0.0), 0.0, token(0.0)])
-HUNG_IDLE = [look(0.5), 0.5, Answer(sent_at_s=0.5, at_s=1.5, failure=SILENT), look(1.5)]
+HUNG_IDLE: list[Look | Answer | float] = [
+    look(0.5),
+    0.5,
+    Answer(sent_at_s=0.5, at_s=1.5, failure=SILENT),
+    look(1.5),
+]
 
 
 @pytest.mark.parametrize(
@@ -112,9 +117,9 @@ def test_a_long_prefill_of_someone_else_has_stall_after() -> None:
 
 
 def test_what_may_be_our_own_fault_is_marked() -> None:
-    assert told([look(0.5), 0.5, ended(0.5, WRONG)], READY).doubt is Doubt.REFUSED
-    silent: list[Look | Answer | float] = [Look(at_s=at_s, counters=SILENT) for at_s in (0.5, 1.5)]
-    assert told(silent, READY).doubt is Doubt.SILENT
+    refused: list[Look | Answer | float] = [look(0.5), 0.5, ended(0.5, WRONG)]
+    assert told(refused, READY).doubt is Doubt.REFUSED
+    assert told([Look(at_s=at_s, counters=SILENT) for at_s in (0.5, 1.5)], READY).doubt is Doubt.SILENT
     assert told(HUNG_IDLE, READY).doubt is None
 
 
