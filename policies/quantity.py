@@ -7,6 +7,7 @@ whether ``5`` meant seconds or milliseconds is exactly what goes wrong at 3 a.m.
 import ipaddress
 import math
 import re
+import warnings
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
@@ -79,6 +80,36 @@ Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
 
 ErrorStatus = Annotated[int, Field(ge=400, le=599)]
 """An HTTP status that says something went wrong."""
+
+_NOT_RE2: Final = re.compile(r"\(\?(?:=|!|<=|<!|>|\()|\\[1-9]|\(\?P[=>]|[*+?]\+")
+"""Look-around, back references, atomic groups, conditions and possessive repeats: RE2 has none of them."""
+
+
+def parse_re2(value: str) -> str:
+    """The text when Envoy's RE2 can be expected to take it; ValueError says why not.
+
+    Python's expressions are not quite RE2's (``\\pL`` and ``\\z`` are RE2's alone), so only what both refuse, and
+    what RE2 is known to lack, is refused here.
+    """
+    if found := _NOT_RE2.search(value.replace("\\\\", "")):
+        msg = (
+            f"RE2, which Envoy uses, has no {found.group()!r}: look-around and back references do not exist there"
+        )
+        raise ValueError(msg)
+    known_to_both = re.sub(r"\\(?:[pP](?:\{[^}]*\}|.)|[zCQE])|\[:\^?[a-z]+:\]", "x", value)
+    try:
+        with warnings.catch_warnings():
+            # Python warns of what some day may mean something else to Python.
+            warnings.simplefilter("ignore", FutureWarning)
+            re.compile(known_to_both)
+    except (re.error, OverflowError, RecursionError) as error:
+        msg = f"{value!r} is not a regular expression: {error}"
+        raise ValueError(msg) from None
+    return value
+
+
+Re2 = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(parse_re2)]
+"""A regular expression in RE2's syntax."""
 
 _HOST: Final = re.compile(
     r"(?:[A-Za-z0-9_](?:[-A-Za-z0-9_]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_](?:[-A-Za-z0-9_]{0,61}[A-Za-z0-9_])?\.?"

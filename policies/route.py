@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from policies.document import API_VERSION, Metadata, Spec, described
-from policies.quantity import IpAddress, Name, Port
+from policies.quantity import IpAddress, Name, Port, Re2
 
 
 class PriorityClass(StrEnum):
@@ -22,7 +22,7 @@ class HeaderMatch(Spec):
     name: str = described(..., "Header name; case does not matter.", pattern=r"^:?[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
     exact: str | None = described(None, "The header has exactly this value.")
     prefix: str | None = described(None, "The header starts with this.", min_length=1)
-    regex: str | None = described(None, "The whole header matches this RE2 expression.", min_length=1)
+    regex: Re2 | None = described(None, "The whole header matches this RE2 expression.")
     present: bool | None = described(None, "The header is there (true) or is not (false).")
     invert: bool = described(False, "Turn the condition round.")
 

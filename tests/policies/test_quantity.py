@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.quantity import MAX_DURATION_S, format_duration, parse_duration
+from policies.quantity import MAX_DURATION_S, format_duration, parse_duration, parse_re2
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,18 @@ def test_what_is_no_duration(value: object) -> None:
 def test_a_duration_survives_being_written(milliseconds: int) -> None:
     seconds = milliseconds / 1000
     assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "text", ["a+", "^(a|b)$", r"\d{3}", r"\p{Greek}+", r"\pL\z", "(?i)batch", "(?P<n>x)", r"a\\1", "[[:alpha:]]"]
+)
+def test_expressions_that_re2_takes(text: str) -> None:
+    assert parse_re2(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["(?=a)b", "(?!a)", "(?<=a)b", "(?<!a)b", r"(a)\1", "(?P=n)", "(", "[a", "*a", "a++", "(?>a)"]
+)
+def test_expressions_that_re2_refuses(text: str) -> None:
+    with pytest.raises(ValueError, match=r"RE2|not a regular expression"):
+        parse_re2(text)
