@@ -28,14 +28,18 @@ class Chapter(StrEnum):
     """Parts of the story; each is scored by itself."""
 
     CALM = "calm"
-    HANG = "hung kernel, /health still 200"
-    CRASH = "a third of the fleet crashes"
-    DRAIN = "rolling drain of every engine"
+    HANG = "hung kernel, /health 200"
+    CRASH = "a third crashes"
+    DRAIN = "rolling drain of all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A chapter with its fault from ``start_s`` to ``heal_s``; requests until ``end_s`` are counted to it."""
+    """A chapter with its fault from ``start_s`` to ``heal_s``.
+
+    Requests that arrive until ``end_s`` are counted to it. That is a request's length before the next fault, which
+    would otherwise spoil the record of a chapter it has nothing to do with.
+    """
 
     chapter: Chapter
     start_s: float
@@ -56,7 +60,7 @@ class Plan:
     @property
     def length_s(self) -> float:
         """When the load ends."""
-        return self.spans[-1].end_s
+        return self.spans[-1].end_s + LONGEST_SERVICE_S
 
     def at(self, time_s: float) -> Span:
         """The chapter that a request arriving then is counted to."""
@@ -82,7 +86,7 @@ def plan(*, fast: bool = False, seed: int = 7) -> Plan:
             chapter=chapter,
             start_s=start_s * pace,
             heal_s=heal_s * pace,
-            end_s=end_s * pace,
+            end_s=end_s * pace - LONGEST_SERVICE_S,
             targets=targets.get(chapter, ()),
         )
         for chapter, (start_s, heal_s, end_s) in marks.items()

@@ -4,7 +4,7 @@ A stream that had begun to speak when its engine died cannot be saved by any pro
 client. Every other request can be served by another engine, so losing it counts against the side.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from chaos.demo.plan import SLOTS, Chapter, Plan
@@ -13,7 +13,7 @@ from chaos.outcomes import Outcome, quantile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """One chapter on one side. Latencies in seconds, None where nothing was good.
+    """One chapter on one side. Latencies of good answers in seconds, None where nothing was good.
 
     ``lost`` are requests that another engine could have served; ``cut`` are streams that ended in mid-sentence.
     ``wasted_slot_s`` is slot time whose answer nobody received, from the engines' own books; ``attempts`` is
@@ -26,7 +26,6 @@ class Score:
     cut: int
     good_p50_s: float | None
     good_p99_s: float | None
-    all_p99_s: float | None
     wasted_slot_s: float
     attempts: float
 
@@ -36,10 +35,10 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
-    """What the books of all engines of a side add up to at one moment."""
+class Attempt:
+    """One call that an engine saw, from its own book; several may belong to one request."""
 
-    arrived: int
+    request_id: str
     wasted_slot_s: float
 
 
@@ -59,8 +58,17 @@ def is_cut(outcome: Outcome) -> bool:
     return not outcome.ok and outcome.streaming and outcome.first_token_s is not None
 
 
-def score(outcomes: Sequence[Outcome], before: Ledger, after: Ledger) -> Score:
-    """The numbers of one chapter: its requests, and the books at its two ends."""
+def by_request(attempts: Iterable[Attempt]) -> Mapping[str, Sequence[Attempt]]:
+    """Attempts by the request they were made for."""
+    found: dict[str, list[Attempt]] = {}
+    for attempt in attempts:
+        found.setdefault(attempt.request_id, []).append(attempt)
+    return found
+
+
+def score(outcomes: Sequence[Outcome], attempts: Mapping[str, Sequence[Attempt]]) -> Score:
+    """The numbers of one chapter: its requests, and what the engines' books say of each of them."""
+    tried = [attempt for outcome in outcomes for attempt in attempts.get(outcome.request_id, ())]
     good = [outcome.latency_s for outcome in outcomes if outcome.ok]
     cut = sum(map(is_cut, outcomes))
     return Score(
@@ -70,9 +78,8 @@ def score(outcomes: Sequence[Outcome], before: Ledger, after: Ledger) -> Score:
         cut=cut,
         good_p50_s=quantile(good, 0.5),
         good_p99_s=quantile(good, 0.99),
-        all_p99_s=quantile([outcome.latency_s for outcome in outcomes], 0.99),
-        wasted_slot_s=after.wasted_slot_s - before.wasted_slot_s,
-        attempts=(after.arrived - before.arrived) / len(outcomes) if outcomes else 0.0,
+        wasted_slot_s=sum(attempt.wasted_slot_s for attempt in tried),
+        attempts=len(tried) / len(outcomes) if outcomes else 0.0,
     )
 
 

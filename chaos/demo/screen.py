@@ -82,11 +82,17 @@ def live(frame: Frame) -> RenderableType:
 
 def final(scores: Mapping[str, Mapping[Chapter, Score]]) -> RenderableType:
     """The table of all chapters on all sides."""
-    table = Table(title="The same faults, the same arrivals", title_justify="left")
-    table.add_column("chapter")
-    table.add_column("side")
-    for name in ("requests", "good", "lost", "cut", "p50", "p99", "p99 of all", "wasted GPU s", "attempts"):
-        table.add_column(name, justify="right")
+    table = Table(
+        title="The same faults, the same arrivals",
+        caption="lost: another engine could have served it; cut: a stream that had begun when its engine died",
+        title_justify="left",
+        caption_justify="left",
+        padding=(0, 0, 0, 1),
+    )
+    table.add_column("chapter", min_width=14)
+    table.add_column("side", no_wrap=True)
+    for name in ("sent", "good\n%", "lost", "cut", "p50\ns", "p99\ns", "GPU s\nwasted", "tries"):
+        table.add_column(name, justify="right", no_wrap=True)
     chapters = next(iter(scores.values())).keys()
     for chapter in chapters:
         for index, (side, by_chapter) in enumerate(scores.items()):
@@ -95,12 +101,11 @@ def final(scores: Mapping[str, Mapping[Chapter, Score]]) -> RenderableType:
                 chapter if index == 0 else "",
                 side,
                 str(found.requests),
-                f"{found.goodput_percent:.1f} %",
+                f"{found.goodput_percent:.1f}",
                 _count(found.lost),
                 _count(found.cut),
-                _seconds(found.good_p50_s),
-                _seconds(found.good_p99_s),
-                _seconds(found.all_p99_s),
+                _number(found.good_p50_s),
+                _number(found.good_p99_s),
                 f"{found.wasted_slot_s:.1f}",
                 f"{found.attempts:.2f}",
                 end_section=index == len(scores) - 1,
@@ -160,3 +165,7 @@ def _count(count: int) -> Text:
 
 def _seconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.2f} s"
+
+
+def _number(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.2f}"

@@ -70,6 +70,8 @@ def plain_envoy(engine_ports: Mapping[str, int], listener_port: int, admin_port:
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3."
         "HttpConnectionManager",
         "stat_prefix": "plain",
+        # So that the engines' books can be held against the requests; it changes nothing else.
+        "preserve_external_request_id": True,
         "route_config": {
             "virtual_hosts": [
                 {

@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
 from chaos.demo import setting
 from chaos.demo.plan import ENGINES, PREFILL_S, SLOTS, TOKEN_S, ZONES
-from chaos.demo.score import Ledger
+from chaos.demo.score import Attempt
+from chaos.fake_engine.book import KEPT_CALLS
 from chaos.load import Target
 from chaos.processes import Processes, envoy_command
 
@@ -105,18 +107,27 @@ async def stage(children: Processes, session: aiohttp.ClientSession, folder: Pat
     )
 
 
-async def ledger(session: aiohttp.ClientSession, engines: Engines) -> tuple[Ledger, Mapping[str, int]]:
-    """What the books of a side say now: the sum, and calls arrived by engine."""
+async def books(session: aiohttp.ClientSession, engines: Engines, *, calls: int = 0) -> Mapping[str, Any]:
+    """What the book of each engine of a side says now, by engine; with the newest ``calls`` calls."""
 
-    async def totals(control: str) -> dict[str, float]:
-        async with session.get(f"{control}/book") as response:
+    async def book(control: str) -> Any:
+        async with session.get(f"{control}/book", params={"calls": calls}) as response:
             response.raise_for_status()
-            book: dict[str, dict[str, float]] = await response.json()
-            return book["totals"]
+            return await response.json()
 
-    found = await asyncio.gather(*(totals(engines.controls[name]) for name in ENGINES))
-    arrived = {name: int(one["arrived"]) for name, one in zip(ENGINES, found, strict=True)}
-    return Ledger(arrived=sum(arrived.values()), wasted_slot_s=sum(one["wasted_slot_s"] for one in found)), arrived
+    found = await asyncio.gather(*(book(engines.controls[name]) for name in ENGINES))
+    return dict(zip(ENGINES, found, strict=True))
+
+
+async def attempts(session: aiohttp.ClientSession, engines: Engines) -> Sequence[Attempt]:
+    """Every call that is over, of every engine of a side; probes, which have no request id, are left out."""
+    found = await books(session, engines, calls=KEPT_CALLS)
+    return [
+        Attempt(request_id=str(call["request_id"]), wasted_slot_s=float(call["wasted_slot_s"]))
+        for book in found.values()
+        for call in book["calls"]
+        if call["request_id"]
+    ]
 
 
 async def _engines(children: Processes, side: str) -> Engines:

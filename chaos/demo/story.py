@@ -4,7 +4,7 @@ import asyncio
 import tempfile
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from rich.live import Live
 
 from chaos.demo import screen, setting
 from chaos.demo.plan import DEADLINE_S, ENGINES, MAX_TOKENS, Chapter, Plan, Span
-from chaos.demo.score import Ledger, Score, Verdict, by_chapter, is_cut, score, verdict
-from chaos.demo.stage import Side, Stage, ledger, stage
+from chaos.demo.score import Attempt, Score, Verdict, by_chapter, by_request, is_cut, score, verdict
+from chaos.demo.stage import Side, Stage, attempts, books, stage
 from chaos.load import LoadProfile, run_load
 from chaos.outcomes import Outcome, summary
 from chaos.processes import Processes
@@ -40,8 +40,8 @@ class _Watch:
     recent: deque[Outcome] = field(default_factory=deque)
     arrived: Mapping[str, int] = field(default_factory=dict)
     share: Mapping[str, float] = field(default_factory=dict)
-    book: Ledger = field(default_factory=lambda: Ledger(arrived=0, wasted_slot_s=0.0))
-    marks: list[Ledger] = field(default_factory=list)
+    wasted_slot_s: float = 0.0
+    attempts: Sequence[Attempt] = ()
 
     def saw(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
@@ -56,7 +56,7 @@ class _Watch:
             p50_s=found.good_latency_p50_s,
             p99_s=found.good_latency_p99_s,
             lost=sum(not outcome.ok and not is_cut(outcome) for outcome in self.outcomes),
-            wasted_slot_s=self.book.wasted_slot_s,
+            wasted_slot_s=self.wasted_slot_s,
         )
 
 
@@ -102,10 +102,9 @@ async def tell(plan: Plan, console: Console, *, live: bool) -> Result:
 
 
 def _scores(watch: _Watch, began_s: float, plan: Plan) -> Mapping[Chapter, Score]:
-    chapters = by_chapter(watch.outcomes, began_s, plan)
+    tried = by_request(watch.attempts)
     return {
-        span.chapter: score(chapters[span.chapter], before, after)
-        for span, before, after in zip(plan.spans, watch.marks, watch.marks[1:], strict=False)
+        chapter: score(outcomes, tried) for chapter, outcomes in by_chapter(watch.outcomes, began_s, plan).items()
     }
 
 
@@ -116,14 +115,9 @@ async def _play(scene: _Scene) -> None:
         faults = group.create_task(_faults(scene))
         group.create_task(_show(scene, over))
         await asyncio.gather(*loads, faults)
-        await _mark(scene)
+        for watch in scene.watches:
+            watch.attempts = await attempts(scene.session, watch.side.engines)
         over.set()
-
-
-async def _mark(scene: _Scene) -> None:
-    """Note the sums of the books where one chapter ends and the next begins."""
-    for watch in scene.watches:
-        watch.marks.append((await ledger(scene.session, watch.side.engines))[0])
 
 
 async def _load(plan: Plan, watch: _Watch) -> None:
@@ -143,7 +137,6 @@ async def _faults(scene: _Scene) -> None:
     """Carry out the plan on both sides."""
     for span in scene.plan.spans:
         await _sleep_until(scene.began_s + span.start_s)
-        await _mark(scene)
         if not scene.live:
             scene.console.print(f"{span.start_s:5.1f} s  {span.chapter}")
         match span.chapter:
@@ -158,10 +151,11 @@ async def _faults(scene: _Scene) -> None:
 
 
 async def _strike(scene: _Scene, span: Span, fault: Mapping[str, Any]) -> None:
-    """Break the chapter's engines on both sides, and heal them on time."""
+    """Break the chapter's engines on both sides, and restart them on time: a deadlocked kernel does not resume."""
     controls = [side.engines.controls[name] for side in scene.stage.sides for name in span.targets]
     await asyncio.gather(*(_put(scene.session, control, fault) for control in controls))
     await _sleep_until(scene.began_s + span.heal_s)
+    await asyncio.gather(*(_put(scene.session, control, {"kind": "crash"}) for control in controls))
     await asyncio.gather(*(_heal(scene.session, control) for control in controls))
 
 
@@ -206,7 +200,11 @@ async def _show(scene: _Scene, over: asyncio.Event) -> None:
     with Live(console=scene.console, auto_refresh=False, transient=True) as display:
         while not over.is_set():
             for watch in scene.watches:
-                watch.book, arrived = await ledger(scene.session, watch.side.engines)
+                totals = {
+                    name: one["totals"] for name, one in (await books(scene.session, watch.side.engines)).items()
+                }
+                arrived = {name: int(one["arrived"]) for name, one in totals.items()}
+                watch.wasted_slot_s = sum(float(one["wasted_slot_s"]) for one in totals.values())
                 watch.share = _shares(watch.arrived, arrived)
                 watch.arrived = arrived
             if scene.live:
