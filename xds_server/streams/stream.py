@@ -212,10 +212,15 @@ class Stream:
         return adding is not None and now_s < adding + ADD_WAIT_S
 
     def _adding_since_s(self) -> float | None:
-        """When clusters were sent that the peer does not have yet and has not confirmed."""
+        """When clusters were last sent, while the peer is short of any that it has not confirmed."""
         clusters = self._watches.get(CLUSTER)
-        sent = [push.sent_at_s for push in clusters.pending if push.adds] if clusters else []
-        return max(sent, default=None)
+        if clusters is None or not clusters.pending:
+            return None
+        resources = self.snapshot.of(CLUSTER)
+        unsent = any(name in resources and not clusters.expected(name) for name in clusters.dirty)
+        if unsent or any(push.adds for push in clusters.pending):
+            return clusters.pending[-1].sent_at_s
+        return None
 
     def _due(self, watch: Watch, now_s: float, *, removals: bool) -> Response | None:
         resources = self._resources(watch)
@@ -285,11 +290,15 @@ class Stream:
                 sent_at_s=now_s,
                 content=content,
                 resources=resources,
-                adds=any(not watch.held.get(item.name) for item in resources),
+                adds=any(not (watch.held.get(item.name) and watch.expected(item.name)) for item in resources),
             ),
             changes,
         )
         watch.second_try = False
+        if watch.type_url == CLUSTER and (endpoints := self._watches.get(ENDPOINT)):
+            # Mostly due anyway, by their version. Not so when they ran ahead of a cluster that was held back.
+            names = {self.snapshot.assignments.get(name, name) for name in changes}
+            endpoints.send_again(names)
         version = resources[0].version if len(resources) == 1 else set_version(resources)
         removed = tuple(name for name, item in content.items() if item is None)
         return Response(

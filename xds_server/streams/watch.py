@@ -29,6 +29,9 @@ from xds_server.type_urls import CLUSTER, LISTENER
 WHOLE_STATE: Final = frozenset((CLUSTER, LISTENER))
 """Types of which a SOTW response carries everything, so that what is absent is removed."""
 
+UNKNOWN: Final = "?"
+"""In place of a version: the peer may hold any."""
+
 GONE: Final = ""
 """In place of a version: the peer knows that the resource does not exist."""
 
@@ -180,6 +183,12 @@ class Watch:
             if name not in rolled_back and not _same(resources.get(name), self.refused[name]):
                 del self.refused[name]
 
+    def send_again(self, names: Collection[str]) -> None:
+        """Send these names even if the peer has them, where it is subscribed to them."""
+        wanted = {name for name in names if self.wants(name)}
+        self.forced |= wanted
+        self.dirty |= wanted
+
     def forgive(self, names: Iterable[str]) -> None:
         """Let names be sent again that were refused in bad company."""
         for name in names:
@@ -248,13 +257,22 @@ class Watch:
                 content[name] = item
             elif name in self.kept:
                 content[name] = self.kept[name]
-        for name, item in self.kept.items():
+        for name, item in self._in_place().items():
             # Removals that are not in ``changes`` wait for something else.
             if name not in content and name not in changes and self.wants(name):
                 content[name] = item
         if self.blind and any(self.wants(name) and name not in content for name in rolled_back):
             return None
         return content
+
+    def _in_place(self) -> dict[str, Resource]:
+        """What a SOTW peer has of a ``WHOLE_STATE`` type once it has accepted all that is in flight."""
+        if self.type_url not in WHOLE_STATE:
+            return {}
+        content: dict[str, Resource | None] = dict(self.kept)
+        for push in self.pending:
+            content.update(push.content)
+        return {name: item for name, item in content.items() if item is not None}
 
     def _wanted(self, resources: Mapping[str, Resource]) -> dict[str, Resource]:
         if self.wildcard:
@@ -280,7 +298,7 @@ class Watch:
             return None
         push = self.pending[index]
         for passed_over in self.pending[:index]:
-            self.dirty.update(passed_over.content)
+            self._pass_over(passed_over, push)
         del self.pending[: index + 1]
         self.unasked = self.second_try = self.tried_again = False
         self.changed_at_s = now_s
@@ -298,6 +316,14 @@ class Watch:
         # Whether the peer removed what it was told to is not known; it is told again with the next change.
         self.unsettled.update(name for name, item in push.content.items() if item is None)
         return Nacked(type_url=self.type_url, suspects=suspects, reason=error, sequence=push.sequence)
+
+    def _pass_over(self, unanswered: Push, answered: Push) -> None:
+        """Note that a response will not be answered any more; what the peer made of it is not known."""
+        self.dirty.update(unanswered.content)
+        if self.mode is Mode.DELTA:
+            for name, item in unanswered.content.items():
+                if item is not None and name not in answered.content and self.wants(name):
+                    self.held[name] = UNKNOWN
 
     def _accept(self, push: Push) -> None:
         whole = self.mode is Mode.SOTW and self.type_url in WHOLE_STATE
