@@ -15,7 +15,7 @@ def test_it_measures_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[st
     written = json.loads(out.read_text())
     assert [row["pools"] for row in written["rows"]] == [1, 2]
     assert set(written["rows"][0]["cold_s"]) == {"load", "fold", "decide", "translate", "assemble"}
-    assert "one file edited" in capsys.readouterr().out
+    assert "cost per pool from one size to the next, edit" in capsys.readouterr().out
 
 
 def test_a_missed_target_is_the_answer_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,303 @@
+"""What is served follows policies and reports, and stays as it is whenever something is wrong with them."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+import structlog
+
+from engine.report import EngineReport, Verdict
+from policies.findings import PolicyErrors
+from policies.load import load_contents
+from xds_server.metrics import Metrics
+from xds_server.pipeline import Pipeline
+from xds_server.reconcile import Reconciler
+from xds_server.snapshot import Snapshot
+from xds_server.sources.files import Accepted, Refused
+from xds_server.translate.view import View
+from xds_server.type_urls import CLUSTER, ENDPOINT, RUNTIME
+
+LIMIT_S = 30.0
+VIEW = View(zone="z1")
+
+
+def text(name: str, *, engines: int = 2, probe: bool = False) -> str:
+    endpoints = ", ".join(f"{{address: 10.0.0.{n + 1}, port: 8000, name: e{n}}}" for n in range(engines))
+    return (
+        "apiVersion: switchgear.dev/v1alpha1\nkind: EnginePool\n"
+        f"metadata: {{name: {name}}}\n"
+        f"spec: {{model: m, endpoints: [{endpoints}], probe: {{enabled: {str(probe).lower()}}}}}\n"
+    )
+
+
+def accepted(*names: str, engines: int = 2, probe: bool = False) -> Accepted:
+    texts = {f"{name}.yaml": text(name, engines=engines, probe=probe) for name in names}
+    policies = load_contents({Path(name): content.encode() for name, content in texts.items()})
+    return Accepted(policies=policies, texts=texts, digest=f"digest of {' '.join(names)} {engines}")
+
+
+def refused() -> Refused:
+    try:
+        load_contents({Path("bad.yaml"): b"kind: ["})
+    except PolicyErrors as errors:
+        return Refused(errors=tuple(errors.exceptions), digest="bad")
+    raise AssertionError
+
+
+class Peers:
+    """Connected proxies, and what was published to them."""
+
+    def __init__(self) -> None:
+        self.connected: set[View] = {VIEW}
+        self.roles = {"gateway": 1}
+        self.published: list[Mapping[View, Snapshot]] = []
+
+    def views(self) -> frozenset[View]:
+        return frozenset(self.connected)
+
+    def proxies_by_role(self) -> Mapping[str, int]:
+        return self.roles
+
+    def publish(self, snapshots: Mapping[View, Snapshot]) -> None:
+        self.published.append(snapshots)
+
+    @property
+    def pools(self) -> list[str]:
+        return sorted(self.published[-1][VIEW].of(CLUSTER)) if self.published else []
+
+    def endpoints(self, pool: str) -> bytes:
+        return self.published[-1][VIEW].of(ENDPOINT)[pool].value
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def running(peers: Peers, **settings) -> AsyncIterator[Reconciler]:
+    reconciler = Reconciler(peers, Metrics(), **settings)
+    task = asyncio.create_task(reconciler.run())
+    try:
+        yield reconciler
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def report(engine: str, verdict: Verdict, at_s: float = 1.0, pool: str = "p") -> EngineReport:
+    return EngineReport(pool=pool, engine=engine, verdict=verdict, evidence="a test", observed_at_s=at_s)
+
+
+async def settled(reconciler: Reconciler) -> None:
+    """Return after a whole round that began after now."""
+    built = reconciler.built
+    reconciler.proxies_changed()
+    await until(lambda: reconciler.built is not built)
+
+
+async def test_policies_become_snapshots_of_every_view_in_use() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p", "q"))
+        await reconciler.ready.wait()
+        assert set(peers.published[-1]) == {View(), VIEW}
+        assert peers.pools == ["p", "q"]
+        assert reconciler.files.state == "accepted"
+
+
+async def test_nothing_is_published_again_unless_it_changed() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p"))
+        await reconciler.ready.wait()
+        reconciler.offer(accepted("p"))
+        await settled(reconciler)
+        await settled(reconciler)
+        assert len(peers.published) == 1
+
+
+async def test_a_verdict_changes_endpoints_and_a_confirmation_starts_no_round() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p"))
+        await reconciler.ready.wait()
+        before = peers.endpoints("p")
+        for at_s in (1.0, 2.0):
+            reconciler.hear(report("e0", Verdict.DEAD, at_s))
+        await until(lambda: len(peers.published) == 2)
+        assert peers.endpoints("p") != before
+        reconciler.hear(report("e0", Verdict.READY, 3.0))
+        await until(lambda: len(peers.published) == 3)
+        assert peers.endpoints("p") == before
+
+
+async def test_refused_files_change_nothing_and_are_told_once() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p"))
+        await reconciler.ready.wait()
+        with structlog.testing.capture_logs() as logs:
+            reconciler.offer(refused())
+            await settled(reconciler)
+            await settled(reconciler)
+        assert [line["event"] for line in logs] == ["policies.refused"]
+        assert "bad.yaml" in logs[0]["errors"][0]
+        assert reconciler.files.state == "refused"
+        assert peers.pools == ["p"]
+        assert len(peers.published) == 1
+
+
+async def test_a_shrinking_set_is_held_until_it_is_released() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        assert reconciler.release_shrink() is False
+        reconciler.offer(accepted("p", "q", "r", "s"))
+        await reconciler.ready.wait()
+        reconciler.offer(accepted("p"))
+        await until(lambda: reconciler.files.state == "held")
+        await settled(reconciler)
+        assert peers.pools == ["p", "q", "r", "s"]
+        assert reconciler.release_shrink() is True
+        await until(lambda: peers.pools == ["p"])
+        assert reconciler.files.state == "accepted"
+
+
+async def test_a_held_set_is_forgotten_when_the_files_are_well_again() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p", "q", "r", "s"))
+        await reconciler.ready.wait()
+        reconciler.offer(accepted("p"))
+        await until(lambda: reconciler.files.state == "held")
+        reconciler.offer(accepted("p", "q", "r"))
+        await until(lambda: peers.pools == ["p", "q", "r"])
+        assert reconciler.release_shrink() is False
+
+
+async def test_shrinking_may_be_allowed_from_the_start() -> None:
+    peers = Peers()
+    async with running(peers, allow_shrink=True) as reconciler:
+        reconciler.offer(accepted("p", "q", "r", "s"))
+        await reconciler.ready.wait()
+        reconciler.offer(accepted("p"))
+        await until(lambda: peers.pools == ["p"])
+
+
+async def test_the_last_run_is_served_only_if_the_files_are_refused() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.restore(accepted("old"), {"gateway": 3})
+        await asyncio.sleep(0)
+        assert peers.published == []
+        reconciler.offer(refused())
+        await reconciler.ready.wait()
+        assert peers.pools == ["old"]
+        assert reconciler.serving is not None
+        assert reconciler.serving.stale
+        reconciler.offer(accepted("old", "new"))
+        await until(lambda: peers.pools == ["new", "old"])
+        assert not reconciler.serving.stale
+
+
+async def test_files_that_lost_most_of_what_the_last_run_served_are_held_at_start() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.restore(accepted("p", "q", "r", "s"), {})
+        reconciler.offer(accepted("p"))
+        await reconciler.ready.wait()
+        assert reconciler.files.state == "held"
+        assert peers.pools == ["p", "q", "r", "s"]
+
+
+async def test_limits_are_divided_by_the_proxies_of_the_last_run_from_the_start() -> None:
+    alone, restarted = Peers(), Peers()
+    async with running(alone) as first, running(restarted) as second:
+        second.restore(accepted("p"), {"gateway": 4})
+        for reconciler in (first, second):
+            reconciler.offer(accepted("p"))
+            await reconciler.ready.wait()
+    ours, theirs = (peers.published[-1][VIEW].of(RUNTIME)["switchgear"].value for peers in (alone, restarted))
+    assert ours != theirs
+
+
+async def test_the_first_proxy_of_a_view_is_served_at_once_and_counts() -> None:
+    peers = Peers()
+    peers.connected, peers.roles = set(), {}
+    async with running(peers) as reconciler:
+        assert reconciler.snapshot_for(VIEW).count == 0
+        reconciler.offer(accepted("p"))
+        await reconciler.ready.wait()
+        served = reconciler.snapshot_for(VIEW)
+        peers.connected, peers.roles = {VIEW}, {"gateway": 1}
+        await settled(reconciler)
+        assert sorted(served.of(CLUSTER)) == ["p"]
+        assert all(published.get(VIEW, served) is served for published in peers.published)
+
+
+async def test_the_port_waits_for_a_verdict_on_every_engine() -> None:
+    peers = Peers()
+    async with running(peers, first_reports_s=3600.0) as reconciler:
+        reconciler.offer(accepted("p", probe=True))
+        await until(lambda: reconciler.built is not None)
+        reconciler.hear(report("e0", Verdict.READY))
+        reconciler.hear(report("e1", Verdict.DEAD, 1.0))
+        await settled(reconciler)
+        assert not reconciler.ready.is_set()
+        reconciler.hear(report("e1", Verdict.DEAD, 2.0))
+        await asyncio.wait_for(reconciler.ready.wait(), LIMIT_S)
+        assert len(peers.published) == 1
+
+
+async def test_the_port_does_not_wait_for_ever() -> None:
+    peers = Peers()
+    async with running(peers, first_reports_s=0.2) as reconciler:
+        reconciler.offer(accepted("p", probe=True))
+        await asyncio.wait_for(reconciler.ready.wait(), LIMIT_S)
+
+
+async def test_a_bug_keeps_the_last_good_snapshot_and_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = Peers()
+    build = Pipeline.build
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p"))
+        await reconciler.ready.wait()
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(Pipeline, "build", broken)
+        with structlog.testing.capture_logs() as logs:
+            reconciler.offer(accepted("p", "q"))
+            await until(lambda: reconciler.files.state == "failed")
+            reconciler.proxies_changed()
+            await until(lambda: reconciler._metrics.reconcile_failures._value.get() >= 2)
+            assert peers.pools == ["p"]
+            monkeypatch.setattr(Pipeline, "build", build)
+            await settled(reconciler)
+        assert [line["event"] for line in logs] == ["reconcile.failed", "reconcile.recovered"]
+        reconciler.offer(accepted("p", "q"))
+        await until(lambda: peers.pools == ["p", "q"])
+
+
+async def test_a_storm_of_reports_is_a_handful_of_pushes() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p", engines=200))
+        await reconciler.ready.wait()
+        for number in range(200):
+            for at_s in (1.0, 2.0):
+                reconciler.hear(report(f"e{number}", Verdict.DEAD, at_s))
+            if number % 20 == 0:
+                await asyncio.sleep(0)
+        built = reconciler.built
+        await until(
+            lambda: (
+                reconciler.built is not built
+                and all(one.health == "UNHEALTHY" for one in reconciler.built.decisions.engines.values())
+            )
+        )
+        assert len(peers.published) <= 6
