@@ -12,6 +12,7 @@ from typing import Final, Self
 from policies.origin import Origin, Spot, origin
 
 _SHOWN_CHARACTERS: Final = 60
+_LINE_CHARACTERS: Final = 600  # every field of the largest block fits
 _COMPARED_CHARACTERS: Final = 64  # difflib is quadratic, and a field name longer than this is not a typing slip
 
 
@@ -75,12 +76,13 @@ class PolicyError(Exception):
         """Say what is wrong; ``path`` is the field (``spec.endpoints[3].port``), empty where there is none."""
         self.code = code
         self.origin = origin
-        self.path = path
-        self.found = found
-        self.allowed = allowed
-        self.message = message
-        self.hint = hint
-        super().__init__(code, origin, path, message)
+        # Names come from the files: they may be as long, and as full of control characters, as somebody likes.
+        self.path = _one_line(path)
+        self.found = _one_line(found)
+        self.allowed = _one_line(allowed)
+        self.message = _one_line(message)
+        self.hint = _one_line(hint)
+        super().__init__(code, origin, self.path, self.message)
 
     def __str__(self) -> str:
         """``file:line:column: SG023: spec.endpoints[3].prot: message``, on one line."""
@@ -103,6 +105,15 @@ class PolicyErrors(ExceptionGroup[PolicyError]):
         return PolicyErrors(self.message, list(excs))
 
 
+def _one_line(text: str) -> str:
+    short = text if len(text) <= _LINE_CHARACTERS else text[: _LINE_CHARACTERS - 1] + "…"
+    return short if short.isprintable() else "".join(map(_visible, short))
+
+
+def _visible(character: str) -> str:
+    return character if character.isprintable() else f"\\u{ord(character):04x}"
+
+
 def shown(value: object) -> str:  # noqa: PLR0911 - one line per kind of value
     """A value as the operator would write it, short and on one line."""
     match value:
@@ -116,7 +127,7 @@ def shown(value: object) -> str:  # noqa: PLR0911 - one line per kind of value
             return f"a list of {len(value)}"
         case str():
             text = value if len(value) <= _SHOWN_CHARACTERS else value[: _SHOWN_CHARACTERS - 1] + "…"
-            return '"' + "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text) + '"'
+            return '"' + "".join(map(_visible, text)) + '"'
         case int() if value.bit_length() > 200:
             return "a number of more than sixty digits"
         case _:

@@ -29,6 +29,7 @@ _YAML_1_1_BOOLEANS: Final = {
 class Judged:
     """A document that says its kind and name. ``model`` is None when the rest of it is wrong.
 
+    ``pools`` are the pools it refers to and where, known even then: a wrong name should not have to wait its turn.
     ``digest`` is a hash of what the document says, whatever its layout and comments.
     """
 
@@ -37,6 +38,7 @@ class Judged:
     model: Document | None
     places: Places
     digest: str
+    pools: tuple[tuple[Steps, str], ...] = ()
 
     @property
     def key(self) -> str:
@@ -81,8 +83,22 @@ def judge(raw: RawDocument) -> tuple[Judged | None, tuple[Problem, ...]]:
         model=None if problems else model,
         places=raw.places,
         digest=hashlib.sha256(text.encode()).hexdigest(),
+        pools=tuple(_pools(raw.value, {problem.path for problem in problems})),
     )
     return judged, problems
+
+
+def _pools(value: dict[str, Value], wrong: set[str]) -> Iterator[tuple[Steps, str]]:
+    """Pools that a route or a policy refers to, save those whose very name is wrong."""
+    spec = value.get("spec")
+    if not isinstance(spec, dict):
+        return
+    listed = spec.get("pools")
+    found: list[tuple[Steps, Value]] = [(("spec", "fallback"), spec.get("fallback"))]
+    for number, one in enumerate(listed if isinstance(listed, list) else ()):
+        steps: Steps = ("spec", "pools", number)
+        found.append(((*steps, "pool"), one.get("pool")) if isinstance(one, dict) else (steps, one))
+    yield from ((steps, name) for steps, name in found if isinstance(name, str) and path_text(steps) not in wrong)
 
 
 def _name(value: dict[str, Value]) -> str | None:

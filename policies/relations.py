@@ -5,7 +5,6 @@
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from policies.findings import PolicyError, Problem, did_you_mean
 from policies.judge import Judged
@@ -184,17 +183,7 @@ def _duplicates(documents: Sequence[Placed]) -> Iterator[PolicyError]:
 def _references(documents: Sequence[Placed]) -> Iterator[PolicyError]:
     pools = {one.document.name for one in documents if one.document.kind == "EnginePool"}
     for placed in documents:
-        references: Iterable[tuple[tuple[Step, ...], str]] = ()
-        match placed.document.model:
-            case ModelRoute(spec=spec):
-                targets = [(("spec", "pools", n, "pool"), one.pool) for n, one in enumerate(spec.pools)]
-                fallback = [(("spec", "fallback"), spec.fallback)] if spec.fallback else []
-                references = chain(targets, fallback)
-            case ResiliencePolicy(spec=spec):
-                references = ((("spec", "pools", n), name) for n, name in enumerate(spec.pools))
-            case _:
-                continue
-        for steps, name in references:
+        for steps, name in placed.document.pools:
             if name not in pools:
                 yield _said(
                     placed,

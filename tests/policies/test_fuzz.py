@@ -113,6 +113,19 @@ def test_any_value_in_any_field(tmp_path: Path, data: st.DataObject) -> None:
     judged(tmp_path / "a.json", content.encode())
 
 
+@pytest.mark.parametrize("name", ["\n", "\x1b[2J", "\u2028", "x" * 100_000, "a\ud800"])
+def test_names_stay_on_one_short_line(tmp_path: Path, name: str) -> None:
+    for place in ("kind", "metadata", "spec"):
+        documents: list[Any] = [one.value for one in parse(TEXTS[0]).documents]
+        documents[0][place] = {**documents[0]["spec"], name: 1} if place == "spec" else {"name": name, name: name}
+        documents[1]["metadata"]["name"] = documents[3]["metadata"]["name"] = name
+        documents[2]["spec"]["fallback"] = name
+        content = "\n---\n".join(json.dumps(one, ensure_ascii="\ud800" in name) for one in documents)
+        errors = judged(tmp_path / "a.yaml", content.encode())
+        assert isinstance(errors, PolicyErrors)
+        assert all(str(error).isprintable() and len(str(error)) < 2000 for error in errors.exceptions)
+
+
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_examples_are_valid_to_begin_with(tmp_path: Path, text: str) -> None:
     assert isinstance(judged(tmp_path / "a.yaml", text.encode()), PolicySet)

@@ -127,6 +127,15 @@ def test_a_pool_with_problems_is_still_a_pool(tmp_path: Path, sound: str) -> Non
     assert sorted(codes) == ["SG023", "SG024"]
 
 
+def test_a_wrong_reference_does_not_wait_for_other_problems(errors_of: Errors) -> None:
+    text = POOL + policy("own", "{pools: [chatt, Chat], retries: {attempts: 99}}")
+    assert [(error.code, error.path) for error in errors_of(text)] == [
+        ("SG031", "spec.pools[0]"),
+        ("SG026", "spec.pools[1]"),
+        ("SG026", "spec.retries.attempts"),
+    ]
+
+
 def test_both_places_of_a_duplicate_are_named(tmp_path: Path, sound: str) -> None:
     (tmp_path / "a.yaml").write_text(sound)
     (tmp_path / "b.yaml").write_text(POOL)
