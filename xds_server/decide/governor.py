@@ -1,9 +1,9 @@
 """The one place that decides what is out: every ejector asks here, and the pool's capacity has its say.
 
 * Hard evidence (dead, hung, not started) always takes an engine out: it serves nobody.
-* Soft evidence (degraded) takes engines out only down to the capacity floor of the pool and of each zone: half
-  a fleet that sometimes fails serves more than none. Engines that are out already stay out before others follow,
-  so that two bad engines do not take turns.
+* Soft evidence (degraded, silent) takes engines out only down to the capacity floor of the pool and of each
+  zone: half a fleet that sometimes fails serves more than none. Engines that are out already stay out before
+  others follow, so that two bad engines do not take turns.
 * A reading that the whole pool shares says more about the judge than about the engines, and is then set aside.
 * Draining is an order and is followed. Coming back is never refused.
 * Engines of one tensor-parallel group are one unit: the worst member decides for all.

@@ -71,7 +71,8 @@ def wish(engine: Engine, probe: Probe, previous: EngineDecision | None, now_s: f
         reason=f"{report.verdict}: {report.evidence}{reason}",
         verdict=report.verdict,
         until_s=fresh_until_s,
-        soft=health is Health.UNHEALTHY and not report.verdict.hard,
+        # Silence may be a process that is only overwhelmed: taking many of those out would bury the rest.
+        soft=health is Health.UNHEALTHY and (not report.verdict.hard or report.doubt is Doubt.SILENT),
         doubt=report.doubt,
     )
 

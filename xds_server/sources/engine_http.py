@@ -25,8 +25,9 @@ from xds_server.sources.vllm_metrics import Counters, MetricsError, counters
 METRICS_LIMIT_BYTES: Final = 4 * 1024 * 1024
 ANSWER_LIMIT_BYTES: Final = 256 * 1024
 LOAD_LIMIT_BYTES: Final = 4096
-# The counters are read beside the work; half a second is a hundred times what a busy engine was seen to need.
-LOOK_TIMEOUT_S: Final = 0.5
+# A saturated engine was seen to need 20 ms for its counters. With half a second, API processes short of a CPU were
+# taken for dead in a test with ten times too few cores.
+LOOK_TIMEOUT_S: Final = 1.0
 _DETAIL_CHARS: Final = 200
 # An engine without a count of its own is asked again this seldom.
 LOAD_RETRY_LOOKS: Final = 120

@@ -3,6 +3,9 @@
 One task per engine looks at its counters, sends a canary when that disturbs nobody, and hands every reading to
 ``judgement``; what comes back is reported by callback. At most one look and one canary of an engine are ever out,
 so a slow engine is asked less, not more. This file is the shell: sockets, timers and tasks. It judges nothing.
+
+An engine at the default interval costs about 3 ms of CPU per second (three small HTTP requests each half second):
+a few hundred engines per core. Beyond that, raise ``probe.interval`` or let agents report.
 """
 
 import asyncio
