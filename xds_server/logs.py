@@ -32,7 +32,7 @@ def configure(log_format: Literal["text", "json"], log_level: str) -> None:
         processors=[*shared, *rendered],
         wrapper_class=structlog.make_filtering_bound_logger(log_level),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
+        cache_logger_on_first_use=False,  # module-level loggers follow a later configure
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(

@@ -55,10 +55,8 @@ def command(admin: str, output: str) -> int:
 
 def _ask(admin: str, path: str) -> Any:
     """The JSON at ``path`` of the admin port; ``click.UsageError`` when it cannot be had."""
-    url = urlsplit(admin if "//" in admin else f"http://{admin}")
-    if url.scheme != "http" or not url.hostname:
-        raise click.UsageError(f"--admin {admin!r} is not an address such as http://127.0.0.1:18001")
-    connection = http.client.HTTPConnection(url.hostname, url.port or 80, timeout=TIMEOUT_S)
+    host, port = _place(admin)
+    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -76,6 +74,19 @@ def _ask(admin: str, path: str) -> Any:
     except ValueError as error:
         raise click.UsageError(f"{admin} answers, but not as Switchgear does: is it the --admin port?") from error
     raise click.UsageError(f"{admin}{path} answered {answer.status}: is it the --admin port of a Switchgear?")
+
+
+def _place(admin: str) -> tuple[str, int]:
+    """Host and port of the admin port; ``click.UsageError`` when ``admin`` names none."""
+    wrong = click.UsageError(f"--admin {admin!r} is not an address such as http://127.0.0.1:18001")
+    try:
+        url = urlsplit(admin if "//" in admin else f"http://{admin}")
+        host, port = url.hostname, url.port
+    except ValueError as error:
+        raise wrong from error
+    if url.scheme != "http" or not host:
+        raise wrong
+    return host, port or 80
 
 
 def _show(answer: dict[str, Any]) -> None:

@@ -1,0 +1,141 @@
+"""``switchgear serve`` starts, says where it listens, ends in good order, and says what cannot work."""
+
+import asyncio
+import json
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import structlog
+
+from xds_server.app import Prober
+from xds_server.cli import main
+from xds_server.cli import serve as serve_module
+from xds_server.config import Address, ServeConfig
+
+LIMIT_S = 60.0
+SWITCHGEAR = str(Path(sys.executable).with_name("switchgear"))
+PORTS = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+POLICY = """\
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: chat}
+spec: {model: m, endpoints: [{address: 127.0.0.1, port: 9}], probe: {enabled: false}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """Commands that run in this process set up its logging; other tests expect it untouched."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def policies(tmp_path: Path) -> Path:
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "chat.yaml").write_text(POLICY)
+    return tmp_path / "policies"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_it_says_where_it_listens_and_ends_when_told(policies: Path, number: signal.Signals) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(SWITCHGEAR, "serve", "--policies", str(policies), *PORTS, "--log-format", "json"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        line = await asyncio.wait_for(process.stdout.readline(), LIMIT_S)
+        for address in json.loads(line).values():
+            _, writer = await asyncio.open_connection(*address.split(":"))
+            writer.close()
+            await writer.wait_closed()
+        process.send_signal(number)
+        _, log = await asyncio.wait_for(process.communicate(), LIMIT_S)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, log.decode()
+    events = [json.loads(entry)["event"] for entry in log.decode().splitlines()]
+    assert events == ["serve.started", "policies.accepted", "serve.listening", "serve.stopped"]
+
+
+@pytest.mark.parametrize("setting", ["--listen", "--admin"])
+def test_a_port_that_is_taken_is_asked_wrongly(
+    policies: Path, setting: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["serve", "--policies", str(policies), *PORTS, setting, address]) == 2
+    error = capsys.readouterr().err
+    assert setting in error
+    assert address in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--listen", "nowhere"), "HOST:PORT"),
+        (("--settle", "5"), "write a number and a unit"),
+        (("--poll", "1ms"), "poll_s must be between"),
+        (("--log-format", "xml"), "xml"),
+        ((), "--policies"),
+    ],
+)
+def test_settings_that_cannot_work(
+    policies: Path, flags: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = ("--policies", str(policies)) if flags else ()
+    assert main(["serve", *named, *flags]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_bug_in_a_task_ends_the_process_with_its_traceback(
+    policies: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def broken(_: Prober) -> None:
+        raise RuntimeError("a bug in the prober")
+
+    monkeypatch.setattr(Prober, "run", broken)
+    assert main(["serve", "--policies", str(policies), *PORTS]) == serve_module.CRASHED
+    error = capsys.readouterr().err
+    assert "serve.crashed" in error
+    assert "a bug in the prober" in error
+
+
+def test_flags_and_environment_mirror_the_settings(policies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[ServeConfig] = []
+
+    async def note(config: ServeConfig, _: object) -> None:
+        seen.append(config)
+
+    monkeypatch.setattr(serve_module, "serve", note)
+    monkeypatch.setenv("SWITCHGEAR_POLICIES", f"{policies}:/etc/more")
+    monkeypatch.setenv("SWITCHGEAR_ALLOW_SHRINK", "true")
+    monkeypatch.setenv("SWITCHGEAR_LISTEN", "[::1]:1")
+    assert main(["serve", "--settle", "250ms", "--log-level", "warning"]) == 0
+    assert seen == [
+        ServeConfig(
+            policies=(policies, Path("/etc/more")),
+            listen=Address("::1", 1),
+            allow_shrink=True,
+            settle_s=0.25,
+            log_level="warning",
+        )
+    ]
+    assert all(isinstance(option, click.Option) and option.help for option in serve_module.command.params)

@@ -1,0 +1,126 @@
+"""``switchgear status`` reads the admin port and answers by its exit code."""
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from xds_server.cli import main
+
+REFUSED = {"name": "port-1", "version": "v2", "origins": ["routes.yaml:7:3"], "reason": "bad regex"}
+
+
+class Server:
+    """An admin port that answers what the test says."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, Any] = {
+            "/v1/proxies": {"proxies": [proxy("n1", RDS="SYNCED", CDS="STALE")]},
+            "/v1/policies": {
+                "state": "accepted",
+                "age_s": 300.0,
+                "serving_digest": "0123456789abcdef",
+                "stale": False,
+                "held": "",
+                "errors": [],
+            },
+            "/v1/engines": {
+                "engines": [
+                    {"pool": "chat", "health": "HEALTHY"},
+                    {"pool": "chat", "health": "HEALTHY"},
+                    {"pool": "chat", "health": "DRAINING"},
+                ]
+            },
+        }
+        pages = self.pages
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                page = pages.get(self.path)
+                self.send_response(200 if page is not None else 404)
+                self.end_headers()
+                self.wfile.write(page if isinstance(page, bytes) else json.dumps(page).encode())
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+def proxy(node: str, **states: str) -> dict[str, Any]:
+    types = [
+        {"type": kind, "state": state, "age_s": 12.4, "refused": [REFUSED] if state == "NACK" else []}
+        for kind, state in states.items()
+    ]
+    return {"node": node, "zone": "z1", "role": "gateway", "types": types}
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    thread = threading.Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield made
+    made.server.shutdown()
+    thread.join()
+    made.server.server_close()
+
+
+def test_all_is_well_while_a_push_is_under_way(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--admin", server.url]) == 0
+    out = capsys.readouterr().out
+    assert "policies accepted for 5m; serving 0123456789ab" in out
+    assert "engines of chat: 1 DRAINING, 2 HEALTHY" in out
+    assert "SYNCED 12s" in out
+    assert "STALE 12s" in out
+
+
+def test_a_refusal_is_the_answer_no_with_its_place(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.pages["/v1/proxies"] = {"proxies": [proxy("n1", RDS="SYNCED"), proxy("n2", RDS="NACK")]}
+    assert main(["status", "--admin", server.url]) == 1
+    assert "NACK n2 RDS port-1 (routes.yaml:7:3): bad regex" in capsys.readouterr().out
+
+
+def test_refused_and_held_policies_are_the_answer_no(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    problem = {"place": "a.yaml:1:2", "code": "SG023", "path": "spec.modle", "message": "unknown field"}
+    server.pages["/v1/policies"] |= {"state": "refused", "errors": [problem], "stale": True}
+    assert main(["status", "--admin", server.url]) == 1
+    out = capsys.readouterr().out
+    assert "a.yaml:1:2: SG023 spec.modle: unknown field" in out
+    assert "stale" in out
+    server.pages["/v1/policies"] |= {"state": "held", "errors": [], "held": "would drop 9 of 10"}
+    assert main(["status", "--admin", server.url]) == 1
+    assert "held back: would drop 9 of 10" in capsys.readouterr().out
+
+
+def test_json_is_what_the_server_said(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--admin", server.url, "--output", "json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert out["proxies"] == server.pages["/v1/proxies"]["proxies"]
+    assert out["policies"] == server.pages["/v1/policies"]
+
+
+def test_no_proxy_is_said_in_words(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.pages["/v1/proxies"] = {"proxies": []}
+    assert main(["status", "--admin", server.url]) == 0
+    assert "no proxy is connected" in capsys.readouterr().out
+
+
+def test_a_server_that_cannot_be_asked(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    for admin, says in (
+        ("http://127.0.0.1:1", "no server answers"),
+        ("ftp://127.0.0.1", "is not an address"),
+        ("http://127.0.0.1:port", "is not an address"),
+    ):
+        assert main(["status", "--admin", admin]) == 2
+        assert says in capsys.readouterr().err
+    server.pages["/v1/policies"] = b"<html>"
+    assert main(["status", "--admin", server.url]) == 2
+    assert "not as Switchgear does" in capsys.readouterr().err
+    del server.pages["/v1/proxies"]
+    assert main(["status", "--admin", server.url]) == 2
+    assert "answered 404" in capsys.readouterr().err
