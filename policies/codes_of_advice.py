@@ -261,15 +261,15 @@ _ROUTES: Final = (
     ),
     Code(
         code="SG132",
-        title="fallback without retries",
-        meaning="A fallback answers retries, and the target pool has none.",
+        title="pools with different rules",
+        meaning="Retries, timeouts and hedging belong to a route in Envoy. A route with several pools is ruled by the policy of the first one.",
         example=_example(
-            "kind: EnginePool\nmetadata: {name: small}\n"
+            "kind: EnginePool\nmetadata: {name: canary}\n"
             "spec: {model: a, endpoints: [{address: 10.1.0.1, port: 80}, {address: 10.1.0.2, port: 80}]}\n---\n"
-            "kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: chat}], fallback: small}\n---\n"
-            "kind: ResiliencePolicy\nmetadata: {name: default}\nspec: {retries: {attempts: 0}}\n"
+            "kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: chat}, {pool: canary, weight: 5}]}\n---\n"
+            "kind: ResiliencePolicy\nmetadata: {name: canary}\nspec: {pools: [canary], retries: {attempts: 1}}\n"
         ),
-        fix="One attempt at least.",
+        fix="One policy for both pools, or one route for each.",
     ),
     Code(
         code="SG133",

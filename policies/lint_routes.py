@@ -9,6 +9,10 @@ from policies.findings import Finding
 from policies.model import PolicySet
 
 
+_OF_THE_ROUTE: Final = ("retries", "timeouts", "hedging")
+"""What Envoy keeps with a route, though a policy says it of a pool."""
+
+
 def _unreached(policies: PolicySet) -> Iterator[Finding]:
     reached = {target.pool for route in policies.routes.values() for target in route.spec.pools if target.weight}
     reached |= {route.spec.fallback for route in policies.routes.values() if route.spec.fallback}
@@ -38,15 +42,23 @@ def _fallbacks(policies: PolicySet) -> Iterator[Finding]:
                 message=f"route {name}: the fallback {fallback} is a target too, and fails when the target does",
                 fix="name another pool, a smaller model say, or remove the fallback",
             )
-        without = [pool for pool in targets if policies.effective[pool].retries.attempts == 0]
-        if without:
-            yield Finding(
-                code="SG132",
-                origin=origin,
-                path="spec.fallback",
-                message=f"route {name}: the fallback answers retries, and pool {without[0]} has none",
-                fix=f"raise retries.attempts for pool {without[0]}, or remove the fallback",
-            )
+
+
+def _ruled_by_the_first(policies: PolicySet) -> Iterator[Finding]:
+    for name, route in policies.routes.items():
+        first, *others = [target.pool for target in route.spec.pools if target.weight]
+        for pool in others:
+            one, other = policies.effective[first], policies.effective[pool]
+            differing = [block for block in _OF_THE_ROUTE if getattr(one, block) != getattr(other, block)]
+            if differing:
+                yield Finding(
+                    code="SG132",
+                    origin=policies.origin("ModelRoute", name, "spec.pools"),
+                    path="spec.pools",
+                    message=f"route {name}: pool {pool} has {' and '.join(differing)} of its own, which do not hold "
+                    f"here: a route is ruled by its first pool, {first}",
+                    fix=f"give both pools the same {' and '.join(differing)}, or each a route of its own",
+                )
 
 
 def _own_ports(policies: PolicySet) -> Iterator[Finding]:
@@ -72,4 +84,4 @@ def _is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
-ROUTE_RULES: Final[tuple[SetRule, ...]] = (_unreached, _fallbacks, _own_ports)
+ROUTE_RULES: Final[tuple[SetRule, ...]] = (_unreached, _fallbacks, _ruled_by_the_first, _own_ports)
