@@ -80,8 +80,7 @@ _TIMING: Final = (
     Code(
         code="SG108",
         title="first-token limit without gate",
-        meaning="Stock vLLM sends headers before the first token exists. For Envoy the answer has then begun, so the "
-        "limit can only cut the stream; it cannot be tried elsewhere.",
+        meaning="Stock vLLM sends headers before the first token exists. For Envoy the answer has then begun: all it sees is silence. The longer of firstToken and betweenTokens is allowed, then the stream is cut, not tried elsewhere.",
         example=_policy("timeouts: {streaming: {firstToken: 10s}}"),
         fix="Install the first-token gate and say firstTokenGate: true, or rely on betweenTokens.",
     ),

@@ -36,7 +36,9 @@ def _amplification(one: Advised) -> Iterator[Finding]:
     hedged, tries = one.spec.hedging.enabled, one.tries
     if tries <= (_HEDGED_TRIES_UNREMARKED if hedged else _TRIES_UNREMARKED):
         return
-    fleet = 1 + one.spec.retry_budget.percent / 100 + (one.spec.hedging.max_percent / 100 if hedged else 0)
+    budget = one.spec.retry_budget.percent
+    # Envoy has one budget for retries and hedges; the smaller of the two rules both.
+    fleet = 1 + (min(budget, one.spec.hedging.max_percent) if hedged else budget) / 100
     at_once = ", all of them at the same time" if hedged else ""
     yield one.policy(
         "SG110",

@@ -8,7 +8,6 @@ from policies.advice import SetRule
 from policies.findings import Finding
 from policies.model import PolicySet
 
-
 _OF_THE_ROUTE: Final = ("retries", "timeouts", "hedging")
 """What Envoy keeps with a route, though a policy says it of a pool."""
 
@@ -46,8 +45,8 @@ def _fallbacks(policies: PolicySet) -> Iterator[Finding]:
 
 def _ruled_by_the_first(policies: PolicySet) -> Iterator[Finding]:
     for name, route in policies.routes.items():
-        first, *others = [target.pool for target in route.spec.pools if target.weight]
-        for pool in others:
+        first = route.spec.pools[0].pool
+        for pool in (target.pool for target in route.spec.pools[1:] if target.weight):
             one, other = policies.effective[first], policies.effective[pool]
             differing = [block for block in _OF_THE_ROUTE if getattr(one, block) != getattr(other, block)]
             if differing:
@@ -55,8 +54,8 @@ def _ruled_by_the_first(policies: PolicySet) -> Iterator[Finding]:
                     code="SG132",
                     origin=policies.origin("ModelRoute", name, "spec.pools"),
                     path="spec.pools",
-                    message=f"route {name}: pool {pool} has {' and '.join(differing)} of its own, which do not hold "
-                    f"here: a route is ruled by its first pool, {first}",
+                    message=f"route {name}: pool {pool} has {' and '.join(differing)} of its own, which do "
+                    f"not hold here: a route is ruled by its first pool, {first}",
                     fix=f"give both pools the same {' and '.join(differing)}, or each a route of its own",
                 )
 

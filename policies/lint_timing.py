@@ -118,8 +118,8 @@ def _first_token_without_gate(one: Advised) -> Iterator[Finding]:
         yield one.policy(
             "SG108",
             "spec.timeouts.streaming.firstToken",
-            "without the first-token gate the engine sends headers before it has a token, so a stream that hangs "
-            "there can be cut by this limit, but not tried elsewhere",
+            "without the first-token gate the engine sends headers before it has a token: Envoy sees only silence, "
+            "allows the longer of firstToken and betweenTokens, and cuts the stream instead of trying elsewhere",
             "install the gate and say firstTokenGate: true in the pool, or rely on betweenTokens",
         )
 

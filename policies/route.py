@@ -67,7 +67,7 @@ class ModelRouteSpec(Spec):
     )
     fallback: Name | None = described(
         None,
-        "Pool that answers retries when the target pools have no engine that can (a smaller model, say).",
+        "Pool that takes over while a target pool has no engine that is ready (a smaller model, say).",
     )
     max_body_bytes: int = described(
         16 * 1024 * 1024,
