@@ -118,7 +118,7 @@ def _first_token_without_gate(one: Advised) -> Iterator[Finding]:
         yield one.policy(
             "SG108",
             "spec.timeouts.streaming.firstToken",
-            "without the first-token gate the engine sends headers before it has a token: Envoy sees only silence, "
+            "without the first-token gate engines send headers before a token: Envoy sees only silence, "
             "allows the longer of firstToken and betweenTokens, and cuts the stream instead of trying elsewhere",
             "install the gate and say firstTokenGate: true in the pool, or rely on betweenTokens",
         )
