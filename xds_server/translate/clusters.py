@@ -77,7 +77,7 @@ def cluster(pool: str, spec: ResilienceSpec) -> Cluster:
                 for priority in (RoutingPriority.DEFAULT, RoutingPriority.HIGH)
             ]
         ),
-        outlier_detection=outlier_detection(spec.breaker),
+        outlier_detection=outlier_detection(spec.breaker, hedged=spec.hedging.enabled),
         typed_extension_protocol_options={_HTTP_OPTIONS: packed(_http_options(spec.breaker.count_statuses))},
     )
 
@@ -96,13 +96,17 @@ def _open_threshold(priority: RoutingPriority, connections: int) -> CircuitBreak
     )
 
 
-def outlier_detection(breaker: Breaker) -> OutlierDetection:
+def outlier_detection(breaker: Breaker, *, hedged: bool = False) -> OutlierDetection:
     """Envoy's own breaker: local to each proxy, fast, and a backstop to what the control plane decides.
 
     ``max_ejection_percent`` is the promise of the capacity floor: Envoy ejects no engine that would break it, and
     so never the only one of a pool. Equal base and longest ejection times make the cooldown constant.
+
+    To Envoy a hedge is a timeout of the first try, a local failure of an engine that may only be slow. Where
+    hedging is on, local failures in a row therefore eject nobody.
     """
     threshold = math.ceil(breaker.error_rate_percent)
+    local_errors = 0 if hedged else breaker.consecutive_local_errors
     return OutlierDetection(
         interval=seconds(breaker.interval),
         base_ejection_time=seconds(breaker.cooldown),
@@ -114,8 +118,8 @@ def outlier_detection(breaker: Breaker) -> OutlierDetection:
         split_external_local_origin_errors=True,
         consecutive_5xx=max(1, breaker.consecutive_errors),
         enforcing_consecutive_5xx=100 if breaker.consecutive_errors else 0,
-        consecutive_local_origin_failure=max(1, breaker.consecutive_local_errors),
-        enforcing_consecutive_local_origin_failure=100 if breaker.consecutive_local_errors else 0,
+        consecutive_local_origin_failure=max(1, local_errors),
+        enforcing_consecutive_local_origin_failure=100 if local_errors else 0,
         failure_percentage_threshold=threshold,
         enforcing_failure_percentage=100 if threshold else 0,
         failure_percentage_minimum_hosts=1,

@@ -84,7 +84,8 @@ async def engine() -> AsyncIterator[Callable[..., Awaitable[FakeEngine]]]:
 async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
     """Starts an Envoy with what ``policy`` (YAML text) compiles to: ``await rig(policy, ceiling=...)``.
 
-    ``weights`` are zone weights for callers without a zone, ``ceilings`` (interactive, batch) by pool.
+    ``weights`` are zone weights for callers without a zone, ``ceilings`` (interactive, batch) by pool, which
+    also allow twenty retries at once: a wave of timeouts is larger than three.
     """
     sessions: list[aiohttp.ClientSession] = []
 
@@ -103,7 +104,7 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
             zone_weights={} if weights is None else {(pool, ""): weights for pool in policies.pools},
             ceilings={
                 (pool, "gateway"): Ceiling(
-                    interactive=interactive, batch=batch, retry_percent=100, retry_min_concurrency=3, reason=""
+                    interactive=interactive, batch=batch, retry_percent=100, retry_min_concurrency=20, reason=""
                 )
                 for pool, (interactive, batch) in (ceilings or {}).items()
             },

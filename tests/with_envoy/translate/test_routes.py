@@ -168,20 +168,52 @@ async def test_a_retry_goes_to_another_engine(rig, engine):
     assert set(attempts) <= {1, 2}  # never a third try on one that has refused
 
 
-@pytest.mark.parametrize(
-    "timeouts",
-    [
-        "{timeouts: {streaming: {firstToken: 300ms}}}",
-        "{hedging: {enabled: true, delay: 300ms, maxPercent: 100}}",
-    ],
-    ids=["first token", "hedge"],
-)
-async def test_a_hung_stream_moves_to_another_engine_where_the_gate_is_on(rig, engine, timeouts):
+async def test_a_retry_finds_the_busy_engine_among_idle_ones_that_refuse(rig, engine):
+    """Least-request is drawn to engines with nothing in flight, again and again."""
+    refusing = [await engine() for _ in range(2)]
+    busy = await engine(slots=64, prefill_s=0.25)
+    one = await rig(pool("p", *refusing, busy) + route("r", "p"))
+    held = [asyncio.create_task(one.complete()) for _ in range(24)]
+    while busy.calls_in_flight < 4:
+        await asyncio.sleep(0.005)
+    for each in refusing:
+        await each.set_fault(Shed(retry_after_s=None))
+    assert [(await one.complete()).status for _ in range(12)] == [200] * 12
+    await asyncio.gather(*held)
+
+
+async def test_a_hung_stream_moves_to_another_engine_where_the_gate_is_on(rig, engine):
     engines = [await engine(first_token_gate=True) for _ in range(2)]
     await engines[0].set_fault(Hang())
     one = await rig(
-        pool("p", *engines, spec="firstTokenGate: true") + route("r", "p") + resilience("default", timeouts)
+        pool("p", *engines, spec="firstTokenGate: true")
+        + route("r", "p")
+        + resilience("default", "{timeouts: {streaming: {firstToken: 300ms}}}"),
+        ceilings={"p": (100, 100)},
     )
     answers = await asyncio.gather(*(one.complete(stream=True) for _ in range(8)))
     assert Counter(answer.status for answer in answers) == {200: 8}
     assert engines[1].book.totals().finished == 8
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_hedge_rescues_the_hung_and_kills_no_slow_one(rig, engine, stream):
+    engines = [await engine(first_token_gate=True, prefill_s=0.6) for _ in range(2)]
+    one = await rig(
+        pool("p", *engines, spec="firstTokenGate: true")
+        + route("r", "p")
+        + resilience(
+            "default", "{hedging: {enabled: true, delay: 200ms, maxPercent: 100}, retries: {attempts: 0}}"
+        ),
+        # A hedge that the budget refuses is not made up for: the first try then waits for the total limit.
+        ceilings={"p": (100, 100)},
+    )
+    assert (await one.complete(stream=stream)).status == 200  # slower than the delay on both engines
+    hedges = (await one.envoy.stats("cluster.p.upstream_rq_retry"))["cluster.p.upstream_rq_retry"]
+    assert hedges == 1
+    ejections = "cluster.p.outlier_detection.ejections_active"
+    await engines[0].set_fault(Hang())
+    answers = await asyncio.gather(*(one.complete(stream=stream) for _ in range(4)))
+    assert Counter(answer.status for answer in answers) == {200: 4}
+    # A hedge is a timeout to Envoy; it must not eject the engine that is only slow, of all things.
+    assert (await one.envoy.stats(ejections))[ejections] == 0

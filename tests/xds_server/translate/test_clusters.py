@@ -42,3 +42,8 @@ def test_slow_start_is_there_only_when_wanted():
     assert cluster("p", ResilienceSpec()).least_request_lb_config.slow_start_config is None
     warm = ResilienceSpec.model_validate({"slowStart": {"window": "30s"}})
     assert cluster("p", warm).least_request_lb_config.slow_start_config.slow_start_window.total_seconds() == 30
+
+
+def test_hedges_which_are_timeouts_to_envoy_eject_nobody():
+    hedged = ResilienceSpec.model_validate({"hedging": {"enabled": True, "delay": "1s"}})
+    assert cluster("p", hedged).outlier_detection.enforcing_consecutive_local_origin_failure == 0

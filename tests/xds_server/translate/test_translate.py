@@ -104,7 +104,6 @@ def test_adding_an_engine_never_touches_the_cluster(versions):
     [
         "{retries: {attempts: 1}}",
         "{timeouts: {streaming: {betweenTokens: 5s}}}",
-        "{hedging: {enabled: true, delay: 1s, maxPercent: 100}}",
     ],
 )
 def test_what_an_operator_tunes_about_requests_is_in_the_routes(versions, spec):
