@@ -4,8 +4,8 @@ The parent never imports torch and never touches the GPU. It starts ``gpu/comput
 to the stages it enters, and kills it when a stage takes too long: the stage says what was stuck. A wrong result, a
 stuck kernel, too little memory and a broken CUDA context are different outcomes, because different things follow.
 
-On the GPU the check needs 64 MiB, the matrices and a CUDA context (some hundred MiB): room that an engine started
-with ``--gpu-memory-utilization`` below 1 leaves.
+On the GPU the check needs about 160 MiB and a CUDA context (some hundred MiB): room that an engine started with
+``--gpu-memory-utilization`` below 1 leaves.
 
 By hand: ``python -m engine.gpu_check [--device cpu] [--python /path/to/engine/bin/python]``.
 """
@@ -41,7 +41,7 @@ class CheckOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCheck:
-    """One deep check. ``gpu_ms`` is the time between CUDA events around the work, None when it did not end.
+    """One deep check. ``gpu_ms`` is the device's time by CUDA events, None when it did not end.
 
     ``stage`` is the last one entered; ``checked_at_s`` is the parent's monotonic clock at the end.
     """
@@ -62,8 +62,8 @@ class CheckSettings:
 
     python: str = sys.executable
     child: Path = _CHILD
-    # 2 GFLOP in float32 and 0.5 in bfloat16, below 1 ms each on any data centre GPU; 64 MiB written and read four
-    # times is below 1 ms at 1 TB/s. What remains are 8 MB copied back over PCIe.
+    # By arithmetic, not yet measured: 2 GFLOP in float32, 0.5 in bfloat16, below 1 ms each on a data centre GPU;
+    # 2 GB of memory traffic, 2 ms at 1 TB/s; 16 MB over PCIe, 1 ms. The budget is 50 ms.
     size: int = 1024
     memory_mib: int = 64
     # Importing torch from a cold disk takes long and is nobody's fault; a context takes a second or two, more when
@@ -180,10 +180,13 @@ async def _follow(process: asyncio.subprocess.Process, run: _Run, deadlines_s: M
         run.hear(line)
 
 
+_ENDED_BY_ITSELF: Final = (CheckOutcome.OK, CheckOutcome.WRONG_RESULT, CheckOutcome.CRASHED)
+
+
 async def _end(process: asyncio.subprocess.Process, run: _Run) -> None:
     """Kill what is left. A process that waits inside the driver survives SIGKILL: it is left, and told of."""
     try:
-        await asyncio.wait_for(process.wait(), 0.0 if run.outcome in (None, CheckOutcome.STUCK) else 1.0)
+        await asyncio.wait_for(process.wait(), 1.0 if run.outcome in _ENDED_BY_ITSELF else 0.0)
     except TimeoutError:
         _kill_group(process.pid)
         try:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import structlog
+
 from engine.gpu.events import XidRecord
 from engine.gpu.judgement import GpuJudgement, judge_gpu
 from engine.gpu.policy import GpuPolicy
@@ -23,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--follow", action="store_true", help="one line per interval until stopped")
     parser.add_argument("--wait-s", type=float, default=5.0, help="how long to wait for the first look")
     asked = parser.parse_args(argv)
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     policy = GpuPolicy()
     with GpuSource(devices=asked.device, interval_s=asked.interval_s) as source:
         until_s = time.monotonic() + asked.wait_s

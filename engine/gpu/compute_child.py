@@ -30,31 +30,61 @@ def factors(torch: Any, count: int, seed: int, limit: int) -> Any:
     return sign * (mixed // 2 % limit + 1)
 
 
-def matmul(torch: Any, device: str, dtype: Any, *, size: int, inner: int, limit: int) -> int:
+class Stopwatch:
+    """The device's time over the sections it is entered for, without the host's work between; on a CPU, wall time."""
+
+    def __init__(self, torch: Any, device: str) -> None:
+        self._torch = torch
+        self._cuda = device.startswith("cuda")
+        self._pairs: list[tuple[Any, Any]] = []
+        self._wall_ms = 0.0
+
+    def __enter__(self) -> None:
+        self._began_s = time.monotonic()
+        if self._cuda:
+            pair = [self._torch.cuda.Event(enable_timing=True) for _ in range(2)]
+            self._pairs.append((pair[0], pair[1]))
+            pair[0].record()
+
+    def __exit__(self, *_: object) -> None:
+        self._wall_ms += (time.monotonic() - self._began_s) * 1000
+        if self._cuda:
+            self._pairs[-1][1].record()
+
+    def total_ms(self) -> float:
+        """Waits for the device to be done with all of it."""
+        if not self._cuda:
+            return self._wall_ms
+        self._torch.cuda.synchronize()
+        return float(sum(began.elapsed_time(ended) for began, ended in self._pairs))
+
+
+def matmul(torch: Any, watch: Stopwatch, device: str, dtype: Any, *, size: int, inner: int, limit: int) -> int:
     """How many entries of one product differ from what they must be.
 
     A = u w and B = w v with w of ones and minus ones: each entry of A B is inner * u_i * v_j.
     """
     left, right = factors(torch, size, 1, limit), factors(torch, size, 2, limit)
     signs = factors(torch, inner, 3, 1)
-    one = torch.outer(left, signs).to(device=device, dtype=dtype)
-    two = torch.outer(signs, right).to(device=device, dtype=dtype)
-    product = torch.mm(one, two).to("cpu").to(torch.int64)
-    return int((product != inner * torch.outer(left, right)).sum().item())
+    one, two = torch.outer(left, signs).to(dtype), torch.outer(signs, right).to(dtype)
+    with watch:
+        product = torch.mm(one.to(device), two.to(device)).to("cpu")
+    return int((product.to(torch.int64) != inner * torch.outer(left, right)).sum().item())
 
 
-def memory(torch: Any, device: str, words: int) -> int:
+def memory(torch: Any, watch: Stopwatch, device: str, words: int) -> int:
     """How many words did not come back: a pattern that depends on the address, and its complement.
 
     The device compares all of it; a sample is compared here, so that a device that cannot compare is seen too.
     """
     wrong = 0
     for flip in (0, -1):
-        held = torch.arange(words, dtype=torch.int32, device=device).mul_(-1640531527).bitwise_xor_(flip)
-        again = torch.arange(words, dtype=torch.int32, device=device).mul_(-1640531527).bitwise_xor_(flip)
-        wrong += int((held != again).sum().item())
-        step = max(1, words // 65536)
-        sample = held[::step].to("cpu")
+        with watch:
+            held = torch.arange(words, dtype=torch.int32, device=device).mul_(-1640531527).bitwise_xor_(flip)
+            again = torch.arange(words, dtype=torch.int32, device=device).mul_(-1640531527).bitwise_xor_(flip)
+            wrong += int((held != again).sum().item())
+            step = max(1, words // 65536)
+            sample = held[::step].to("cpu")
         expected = torch.arange(0, words, step, dtype=torch.int32).mul_(-1640531527).bitwise_xor_(flip)
         wrong += int((sample != expected).sum().item())
     return wrong
@@ -73,22 +103,15 @@ def check(torch: Any, device: str, size: int, memory_mib: int) -> None:
         # The first product loads cuBLAS, which is neither a kernel's time nor a kernel's fault.
         torch.mm(torch.ones(8, 8, device=device), torch.ones(8, 8, device=device))
         torch.cuda.synchronize()
-        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    watch = Stopwatch(torch, device)
     say(stage="kernels")
-    started_s = time.monotonic()
-    if cuda:
-        began.record()
     wrong = {
-        "float32 product": matmul(torch, device, torch.float32, size=size, inner=FP32_K, limit=7),
-        "bfloat16 product": matmul(torch, device, torch.bfloat16, size=size, inner=BF16_K, limit=1),
+        "float32 product": matmul(torch, watch, device, torch.float32, size=size, inner=FP32_K, limit=7),
+        "bfloat16 product": matmul(torch, watch, device, torch.bfloat16, size=size, inner=BF16_K, limit=1),
     }
     say(stage="memory")
-    wrong["memory pattern"] = memory(torch, device, memory_mib * 2**20 // 4)
-    if cuda:
-        ended.record()
-        torch.cuda.synchronize()
-    wall_ms = (time.monotonic() - started_s) * 1000
-    gpu_ms = float(began.elapsed_time(ended)) if cuda else wall_ms
+    wrong["memory pattern"] = memory(torch, watch, device, memory_mib * 2**20 // 4)
+    gpu_ms = watch.total_ms()
     bad = {name: count for name, count in wrong.items() if count}
     if bad:
         detail = ", ".join(f"{count} wrong values in the {name}" for name, count in bad.items())

@@ -22,6 +22,7 @@ from engine.gpu_check import CheckOutcome, GpuCheck
 
 _BY_HEAT = (ThrottleReason.SW_THERMAL, ThrottleReason.HW_THERMAL)
 _BY_HARDWARE = (ThrottleReason.HW_SLOWDOWN, ThrottleReason.HW_POWER_BRAKE)
+_INCONCLUSIVE = (CheckOutcome.UNAVAILABLE, CheckOutcome.OUT_OF_MEMORY)
 _CHECK_SIGNALS = {
     CheckOutcome.WRONG_RESULT: Signal.CHECK_WRONG,
     CheckOutcome.STUCK: Signal.CHECK_STUCK,
@@ -74,8 +75,9 @@ def judge_gpu(
 ) -> GpuJudgement:
     """The judgement of one engine's GPUs at ``now_s`` (the clock of the readings).
 
-    ``checks`` are deep checks, oldest first; the newest of each rank counts, without time limit: silent corruption
-    does not heal by waiting. A GPU whose reading is older than ``policy.stale_after_s`` contributes none.
+    ``checks`` are deep checks, oldest first; the newest of each rank that came to a result counts, without time
+    limit: silent corruption does not heal by waiting. A GPU whose reading is older than ``policy.stale_after_s``
+    contributes none.
     """
     grouped = readings.ranks + len(readings.missing) > 1
     evidence = [*_of_nvml(readings, policy, now_s), *_of_checks(checks, policy)]
@@ -164,7 +166,10 @@ def _of_xids(
 
 
 def _of_checks(checks: Iterable[GpuCheck], policy: GpuPolicy) -> Iterator[GpuEvidence]:
-    newest = {check.rank: check for check in checks}
+    newest: dict[int, GpuCheck] = {}
+    for check in checks:
+        if check.rank not in newest or check.outcome not in _INCONCLUSIVE:
+            newest[check.rank] = check
     for rank, check in newest.items():
         signal = _CHECK_SIGNALS.get(check.outcome)
         if signal is not None:

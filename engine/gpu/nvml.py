@@ -168,7 +168,7 @@ class Nvml:
         return vitals, asked.look()
 
     def wear(self, device: Device) -> tuple[Wear, Look]:
-        """What changes by the day: 9 calls and one per NVLink."""
+        """What changes by the day: 10 calls and one per NVLink."""
         asked = Asked(self.watch)
         board = device.board
         ecc = asked("nvmlDeviceGetEccMode", board)
