@@ -1,0 +1,244 @@
+"""EngineReport to bytes and back: the agent's end writes, the control plane's end reads and believes little.
+
+What arrives may be from an agent that is broken, newer or lying. Who said it and in which order cannot be guessed,
+so a report without verdict, boot id or sequence is a ``ReportError`` and counts for nothing. Everything else is
+taken number by number: a number that cannot be is one that the agent does not know, texts are cut and made
+printable, lists are bounded, and what a later schema added is passed over.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from engine.proto import engine_report_pb2 as pb
+from engine.report import (
+    Doubt,
+    DrainRequest,
+    EngineReport,
+    Evidence,
+    GpuSummary,
+    GpuVitals,
+    Quantiles,
+    Source,
+    Verdict,
+)
+
+SCHEMA_VERSION: Final = 1
+
+MAX_REPORT_BYTES: Final = 64 * 1024
+"""A report of eight GPUs has about 1 KiB."""
+
+# What fits is what a person reads, or an engine can have; beyond it lies a mistake.
+_MAX_TEXT: Final = 500
+_MAX_NAME: Final = 200
+_MAX_REASONS: Final = 16
+_MAX_GPUS: Final = 64
+_MAX_ITEMS: Final = 32
+_MAX_COUNT: Final = 1_000_000
+_MAX_SECONDS: Final = 10 * 366 * 86_400.0
+_MAX_RATE: Final = 1e9
+_MAX_WATTS: Final = 1e5
+
+_VERDICTS: Final = {pb.Verdict.Value(verdict.name): verdict for verdict in Verdict}
+_DOUBTS: Final = {pb.Doubt.Value(doubt.name): doubt for doubt in Doubt}
+_ACTIONS: Final = {number: name.lower() for name, number in pb.GpuAction.items() if number}
+
+
+class ReportError(ValueError):
+    """A report that cannot be used at all; the text says why."""
+
+
+def encode(report: EngineReport) -> bytes:
+    """The bytes of a report; pool and engine names are not among them."""
+    reasons = report.reasons or (Evidence(reading="", sentence=report.evidence),)
+    message = pb.EngineReport(
+        schema_version=SCHEMA_VERSION,
+        boot_id=report.boot_id,
+        sequence=report.sequence,
+        verdict=report.verdict.name,
+        evidence=[
+            pb.Evidence(
+                reading=reason.reading,
+                threshold=reason.threshold,
+                age_s=reason.age_s,
+                sentence=reason.sentence,
+            )
+            for reason in reasons
+        ],
+        doubt=None if report.doubt is None else report.doubt.name,
+        requests_in_flight=report.requests_in_flight,
+        requests_waiting=report.requests_waiting,
+        slots=report.slots,
+        kv_cache_usage_ratio=report.kv_cache_usage_ratio,
+        tokens_per_s=report.tokens_per_s,
+        time_to_first_token=_quantiles_message(report.time_to_first_token),
+        time_per_output_token=_quantiles_message(report.time_per_output_token),
+        model=report.model,
+        revision=report.revision,
+        gpu=None if report.gpu is None else _gpu_message(report.gpu),
+        drain=(
+            None if report.drain is None else pb.Drain(requested=True, deadline_in_s=report.drain.deadline_in_s)
+        ),
+    )
+    return message.SerializeToString()
+
+
+def decode(data: bytes, *, pool: str, engine: str, received_at_s: float) -> EngineReport:
+    """The report in ``data``, of the engine that was dialled, observed when it was received.
+
+    Raises ``ReportError`` for what cannot be used.
+    """
+    if len(data) > MAX_REPORT_BYTES:
+        raise ReportError(f"{len(data)} bytes: more than {MAX_REPORT_BYTES}")
+    try:
+        message = pb.EngineReport.FromString(data)
+    except DecodeError as error:
+        raise ReportError("not an EngineReport") from error
+    verdict = _VERDICTS.get(message.verdict)
+    if message.schema_version < 1:
+        raise ReportError("no schema version")
+    if verdict is None:
+        raise ReportError(f"verdict {message.verdict} is unknown (schema {message.schema_version})")
+    if not message.sequence:
+        raise ReportError("no sequence")
+    boot_id = _text(message.boot_id, _MAX_NAME)
+    if not boot_id:
+        raise ReportError("no boot id")
+    reasons = tuple(
+        Evidence(
+            reading=_text(one.reading, _MAX_NAME),
+            threshold=_text(one.threshold, _MAX_NAME),
+            age_s=_number(one.age_s, _MAX_SECONDS) or 0.0,
+            sentence=_text(one.sentence, _MAX_TEXT),
+        )
+        for one in message.evidence[:_MAX_REASONS]
+    )
+    return EngineReport(
+        pool=pool,
+        engine=engine,
+        verdict=verdict,
+        evidence=next((one.sentence for one in reasons if one.sentence), "the agent gives no reason"),
+        observed_at_s=received_at_s,
+        sequence=message.sequence,
+        boot_id=boot_id,
+        requests_in_flight=_count(message, "requests_in_flight"),
+        requests_waiting=_count(message, "requests_waiting"),
+        kv_cache_usage_ratio=_measure(message, "kv_cache_usage_ratio", 1.0),
+        tokens_per_s=_measure(message, "tokens_per_s", _MAX_RATE),
+        doubt=_DOUBTS.get(message.doubt),
+        source=Source.AGENT,
+        reasons=reasons,
+        slots=_count(message, "slots") or None,
+        time_to_first_token=_quantiles(message, "time_to_first_token"),
+        time_per_output_token=_quantiles(message, "time_per_output_token"),
+        model=_text(message.model, _MAX_TEXT),
+        revision=_text(message.revision, _MAX_NAME),
+        gpu=_gpu(message.gpu) if message.HasField("gpu") else None,
+        drain=_drain(message.drain) if message.HasField("drain") and message.drain.requested else None,
+    )
+
+
+def _quantiles_message(quantiles: Quantiles | None) -> pb.Quantiles | None:
+    return None if quantiles is None else pb.Quantiles(p50_s=quantiles.p50_s, p99_s=quantiles.p99_s)
+
+
+def _gpu_message(gpu: GpuSummary) -> pb.GpuGroup:
+    return pb.GpuGroup(
+        action=gpu.action.upper() or None,
+        statement=gpu.statement,
+        gpus=[
+            pb.Gpu(
+                rank=one.rank,
+                uuid=one.uuid,
+                name=one.name,
+                temperature_c=one.temperature_c,
+                power_w=one.power_w,
+                utilisation_percent=one.utilisation_percent,
+                sm_clock_mhz=one.sm_clock_mhz,
+                memory_total_bytes=one.memory_total_bytes,
+                memory_used_bytes=one.memory_used_bytes,
+                memory_reserved_bytes=one.memory_reserved_bytes,
+                ecc_corrected=one.ecc_corrected,
+                ecc_uncorrected=one.ecc_uncorrected,
+                throttled=one.throttled,
+                xids=one.xids,
+            )
+            for one in gpu.gpus
+        ],
+    )
+
+
+def _gpu(message: pb.GpuGroup) -> GpuSummary:
+    return GpuSummary(
+        action=_ACTIONS.get(message.action, ""),
+        statement=_text(message.statement, _MAX_TEXT),
+        gpus=tuple(_vitals(one) for one in message.gpus[:_MAX_GPUS]),
+    )
+
+
+def _vitals(message: pb.Gpu) -> GpuVitals:
+    return GpuVitals(
+        rank=message.rank,
+        uuid=_text(message.uuid, _MAX_NAME),
+        name=_text(message.name, _MAX_NAME),
+        temperature_c=_whole(message, "temperature_c"),
+        power_w=_measure(message, "power_w", _MAX_WATTS),
+        utilisation_percent=_whole(message, "utilisation_percent"),
+        sm_clock_mhz=_whole(message, "sm_clock_mhz"),
+        memory_total_bytes=_whole(message, "memory_total_bytes"),
+        memory_used_bytes=_whole(message, "memory_used_bytes"),
+        memory_reserved_bytes=_whole(message, "memory_reserved_bytes"),
+        ecc_corrected=_whole(message, "ecc_corrected"),
+        ecc_uncorrected=_whole(message, "ecc_uncorrected"),
+        throttled=_texts(message.throttled),
+        xids=tuple(message.xids[:_MAX_ITEMS]),
+    )
+
+
+def _drain(message: pb.Drain) -> DrainRequest:
+    return DrainRequest(deadline_in_s=_measure(message, "deadline_in_s", _MAX_SECONDS))
+
+
+def _quantiles(message: pb.EngineReport, field: str) -> Quantiles | None:
+    if not message.HasField(field):
+        return None
+    said: pb.Quantiles = getattr(message, field)
+    p50_s, p99_s = _number(said.p50_s, _MAX_SECONDS), _number(said.p99_s, _MAX_SECONDS)
+    if p50_s is None or p99_s is None or p99_s < p50_s:
+        return None
+    return Quantiles(p50_s=p50_s, p99_s=p99_s)
+
+
+def _whole(message: pb.Gpu, field: str) -> int | None:
+    if not message.HasField(field):
+        return None
+    value: int = getattr(message, field)
+    return value
+
+
+def _count(message: pb.EngineReport, field: str) -> int | None:
+    if not message.HasField(field):
+        return None
+    value: int = getattr(message, field)
+    return value if value <= _MAX_COUNT else None
+
+
+def _measure(message: pb.EngineReport | pb.Gpu | pb.Drain, field: str, most: float) -> float | None:
+    return _number(getattr(message, field), most) if message.HasField(field) else None
+
+
+def _number(value: float, most: float) -> float | None:
+    """The value where it can be true: finite, 0 to ``most``."""
+    return value if math.isfinite(value) and 0 <= value <= most else None
+
+
+def _texts(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(_text(text, _MAX_NAME) for text in list(texts)[:_MAX_ITEMS])
+
+
+def _text(text: str, most: int) -> str:
+    """At most so many characters, none of which moves a cursor: texts end in terminals and logs."""
+    cut = text if len(text) <= most else text[: most - 1] + "…"
+    return cut if cut.isprintable() else "".join(one if one.isprintable() else " " for one in cut)

@@ -1,0 +1,198 @@
+"""The agent's end of ``Watch``: whoever watches hears each change at once, and the newest report every second.
+
+``publish`` takes a report and returns at once; each watcher has its own loop, which writes the newest report when
+the connection has taken the one before. So a slow watcher costs nothing and skips what was overtaken. A report
+that only confirms (another count in flight) waits for the heartbeat; see ``is_news``.
+
+While the engine drains, watchers say how many of their proxies still send to it; ``removal`` adds that up.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from engine.proto import engine_report_pb2 as pb
+from engine.report import EngineReport
+from engine.report_wire import encode
+
+HEARTBEAT_S: Final = 0.9
+"""So that with the delays of a loaded machine a watcher still hears something every second."""
+
+MAX_WATCHERS: Final = 64
+"""Replicas of the control plane, and people; beyond that someone dials and never hangs up."""
+
+_MAX_NAME: Final = 200
+_SERVICE: Final = pb.DESCRIPTOR.services_by_name["EngineAgent"].full_name
+
+WATCH: Final = f"/{_SERVICE}/Watch"
+ACKNOWLEDGE: Final = f"/{_SERVICE}/Acknowledge"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """How far the engine has left the proxies, summed over the ``watchers`` that are connected now.
+
+    ``heard`` of them have answered the report asked about, or a later one. Complete means that nobody who could
+    still send a request has been left unasked; with no watcher at all that is so, and says little.
+    """
+
+    watchers: int
+    heard: int
+    proxies_total: int
+    proxies_acknowledged: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether every watcher says that every proxy of its has acknowledged."""
+        return self.heard == self.watchers and self.proxies_acknowledged >= self.proxies_total
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Watcher:
+    wake: asyncio.Event
+    progress: pb.DrainProgress | None = None
+
+
+def is_news(before: EngineReport | None, report: EngineReport) -> bool:
+    """Whether watchers should hear of this at once: it may change what they do, not only what they show."""
+    return before is None or _gist(before) != _gist(report)
+
+
+def _gist(report: EngineReport) -> tuple[object, ...]:
+    return (
+        report.verdict,
+        report.doubt,
+        report.drain is not None,
+        report.slots,
+        report.model,
+        tuple(reason.reading for reason in report.reasons),
+        report.gpu.action if report.gpu else None,
+    )
+
+
+class WatchServer:
+    """The service ``EngineAgent``; ``add_to`` a server of grpc.aio, then ``publish``.
+
+    ``boot_id`` names the engine process that is reported on; ``new_boot`` begins another. ``on_change`` is called
+    when a watcher comes, goes, or tells of a removal.
+    """
+
+    def __init__(
+        self,
+        *,
+        boot_id: str | None = None,
+        heartbeat_s: float = HEARTBEAT_S,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._heartbeat_s = heartbeat_s
+        self._on_change = on_change
+        self._boot_id = boot_id or secrets.token_hex(8)
+        self._sequence = 0
+        self._report: EngineReport | None = None
+        self._data = b""
+        self._watchers: dict[str, _Watcher] = {}
+
+    @property
+    def report(self) -> EngineReport | None:
+        """The newest report, as watchers get it; None before the first."""
+        return self._report
+
+    @property
+    def watchers(self) -> tuple[str, ...]:
+        """Names of those who watch now."""
+        return tuple(self._watchers)
+
+    def new_boot(self, boot_id: str | None = None) -> None:
+        """Reports from now on are of another engine process, and nothing said before holds for it."""
+        self._boot_id = boot_id or secrets.token_hex(8)
+        self._sequence = 0
+
+    def publish(self, report: EngineReport) -> EngineReport:
+        """Make this the newest report; returns it with its boot id and sequence."""
+        self._sequence += 1
+        published = replace(report, boot_id=self._boot_id, sequence=self._sequence)
+        before, self._report = self._report, published
+        self._data = encode(published)
+        if is_news(before, published) or (before is not None and before.boot_id != self._boot_id):
+            for watcher in self._watchers.values():
+                watcher.wake.set()
+        return published
+
+    def removal(self, since_sequence: int) -> Removal:
+        """What watchers say of the proxies, counting only answers to report ``since_sequence`` or a later one.
+
+        Give the sequence of the first report of this boot that said draining.
+        """
+        heard = [
+            watcher.progress
+            for watcher in self._watchers.values()
+            if watcher.progress is not None
+            and watcher.progress.boot_id == self._boot_id
+            and watcher.progress.sequence >= since_sequence
+        ]
+        return Removal(
+            watchers=len(self._watchers),
+            heard=len(heard),
+            proxies_total=sum(one.proxies_total for one in heard),
+            proxies_acknowledged=sum(min(one.proxies_acknowledged, one.proxies_total) for one in heard),
+        )
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Answer for the service on this server."""
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Watch": grpc.unary_stream_rpc_method_handler(
+                self._watch, request_deserializer=pb.WatchRequest.FromString
+            ),
+            "Acknowledge": grpc.unary_unary_rpc_method_handler(
+                self._acknowledge,
+                request_deserializer=pb.DrainProgress.FromString,
+                response_serializer=pb.DrainAnswer.SerializeToString,
+            ),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+
+    async def _watch(
+        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, bytes]
+    ) -> AsyncIterator[bytes]:
+        """Every report worth hearing, as bytes; no response serializer touches them again."""
+        name = request.watcher
+        if not name or len(name) > _MAX_NAME:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "say who watches: 1 to 200 characters")
+        if len(self._watchers) >= MAX_WATCHERS and name not in self._watchers:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHERS} watch already")
+        # A name that comes again is the same watcher on a new connection, whose old one has not ended yet.
+        watcher = self._watchers[name] = _Watcher(wake=asyncio.Event())
+        self._on_change()
+        try:
+            while self._watchers.get(name) is watcher:
+                watcher.wake.clear()
+                if self._report is not None:
+                    yield self._data
+                if not watcher.wake.is_set():
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(self._heartbeat_s):
+                            await watcher.wake.wait()
+        finally:
+            if self._watchers.get(name) is watcher:
+                del self._watchers[name]
+                self._on_change()
+
+    async def _acknowledge(
+        self,
+        request: pb.DrainProgress,
+        context: grpc.aio.ServicerContext[pb.DrainProgress, pb.DrainAnswer],
+    ) -> pb.DrainAnswer:
+        watcher = self._watchers.get(request.watcher)
+        if watcher is None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "whoever acknowledges must be watching")
+        watcher.progress = request
+        self._on_change()
+        draining = self._report is not None and self._report.drain is not None
+        complete = request.proxies_acknowledged >= request.proxies_total
+        return pb.DrainAnswer(waiting=draining and not complete)
