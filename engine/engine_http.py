@@ -17,9 +17,9 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from policies.pool import Probe
-from xds_server.sources.reading import Answer, Failure, Look, Trouble
-from xds_server.sources.vllm_metrics import Counters, MetricsError, counters
+from engine.probe_settings import ProbeSettings
+from engine.reading import Answer, Failure, Look, Trouble
+from engine.vllm_metrics import Counters, MetricsError, counters
 
 # A busy vLLM's page is about 0.1 MiB; a completion of one token is under a kilobyte.
 METRICS_LIMIT_BYTES: Final = 4 * 1024 * 1024
@@ -40,13 +40,10 @@ _NO_WAY: Final = frozenset({errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.EHOSTDOWN
 class Target:
     """One engine to ask, and how."""
 
-    pool: str
-    engine: str
     address: str
     port: int
     model: str
-    slots: int
-    probe: Probe
+    probe: ProbeSettings
 
     def url(self, path: str) -> URL:
         """The engine's URL of this path."""
@@ -86,7 +83,7 @@ class EngineHttp:
 
     async def look(self) -> Look:
         """The engine's counters and its own count of calls; takes at most the look timeout."""
-        timeout_s = min(LOOK_TIMEOUT_S, self._target.probe.timeout)
+        timeout_s = min(LOOK_TIMEOUT_S, self._target.probe.timeout_s)
         text, in_flight = await asyncio.gather(self._metrics(timeout_s), self._load(timeout_s))
         late = self._late_since(self._looked_at_s)
         self._looked_at_s = self._clock()
@@ -100,7 +97,7 @@ class EngineHttp:
             body["messages"] = [{"role": "user", "content": prompt}]
         else:
             body["prompt"] = prompt
-        answer = await self._exchange("POST", target.probe.path, target.probe.timeout, ANSWER_LIMIT_BYTES, body)
+        answer = await self._exchange("POST", target.probe.path, target.probe.timeout_s, ANSWER_LIMIT_BYTES, body)
         failure = answer if isinstance(answer, Failure) else _without_token(answer)
         return Answer(sent_at_s=sent_at_s, at_s=self._clock(), failure=failure)
 

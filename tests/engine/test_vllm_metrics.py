@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaos.fake_engine.metrics import VllmMetrics
-from xds_server.sources.vllm_metrics import Counters, MetricsError, counters
+from engine.vllm_metrics import Counters, MetricsError, counters
 
 PAGE = b"""# HELP vllm:num_requests_running Number of requests.
 # TYPE vllm:num_requests_running gauge

@@ -1,7 +1,7 @@
 """From timestamped readings to a verdict: is this engine producing tokens, and if not, whose fault is that?
 
 One rule carries most of it: *whoever holds work must move*. Tokens read plus tokens written grow whenever an
-engine does anything, so an engine that holds requests while that sum stands still for ``stallAfter`` is hung,
+engine does anything, so an engine that holds requests while that sum stands still for ``stall_after_s`` is hung,
 and one whose sum grows is alive however long its queue. Neither a socket nor ``/health`` proves anything.
 
 During a real hang the engine's own gauges freeze too, at zero if it was idle. So the prober brings work of its
@@ -15,10 +15,10 @@ Everything here is a pure fold over readings; the clock comes with them.
 from dataclasses import dataclass, replace
 from typing import Final
 
+from engine.probe_settings import ProbeSettings
+from engine.reading import Answer, Failure, Look, Trouble
 from engine.report import Doubt, EngineReport, Verdict
-from policies.pool import Probe
-from xds_server.sources.reading import Answer, Failure, Look, Trouble
-from xds_server.sources.vllm_metrics import Counters
+from engine.vllm_metrics import Counters
 
 # A second opinion soon after the first bad look: one lost packet must not eject, and must not cost an interval.
 CONFIRM_S: Final = 0.1
@@ -79,7 +79,7 @@ class Judgement:
         since = self.unanswered_since_s
         return replace(self, asked_at_s=at_s, unanswered_since_s=at_s if since is None else since, fresh=False)
 
-    def after(self, reading: Look | Answer, probe: Probe) -> "Judgement":
+    def after(self, reading: Look | Answer, probe: ProbeSettings) -> "Judgement":
         """The judgement with one more reading."""
         if isinstance(reading, Look):
             read = _looked(_unwatched(self, reading.at_s) if reading.late else self, reading)
@@ -103,16 +103,16 @@ class Judgement:
             bad_in_row=0 if good else self.bad_in_row + judged.fresh,
         )
 
-    def pause_s(self, at_s: float, probe: Probe) -> float:
+    def pause_s(self, at_s: float, probe: ProbeSettings) -> float:
         """Seconds until the next look is due: sooner when it may confirm or change something."""
         if self.verdict is not None and self.verdict.good and self.good_in_row >= probe.healthy_after:
-            pause_s = probe.interval
+            pause_s = probe.interval_s
         elif 0 < self.bad_in_row < probe.unhealthy_after:
-            pause_s = min(CONFIRM_S, probe.interval)
+            pause_s = min(CONFIRM_S, probe.interval_s)
         else:
-            pause_s = min(OUT_INTERVAL_S, probe.interval)
-        if self.stalled_since_s is not None and at_s < self.stalled_since_s + probe.stall_after:
-            pause_s = min(pause_s, self.stalled_since_s + probe.stall_after - at_s)
+            pause_s = min(OUT_INTERVAL_S, probe.interval_s)
+        if self.stalled_since_s is not None and at_s < self.stalled_since_s + probe.stall_after_s:
+            pause_s = min(pause_s, self.stalled_since_s + probe.stall_after_s - at_s)
         return pause_s
 
     def report(self, pool: str, engine: str, at_s: float, sequence: int) -> EngineReport | None:
@@ -285,7 +285,7 @@ def _answered(before: Judgement, answer: Answer) -> Judgement:
     )
 
 
-def _verdict(now: Judgement, at_s: float, probe: Probe) -> tuple[Verdict | None, str]:
+def _verdict(now: Judgement, at_s: float, probe: ProbeSettings) -> tuple[Verdict | None, str]:
     """The verdict and its evidence; None when the readings so far prove nothing."""
     if now.trouble is not None and not now.trouble.answered:
         return _unreachable(now, now.trouble, at_s, probe)
@@ -299,32 +299,34 @@ def _verdict(now: Judgement, at_s: float, probe: Probe) -> tuple[Verdict | None,
     return _after_silence(now, at_s, probe)
 
 
-def _unreachable(now: Judgement, trouble: Failure, at_s: float, probe: Probe) -> tuple[Verdict | None, str]:
+def _unreachable(
+    now: Judgement, trouble: Failure, at_s: float, probe: ProbeSettings
+) -> tuple[Verdict | None, str]:
     """The verdict on an engine that did not answer the last look."""
     if trouble.gone:
         return Verdict.DEAD, trouble.detail
     if trouble.trouble is Trouble.OURS:
         return None, ""
     silent_s = at_s - (now.heard_at_s if now.heard_at_s is not None else at_s)
-    if silent_s >= max(probe.timeout, probe.stall_after):
+    if silent_s >= max(probe.timeout_s, probe.stall_after_s):
         return Verdict.DEAD, f"nothing answers for {silent_s:.1f} s: {trouble.detail}"
     return None, ""
 
 
-def _stalled(now: Judgement, at_s: float, probe: Probe) -> str:
+def _stalled(now: Judgement, at_s: float, probe: ProbeSettings) -> str:
     """Evidence that requests stand still; empty when there is none."""
-    if now.stalled_since_s is None or at_s - now.stalled_since_s < probe.stall_after:
+    if now.stalled_since_s is None or at_s - now.stalled_since_s < probe.stall_after_s:
         return ""
     if now.unanswered_since_s is None and now.answer is None:
         return ""
     return (
         f"{now.others} requests in flight and no token for {at_s - now.stalled_since_s:.1f} s "
-        f"(allowed {probe.stall_after:g} s)"
+        f"(allowed {probe.stall_after_s:g} s)"
     )
 
 
 def _after_failure(
-    now: Judgement, failure: Failure, stalled: str, at_s: float, probe: Probe
+    now: Judgement, failure: Failure, stalled: str, at_s: float, probe: ProbeSettings
 ) -> tuple[Verdict, str]:
     """The verdict on an engine whose last canary was answered, and not by a token."""
     if failure.draining:
@@ -342,12 +344,12 @@ def _after_failure(
     return _not_started(now, Verdict.DEGRADED), f"answers the probe without a token: {failure.detail}"
 
 
-def _shedding(now: Judgement, failure: Failure, at_s: float, probe: Probe) -> tuple[Verdict, str]:
+def _shedding(now: Judgement, failure: Failure, at_s: float, probe: ProbeSettings) -> tuple[Verdict, str]:
     """The verdict on an engine that says it has no room: busy, unless it has no reason to be."""
     if not now.token_seen and not now.others:
         return Verdict.STARTING, f"has produced no token yet: {failure.detail}"
     refused_s = 0.0 if now.shed_since_s is None else at_s - now.shed_since_s
-    if now.counters is not None and not now.others and refused_s >= probe.stall_after:
+    if now.counters is not None and not now.others and refused_s >= probe.stall_after_s:
         return (
             Verdict.DEGRADED,
             f"turns requests away for {refused_s:.1f} s though nothing is in flight: {failure.detail}",
@@ -355,21 +357,21 @@ def _shedding(now: Judgement, failure: Failure, at_s: float, probe: Probe) -> tu
     return Verdict.BUSY, f"takes no more for now: {failure.detail}"
 
 
-def _moving(now: Judgement, at_s: float, probe: Probe) -> tuple[Verdict, str]:
+def _moving(now: Judgement, at_s: float, probe: ProbeSettings) -> tuple[Verdict, str]:
     """The verdict on an engine that has just produced something."""
     waited_s = 0.0 if now.unanswered_since_s is None else at_s - now.unanswered_since_s
     counters = now.counters
-    if counters is not None and (now.saturated or waited_s >= probe.timeout):
+    if counters is not None and (now.saturated or waited_s >= probe.timeout_s):
         return Verdict.BUSY, f"{counters.running} running, {counters.waiting} waiting, tokens advance"
     return Verdict.READY, "produces tokens"
 
 
-def _after_silence(now: Judgement, at_s: float, probe: Probe) -> tuple[Verdict | None, str]:
+def _after_silence(now: Judgement, at_s: float, probe: ProbeSettings) -> tuple[Verdict | None, str]:
     """The verdict when a canary is out, or was given up, and nothing else has moved."""
     if now.unanswered_since_s is None:
         return None, ""
     silent_s = at_s - max(now.unanswered_since_s, now.progressed_at_s or 0.0)
-    if silent_s < probe.timeout:
+    if silent_s < probe.timeout_s:
         return None, ""
     if now.trouble is not None:
         # Without counters a long queue looks the same as a hang; only soft evidence, so that the floor holds.
@@ -378,10 +380,10 @@ def _after_silence(now: Judgement, at_s: float, probe: Probe) -> tuple[Verdict |
             f"no token for {silent_s:.1f} s, and no counters to tell why: {now.trouble.detail}",
         )
     if now.others:
-        return None, ""  # someone's long prefill: that has stallAfter
+        return None, ""  # someone's long prefill: that has stall_after_s
     return (
         _not_started(now, Verdict.HUNG),
-        f"claims to be idle, and no token for {silent_s:.1f} s (allowed {probe.timeout:g} s)",
+        f"claims to be idle, and no token for {silent_s:.1f} s (allowed {probe.timeout_s:g} s)",
     )
 
 

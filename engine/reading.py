@@ -7,7 +7,7 @@ one token, asked for to see whether a token comes.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from xds_server.sources.vllm_metrics import Counters
+from engine.vllm_metrics import Counters
 
 
 class Trouble(StrEnum):

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.judgement import CONFIRM_S, OUT_INTERVAL_S, Judgement
+from engine.probe_settings import ProbeSettings
+from engine.reading import Answer, Failure, Look, Trouble
 from engine.report import Doubt, Verdict
-from policies.pool import Probe
-from xds_server.sources.judgement import CONFIRM_S, OUT_INTERVAL_S, Judgement
-from xds_server.sources.reading import Answer, Failure, Look, Trouble
-from xds_server.sources.vllm_metrics import Counters
+from engine.vllm_metrics import Counters
 
-PROBE = Probe()
+PROBE = ProbeSettings()
 SLOTS = 8
 SHED = Failure(trouble=Trouble.STATUS, status=503, detail="HTTP 503: busy")
 GONE = Failure(trouble=Trouble.REFUSED, detail="connection refused")
@@ -106,7 +106,7 @@ def test_an_engine_that_never_made_a_token_is_starting(failure: Failure) -> None
 
 
 def test_a_long_prefill_of_someone_else_has_stall_after() -> None:
-    patient = Probe.model_validate({"stallAfter": "10s"})
+    patient = ProbeSettings(stall_after_s=10.0)
     judgement = READY
     for at_s in range(1, 9):
         judgement = judgement.after(look(float(at_s), 100, running=1), patient)
@@ -133,7 +133,7 @@ def test_no_canary_queues_behind_work_and_none_goes_to_a_corpse() -> None:
 
 
 def test_a_first_bad_look_is_confirmed_soon_and_the_ejected_are_watched_closely() -> None:
-    assert READY.pause_s(0.1, PROBE) == PROBE.interval
+    assert READY.pause_s(0.1, PROBE) == PROBE.interval_s
     once = told([Look(at_s=0.5, counters=GONE)], READY)
     assert once.pause_s(0.5, PROBE) == CONFIRM_S
     twice = told([Look(at_s=0.6, counters=GONE)], once)
@@ -192,7 +192,7 @@ def test_every_story_has_sane_ends(steps: list[tuple[float, object, object]]) ->
             if failure is None:
                 assert judgement.verdict is not None
                 assert judgement.verdict.good, "a token is a token"
-        assert 0 < judgement.pause_s(at_s, PROBE) <= PROBE.interval
+        assert 0 < judgement.pause_s(at_s, PROBE) <= PROBE.interval_s
         assert (judgement.bad_in_row == 0) or (judgement.good_in_row == 0)
         report = judgement.report("pool", "engine", at_s, 1)
         assert (report is not None) == (judgement.fresh and judgement.verdict is not None)
@@ -218,10 +218,10 @@ def test_an_engine_whose_tokens_advance_is_never_out(story: list[tuple[float, in
 def test_every_engine_that_stands_still_is_found(load: int, interval_s: float, counted: bool) -> None:
     """Whatever its gauges froze at, and whether or not it counts its calls."""
     judgement, at_s, sent_at_s = READY, 0.0, None
-    bound_s = max(PROBE.timeout, PROBE.stall_after) + 3 * PROBE.interval
+    bound_s = max(PROBE.timeout_s, PROBE.stall_after_s) + 3 * PROBE.interval_s
     while at_s < 10:
         at_s += interval_s
-        if sent_at_s is not None and at_s >= sent_at_s + PROBE.timeout:
+        if sent_at_s is not None and at_s >= sent_at_s + PROBE.timeout_s:
             judgement = judgement.after(Answer(sent_at_s=sent_at_s, at_s=at_s, failure=SILENT), PROBE)
             sent_at_s = None
         seen = look(at_s, 100, min(load, SLOTS), max(0, load - SLOTS), load if counted else None)
