@@ -4,7 +4,7 @@
 served instead of refused content, and ``Pace`` when the next flush may go out.
 """
 
-from xds_server.publish.acceptance import Acceptance, Scope, Verdict
+from xds_server.publish.acceptance import Acceptance, Parked, Scope, Verdict
 from xds_server.publish.observer import Nack, Observer, Silent
 from xds_server.publish.pace import Pace
 from xds_server.publish.publisher import ProxyState, Publisher, Session
@@ -14,6 +14,7 @@ __all__ = (
     "Nack",
     "Observer",
     "Pace",
+    "Parked",
     "ProxyState",
     "Publisher",
     "Scope",

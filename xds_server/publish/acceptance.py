@@ -48,6 +48,16 @@ class Verdict:
     cleared: tuple[Resource, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    """What a restart should know of a refusal: refused content hashes of a name, and what is served instead."""
+
+    type_url: str
+    name: str
+    contents: tuple[str, ...]
+    instead: Resource | None
+
+
 @dataclass(slots=True)
 class _View:
     accepted: dict[Key, Resource] = field(default_factory=dict)
@@ -68,10 +78,35 @@ class Acceptance:
         """The content hashes that are parked, by type and name."""
         return self._parked
 
+    def memory(self) -> tuple[Parked, ...]:
+        """Every park, with the accepted content that stands in for it."""
+        return tuple(
+            Parked(
+                type_url=type_url,
+                name=name,
+                contents=tuple(sorted(contents)),
+                instead=self._accepted_somewhere.get((type_url, name)),
+            )
+            for (type_url, name), contents in self._parked.items()
+        )
+
+    def remember(self, memory: Iterable[Parked]) -> None:
+        """Begin with what an earlier process learned; what any proxy accepts from now on outweighs it."""
+        for park in memory:
+            key = (park.type_url, park.name)
+            self._parked[key] = set(park.contents)
+            if park.instead is not None:
+                self._accepted_somewhere.setdefault(key, park.instead)
+
     def trial(self, type_url: str) -> tuple[str, str] | None:
         """The name and content hash of the suspect that is being tried, if any."""
         suspects = self._on_trial.get(type_url)
         return suspects[0] if suspects else None
+
+    def is_withheld(self, item: Resource) -> bool:
+        """Whether this content is parked, and not on trial."""
+        parked = content_of(item.version) in self._parked.get(_key(item), ())
+        return parked and self.trial(item.type_url) != _content(item)
 
     def accepted(self, view: Hashable, resources: Iterable[Resource]) -> bool:
         """Note that a proxy of ``view`` holds these; whether that changes what is served."""
@@ -126,6 +161,8 @@ class Acceptance:
     def wanted(self, desired: Iterable[Snapshot], now_s: float) -> None:
         """Forget parks that nobody asks for any more, and accepted content that nobody wants for long."""
         snapshots = list(desired)
+        if not snapshots:
+            return  # with nobody connected, nothing is known of what is wanted
         for key in list(self._parked):
             wanted = {content_of(item.version) for one in snapshots if (item := one.of(key[0]).get(key[1]))}
             for content in self._parked[key] - wanted:
@@ -143,10 +180,8 @@ class Acceptance:
         """What to serve: ``desired`` itself when nothing in it is parked."""
         parked = [
             item
-            for (type_url, name), contents in self._parked.items()
-            if (item := desired.of(type_url).get(name))
-            and content_of(item.version) in contents
-            and self.trial(type_url) != _content(item)
+            for type_url, name in self._parked
+            if (item := desired.of(type_url).get(name)) and self.is_withheld(item)
         ]
         if not parked:
             return desired

@@ -209,8 +209,11 @@ class Publisher:
     def _refuse(self, stream: Stream, event: Nacked) -> None:
         _, began = self._trials.get(event.type_url, (None, 0))
         verdict = self.acceptance.refused(event.suspects, event.reason, answers_trial=event.sequence >= began)
-        if verdict.scope is not Scope.SUSPECT:
-            stream.forgive(event.type_url, [item.name for item in verdict.cleared])
+        innocent = list(verdict.cleared)
+        if verdict.scope is Scope.SUSPECT:
+            # A late refusal of the same push: some of its suspects are on trial or cleared by now.
+            innocent += [item for item in verdict.at_fault if not self.acceptance.is_withheld(item)]
+        stream.forgive(event.type_url, [item.name for item in innocent])
         self._report(stream.node, event, verdict)
         self._serve()
 

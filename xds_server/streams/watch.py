@@ -216,7 +216,8 @@ class Watch:
         """
         due: dict[str, Resource | None] = {}
         settled: list[str] = []
-        for name in self.dirty:
+        # In one order for all streams, so that equal responses are equal bytes.
+        for name in sorted(self.dirty):
             item = resources.get(name)
             if name in rolled_back and any(name in push.content for push in self.pending):
                 continue  # The answer may well make the way back unnecessary.

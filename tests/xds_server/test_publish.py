@@ -1,0 +1,372 @@
+"""What becomes of refusals: who is blamed, what is served instead, and when publishing resumes."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from xds_server.publish import Acceptance, Nack, Pace, Publisher, Scope, Session, Silent
+from xds_server.snapshot import Resource, Snapshot, resource, snapshot
+from xds_server.streams import Mode, NodeInfo, StreamError
+from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE
+from xds_server.wire.decode import (
+    DeltaDiscoveryRequest,
+    DeltaDiscoveryResponse,
+    DeltaDiscoveryResponseMessage,
+)
+
+
+def cluster(name: str, content: str, *origins: str) -> Resource:
+    return resource(CLUSTER, name, content.encode(), origins)
+
+
+def values(served: Snapshot, type_url: str = CLUSTER) -> dict[str, str]:
+    return {name: item.value.decode() for name, item in served.of(type_url).items()}
+
+
+# Acceptance
+
+
+def test_refused_content_is_replaced_by_the_last_accepted_until_it_changes() -> None:
+    acceptance = Acceptance()
+    good, bad = cluster("c", "good"), cluster("c", "bad")
+    acceptance.accepted("v", [good])
+    assert acceptance.refused([bad], "no").scope is Scope.EVERYONE
+    served = acceptance.effective("v", snapshot([bad]))
+    assert values(served) == {"c": "good"}
+    assert served.rolled_back_of(CLUSTER) == {"c"}
+    newer = snapshot([cluster("c", "better")])
+    assert acceptance.effective("v", newer) is newer
+
+
+def test_what_was_never_accepted_is_left_out_and_other_views_lend_theirs() -> None:
+    acceptance = Acceptance()
+    bad = cluster("c", "bad")
+    acceptance.refused([bad], "no")
+    assert values(acceptance.effective("v", snapshot([bad, cluster("d", "1")]))) == {"d": "1"}
+    acceptance.accepted("other view", [cluster("c", "good")])
+    assert values(acceptance.effective("v", snapshot([bad]))) == {"c": "good"}
+
+
+def test_the_resource_that_envoy_names_is_to_blame() -> None:
+    acceptance = Acceptance()
+    verdict = acceptance.refused(
+        [cluster("a", "1"), cluster("bad", "1"), cluster("invalid", "1")],
+        "Error adding/updating cluster(s) bad: Invalid path: /nonexistent",
+    )
+    assert [item.name for item in verdict.at_fault] == ["bad"]
+    assert {item.name for item in verdict.cleared} == {"a", "invalid"}
+    assert list(acceptance.parked) == [(CLUSTER, "bad")]
+
+
+def test_without_a_name_only_what_nobody_accepted_is_suspect() -> None:
+    acceptance = Acceptance()
+    fine, new = cluster("fine", "1"), cluster("new", "1")
+    acceptance.accepted("v", [fine])
+    verdict = acceptance.refused([fine, new], "Proto constraint validation failed (...)")
+    assert [item.name for item in verdict.at_fault] == ["new"]
+    assert verdict.scope is Scope.EVERYONE
+
+
+def test_what_another_proxy_accepted_is_rolled_back_for_nobody() -> None:
+    acceptance = Acceptance()
+    listener = resource(LISTENER, "in", b"1")
+    acceptance.accepted("v", [listener])
+    reason = "Error adding/updating listener(s) in: cannot bind '0.0.0.0:80': Address already in use"
+    assert acceptance.refused([listener], reason).scope is Scope.PEER
+    assert acceptance.refused([listener], "no idea").scope is Scope.PEER
+    assert not acceptance.parked
+
+
+def test_an_acceptance_that_comes_late_ends_the_park() -> None:
+    acceptance = Acceptance()
+    item = cluster("c", "1")
+    acceptance.refused([item], "no")
+    assert acceptance.accepted("v", [item])
+    assert not acceptance.parked
+
+
+def test_several_suspects_are_tried_one_at_a_time() -> None:
+    acceptance = Acceptance()
+    suspects = [cluster("a", "1"), cluster("b", "1"), cluster("c", "1")]
+    assert acceptance.refused(suspects, "constraint").scope is Scope.SUSPECT
+    desired = snapshot(suspects)
+    assert values(acceptance.effective("v", desired)) == {"a": "1"}
+    assert acceptance.accepted("v", suspects[:1])
+    assert values(acceptance.effective("v", desired)) == {"a": "1", "b": "1"}
+    assert acceptance.refused(suspects[1:2], "constraint").scope is Scope.EVERYONE
+    assert values(acceptance.effective("v", desired)) == {"a": "1", "c": "1"}
+    assert acceptance.accepted("v", suspects[2:])
+    assert list(acceptance.parked) == [(CLUSTER, "b")]
+
+
+def test_a_refusal_from_before_the_trial_convicts_nobody() -> None:
+    acceptance = Acceptance()
+    suspects = [cluster("a", "1"), cluster("b", "1")]
+    acceptance.refused(suspects, "constraint")
+    acceptance.refused(suspects, "constraint", answers_trial=False)
+    assert acceptance.trial(CLUSTER) is not None
+    acceptance.accepted("v", suspects[:1])
+    assert values(acceptance.effective("v", snapshot(suspects))) == {"a": "1", "b": "1"}
+
+
+def test_silence_convicts_the_one_on_trial() -> None:
+    acceptance = Acceptance()
+    suspects = [cluster("a", "1"), cluster("b", "1")]
+    acceptance.refused(suspects, "constraint")
+    assert acceptance.unanswered(suspects[:1])
+    assert values(acceptance.effective("v", snapshot(suspects))) == {"b": "1"}
+
+
+def test_clusters_stay_while_a_route_that_may_name_them_is_rolled_back() -> None:
+    acceptance = Acceptance()
+    old = [cluster("old", "1"), resource(ENDPOINT, "old", b"1"), resource(ROUTE, "rc", b"->old")]
+    acceptance.accepted("v", snapshot(old).of(CLUSTER).values())
+    acceptance.accepted("v", snapshot(old).of(ENDPOINT).values())
+    acceptance.accepted("v", snapshot(old).of(ROUTE).values())
+    new = [cluster("new", "1"), resource(ROUTE, "rc", b"->new and bad")]
+    acceptance.refused(new[1:], "no")
+    served = acceptance.effective("v", snapshot(new))
+    assert values(served) == {"new": "1", "old": "1"}
+    assert values(served, ROUTE) == {"rc": "->old"}
+    assert set(served.of(ENDPOINT)) == {"old"}
+
+
+def test_parks_of_content_that_nobody_wants_are_forgotten() -> None:
+    acceptance = Acceptance()
+    acceptance.refused([cluster("c", "bad")], "no")
+    acceptance.wanted([snapshot([cluster("c", "other")])], 0.0)
+    assert not acceptance.parked
+
+
+def test_accepted_content_that_nobody_wants_is_forgotten_after_a_while() -> None:
+    acceptance = Acceptance()
+    acceptance.accepted("v", [cluster("c", "good")])
+    for now_s in (0.0, 500.0):
+        acceptance.wanted([Snapshot()], now_s)
+    bad = cluster("c", "bad")
+    acceptance.refused([bad], "no")
+    assert values(acceptance.effective("v", snapshot([bad]))) == {"c": "good"}
+    acceptance.wanted([Snapshot()], 1_000.0)
+    acceptance.refused([bad], "no")
+    assert values(acceptance.effective("v", snapshot([bad]))) == {}
+
+
+def test_a_rolled_back_cluster_changes_the_version_of_its_endpoints_back_too() -> None:
+    acceptance = Acceptance()
+    endpoints = resource(ENDPOINT, "c", b"same")
+    before = snapshot([cluster("c", "good"), endpoints])
+    acceptance.accepted("v", before.of(CLUSTER).values())
+    after = snapshot([cluster("c", "bad"), endpoints])
+    assert after.of(ENDPOINT)["c"].version != before.of(ENDPOINT)["c"].version
+    acceptance.refused([after.of(CLUSTER)["c"]], "no")
+    assert acceptance.effective("v", after).of(ENDPOINT)["c"].version == before.of(ENDPOINT)["c"].version
+
+
+# Publisher
+
+
+@dataclass
+class Log(Silent):
+    nacks: list[Nack] = field(default_factory=list)
+    connected: list[str] = field(default_factory=list)
+    acks: int = 0
+
+    def on_nack(self, nack: Nack) -> None:
+        self.nacks.append(nack)
+
+    def on_connect(self, node: NodeInfo, mode: Mode) -> None:  # noqa: ARG002
+        self.connected.append(node.id)
+
+    def on_disconnect(self, node: NodeInfo, mode: Mode, reason: str) -> None:  # noqa: ARG002
+        self.connected.remove(node.id)
+
+    def on_ack(self, node: NodeInfo, type_url: str, latency_s: float) -> None:  # noqa: ARG002
+        self.acks += 1
+
+
+class Proxy:
+    """A delta proxy that subscribes to all clusters and refuses those whose content says so."""
+
+    def __init__(self, publisher: Publisher, name: str) -> None:
+        self.name = name
+        self.holds: dict[str, str] = {}
+        self.received: list[DeltaDiscoveryResponseMessage] = []
+        self.unanswered: list[DeltaDiscoveryResponseMessage] = []
+        self.raw: list[bytes] = []
+        self.woken = 0
+        self.session: Session = publisher.connect(Mode.DELTA, "peer", self._wake)
+        request = DeltaDiscoveryRequest(type_url=CLUSTER)
+        request.node.id = name
+        self.session.request(request.SerializeToString(), 0.0)
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def receive(self) -> bool:
+        """Receive what is due; whether there was anything."""
+        while (data := self.session.poll(0.0)) is not None:
+            self.raw.append(data)
+            self.unanswered.append(DeltaDiscoveryResponse.FromString(data))
+        return bool(self.unanswered)
+
+    def answer(self) -> None:
+        """Apply and answer what was received."""
+        for response in self.unanswered:
+            self.received.append(response)
+            answer = DeltaDiscoveryRequest(type_url=response.type_url, response_nonce=response.nonce)
+            contents = {item.name: item.resource.value.decode() for item in response.resources}
+            if any(self.refuses(content) for content in contents.values()):
+                answer.error_detail.message = "Proto constraint validation failed"
+            else:
+                self.holds |= contents
+                for name in response.removed_resources:
+                    self.holds.pop(name, None)
+            self.session.request(answer.SerializeToString(), 0.0)
+        self.unanswered.clear()
+
+    def refuses(self, content: str) -> bool:
+        return content.startswith("bad") or content == f"not for {self.name}"
+
+
+class Fleet:
+    def __init__(self, *resources: Resource) -> None:
+        self.wanted = snapshot(resources)
+        self.log = Log()
+        self.publisher = Publisher(
+            view_of=lambda _node: "v", snapshot_for=lambda _view: self.wanted, observer=self.log
+        )
+        self.proxies: list[Proxy] = []
+
+    def join(self, name: str) -> Proxy:
+        proxy = Proxy(self.publisher, name)
+        self.proxies.append(proxy)
+        self.settle()
+        return proxy
+
+    def publish(self, *resources: Resource) -> None:
+        self.wanted = snapshot(resources)
+        self.publisher.publish({"v": self.wanted}, 0.0)
+        self.settle()
+
+    def settle(self) -> None:
+        # A push is on its way to all before the first answer comes back.
+        while [proxy for proxy in self.proxies if proxy.receive()]:
+            for proxy in self.proxies:
+                proxy.answer()
+
+
+def test_a_bad_cluster_is_rolled_back_for_old_and_new_proxies_and_its_origin_is_named() -> None:
+    fleet = Fleet(cluster("c", "good"))
+    one = fleet.join("one")
+    fleet.publish(cluster("c", "bad", "policy.yaml:7"), cluster("d", "good"))
+    assert one.holds == {"c": "good", "d": "good"}
+    newcomer = fleet.join("two")
+    assert newcomer.holds == {"c": "good", "d": "good"}
+    assert not any("bad" in item.resource.value.decode() for r in newcomer.received for item in r.resources)
+    blamed = [item for nack in fleet.log.nacks for item in nack.resources if item.name == "c"]
+    assert {item.origins for item in blamed} == {("policy.yaml:7",)}
+    (state,) = [status for status in fleet.publisher.proxies()[0].types if status.type_url == CLUSTER]
+    assert state.refused.keys() == {"c"}
+    fleet.publish(cluster("c", "better"), cluster("d", "good"))
+    assert one.holds == newcomer.holds == {"c": "better", "d": "good"}
+    assert not fleet.publisher.proxies()[0].types[0].refused
+
+
+def test_the_culprits_among_many_are_found() -> None:
+    fleet = Fleet(cluster("z", "good"))
+    for name in ("one", "two", "three"):
+        fleet.join(name)
+    many = [cluster(name, f"bad {name}" if name in "bd" else "good") for name in "abcdef"]
+    fleet.publish(cluster("z", "good"), *many)
+    for proxy in fleet.proxies:
+        assert set(proxy.holds) == set("zacef")
+    assert {name for _, name in fleet.publisher.acceptance.parked} == {"b", "d"}
+
+
+def test_one_proxy_that_cannot_take_what_others_can_goes_without() -> None:
+    fleet = Fleet(cluster("c", "good"))
+    two, one = fleet.join("two"), fleet.join("one")
+    fleet.publish(cluster("c", "not for one"))
+    assert two.holds == {"c": "not for one"}
+    assert one.holds == {"c": "good"}
+    assert fleet.log.nacks[-1].scope is Scope.PEER
+    sent = len(one.received)
+    fleet.publish(cluster("c", "not for one"), cluster("d", "1"))
+    assert [item.name for item in one.received[-1].resources] == ["d"]
+    assert len(one.received) == sent + 1
+
+
+def test_a_refusal_by_the_first_of_many_is_undone_by_the_acceptance_of_the_next() -> None:
+    fleet = Fleet(cluster("c", "good"))
+    one, two = fleet.join("one"), fleet.join("two")
+    fleet.publish(cluster("c", "not for one"))
+    assert two.holds == {"c": "not for one"}
+    assert one.holds == {"c": "good"}
+    assert fleet.join("three").holds == {"c": "not for one"}
+
+
+def test_a_push_is_one_bytes_object_for_all_streams() -> None:
+    fleet = Fleet(cluster("c", "1"))
+    for name in ("one", "two", "three"):
+        fleet.join(name)
+    fleet.publish(cluster("c", "2"))
+    assert len({id(proxy.raw[-1]) for proxy in fleet.proxies}) == 1
+
+
+def test_an_equal_snapshot_wakes_nobody_for_anything() -> None:
+    fleet = Fleet(cluster("c", "1"))
+    one = fleet.join("one")
+    received = len(one.received)
+    fleet.publish(cluster("c", "1"))
+    assert len(one.received) == received
+
+
+def test_views_come_and_go_with_their_proxies() -> None:
+    fleet = Fleet(cluster("c", "1"))
+    assert fleet.publisher.views == ()
+    one = fleet.join("one")
+    assert fleet.publisher.views == ("v",)
+    assert fleet.log.connected == ["one"]
+    one.session.close()
+    one.session.close()
+    assert fleet.publisher.views == ()
+    assert fleet.log.connected == []
+
+
+def test_the_last_accepted_content_outlives_the_proxies_that_accepted_it() -> None:
+    fleet = Fleet(cluster("c", "good"))
+    fleet.join("one").session.close()
+    fleet.proxies.clear()
+    fleet.wanted = snapshot([cluster("c", "bad")])
+    # The first to come is sent it and refuses; nobody after it is.
+    assert fleet.join("two").holds == {"c": "good"}
+    assert fleet.join("three").holds == {"c": "good"}
+    assert len(fleet.log.nacks) == 1
+
+
+def test_a_first_request_without_a_node_ends_the_stream() -> None:
+    fleet = Fleet()
+    session = fleet.publisher.connect(Mode.DELTA, "peer", lambda: None)
+    with pytest.raises(StreamError, match=r"node\.id"):
+        session.request(DeltaDiscoveryRequest(type_url=CLUSTER).SerializeToString(), 0.0)
+    assert session.poll(0.0) is None
+
+
+def test_bytes_that_are_no_request_end_the_stream() -> None:
+    session = Fleet().publisher.connect(Mode.SOTW, "peer", lambda: None)
+    with pytest.raises(StreamError):
+        session.request(b"\xff\xff\xff", 0.0)
+
+
+# Pace
+
+
+def test_the_first_change_goes_at_once_and_those_behind_it_together() -> None:
+    pace = Pace(window_s=0.01)
+    assert pace.changed(5.0) == 5.0
+    assert pace.changed(5.0) is None
+    pace.flushed(5.0)
+    assert pace.changed(5.002) == 5.01
+    assert pace.changed(5.003) is None
+    pace.flushed(5.01)
+    assert pace.changed(9.0) == 9.0
