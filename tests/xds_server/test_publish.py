@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from xds_server.publish import Acceptance, Nack, Pace, Publisher, Scope, Session, Silent
+from xds_server.publish import Acceptance, Nack, Publisher, Scope, Session, Silent
 from xds_server.snapshot import Resource, Snapshot, resource, snapshot
 from xds_server.streams import Mode, NodeInfo, StreamError
 from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE
@@ -326,6 +326,7 @@ def test_views_come_and_go_with_their_proxies() -> None:
     assert fleet.publisher.views == ()
     one = fleet.join("one")
     assert fleet.publisher.views == ("v",)
+    assert fleet.publisher.proxies_by_view == {"v": 1}
     assert fleet.log.connected == ["one"]
     one.session.close()
     one.session.close()
@@ -356,17 +357,3 @@ def test_bytes_that_are_no_request_end_the_stream() -> None:
     session = Fleet().publisher.connect(Mode.SOTW, "peer", lambda: None)
     with pytest.raises(StreamError):
         session.request(b"\xff\xff\xff", 0.0)
-
-
-# Pace
-
-
-def test_the_first_change_goes_at_once_and_those_behind_it_together() -> None:
-    pace = Pace(window_s=0.01)
-    assert pace.changed(5.0) == 5.0
-    assert pace.changed(5.0) is None
-    pace.flushed(5.0)
-    assert pace.changed(5.002) == 5.01
-    assert pace.changed(5.003) is None
-    pace.flushed(5.01)
-    assert pace.changed(9.0) == 9.0
