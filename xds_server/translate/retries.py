@@ -4,6 +4,7 @@ Streaming and non-streaming requests get different limits because only a stream 
 non-streaming answer arrives before all of it exists, so every idle timer would kill healthy long generations.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from envoy_data_plane.envoy.config.route.v3 import (
@@ -17,13 +18,27 @@ from envoy_data_plane.envoy.config.route.v3 import (
 )
 from envoy_data_plane.envoy.extensions.retry.host.previous_hosts.v3 import PreviousHostsPredicate
 
-from policies.resilience import ResilienceSpec, Retries, StreamTimeouts
+from policies.resilience import ResilienceSpec, Retries
 from xds_server.translate.shapes import packed, seconds
 
 HOST_ATTEMPTS: Final = 100
 """Picks after which a retry settles for an engine that was already tried."""
 
 _STATUS_CODES: Final = "retriable-status-codes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TryTimers:
+    """Envoy's timers of one kind of request, in seconds; None is off.
+
+    ``per_try_s`` ends (or hedges) a try without headers, ``per_try_idle_s`` a silent one; both lead to a retry as
+    long as no header has gone to the client. ``idle_s`` ends the whole request when nothing moves, and never
+    retries.
+    """
+
+    per_try_s: float | None
+    per_try_idle_s: float | None
+    idle_s: float | None
 
 
 def retry_policy(spec: ResilienceSpec, *, streaming: bool, gated: bool) -> RetryPolicy:
@@ -33,14 +48,13 @@ def retry_policy(spec: ResilienceSpec, *, streaming: bool, gated: bool) -> Retry
     """
     hedged = hedge_delay_s(spec, streaming=streaming, gated=gated) is not None
     attempts = max(spec.retries.attempts, 1) if hedged else spec.retries.attempts
-    try_s = _try_timeout_s(spec, streaming=streaming, gated=gated)
-    idle_s = idle_timeout_s(spec.timeouts.streaming) if streaming else None
+    timers = try_timers(spec, streaming=streaming, gated=gated)
     return RetryPolicy(
         retry_on=_retry_on(spec.retries) if attempts else "",
         num_retries=attempts,
         retriable_status_codes=list(spec.retries.statuses),
-        per_try_timeout=seconds(try_s) if try_s else None,
-        per_try_idle_timeout=seconds(idle_s) if idle_s else None,
+        per_try_timeout=seconds(timers.per_try_s) if timers.per_try_s else None,
+        per_try_idle_timeout=seconds(timers.per_try_idle_s) if timers.per_try_idle_s else None,
         retry_host_predicate=[_NEVER_TWICE],
         host_selection_retry_max_attempts=HOST_ATTEMPTS,
         retry_back_off=RetryPolicyRetryBackOff(
@@ -68,24 +82,37 @@ def hedge_delay_s(spec: ResilienceSpec, *, streaming: bool, gated: bool) -> floa
     return spec.hedging.delay
 
 
-def idle_timeout_s(timeouts: StreamTimeouts) -> float | None:
-    """Longest silence of one try of a stream; None where it is off.
+def try_timers(spec: ResilienceSpec, *, streaming: bool, gated: bool) -> TryTimers:
+    """The timers of a request of this kind.
 
-    Envoy's timer runs before the first byte, too, so it must not be shorter than the wait for the first token.
+    A stream never has both per-try timers: when ``per_try_timeout`` runs out after the headers, Envoy ignores it
+    but deletes the idle timer with it, and a stream that hangs later hangs for ever (seen; ``UpstreamRequest``
+    in Envoy's router). Where both limits are wanted, one idle timer does for both if it is not the longer
+    silence that is allowed between tokens; otherwise that silence is watched by the route's own idle timer.
     """
-    if not timeouts.between_tokens:
-        return None
-    return max(timeouts.between_tokens, timeouts.first_token or 0.0)
-
-
-def _try_timeout_s(spec: ResilienceSpec, *, streaming: bool, gated: bool) -> float | None:
-    """Envoy's limit for a try to send headers; under hedging it starts the second try and kills nothing."""
     delay_s = hedge_delay_s(spec, streaming=streaming, gated=gated)
-    if delay_s is not None:
-        return delay_s
     if not streaming:
-        return spec.timeouts.non_streaming.per_try
-    return spec.timeouts.streaming.first_token if gated else None
+        per_try_s = spec.timeouts.non_streaming.per_try if delay_s is None else delay_s
+        return TryTimers(per_try_s=per_try_s, per_try_idle_s=None, idle_s=None)
+    between_s = spec.timeouts.streaming.between_tokens or None
+    first_s = spec.timeouts.streaming.first_token or None
+    if delay_s is not None:
+        idle_s = None if between_s is None else max(between_s, first_s or 0.0) + delay_s
+        return TryTimers(per_try_s=delay_s, per_try_idle_s=None, idle_s=idle_s)
+    if between_s is None:
+        return TryTimers(per_try_s=first_s if gated else None, per_try_idle_s=None, idle_s=None)
+    if first_s is None or not gated or between_s <= first_s:
+        # The idle timer runs before the first byte, too, so it is never shorter than the wait for the first token.
+        return TryTimers(per_try_s=None, per_try_idle_s=max(between_s, first_s or 0.0), idle_s=None)
+    return TryTimers(
+        per_try_s=first_s, per_try_idle_s=None, idle_s=max(between_s, _longest_silence_s(first_s, spec.retries))
+    )
+
+
+def _longest_silence_s(first_token_s: float, retries: Retries) -> float:
+    """How long nothing may reach the client while every try waits for its first token and every pause is long."""
+    pause_s = max(retries.backoff.max, retries.retry_after.max if retries.retry_after.honour else 0.0)
+    return (retries.attempts + 1) * first_token_s + retries.attempts * pause_s
 
 
 def _retry_on(retries: Retries) -> str:

@@ -31,7 +31,7 @@ from envoy_data_plane.envoy.type.matcher.v3 import (
 
 from policies.resilience import ResilienceSpec
 from policies.route import HeaderMatch, ModelRoute, PriorityClass
-from xds_server.translate.retries import hedge_policy, retry_policy
+from xds_server.translate.retries import hedge_policy, retry_policy, try_timers
 from xds_server.translate.runtime import weights_prefix
 from xds_server.translate.shapes import seconds
 
@@ -99,11 +99,12 @@ def envoy_routes(route: ModelRoute, spec: ResilienceSpec, *, gated: bool) -> tup
 
 def _envoy_route(route: ModelRoute, spec: ResilienceSpec, *, streaming: bool, gated: bool) -> Route:
     timeouts = spec.timeouts
+    timers = try_timers(spec, streaming=streaming, gated=gated)
     action = RouteAction(
         priority=PRIORITY[route.spec.priority],
         # Zero turns Envoy's own 15 s off.
         timeout=seconds(0 if streaming else timeouts.non_streaming.total),
-        idle_timeout=seconds(0),
+        idle_timeout=seconds(timers.idle_s or 0),
         max_stream_duration=RouteActionMaxStreamDuration(
             max_stream_duration=seconds(timeouts.streaming.total if streaming else 0)
         ),

@@ -4,9 +4,10 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import aiohttp
 import pytest
 
-from chaos.fake_engine import Hang, Shed
+from chaos.fake_engine import Hang, HangMidStream, Shed
 
 pytestmark = pytest.mark.envoy
 
@@ -194,6 +195,24 @@ async def test_a_hung_stream_moves_to_another_engine_where_the_gate_is_on(rig, e
     answers = await asyncio.gather(*(one.complete(stream=True) for _ in range(8)))
     assert Counter(answer.status for answer in answers) == {200: 8}
     assert engines[1].book.totals().finished == 8
+
+
+@pytest.mark.parametrize("between", ["300ms", "900ms"])
+async def test_a_stream_that_falls_silent_after_its_first_token_is_cut(rig, engine, between):
+    # Silent before the limit of the first token runs out: that limit must not take the other one with it.
+    only = await engine(first_token_gate=True, token_s=0.05)
+    await only.set_fault(HangMidStream(after_tokens=2))
+    one = await rig(
+        pool("p", only, spec="firstTokenGate: true")
+        + route("r", "p")
+        + resilience(
+            "default",
+            f"{{timeouts: {{streaming: {{firstToken: 300ms, betweenTokens: {between}}}}}, retries: {{attempts: 1}}}}",
+        )
+    )
+    with pytest.raises(aiohttp.ClientPayloadError):
+        async with asyncio.timeout(30):
+            await one.complete(stream=True, max_tokens=20)
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -54,24 +54,34 @@ def test_only_a_stream_has_idle_limits_and_only_the_rest_a_total_timeout():
 
 
 @pytest.mark.parametrize(
-    ("gated", "first", "between", "per_try", "idle"),
+    ("gated", "first", "between", "per_try", "try_idle", "idle"),
     [
-        (True, "5s", "2s", 5, 5),  # the idle timer runs before the first token, too
-        (True, "5s", "9s", 5, 9),
-        (True, None, "2s", None, 2),
-        (False, "5s", "2s", None, 5),
-        (False, "5s", "9s", None, 9),
-        (True, "5s", None, 5, None),
-        (False, "5s", "0s", None, None),  # silence is allowed: nothing else can find a first token that is late
+        (True, "5s", "2s", None, 5, 0),  # the idle timer runs before the first token, too, and does for both
+        (True, "5s", "9s", 5, None, 26),  # four tries of 5 s and three pauses of 2 s may pass in silence
+        (True, "5s", "30s", 5, None, 30),
+        (True, None, "2s", None, 2, 0),
+        (False, "5s", "2s", None, 5, 0),
+        (False, "5s", "9s", None, 9, 0),
+        (True, "5s", "0s", 5, None, 0),
+        (False, "5s", "0s", None, None, 0),  # silence is allowed: nothing else can find a first token that is late
     ],
 )
-def test_limits_of_one_try_of_a_stream(gated, first, between, per_try, idle):
+def test_limits_of_one_try_of_a_stream(gated, first, between, per_try, try_idle, idle):
     made = kinds(
         route(), {"timeouts": {"streaming": {"firstToken": first, "betweenTokens": between}}}, gated=gated
     )
     policy = made["streaming"].route.retry_policy
     assert policy.per_try_timeout == (None if per_try is None else timedelta(seconds=per_try))
-    assert policy.per_try_idle_timeout == (None if idle is None else timedelta(seconds=idle))
+    assert policy.per_try_idle_timeout == (None if try_idle is None else timedelta(seconds=try_idle))
+    assert made["streaming"].route.idle_timeout == timedelta(seconds=idle)
+
+
+def test_a_hedged_stream_is_watched_by_the_route():
+    spec = {"hedging": {"enabled": True, "delay": "1s"}, "timeouts": {"streaming": {"betweenTokens": "9s"}}}
+    stream = kinds(route(), spec, gated=True)["streaming"].route
+    assert stream.retry_policy.per_try_timeout == timedelta(seconds=1)
+    assert stream.retry_policy.per_try_idle_timeout is None
+    assert stream.idle_timeout == timedelta(seconds=10)
 
 
 @pytest.mark.parametrize("gated", [True, False])
