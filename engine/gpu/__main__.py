@@ -13,7 +13,7 @@ import structlog
 from engine.gpu.events import XidRecord
 from engine.gpu.judgement import GpuJudgement, judge_gpu
 from engine.gpu.policy import GpuPolicy
-from engine.gpu.readings import GpuReadings, NvmlState
+from engine.gpu.readings import EVENTS_NOT_YET, GpuReadings, NvmlState
 from engine.gpu.source import GpuSource
 
 
@@ -54,7 +54,7 @@ def shown(readings: GpuReadings, xids: Sequence[XidRecord], judgement: GpuJudgem
 
 def _complete(readings: GpuReadings) -> bool:
     if readings.state is NvmlState.PRESENT:
-        return len(readings.gpus) == readings.ranks and readings.events != "starting"
+        return len(readings.gpus) == readings.ranks and readings.events != EVENTS_NOT_YET
     return readings.state is NvmlState.ABSENT
 
 

@@ -31,7 +31,7 @@ def factors(torch: Any, count: int, seed: int, limit: int) -> Any:
 
 
 class Stopwatch:
-    """The device's time over the sections it is entered for, without the host's work between; on a CPU, wall time."""
+    """The device's time over the sections it is entered for, without the host's between; on a CPU, wall time."""
 
     def __init__(self, torch: Any, device: str) -> None:
         self._torch = torch

@@ -20,6 +20,7 @@ from engine.gpu.readings import (
 from engine.gpu.xid import xid_rule
 from engine.gpu_check import CheckOutcome, GpuCheck
 
+_FAULT_SIGNALS = {GpuFault.LOST: Signal.LOST, GpuFault.RESET_REQUIRED: Signal.RESET_REQUIRED}
 _BY_HEAT = (ThrottleReason.SW_THERMAL, ThrottleReason.HW_THERMAL)
 _BY_HARDWARE = (ThrottleReason.HW_SLOWDOWN, ThrottleReason.HW_POWER_BRAKE)
 _INCONCLUSIVE = (CheckOutcome.UNAVAILABLE, CheckOutcome.OUT_OF_MEMORY)
@@ -123,12 +124,13 @@ def _statement(readings: GpuReadings, policy: GpuPolicy, now_s: float) -> str:
 
 
 def _of_nvml(readings: GpuReadings, policy: GpuPolicy, now_s: float) -> Iterator[GpuEvidence]:
-    if readings.missing:
+    for device in readings.missing:
+        signal = Signal.MISSING if device.fault is None else _FAULT_SIGNALS[device.fault]
         yield GpuEvidence(
-            signal=Signal.MISSING,
-            action=policy.action(Signal.MISSING),
+            signal=signal,
+            action=policy.action(signal),
             rank=None,
-            sentence=f"NVML does not list {', '.join(readings.missing)}, which the engine is configured to use",
+            sentence=f"NVML does not give out {device.name}, which the engine is to use: {device.why}",
         )
     blocked = readings.blocked
     if blocked is not None and now_s - blocked.since_s >= policy.blocked_after_s:
@@ -203,10 +205,8 @@ _Found = tuple[Signal, str, float | None]
 
 
 def _of_state(gpu: GpuReading) -> Iterator[_Found]:
-    if gpu.fault is GpuFault.LOST:
-        yield Signal.LOST, "the driver says that the GPU is lost", None
-    elif gpu.fault is GpuFault.RESET_REQUIRED:
-        yield Signal.RESET_REQUIRED, "the driver says that the GPU needs a reset", None
+    if gpu.fault is not None:
+        yield _FAULT_SIGNALS[gpu.fault], f"the driver says of the GPU: {gpu.fault}", None
     recovery = gpu.vitals.recovery
     if recovery in (RecoveryAction.RESET, RecoveryAction.REBOOT):
         yield Signal.RECOVERY_RESET, f"the driver asks for: {recovery}", None

@@ -20,6 +20,7 @@ from engine.gpu.readings import (
     GpuIdentity,
     GpuProcess,
     Look,
+    MissingDevice,
     NvLinkErrors,
     RecoveryAction,
     RowRemaps,
@@ -83,26 +84,28 @@ class Nvml:
         except pynvml.NVMLError as error:
             raise NvmlError(why_of(error)) from error
 
-    def devices(self, wanted: Sequence[str]) -> tuple[tuple[Device, ...], tuple[str, ...]]:
-        """The ranks named by ``wanted`` (indexes, GPU or MIG UUIDs; empty: every GPU) and the names not found.
+    def devices(self, wanted: Sequence[str]) -> tuple[tuple[Device, ...], tuple[MissingDevice, ...]]:
+        """The ranks named by ``wanted`` (indexes, GPU or MIG UUIDs; empty: every GPU) and the names not given out.
 
         Indexes are NVML's, in PCI bus order, which is CUDA's only under CUDA_DEVICE_ORDER=PCI_BUS_ID. Raises
         NvmlError when the GPUs cannot even be counted.
         """
-        asked = Asked(self.watch)
         if not wanted:
+            asked = Asked(self.watch)
             count = asked("nvmlDeviceGetCount")
             if count is None:
                 raise NvmlError(f"the GPUs cannot be counted: {asked.unknown[-1].why}")
             wanted = [str(index) for index in range(count)]
         found: list[Device] = []
-        missing: list[str] = []
+        missing: list[MissingDevice] = []
         for rank, name in enumerate(wanted):
-            by_index = name.isdecimal()
-            call = "nvmlDeviceGetHandleByIndex" if by_index else "nvmlDeviceGetHandleByUUID"
-            handle = asked(call, int(name) if by_index else name.encode())
+            asked = Asked(self.watch)
+            if name.isdecimal():
+                handle = asked("nvmlDeviceGetHandleByIndex", int(name))
+            else:
+                handle = asked("nvmlDeviceGetHandleByUUID", name.encode())
             if handle is None:
-                missing.append(f"{name} ({asked.unknown[-1].why})")
+                missing.append(MissingDevice(name=name, why=asked.unknown[-1].why, fault=asked.look().fault))
             else:
                 found.append(self._device(rank, handle, mig=name.startswith("MIG-")))
         return tuple(found), tuple(missing)

@@ -69,11 +69,12 @@ class Asked:
 
     def __call__(self, name: str, *args: Any) -> Any:
         """What the call named ``name`` returns, or None with a note."""
+        function = getattr(pynvml, name, None)
+        if function is None:
+            self.unknown.append(Unknown(signal=name, why="not known to the installed nvidia-ml-py"))
+            return None
         try:
-            function = getattr(pynvml, name)
             return function(*args) if self._watch is None else self._watch.made(name, function, *args)
-        except AttributeError:
-            why = "not known to the installed nvidia-ml-py"
         except pynvml.NVMLError as error:
             self._fault = self._fault or _FAULTS.get(error.value)
             why = why_of(error)

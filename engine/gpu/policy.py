@@ -4,7 +4,7 @@ Every default has its reason beside it. ``docs/gpu.md`` holds the same list with
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -126,6 +126,27 @@ class GpuPolicy:
     ecc_corrected_per_min: float = 10.0
     nvlink_errors_per_min: float = 60.0
     pcie_replays_per_min: float = 60.0
+
+    def overridden(self, wanted: Mapping[str, str]) -> "GpuPolicy":
+        """This policy with single actions replaced: ``{"row_remap_pending": "drain", "xid.63": "none"}``.
+
+        Raises ValueError with one line for each entry that cannot be understood.
+        """
+        actions, xid_actions, wrong = dict(self.actions), dict(self.xid_actions), []
+        for name, word in wanted.items():
+            kind, _, code = name.partition(".")
+            if word not in set(GpuAction):
+                wrong.append(f"{name}: {word!r} is not an action; one of {', '.join(GpuAction)}")
+            elif kind == Signal.XID and code.isdecimal():
+                xid_actions[int(code)] = GpuAction(word)
+            elif name in DEFAULT_ACTIONS:
+                actions[Signal(name)] = GpuAction(word)
+            else:
+                known = ", ".join(DEFAULT_ACTIONS)
+                wrong.append(f"{name}: not a signal; xid.NUMBER or one of {known}")
+        if wrong:
+            raise ValueError("\n".join(wrong))
+        return replace(self, actions=actions, xid_actions=xid_actions)
 
     def action(self, signal: Signal) -> GpuAction:
         """What ``signal`` leads to under this policy."""

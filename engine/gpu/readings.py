@@ -7,6 +7,9 @@ call. Times are the reader's monotonic clock in seconds. A GPU is a *rank*: its 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+EVENTS_NOT_YET: Final = "XIDs are not listened for yet"
 
 
 class NvmlState(StrEnum):
@@ -188,6 +191,15 @@ class GpuReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MissingDevice:
+    """A configured device that NVML does not give out, and what the driver says of it."""
+
+    name: str
+    why: str
+    fault: GpuFault | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BlockedCall:
     """A call into the driver that has not come back since ``since_s``."""
 
@@ -199,8 +211,8 @@ class BlockedCall:
 class GpuReadings:
     """The GPUs of one engine as last read, in rank order; ``ranks`` is how many there are to read.
 
-    ``statement`` is one sentence about NVML itself, fit to be shown as it is. ``missing`` are configured devices
-    that NVML does not list. ``events`` is empty while XIDs are listened for, else why they are not.
+    ``statement`` is one sentence about NVML itself, fit to be shown as it is. ``events`` is empty while XIDs are
+    listened for, else it says why they are not.
     """
 
     state: NvmlState
@@ -208,7 +220,7 @@ class GpuReadings:
     driver_version: str | None = None
     ranks: int = 0
     gpus: tuple[GpuReading, ...] = ()
-    missing: tuple[str, ...] = ()
+    missing: tuple[MissingDevice, ...] = ()
     blocked: BlockedCall | None = None
     events: str = ""
 

@@ -5,7 +5,7 @@ XIDs and latches them. A driver that hangs holds one of these threads, never the
 were, with the time they were read, and the call that holds the thread is named. Both threads are daemons, so that
 a hung driver cannot keep the process alive either.
 
-NVML that is absent is asked for again now and then: drivers are loaded late, libraries mounted late.
+What is absent, NVML or a configured device, is asked for again now and then: drivers are loaded late.
 """
 
 import threading
@@ -22,10 +22,12 @@ from engine.gpu.events import XidEvent, XidLatch, XidRecord
 from engine.gpu.nvml import Device, Nvml
 from engine.gpu.nvml_calls import NvmlError, WaitError
 from engine.gpu.readings import (
+    EVENTS_NOT_YET,
     Counters,
     GpuReading,
     GpuReadings,
     Look,
+    MissingDevice,
     NvmlState,
     ThrottleReason,
     Wear,
@@ -73,7 +75,8 @@ class GpuSource:
         self._nvml = Nvml(clock)
         self._latch = XidLatch()
         self._memory: dict[int, _Memory] = {}
-        self._stop = threading.Event()
+        self._stop = threading.Event()  # for good
+        self._over = threading.Event()  # for the devices found now
         self._swap = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._now = GpuReadings(
@@ -87,10 +90,11 @@ class GpuSource:
     def close(self, *, timeout_s: float = 2.0) -> bool:
         """Whether both threads ended in time; one that a hung driver holds is left to end with the process."""
         self._stop.set()
+        self._over.set()
         deadline_s = self._clock() + timeout_s
-        for thread in self._threads:
+        for thread in tuple(self._threads):
             thread.join(max(0.0, deadline_s - self._clock()))
-        return not any(thread.is_alive() for thread in self._threads)
+        return not any(thread.is_alive() for thread in tuple(self._threads))
 
     def __enter__(self) -> Self:
         self.open()
@@ -121,10 +125,11 @@ class GpuSource:
         """How many XIDs a new engine process leaves behind: those that a restart mends."""
         return self._latch.forget(lambda record: xid_rule(record.code, {}).restart_mends)
 
-    def _start(self, name: str, run: Callable[[], None]) -> None:
+    def _start(self, name: str, run: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=run, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
+        return thread
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -142,31 +147,36 @@ class GpuSource:
                 self._stop.wait(self._reopen_s)
                 continue
             self._look_after(version, found, missing)
-            return
 
-    def _look_after(self, version: str, found: tuple[Device, ...], missing: tuple[str, ...]) -> None:
-        log.info("gpu.present", driver=version, gpus=len(found), missing=list(missing))
-        statement = f"NVML answers, driver {version}, {len(found)} GPU(s)"
+    def _look_after(self, version: str, found: tuple[Device, ...], missing: tuple[MissingDevice, ...]) -> None:
+        """Read ``found`` until the end, or until one of ``missing`` has turned up."""
+        log.info("gpu.present", driver=version, gpus=len(found), missing=[each.name for each in missing])
         self._now = GpuReadings(
             state=NvmlState.PRESENT,
-            statement=statement,
+            statement=f"NVML answers, driver {version}, {len(found)} GPU(s)",
             driver_version=version,
             ranks=len(found),
             missing=missing,
-            events="starting",
+            events=EVENTS_NOT_YET,
         )
-        self._start("gpu-events", lambda: self._listen(found))
+        self._over = threading.Event()
+        events = self._start("gpu-events", lambda: self._listen(found, self._over))
+        look_again_s = self._clock() + self._reopen_s
         while not self._stop.is_set():
             started_s = self._clock()
             for device in found:
                 if self._stop.is_set():
                     break
                 self._publish(self._reading(device))
+            if missing and self._clock() >= look_again_s:
+                if self._nvml.devices([each.name for each in missing])[0]:
+                    break
+                look_again_s = self._clock() + self._reopen_s
             self._stop.wait(max(0.0, self._interval_s - (self._clock() - started_s)))
-        events = [thread for thread in self._threads if thread.name == "gpu-events"]
-        for thread in events:
-            thread.join(self._event_wait_ms / 1000 + 1.0)
-        if not any(thread.is_alive() for thread in events):  # never shut the library down under a waiting thread
+        self._over.set()
+        events.join(self._event_wait_ms / 1000 + 1.0)
+        if not events.is_alive():  # never shut the library down under a thread that waits in it
+            self._threads.remove(events)
             self._release()
 
     def _reading(self, device: Device) -> GpuReading:
@@ -195,26 +205,26 @@ class GpuSource:
         with self._swap:
             self._now = replace(self._now, gpus=tuple(gpus))
 
-    def _listen(self, devices: tuple[Device, ...]) -> None:
-        """Wait for XIDs until the end; what goes wrong is said in ``GpuReadings.events`` and tried again."""
-        while not self._stop.is_set():
+    def _listen(self, devices: tuple[Device, ...], over: threading.Event) -> None:
+        """Wait for XIDs until ``over``; what goes wrong is said in ``GpuReadings.events`` and tried again."""
+        while not over.is_set():
             try:
                 wait = self._nvml.listen(devices)
             except NvmlError as error:
                 self._events(f"XIDs are not listened for: {error}")
-                self._stop.wait(self._reopen_s)
+                over.wait(self._reopen_s)
                 continue
             silent = sorted({device.identity.rank for device in devices} - set(wait.ranks))
             self._events(f"no XIDs from rank(s) {silent}" if silent else "")
             try:
-                while not self._stop.is_set():
+                while not over.is_set():
                     for event in wait.next(self._event_wait_ms):
                         self._take(event)
             except WaitError as error:
                 self._events(f"XIDs are not listened for: {error}")
             finally:
                 wait.close()
-            self._stop.wait(self._interval_s)
+            over.wait(self._interval_s)
 
     def _take(self, event: XidEvent) -> None:
         record = self._latch.record(event)

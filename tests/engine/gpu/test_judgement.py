@@ -142,6 +142,15 @@ def test_policy_replaces_single_entries_and_keeps_the_rest() -> None:
     assert judged(readings(gpu(fault=GpuFault.LOST)), (), policy=policy).action is GpuAction.DRAIN
 
 
+def test_overrides_are_read_from_words_and_all_mistakes_are_told() -> None:
+    policy = GpuPolicy().overridden({"row_remap_pending": "drain", "xid.63": "none"})
+    assert policy.action(Signal.ROW_REMAP_PENDING) is GpuAction.DRAIN
+    assert policy.xid_actions == {63: GpuAction.NONE}
+    with pytest.raises(ValueError, match="row_remap") as caught:
+        policy.overridden({"row_remap": "drain", "lost": "panic", "xid.x": "drain"})
+    assert [line.split(":")[0] for line in str(caught.value).splitlines()] == ["row_remap", "lost", "xid.x"]
+
+
 def test_restart_mends_only_when_it_mends_the_worst() -> None:
     assert judged(readings(gpu()), (xid(31),)).restart_mends
     assert not judged(readings(gpu()), (xid(31), xid(95))).restart_mends

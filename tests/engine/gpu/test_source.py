@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from engine.gpu.readings import EVENTS_NOT_YET
 from engine.gpu.xid import XIDS
 
 State = dict[str, Any]
@@ -16,9 +17,8 @@ State = dict[str, Any]
 
 def whole(state: State) -> bool:
     readings = state["readings"]
-    return (
-        bool(readings["ranks"]) and len(readings["gpus"]) == readings["ranks"] and readings["events"] != "starting"
-    )
+    listening = readings["events"] != EVENTS_NOT_YET
+    return listening and bool(readings["ranks"]) and len(readings["gpus"]) == readings["ranks"]
 
 
 def action(wanted: str) -> Callable[[State], bool]:
@@ -172,7 +172,7 @@ def test_one_lost_rank_decides_for_the_group(double, watch) -> None:
     double.set({"1.return.nvmlDeviceGetPowerUsage": 15, "1.return.nvmlDeviceGetTemperature": 15})
     state = watched.until(action("eject"))
     assert state["judgement"]["worst_rank"] == 1
-    assert state["judgement"]["evidence"][0]["sentence"] == "rank 1: the driver says that the GPU is lost"
+    assert state["judgement"]["evidence"][0]["sentence"] == "rank 1: the driver says of the GPU: lost"
     assert state["readings"]["gpus"][0]["fault"] is None
 
 
@@ -250,10 +250,23 @@ def test_a_failed_wait_for_events_is_said_and_tried_again(double, watch) -> None
     watched.until(action("eject"))
 
 
-def test_a_device_that_nvml_does_not_list_is_said(watch) -> None:
-    state = watch(devices=["0", "GPU-double-7"]).until(whole)
-    assert state["readings"]["missing"] == ["GPU-double-7 (NVML error 6)"]
+def test_a_device_that_nvml_does_not_give_out_is_said_and_found_when_it_turns_up(double, watch) -> None:
+    watched = watch(devices=["GPU-double-0", "GPU-double-2"])
+    state = watched.until(whole)
+    assert state["readings"]["missing"] == [{"name": "GPU-double-2", "why": "NVML error 6", "fault": None}]
     assert state["judgement"]["action"] == "degrade"
+    double.set({"gpus": 3})
+    state = watched.until(lambda state: whole(state) and state["readings"]["ranks"] == 2)
+    assert state["judgement"]["action"] == "none"
+    double.xid(2, 79)
+    assert watched.until(action("eject"))["judgement"]["worst_rank"] == 1
+
+
+def test_a_gpu_that_is_lost_before_anybody_looks_is_lost_all_the_same(double, watch) -> None:
+    double.set({"1.return.nvmlDeviceGetHandleByIndex_v2": 15})
+    state = watch().until(action("eject"))
+    sentence = "NVML does not give out 1, which the engine is to use: the GPU is lost"
+    assert state["judgement"]["evidence"][0]["sentence"] == sentence
 
 
 @pytest.mark.parametrize(
