@@ -24,7 +24,7 @@ from xds_server.config import Address, ConfigError, ServeConfig
 from xds_server.facts import ServerFacts
 from xds_server.metrics import Metrics
 from xds_server.observe import ProxyObserver
-from xds_server.publish import Publisher
+from xds_server.publish import Nack, Publisher
 from xds_server.reconcile import Reconciler, Serving
 from xds_server.snapshot import Snapshot
 from xds_server.sources.files import Accepted, PolicyFiles
@@ -77,7 +77,7 @@ class _Server:
         self._publisher = Publisher(
             view_of=view_of,
             snapshot_for=self._snapshot_for,
-            observer=_Announcing(self._metrics, self._proxies_changed),
+            observer=_Announcing(self._metrics, self._proxies_changed, self._refused),
             epoch=f"{os.getpid():x}-{time.time_ns():x}",
             identifier="switchgear",
         )
@@ -146,6 +146,9 @@ class _Server:
     def _proxies_changed(self) -> None:
         self._reconciler.proxies_changed()
 
+    def _refused(self) -> None:
+        self._reconciler.worth_keeping.set()
+
     def _resolved(self) -> None:
         self._reconciler.resolve(self._resolver.addresses)
 
@@ -171,6 +174,7 @@ class _Server:
             reasons = [str(error) for error in errors.exceptions]
             _log.warning("store.ignored", reason="this version refuses the stored policies", errors=reasons[:10])
             return
+        self._publisher.acceptance.remember(kept.parked)
         self._reconciler.restore(
             Accepted(policies=policies, texts=kept.texts, digest=kept.digest), kept.proxies_by_role
         )
@@ -189,6 +193,7 @@ class _Server:
                 digest=serving.digest,
                 proxies_by_role=dict(self._reconciler.roster.counts()),
                 saved_at_unix_s=time.time(),
+                parked=self._publisher.acceptance.memory(),
             )
             try:
                 await asyncio.to_thread(store.save, last_good)
@@ -212,9 +217,9 @@ class _Connected:
 
     def proxies_by_role(self) -> Mapping[str, int]:
         counts: dict[str, int] = {}
-        for proxy in self._publisher.proxies():
-            if isinstance(proxy.view, View):
-                counts[proxy.view.role] = counts.get(proxy.view.role, 0) + 1
+        for view, count in self._publisher.proxies_by_view.items():
+            if isinstance(view, View):
+                counts[view.role] = counts.get(view.role, 0) + count
         return counts
 
     def publish(self, snapshots: Mapping[View, Snapshot]) -> None:
@@ -223,11 +228,16 @@ class _Connected:
 
 
 class _Announcing(ProxyObserver):
-    """Also says that a proxy came or went."""
+    """Also says that a proxy came or went, or refused something."""
 
-    def __init__(self, metrics: Metrics, changed: Callable[[], None]) -> None:
+    def __init__(self, metrics: Metrics, changed: Callable[[], None], refused: Callable[[], None]) -> None:
         super().__init__(metrics)
         self._changed = changed
+        self._refused = refused
+
+    def on_nack(self, nack: Nack) -> None:
+        super().on_nack(nack)
+        self._refused()
 
     def on_connect(self, node: NodeInfo, mode: Mode) -> None:
         super().on_connect(node, mode)

@@ -2,8 +2,8 @@
 
 What is kept is what the operator wrote, not what was made of it: from the texts everything else follows, byte
 for byte the same as before, and engines that fail and proxies that are new get their answers while the files
-are still broken (docs/adr/last-good-policies.md). Beside them stands how many proxies shared the limits, so
-that a restarted server divides by them from the start.
+are still broken (docs/adr/0009-last-good-policies.md). Beside them stands how many proxies shared the limits, so
+that a restarted server divides by them from the start, and what proxies refused, so that it offers it to nobody.
 
 A file is replaced in one step and carries a checksum; one that is damaged, foreign or from another version of
 the format is reported and ignored, never half believed.
@@ -13,13 +13,16 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from xds_server.publish import Parked
+from xds_server.snapshot import Resource
 
 FORMAT: Final = "switchgear-last-good/1"
 FILE_NAME: Final = "last-good.json"
@@ -35,22 +38,44 @@ class StoreError(Exception):
 class LastGood:
     """What was last served: policy texts by file name, their digest, and when (Unix seconds) they were kept.
 
-    ``proxies_by_role`` is whom fleet-wide limits were divided by.
+    ``proxies_by_role`` is whom fleet-wide limits were divided by; ``parked`` what proxies refused, and what they
+    are served instead.
     """
 
     texts: Mapping[str, str]
     digest: str
     proxies_by_role: Mapping[str, int]
     saved_at_unix_s: float
+    parked: tuple[Parked, ...] = ()
+
+
+class _Resource(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
+
+    type_url: str
+    name: str
+    value: bytes
+    version: str
+    origins: tuple[str, ...]
+
+
+class _Parked(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type_url: str
+    name: str
+    contents: tuple[str, ...]
+    instead: _Resource | None
 
 
 class _Payload(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     texts: dict[str, str]
     digest: str
     proxies_by_role: dict[str, int]
     saved_at_unix_s: float
+    parked: tuple[_Parked, ...]
 
 
 class _Envelope(BaseModel):
@@ -75,12 +100,13 @@ class Store:
 
     def save(self, last_good: LastGood) -> None:
         """Replace the stored state in one step, readable by this user only; ``StoreError`` when it cannot be."""
-        payload = {
-            "texts": dict(last_good.texts),
-            "digest": last_good.digest,
-            "proxies_by_role": dict(last_good.proxies_by_role),
-            "saved_at_unix_s": last_good.saved_at_unix_s,
-        }
+        payload = _Payload(
+            texts=dict(last_good.texts),
+            digest=last_good.digest,
+            proxies_by_role=dict(last_good.proxies_by_role),
+            saved_at_unix_s=last_good.saved_at_unix_s,
+            parked=tuple(_Parked.model_validate(asdict(park)) for park in last_good.parked),
+        ).model_dump(mode="json")
         text = json.dumps({"format": FORMAT, "checksum": _checksum(payload), "payload": payload}, indent=1)
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -118,7 +144,7 @@ class Store:
         if envelope.checksum != _checksum(envelope.payload):
             raise StoreError(f"{self._path} is damaged: its checksum does not match")
         try:
-            payload = _Payload.model_validate(envelope.payload)
+            payload = _Payload.model_validate_json(json.dumps(envelope.payload))
         except ValidationError as error:
             raise StoreError(f"{self._path} has the wrong content: {error.errors()[0]['msg']}") from error
         return LastGood(
@@ -126,6 +152,15 @@ class Store:
             digest=payload.digest,
             proxies_by_role=MappingProxyType(payload.proxies_by_role),
             saved_at_unix_s=payload.saved_at_unix_s,
+            parked=tuple(
+                Parked(
+                    type_url=park.type_url,
+                    name=park.name,
+                    contents=park.contents,
+                    instead=Resource(**park.instead.model_dump()) if park.instead else None,
+                )
+                for park in payload.parked
+            ),
         )
 
 

@@ -7,9 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from xds_server.publish import Parked
+from xds_server.snapshot import resource
 from xds_server.store import FILE_NAME, LastGood, Store, StoreError
+from xds_server.type_urls import CLUSTER, ROUTE
 
+PARKED = (
+    Parked(
+        type_url=ROUTE,
+        name="r",
+        contents=("bad1", "bad2"),
+        instead=resource(ROUTE, "r", b"\x00\xff", ["a.yaml:1:1"]),
+    ),
+    Parked(type_url=CLUSTER, name="c", contents=("bad3",), instead=None),
+)
 KEPT = LastGood(
+    parked=PARKED,
     texts={"a.yaml": "kind: X\n", "b/ü.yaml": "# ünï\n"},
     digest="d1",
     proxies_by_role={"gateway": 3},
