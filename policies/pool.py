@@ -13,6 +13,11 @@ class Endpoint(Spec):
 
     address: HostAddress = described(..., "IP address or host name of the engine, without scheme and port.")
     port: Port = described(..., "Port of the engine's OpenAI API.")
+    agent_port: Port | None = described(
+        None,
+        "Port of the agent beside the engine (switchgear-agent), at the same address.",
+        why="where there is one it is listened to, and the engine is asked over the network only while it is silent",
+    )
     name: EngineName = described(
         "", "Name in status, logs and decisions.", why="address:port is unique and says where it is"
     )
