@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import socket
 import sys
 import tempfile
@@ -241,6 +242,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--rate", type=float, default=RATE_PER_S, help="requests per second")
     parser.add_argument("--json", type=Path, default=Path("benchmarks/results/fault_to_quiet.json"))
     options = parser.parse_args(argv)
+    # An engine that crashes on command in the middle of an answer is no news here.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     trials = asyncio.run(measure(options.trials, options.rate))
     Console().print(table(trials))
     options.json.parent.mkdir(parents=True, exist_ok=True)
