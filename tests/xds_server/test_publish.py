@@ -303,6 +303,7 @@ def test_a_refusal_by_the_first_of_many_is_undone_by_the_acceptance_of_the_next(
     assert two.holds == {"c": "not for one"}
     assert one.holds == {"c": "good"}
     assert fleet.join("three").holds == {"c": "not for one"}
+    assert len(fleet.log.nacks) == 1, "it was sent again to the one that had refused it"
 
 
 def test_a_push_is_one_bytes_object_for_all_streams() -> None:

@@ -252,14 +252,10 @@ class Watch:
         rolled_back: Collection[str],
     ) -> dict[str, Resource] | None:
         """All that a SOTW response must carry; ``None`` when it would delete what we cannot name."""
-        content: dict[str, Resource] = {}
-        for name, item in self._wanted(resources).items():
-            if self.refused.get(name) != item.version:
-                content[name] = item
-            elif name in self.kept:
-                content[name] = self.kept[name]
+        wanted = self._wanted(resources)
+        content = {name: item for name, item in wanted.items() if self.refused.get(name) != item.version}
         for name, item in self._in_place().items():
-            # Removals that are not in ``changes`` wait for something else.
+            # What was refused stays as it is, and removals that are not in ``changes`` wait for something else.
             if name not in content and name not in changes and self.wants(name):
                 content[name] = item
         if self.blind and any(self.wants(name) and name not in content for name in rolled_back):

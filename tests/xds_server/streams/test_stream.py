@@ -343,6 +343,38 @@ def test_an_unanswered_response_is_reported_and_clusters_are_tried_once_more() -
     assert stream.due(45.0) == []
 
 
+def test_the_second_try_passes_the_limit_of_unanswered_responses() -> None:
+    stream = delta(serve(CDS={"a": "1"}))
+    ask(stream, CLUSTER)
+    for n in (2, 3):
+        stream.offer(serve(CDS={"a": f"{n}"}), n)
+        stream.due(0.0)
+    stream.tick(21.0)
+    (newest,) = stream.due(21.0)
+    assert newest.resources[0].value == b"3"
+
+
+def test_what_a_peer_may_hold_without_having_said_so_is_removed() -> None:
+    stream = delta(serve(CDS={"a": "1"}))
+    ask(stream, CLUSTER)
+    stream.offer(serve(CDS={"a": "1", "b": "1"}), 2)
+    (second,) = stream.due(0.0)
+    stream.offer(serve(CDS={"b": "1"}), 3)
+    # The peer answers the second response only: whether it took the first is not known.
+    (removal,) = ack(stream, second)
+    assert removal.removed == ("a",)
+
+
+def test_a_sotw_peer_with_content_of_another_time_is_not_made_to_delete_it() -> None:
+    stream = sotw(snapshot([], rolled_back={CLUSTER: {"a"}}))
+    stream.request(SotwRequest(type_url=CLUSTER, version="of another server"), 0.0)
+    stream.offer(snapshot([resource(CLUSTER, "b", b"1")], rolled_back={CLUSTER: {"a"}}), 2)
+    assert stream.due(0.0) == [], "a response without cluster a would delete it"
+    stream.offer(serve(CDS={"a": "better", "b": "1"}), 3)
+    (response,) = stream.due(0.0)
+    assert sorted(names(response)) == ["a", "b"]
+
+
 def test_an_envoy_that_never_asks_for_clusters_is_sent_them_and_its_late_question_is_answered() -> None:
     served = serve(CDS={"a": "1"}, LDS={"in": "1"}, EDS={"a": "1"})
     for node, expected in ((GRPC, []), (ENVOY, ["CDS"])):
@@ -377,6 +409,20 @@ def test_a_rollback_waits_for_the_answer_that_may_make_it_unnecessary() -> None:
     stream.offer(snapshot(accepted, rolled_back={CLUSTER: {"a"}}), 3)
     assert stream.due(0.0) == []
     assert ack(stream, bad, error="no") == []
+    assert stream.status()[0].state.value == "NACK"
+
+
+def test_what_a_peer_refused_is_not_sent_again_when_others_turn_out_to_accept_it() -> None:
+    stream = delta(serve(CDS={"a": "1"}))
+    ack(stream, ask(stream, CLUSTER)[0])
+    stream.offer(serve(CDS={"a": "2"}), 2)
+    (refused,) = stream.due(0.0)
+    assert ack(stream, refused, error="in use here") == []
+    accepted = serve(CDS={"a": "1"}).of(CLUSTER).values()
+    stream.offer(snapshot(accepted, rolled_back={CLUSTER: {"a"}}), 3)
+    assert stream.due(0.0) == []
+    stream.offer(serve(CDS={"a": "2"}), 4)
+    assert stream.due(0.0) == []
     assert stream.status()[0].state.value == "NACK"
 
 
