@@ -130,7 +130,7 @@ def _of_nvml(readings: GpuReadings, policy: GpuPolicy, now_s: float) -> Iterator
             signal=signal,
             action=policy.action(signal),
             rank=None,
-            sentence=f"NVML does not give out {device.name}, which the engine is to use: {device.why}",
+            sentence=f"GPU {device.name}, which the engine is to use, cannot be asked: {device.why}",
         )
     blocked = readings.blocked
     if blocked is not None and now_s - blocked.since_s >= policy.blocked_after_s:

@@ -125,7 +125,7 @@ class RowRemaps:
 
     correctable: int
     uncorrectable: int
-    pending: bool
+    pending: bool | None
     failed: bool
 
 

@@ -10,8 +10,7 @@ What is absent, NVML or a configured device, is asked for again now and then: dr
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -19,27 +18,13 @@ from typing import Self
 import structlog
 
 from engine.gpu.events import XidEvent, XidLatch, XidRecord
+from engine.gpu.memory import GpuMemory
 from engine.gpu.nvml import Device, Nvml
 from engine.gpu.nvml_calls import NvmlError, WaitError
-from engine.gpu.readings import (
-    EVENTS_NOT_YET,
-    Counters,
-    GpuReading,
-    GpuReadings,
-    Look,
-    MissingDevice,
-    NvmlState,
-    ThrottleReason,
-    Wear,
-    counters,
-    growth,
-    throttled_since,
-)
+from engine.gpu.readings import EVENTS_NOT_YET, GpuReading, GpuReadings, MissingDevice, NvmlState
 from engine.gpu.xid import xid_rule
 
 log = structlog.get_logger()
-
-_NO_LOOK = Look(fault=None, unknown=())
 
 
 class GpuSource:
@@ -74,7 +59,7 @@ class GpuSource:
         self._clock = clock
         self._nvml = Nvml(clock)
         self._latch = XidLatch()
-        self._memory: dict[int, _Memory] = {}
+        self._memory: dict[int, GpuMemory] = {}
         self._stop = threading.Event()  # for good
         self._over = threading.Event()  # for the devices found now
         self._swap = threading.Lock()
@@ -181,23 +166,12 @@ class GpuSource:
 
     def _reading(self, device: Device) -> GpuReading:
         """One GPU, asked now; wear only when its turn has come."""
-        memory = self._memory.setdefault(device.identity.rank, _Memory(self._growth_window_s))
-        if memory.wear is None or self._clock() - memory.wear_at_s >= self._wear_interval_s:
-            memory.wear, memory.wear_look = self._nvml.wear(device)
-            memory.wear_at_s = self._clock()
+        memory = self._memory.setdefault(device.identity.rank, GpuMemory(self._growth_window_s))
+        if memory.wear_is_older_than(self._wear_interval_s, self._clock()):
+            wear, look = self._nvml.wear(device)
+            memory.keep(wear, look, self._clock())
         vitals, look = self._nvml.vitals(device)
-        now_s = self._clock()
-        memory.throttled = throttled_since(memory.throttled, vitals.throttled, now_s)
-        return GpuReading(
-            identity=device.identity,
-            read_at_s=now_s,
-            vitals=vitals,
-            wear=memory.wear,
-            fault=look.fault or memory.wear_look.fault,
-            growth=growth(memory.oldest(counters(now_s, vitals)), counters(now_s, vitals)),
-            throttled_since_s=memory.throttled,
-            unknown=(*look.unknown, *memory.wear_look.unknown),
-        )
+        return memory.reading(device.identity, vitals, look, self._clock())
 
     def _publish(self, reading: GpuReading) -> None:
         others = (gpu for gpu in self._now.gpus if gpu.identity.rank != reading.identity.rank)
@@ -250,22 +224,3 @@ class GpuSource:
             self._nvml.close()
         except NvmlError as error:
             log.warning("gpu.close", reason=str(error))
-
-
-class _Memory:
-    """What the source remembers of one GPU between looks."""
-
-    def __init__(self, window_s: float) -> None:
-        self._window_s = window_s
-        self._seen: deque[Counters] = deque()
-        self.throttled: Mapping[ThrottleReason, float] = {}
-        self.wear: Wear | None = None
-        self.wear_look = _NO_LOOK
-        self.wear_at_s = 0.0
-
-    def oldest(self, newest: Counters) -> Counters:
-        """The counters from the start of the window that ends with ``newest``."""
-        self._seen.append(newest)
-        while self._seen[0].at_s < newest.at_s - self._window_s:
-            self._seen.popleft()
-        return self._seen[0]

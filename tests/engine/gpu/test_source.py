@@ -265,7 +265,7 @@ def test_a_device_that_nvml_does_not_give_out_is_said_and_found_when_it_turns_up
 def test_a_gpu_that_is_lost_before_anybody_looks_is_lost_all_the_same(double, watch) -> None:
     double.set({"1.return.nvmlDeviceGetHandleByIndex_v2": 15})
     state = watch().until(action("eject"))
-    sentence = "NVML does not give out 1, which the engine is to use: the GPU is lost"
+    sentence = "GPU 1, which the engine is to use, cannot be asked: the GPU is lost"
     assert state["judgement"]["evidence"][0]["sentence"] == sentence
 
 
