@@ -5,9 +5,11 @@ Exit codes: 0 the promise was kept, 1 it was not, 2 asked wrongly or could not r
 
 import asyncio
 import json
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import click
 from rich.console import Console
@@ -15,6 +17,7 @@ from rich.console import Console
 from chaos.demo import screen, story
 from chaos.demo.plan import plan
 from chaos.demo.stage import StageError
+from chaos.demo.story import Result
 from chaos.processes import ProcessError
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -38,17 +41,27 @@ def demo(*, fast: bool, seed: int, no_live: bool, as_json: bool) -> int:
     The engines are simulated (there is no GPU here); the Envoys, the control plane and every request are real.
     """
     console = Console(stderr=as_json)
+    telling = story.tell(plan(fast=fast, seed=seed), console, live=console.is_terminal and not no_live)
     try:
-        result = asyncio.run(
-            story.tell(plan(fast=fast, seed=seed), console, live=console.is_terminal and not no_live)
-        )
+        result = asyncio.run(_ended_by_signals(telling))
     except (StageError, ProcessError) as problem:
         raise click.ClickException(str(problem)) from problem
+    except asyncio.CancelledError:
+        return _INTERRUPTED
     console.print(screen.final(result.scores))
     console.print(screen.judgement(result.verdict))
     if as_json:
         click.echo(json.dumps(asdict(result), indent=2))
     return 0 if result.verdict.passed else 1
+
+
+async def _ended_by_signals(work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of ``work``; SIGINT and SIGTERM cancel it, also where a shell had them ignored."""
+    task = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    return await task
 
 
 def main(argv: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ Pure: values in, rich renderables out.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rich import box
 from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -42,13 +43,12 @@ class EngineLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideLine:
-    """How one side does: over the last seconds, and since the load began."""
+    """How one side does over the last seconds; ``lost`` since the load began."""
 
     goodput_percent: float
     p50_s: float | None
     p99_s: float | None
     lost: int
-    wasted_slot_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +87,10 @@ def final(scores: Mapping[str, Mapping[Chapter, Score]]) -> RenderableType:
         caption="lost: another engine could have served it; cut: a stream that had begun when its engine died",
         title_justify="left",
         caption_justify="left",
-        padding=(0, 0, 0, 1),
     )
     table.add_column("chapter", min_width=14)
     table.add_column("side", no_wrap=True)
-    for name in ("sent", "good\n%", "lost", "cut", "p50\ns", "p99\ns", "GPU s\nwasted", "tries"):
+    for name in ("sent", "good %", "lost", "cut", "p99 s", "GPU s\nwasted", "tries"):
         table.add_column(name, justify="right", no_wrap=True)
     chapters = next(iter(scores.values())).keys()
     for chapter in chapters:
@@ -104,7 +103,6 @@ def final(scores: Mapping[str, Mapping[Chapter, Score]]) -> RenderableType:
                 f"{found.goodput_percent:.1f}",
                 _count(found.lost),
                 _count(found.cut),
-                _number(found.good_p50_s),
                 _number(found.good_p99_s),
                 f"{found.wasted_slot_s:.1f}",
                 f"{found.attempts:.2f}",
@@ -125,11 +123,11 @@ def judgement(verdict: Verdict) -> RenderableType:
 
 
 def _zone(zone: str, frame: Frame) -> RenderableType:
-    table = Table(title=f"zone {zone}", title_justify="left", expand=True)
-    table.add_column("engine")
+    table = Table(title=f"zone {zone}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("")
     table.add_column("verdict", min_width=8)
-    table.add_column("share", justify="right")
-    table.add_column("plain", justify="right", style="dim")
+    table.add_column("share", justify="right", min_width=5)
+    table.add_column("plain", justify="right", min_width=5, style="dim")
     for engine in frame.engines:
         if engine.zone == zone:
             out = engine.health != "HEALTHY"
@@ -145,7 +143,7 @@ def _zone(zone: str, frame: Frame) -> RenderableType:
 def _sides(sides: Mapping[str, SideLine]) -> RenderableType:
     table = Table()
     table.add_column("last 3 s")
-    for name in ("goodput", "p50", "p99", "lost so far", "wasted GPU s so far"):
+    for name in ("goodput", "p50", "p99", "lost so far"):
         table.add_column(name, justify="right")
     for side, line in sides.items():
         table.add_row(
@@ -154,7 +152,6 @@ def _sides(sides: Mapping[str, SideLine]) -> RenderableType:
             _seconds(line.p50_s),
             _seconds(line.p99_s),
             _count(line.lost),
-            f"{line.wasted_slot_s:.1f}",
         )
     return table
 

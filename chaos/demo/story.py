@@ -40,7 +40,6 @@ class _Watch:
     recent: deque[Outcome] = field(default_factory=deque)
     arrived: Mapping[str, int] = field(default_factory=dict)
     share: Mapping[str, float] = field(default_factory=dict)
-    wasted_slot_s: float = 0.0
     attempts: Sequence[Attempt] = ()
 
     def saw(self, outcome: Outcome) -> None:
@@ -56,7 +55,6 @@ class _Watch:
             p50_s=found.good_latency_p50_s,
             p99_s=found.good_latency_p99_s,
             lost=sum(not outcome.ok and not is_cut(outcome) for outcome in self.outcomes),
-            wasted_slot_s=self.wasted_slot_s,
         )
 
 
@@ -200,11 +198,8 @@ async def _show(scene: _Scene, over: asyncio.Event) -> None:
     with Live(console=scene.console, auto_refresh=False, transient=True) as display:
         while not over.is_set():
             for watch in scene.watches:
-                totals = {
-                    name: one["totals"] for name, one in (await books(scene.session, watch.side.engines)).items()
-                }
-                arrived = {name: int(one["arrived"]) for name, one in totals.items()}
-                watch.wasted_slot_s = sum(float(one["wasted_slot_s"]) for one in totals.values())
+                found = await books(scene.session, watch.side.engines)
+                arrived = {name: int(one["totals"]["arrived"]) for name, one in found.items()}
                 watch.share = _shares(watch.arrived, arrived)
                 watch.arrived = arrived
             if scene.live:
@@ -215,8 +210,8 @@ async def _show(scene: _Scene, over: asyncio.Event) -> None:
 async def _frame(scene: _Scene) -> screen.Frame:
     plan, session, began_s, admin_url = scene.plan, scene.session, scene.began_s, scene.stage.admin_url
     ours, theirs = scene.watches
-    engines = {one["engine"]: one for one in await _listed(session, f"{admin_url}/v1/engines")}
-    proxies = await _listed(session, f"{admin_url}/v1/proxies")
+    engines = {one["engine"]: one for one in await _listed(session, admin_url, "engines")}
+    proxies = await _listed(session, admin_url, "proxies")
     now_s = time.monotonic()
     span = plan.at(now_s - began_s)
     return screen.Frame(
@@ -240,10 +235,10 @@ async def _frame(scene: _Scene) -> screen.Frame:
     )
 
 
-async def _listed(session: aiohttp.ClientSession, url: str) -> list[dict[str, Any]]:
-    async with session.get(url) as response:
+async def _listed(session: aiohttp.ClientSession, admin_url: str, what: str) -> list[dict[str, Any]]:
+    async with session.get(f"{admin_url}/v1/{what}") as response:
         response.raise_for_status()
-        found: list[dict[str, Any]] = await response.json()
+        found: list[dict[str, Any]] = (await response.json())[what]
         return found
 
 
