@@ -56,4 +56,6 @@ def test_every_console_script_is_importable() -> None:
 
 def test_the_default_install_needs_no_gpu_packages() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert not [need for need in project["dependencies"] if need.startswith(("torch", "vllm", "nvidia"))]
+    heavy = [need for need in project["dependencies"] if need.startswith(("torch", "vllm", "nvidia"))]
+    # nvidia-ml-py is 60 KB of Python that looks for the driver's library when asked, and lives without it.
+    assert [need for need in heavy if not need.startswith("nvidia-ml-py")] == []
