@@ -167,7 +167,7 @@ async def test_a_file_being_written_is_not_taken_half(folder: Path) -> None:
             for line in whole.splitlines(keepends=True):
                 file.write(line)
                 file.flush()
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.04)  # altogether twice as long as the settling time
         state = await files.next()
         assert isinstance(state, Accepted)
         assert (names(state), len(state.policies.pools["a"].spec.endpoints)) == (["a", "z"], 40)
