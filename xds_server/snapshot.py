@@ -4,9 +4,9 @@ A version is a hash of content and of nothing else, so that a restarted control 
 finds every proxy already up to date and resends nothing.
 
 One version reaches further than its own bytes. Envoy warms a changed cluster until it is sent the cluster's
-endpoints again, and takes only a version it has not seen; so the version of a ClusterLoadAssignment is
-``<hash of its content>.<hash of the clusters that read it>``. A change of the cluster thereby makes the
-endpoints due again on every stream, with nobody having to remember it.
+endpoints again, changed or not; so the version of a ClusterLoadAssignment is ``<hash of its content>.<hash of
+the clusters that read it>``. A change of the cluster thereby makes the endpoints due again on every stream,
+also on one that was not connected at the time, with nobody having to remember it.
 """
 
 from collections.abc import Collection, Iterable, Mapping
