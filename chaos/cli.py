@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Coroutine, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -34,8 +35,11 @@ def group() -> None:
 @click.option(
     "--no-live", is_flag=True, help="Plain lines instead of the live view; the default without a terminal."
 )
+@click.option(
+    "--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the result into this SVG file."
+)
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object on stdout.")
-def demo(*, fast: bool, seed: int, no_live: bool, as_json: bool) -> int:
+def demo(*, fast: bool, seed: int, no_live: bool, picture: Path | None, as_json: bool) -> int:
     """Nine engines, three Envoys, three kinds of trouble: Switchgear beside plain Envoy.
 
     The engines are simulated (there is no GPU here); the Envoys, the control plane and every request are real.
@@ -50,6 +54,8 @@ def demo(*, fast: bool, seed: int, no_live: bool, as_json: bool) -> int:
         return _INTERRUPTED
     console.print(screen.final(result.scores))
     console.print(screen.judgement(result.verdict))
+    if picture is not None:
+        picture.write_text(screen.svg(result.scores, result.verdict), encoding="utf-8")
     if as_json:
         click.echo(json.dumps(asdict(result), indent=2))
     return 0 if result.verdict.passed else 1

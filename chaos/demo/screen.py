@@ -3,12 +3,14 @@
 Pure: values in, rich renderables out.
 """
 
+import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich import box
 from rich.columns import Columns
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -87,6 +89,7 @@ def final(scores: Mapping[str, Mapping[Chapter, Score]]) -> RenderableType:
         caption="lost: another engine could have served it; cut: a stream that had begun when its engine died",
         title_justify="left",
         caption_justify="left",
+        box=box.SIMPLE_HEAD,
     )
     table.add_column("chapter", min_width=14)
     table.add_column("side", no_wrap=True)
@@ -120,6 +123,15 @@ def judgement(verdict: Verdict) -> RenderableType:
     return Text("\n").join(
         [Text("VERDICT: failed.", "bold red"), *(Text(f"  - {objection}") for objection in verdict.objections)]
     )
+
+
+def svg(scores: Mapping[str, Mapping[Chapter, Score]], verdict: Verdict) -> str:
+    """The table and the verdict as an SVG picture that needs nothing from a network."""
+    console = Console(record=True, width=96, file=io.StringIO())
+    console.print(final(scores))
+    console.print(judgement(verdict))
+    # rich would fetch a font; any monospace one will do.
+    return re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="make demo"), flags=re.DOTALL)
 
 
 def _zone(zone: str, frame: Frame) -> RenderableType:
