@@ -8,6 +8,7 @@ printable, lists are bounded, and what a later schema added is passed over.
 
 import math
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -46,8 +47,23 @@ _DOUBTS: Final = {pb.Doubt.Value(doubt.name): doubt for doubt in Doubt}
 _ACTIONS: Final = {number: name.lower() for name, number in pb.GpuAction.items() if number}
 
 
+class Flaw(StrEnum):
+    """Why a report was dropped."""
+
+    SIZE = "size"  # too large
+    GARBAGE = "garbage"  # no EngineReport at all
+    INCOMPLETE = "incomplete"  # without verdict, boot id or sequence
+    VERDICT = "verdict"  # one we do not know
+    STALE = "stale"  # older than what has been heard
+    FLOOD = "flood"  # more of them than anyone could need
+
+
 class ReportError(ValueError):
     """A report that cannot be used at all; the text says why."""
+
+    def __init__(self, flaw: Flaw, text: str) -> None:
+        super().__init__(text)
+        self.flaw = flaw
 
 
 def encode(report: EngineReport) -> bytes:
@@ -91,21 +107,23 @@ def decode(data: bytes, *, pool: str, engine: str, received_at_s: float) -> Engi
     Raises ``ReportError`` for what cannot be used.
     """
     if len(data) > MAX_REPORT_BYTES:
-        raise ReportError(f"{len(data)} bytes: more than {MAX_REPORT_BYTES}")
+        raise ReportError(Flaw.SIZE, f"{len(data)} bytes: more than {MAX_REPORT_BYTES}")
     try:
         message = pb.EngineReport.FromString(data)
     except DecodeError as error:
-        raise ReportError("not an EngineReport") from error
+        raise ReportError(Flaw.GARBAGE, "not an EngineReport") from error
     verdict = _VERDICTS.get(message.verdict)
     if message.schema_version < 1:
-        raise ReportError("no schema version")
+        raise ReportError(Flaw.INCOMPLETE, "no schema version")
+    if message.verdict == pb.VERDICT_UNSPECIFIED:
+        raise ReportError(Flaw.INCOMPLETE, "no verdict")
     if verdict is None:
-        raise ReportError(f"verdict {message.verdict} is unknown (schema {message.schema_version})")
+        raise ReportError(Flaw.VERDICT, f"verdict {message.verdict} is unknown (schema {message.schema_version})")
     if not message.sequence:
-        raise ReportError("no sequence")
+        raise ReportError(Flaw.INCOMPLETE, "no sequence")
     boot_id = _text(message.boot_id, _MAX_NAME)
     if not boot_id:
-        raise ReportError("no boot id")
+        raise ReportError(Flaw.INCOMPLETE, "no boot id")
     reasons = tuple(
         Evidence(
             reading=_text(one.reading, _MAX_NAME),

@@ -14,19 +14,24 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import structlog
 
+from engine.report import EngineReport
 from policies.findings import PolicyErrors
 from policies.load import load_contents
 from xds_server.admin import AdminServer
 from xds_server.config import Address, ConfigError, ServeConfig
+from xds_server.decide.decisions import Decisions
+from xds_server.draining import Draining
 from xds_server.facts import ServerFacts
 from xds_server.metrics import Metrics
 from xds_server.observe import ProxyObserver
 from xds_server.publish import Nack, Publisher
 from xds_server.reconcile import Reconciler, Serving
 from xds_server.snapshot import Snapshot
+from xds_server.sources.agents import AgentDialer
 from xds_server.sources.files import Accepted, PolicyFiles
 from xds_server.sources.prober import Prober
 from xds_server.sources.resolver import Resolver, host_names
@@ -34,7 +39,11 @@ from xds_server.store import LastGood, Store, StoreError
 from xds_server.streams import Mode, NodeInfo
 from xds_server.translate.view import View
 from xds_server.transport import GrpcAdsServer
+from xds_server.type_urls import ENDPOINT
 from xds_server.views import view_of
+
+TELL_WITHIN_S: Final = 0.005
+"""A push brings one confirmation per proxy; what agents are told of them is added up this long."""
 
 _log = structlog.get_logger()
 
@@ -74,11 +83,12 @@ class _Server:
         self._metrics = Metrics()
         self._store = Store(config.state_dir) if config.state_dir else None
         self._files = PolicyFiles(config.policies, settle_s=config.settle_s, poll_s=config.poll_s)
+        epoch = f"{os.getpid():x}-{time.time_ns():x}"
         self._publisher = Publisher(
             view_of=view_of,
             snapshot_for=self._snapshot_for,
-            observer=_Announcing(self._metrics, self._proxies_changed, self._refused),
-            epoch=f"{os.getpid():x}-{time.time_ns():x}",
+            observer=_Announcing(self._metrics, self._proxies_changed, self._refused, self._confirmed),
+            epoch=epoch,
             identifier="switchgear",
         )
         self._reconciler = Reconciler(
@@ -87,10 +97,16 @@ class _Server:
             allow_shrink=config.allow_shrink,
             first_reports_s=config.first_reports_s,
             on_adopted=self._adopted,
+            on_round=self._published,
         )
         self._resolver = Resolver(self._resolved, refresh_s=config.resolve_s)
         self._prober = Prober(self._reconciler.hear, on_probe=self._metrics.probed)
-        self._facts = ServerFacts(self._reconciler, self._publisher)
+        self._agents = AgentDialer(
+            self._heard, watcher=epoch, on_error=self._metrics.dropped, on_coverage=self._covered
+        )
+        self._draining = Draining()
+        self._telling: asyncio.TimerHandle | None = None
+        self._facts = ServerFacts(self._reconciler, self._publisher, agents=self._agents.agents)
         self._metrics.observe(self._facts.families)
 
     async def run(self, stop: asyncio.Event, on_listening: Callable[[Listening], None]) -> None:
@@ -106,6 +122,7 @@ class _Server:
             tasks.create_task(self._follow_files(), name="policy files")
             tasks.create_task(self._files.watch(), name="file watcher")
             tasks.create_task(self._resolver.run(), name="resolver")
+            tasks.create_task(self._agents.run(), name="agents")
             tasks.create_task(self._prober.run(), name="prober")
             tasks.create_task(self._reconciler.run(), name="reconcile")
             if self._store is not None:
@@ -153,8 +170,41 @@ class _Server:
         self._reconciler.resolve(self._resolver.addresses)
 
     def _adopted(self, serving: Serving) -> None:
-        self._prober.watch(serving.policies)
+        self._agents.watch(serving.policies)
+        self._prober.watch(serving.policies, self._agents.covered)
         self._resolver.want(host_names(serving.policies))
+
+    def _covered(self) -> None:
+        if self._reconciler.serving is not None:
+            self._prober.watch(self._reconciler.serving.policies, self._agents.covered)
+
+    def _heard(self, report: EngineReport) -> None:
+        """A report of an agent."""
+        if self._draining.hear(report):
+            self._tell_soon()
+        self._reconciler.hear(report)
+
+    def _published(self, decisions: Decisions, snapshots: Mapping[View, Snapshot]) -> None:
+        if self._draining.engines:
+            self._draining.published(decisions, snapshots)
+            self._tell_soon()
+
+    def _confirmed(self, type_url: str) -> None:
+        if type_url == ENDPOINT and self._draining.engines:
+            self._tell_soon()
+
+    def _tell_soon(self) -> None:
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(TELL_WITHIN_S, self._tell)
+
+    def _tell(self) -> None:
+        """Tell the agents of draining engines how far they have left the proxies."""
+        self._telling = None
+        held = {key.pool: self._publisher.held(ENDPOINT, key.pool) for key in self._draining.engines}
+        for key in self._draining.engines:
+            progress = self._draining.progress(key, held[key.pool])
+            if progress is not None:
+                self._agents.tell(key, progress)
 
     # -- what outlives the process -------------------------------------------------------------------------
 
@@ -228,12 +278,23 @@ class _Connected:
 
 
 class _Announcing(ProxyObserver):
-    """Also says that a proxy came or went, or refused something."""
+    """Also says that a proxy came or went, and that it confirmed or refused something."""
 
-    def __init__(self, metrics: Metrics, changed: Callable[[], None], refused: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        changed: Callable[[], None],
+        refused: Callable[[], None],
+        confirmed: Callable[[str], None],
+    ) -> None:
         super().__init__(metrics)
         self._changed = changed
         self._refused = refused
+        self._confirmed = confirmed
+
+    def on_ack(self, node: NodeInfo, type_url: str, latency_s: float) -> None:
+        super().on_ack(node, type_url, latency_s)
+        self._confirmed(type_url)
 
     def on_nack(self, nack: Nack) -> None:
         super().on_nack(nack)

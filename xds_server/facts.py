@@ -1,19 +1,20 @@
 """Answers to what can be asked of a running server, read off the parts that know them."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from prometheus_client.core import Metric
 
 from policies.findings import PolicyError
-from xds_server.fleet import Engine
+from xds_server.fleet import Engine, EngineId
 from xds_server.metrics import gauge
 from xds_server.publish import Publisher
 from xds_server.publish.publisher import ProxyState
 from xds_server.reconcile import Reconciler
 from xds_server.snapshot import Resource, Snapshot
 from xds_server.status import (
+    AgentStatus,
     EngineStatus,
     PoliciesStatus,
     PolicyProblem,
@@ -36,10 +37,16 @@ class ServerFacts:
     """What ``admin`` and ``metrics`` ask for; every answer is made when it is asked."""
 
     def __init__(
-        self, reconciler: Reconciler, publisher: Publisher, *, clock: Callable[[], float] = time.monotonic
+        self,
+        reconciler: Reconciler,
+        publisher: Publisher,
+        *,
+        agents: Callable[[], Mapping[EngineId, AgentStatus]] = dict,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reconciler = reconciler
         self._publisher = publisher
+        self._agents = agents
         self._clock = clock
         self.listening = False
         """Whether the xDS port is open."""
@@ -65,7 +72,12 @@ class ServerFacts:
         if fleet is None:
             return []
         now_s = self._clock()
-        return [self._engine(engine, now_s) for engines in fleet.pools.values() for engine in engines]
+        agents = self._agents()
+        return [
+            self._engine(engine, agents.get(engine.id), now_s)
+            for engines in fleet.pools.values()
+            for engine in engines
+        ]
 
     def policies(self) -> PoliciesStatus:
         """The policy files, and what is served."""
@@ -120,6 +132,10 @@ class ServerFacts:
         yield gauge(
             "switchgear_engine_report_age_seconds", "Age of the oldest newest report.", ("pool", "zone"), ages
         )
+        found: dict[tuple[str, ...], float] = {("connected",): 0, ("lost",): 0}
+        for agent in self._agents().values():
+            found["connected" if agent.connected else "lost",] += 1
+        yield gauge("switchgear_agents", "Agents by whether they are heard.", ("state",), found)
         yield gauge("switchgear_engines", "Engines by decided health.", ("pool", "zone", "health"), healths)
 
     def _proxy(self, state: ProxyState, now_s: float) -> ProxyStatus:
@@ -136,7 +152,7 @@ class ServerFacts:
             types=tuple(_type(kind, desired, now_s) for kind in state.types),
         )
 
-    def _engine(self, engine: Engine, now_s: float) -> EngineStatus:
+    def _engine(self, engine: Engine, agent: AgentStatus | None, now_s: float) -> EngineStatus:
         built = self._reconciler.built
         decision = built.decisions.engines.get(engine.id) if built else None
         resolved = built.inputs.fleet.engine(engine.id) if built else None
@@ -155,6 +171,17 @@ class ServerFacts:
             health_age_s=round(now_s - decision.since_s, 3) if decision else None,
             requests_in_flight=report.requests_in_flight if report else None,
             requests_waiting=report.requests_waiting if report else None,
+            source=report.source.value if report else None,
+            agent=agent,
+            reasons=report.reasons if report else (),
+            kv_cache_usage_ratio=report.kv_cache_usage_ratio if report else None,
+            tokens_per_s=report.tokens_per_s if report else None,
+            time_to_first_token=report.time_to_first_token if report else None,
+            time_per_output_token=report.time_per_output_token if report else None,
+            model=report.model if report else "",
+            revision=report.revision if report else "",
+            gpu=report.gpu if report else None,
+            drain=report.drain if report else None,
         )
 
 

@@ -43,6 +43,7 @@ class Engine:
     weight: int
     tensor_parallel_group: str
     labels: Mapping[str, str]
+    has_agent: bool = False
     report: EngineReport | None = None
     received_at_s: float | None = None
     good_looks: int = 0
@@ -120,6 +121,7 @@ def _engines(name: str, pool: EnginePool) -> tuple[Engine, ...]:
             weight=endpoint.weight,
             tensor_parallel_group=endpoint.tensor_parallel_group,
             labels=MappingProxyType(dict(endpoint.labels)),
+            has_agent=endpoint.agent_port is not None,
         )
         for endpoint in pool.spec.endpoints
     )
@@ -144,12 +146,18 @@ def with_report(fleet: Fleet, report: EngineReport, now_s: float) -> Fleet:
         return fleet
     verdict = report.verdict
     bad = not verdict.good and verdict is not Verdict.DRAINING
+    # Nothing that was seen of one engine process speaks for or against the next, nor do looks of one judge for
+    # those of another.
+    same = engine.report is None or (engine.report.source, engine.report.boot_id) == (
+        report.source,
+        report.boot_id,
+    )
     updated = replace(
         engine,
         report=report,
         received_at_s=now_s,
-        good_looks=engine.good_looks + 1 if verdict.good else 0,
-        bad_looks=engine.bad_looks + 1 if bad else 0,
+        good_looks=(engine.good_looks if same else 0) + 1 if verdict.good else 0,
+        bad_looks=(engine.bad_looks if same else 0) + 1 if bad else 0,
     )
     pool = (*engines[:place], updated, *engines[place + 1 :])
     return Fleet(pools=MappingProxyType({**fleet.pools, report.pool: pool}), places=fleet.places)

@@ -11,6 +11,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from engine.report_wire import Flaw
+
 _FAST_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """From one EDS push (1.6 ms to the ACK) to a CDS change stuck behind a missing endpoint set (15 s)."""
 
@@ -76,7 +78,16 @@ class Metrics:
             registry=self.registry,
         )
         self.reports = Counter(
-            "switchgear_engine_reports", "Reports on engines, by verdict.", ["verdict"], registry=self.registry
+            "switchgear_engine_reports",
+            "Reports on engines, by who judged and by verdict.",
+            ["source", "verdict"],
+            registry=self.registry,
+        )
+        self.agent_report_errors = Counter(
+            "switchgear_agent_report_errors",
+            "Reports of agents that were dropped, by what was wrong with them.",
+            ["flaw"],
+            registry=self.registry,
         )
         self.policy_stale = Gauge(
             "switchgear_policy_stale", "1 while policies from the last run are served.", registry=self.registry
@@ -99,6 +110,10 @@ class Metrics:
     def probed(self, kind: str, outcome: str, seconds: float) -> None:
         """Count one look at an engine, or one canary."""
         self.probe_seconds.labels(kind=kind, outcome=outcome).observe(seconds)
+
+    def dropped(self, flaw: Flaw) -> None:
+        """Count one report of an agent that could not be used."""
+        self.agent_report_errors.labels(flaw=flaw.value).inc()
 
     def observe(self, families: Callable[[], Iterable[Metric]]) -> None:
         """Ask ``families`` for further metrics at every scrape."""

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from engine.report import EngineReport
+from engine.report import EngineReport, Source
 from policies.model import PolicySet
 from xds_server import roster as rosters
 from xds_server.decide.decisions import Decisions, EngineDecision, Health
@@ -96,13 +96,18 @@ class Reconciler:
         allow_shrink: bool = False,
         first_reports_s: float = 0.0,
         on_adopted: Callable[[Serving], None] = lambda _: None,
+        on_round: Callable[[Decisions, Mapping[View, Snapshot]], None] = lambda _, __: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``on_adopted`` is called with every set of policies that is served from then on."""
+        """``on_adopted`` is called with every set of policies that is served from then on.
+
+        ``on_round`` is called after each round with the decisions and what proxies are served because of them.
+        """
         self._proxies = proxies
         self._metrics = metrics
         self._clock = clock
         self._on_adopted = on_adopted
+        self._on_round = on_round
         self._pipeline = Pipeline()
         self._allow_shrink = allow_shrink
         self._first_reports_s = first_reports_s
@@ -147,7 +152,7 @@ class Reconciler:
 
     def hear(self, report: EngineReport) -> None:
         """Note one report; a round follows at once if it can change a decision."""
-        self._metrics.reports.labels(verdict=report.verdict.value).inc()
+        self._metrics.reports.labels(source=report.source.value, verdict=report.verdict.value).inc()
         if self.fleet is None:
             return
         key = EngineId(report.pool, report.engine)
@@ -250,6 +255,7 @@ class Reconciler:
         if not self.ready.is_set() and not self._engines_had_their_say(now_s):
             return
         self._publish(built)
+        self._on_round(built.decisions, self._published)
         self.ready.set()
 
     def _build(self, policies: PolicySet, fleet: Fleet, now_s: float, more_views: Iterable[View] = ()) -> Built:
@@ -348,8 +354,9 @@ class Reconciler:
         for pool, engines in self.fleet.pools.items():
             probe = self.serving.policies.pools[pool].spec.probe
             for engine in engines:
-                if probe.enabled and not (
-                    engine.good_looks >= probe.healthy_after
+                if (probe.enabled or engine.has_agent) and not (
+                    (engine.report is not None and engine.report.source is Source.AGENT)
+                    or engine.good_looks >= probe.healthy_after
                     or engine.bad_looks >= probe.unhealthy_after
                     or (engine.report is not None and not (engine.good_looks or engine.bad_looks))
                 ):

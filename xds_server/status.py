@@ -6,6 +6,8 @@ Ages are seconds at the moment of the answer. ``None`` means not known, or not s
 from dataclasses import dataclass
 from enum import StrEnum
 
+from engine.report import DrainRequest, Evidence, GpuSummary, Quantiles
+
 
 class SyncState(StrEnum):
     """Whether a proxy has what it should have of one type."""
@@ -52,11 +54,22 @@ class ProxyStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStatus:
-    """One engine: what was last reported of it, and what was decided.
+class AgentStatus:
+    """The agent of one engine. ``covering``: its word stands; ``trouble`` says why it is not connected."""
 
-    ``verdict`` is None and ``report_age_s`` is None while nothing has been heard; ``address`` is empty while
-    a host name has not been resolved.
+    authority: str
+    connected: bool
+    covering: bool
+    boot_id: str
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    """One engine: what was last reported of it and by whom, and what was decided.
+
+    ``verdict``, ``source`` and ``report_age_s`` are None while nothing has been heard; ``address`` is empty while
+    a host name has not been resolved; ``agent`` is None where none is declared.
     """
 
     pool: str
@@ -72,6 +85,17 @@ class EngineStatus:
     health_age_s: float | None
     requests_in_flight: int | None
     requests_waiting: int | None
+    source: str | None = None
+    agent: AgentStatus | None = None
+    reasons: tuple[Evidence, ...] = ()
+    kv_cache_usage_ratio: float | None = None
+    tokens_per_s: float | None = None
+    time_to_first_token: Quantiles | None = None
+    time_per_output_token: Quantiles | None = None
+    model: str = ""
+    revision: str = ""
+    gpu: GpuSummary | None = None
+    drain: DrainRequest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

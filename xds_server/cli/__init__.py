@@ -86,4 +86,6 @@ def main(argv: Sequence[str]) -> int:
 
 def entry() -> None:
     """The console script."""
+    # gRPC's core writes a line of its own form to stderr for every peer that hangs up; it asks when imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     sys.exit(main(sys.argv[1:]))

@@ -9,7 +9,7 @@ away, and Envoy's own outlier detection still stands guard.
 from dataclasses import dataclass
 from typing import Final
 
-from engine.report import Doubt, Verdict
+from engine.report import Doubt, Source, Verdict
 from policies.pool import Probe
 from xds_server.decide.decisions import EngineDecision, Health
 from xds_server.fleet import Engine
@@ -50,12 +50,14 @@ def wish(engine: Engine, probe: Probe, previous: EngineDecision | None, now_s: f
     if report is None or engine.received_at_s is None:
         reason = (
             "not probed: counted as ready"
-            if not probe.enabled
+            if not probe.enabled and not engine.has_agent
             else "nothing heard yet: counted as ready until then"
         )
         return Wish(health=Health.HEALTHY, reason=reason, verdict=None, until_s=float("inf"), heard=False)
     was = Health.HEALTHY if previous is None else previous.health
-    patience_s = stale_after_s(probe) * (1 if was is Health.HEALTHY else _STALE_OUT_FACTOR)
+    patience_s = (_STALE_FLOOR_S if report.source is Source.AGENT else stale_after_s(probe)) * (
+        1 if was is Health.HEALTHY else _STALE_OUT_FACTOR
+    )
     fresh_until_s = engine.received_at_s + patience_s
     if now_s >= fresh_until_s and report.verdict is not Verdict.DRAINING:
         return Wish(
@@ -81,10 +83,12 @@ def _hysteresis(engine: Engine, verdict: Verdict, probe: Probe, was: Health) -> 
     """Health after so many looks in a row, and a remark where the count is not reached yet."""
     if verdict is Verdict.DRAINING:
         return Health.DRAINING, ""
+    # An agent has looked often before it says anything.
+    settled = engine.report is not None and engine.report.source is Source.AGENT
     if verdict.good:
-        if was is Health.HEALTHY or engine.good_looks >= probe.healthy_after:
+        if settled or was is Health.HEALTHY or engine.good_looks >= probe.healthy_after:
             return Health.HEALTHY, ""
         return was, f" ({engine.good_looks} of {probe.healthy_after} good looks to return)"
-    if was is not Health.HEALTHY or engine.bad_looks >= probe.unhealthy_after:
+    if settled or was is not Health.HEALTHY or engine.bad_looks >= probe.unhealthy_after:
         return Health.UNHEALTHY, ""
     return Health.HEALTHY, f" ({engine.bad_looks} of {probe.unhealthy_after} bad looks to leave)"

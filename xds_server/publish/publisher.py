@@ -125,6 +125,15 @@ class Publisher:
             state for view in self._views.values() for session in view.sessions if (state := session.state())
         )
 
+    def held(self, type_url: str, name: str) -> tuple[tuple[Hashable, str], ...]:
+        """View and confirmed version (see ``Stream.held``) of every proxy that wants this resource."""
+        return tuple(
+            (key, version)
+            for key, view in self._views.items()
+            for session in view.sessions
+            if (version := session.held(type_url, name)) is not None
+        )
+
     # For a transport
 
     def connect(self, mode: Mode, peer: str, wake: Callable[[], None]) -> "Session":
@@ -318,6 +327,10 @@ class Session:
         if self._stream is not None and self._view is not None and not self._closed:
             self._publisher.detach(self, self._view, self._stream.node, reason)
         self._closed = True
+
+    def held(self, type_url: str, name: str) -> str | None:
+        """The confirmed version of a resource; ``None`` when this proxy does not want it."""
+        return None if self._stream is None else self._stream.held(type_url, name)
 
     def state(self) -> ProxyState | None:
         """This proxy, for people; ``None`` until it has said who it is."""

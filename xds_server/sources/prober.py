@@ -1,4 +1,4 @@
-"""Judges engines by asking them, for as long as no agent sits beside them.
+"""Judges engines by asking them, for as long as no agent beside them speaks.
 
 One task per engine looks at its counters, sends a canary when that disturbs nobody, and hands every reading to
 ``judgement``; what comes back is reported by callback. At most one look and one canary of an engine are ever out,
@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -68,12 +68,12 @@ def settings(probe: Probe) -> ProbeSettings:
         healthy_after=probe.healthy_after,
         path=probe.path,
         metrics_path=probe.metrics_path,
-        load_path=probe.load_path,
+        count_paths=(probe.load_path,),
     )
 
 
-def probed(policies: PolicySet) -> Mapping[EngineId, Probed]:
-    """The engines to ask: all of the pools whose probe is enabled."""
+def probed(policies: PolicySet, besides: Collection[EngineId] = ()) -> Mapping[EngineId, Probed]:
+    """The engines to ask: all of the pools whose probe is enabled, besides those."""
     return MappingProxyType(
         {
             EngineId(name, endpoint.name): Probed(
@@ -90,6 +90,7 @@ def probed(policies: PolicySet) -> Mapping[EngineId, Probed]:
             for name, pool in policies.pools.items()
             if pool.spec.probe.enabled
             for endpoint in pool.spec.endpoints
+            if EngineId(name, endpoint.name) not in besides
         }
     )
 
@@ -118,9 +119,9 @@ class Prober:
         self._sequence = itertools.count(1)
         self._heartbeat = Heartbeat(clock)
 
-    def watch(self, policies: PolicySet) -> None:
-        """Probe the engines of these policies from now on; engines that did not change are left undisturbed."""
-        self._probed = probed(policies)
+    def watch(self, policies: PolicySet, besides: Collection[EngineId] = ()) -> None:
+        """Probe the engines of these policies from now on, ``besides`` those; others are left undisturbed."""
+        self._probed = probed(policies, besides)
         self._changed.set()
 
     async def run(self) -> None:

@@ -33,7 +33,7 @@ from xds_server.streams.values import (
     WatchStatus,
     reason_tail,
 )
-from xds_server.streams.watch import WHOLE_STATE, Push, Watch, set_version
+from xds_server.streams.watch import UNKNOWN, WHOLE_STATE, Push, Watch, set_version
 from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, PUSH_ORDER, ROUTE, RUNTIME
 from xds_server.wire.varint import delimited
 
@@ -144,6 +144,14 @@ class Stream:
             watch.status(self._resources(watch), self.snapshot.rolled_back_of(watch.type_url))
             for watch in self._order
         )
+
+    def held(self, type_url: str, name: str) -> str | None:
+        """The version of a resource that the peer has confirmed; ``None`` when it does not want the resource.
+
+        ``UNKNOWN`` while it has confirmed none, ``GONE`` once it knows that there is none.
+        """
+        watch = self._watches.get(type_url)
+        return watch.held.get(name, UNKNOWN) if watch is not None and watch.wants(name) else None
 
     # How a type begins
 

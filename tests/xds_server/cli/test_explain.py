@@ -35,7 +35,7 @@ def test_fields_of_lists_and_blocks(capsys: pytest.CaptureFixture[str]) -> None:
     for field in ("endpoints.port", "endpoints[].port", "spec.endpoints[3].port"):
         assert run(capsys, field)[1].startswith("EnginePool.spec.endpoints[].port\n")
     assert "fields:   base, max" in run(capsys, "retries.backoff")[1]
-    assert "fields:   address, port, name" in run(capsys, "endpoints")[1]
+    assert "fields:   address, port, agentPort, name" in run(capsys, "endpoints")[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,371 @@
+"""Listens to the agents beside engines: one connection each, one task each, nothing asked and nothing polled.
+
+An agent says at once what changes and repeats itself every second. What it says is folded (``heard``) and
+reported by callback. While an agent is heard it *covers* its engine, which then needs no probing; when its stream
+breaks or falls silent, or was never there, the engine is no longer covered and the prober takes over until the
+agent is back. Nobody is judged here: a lost agent is not a dead engine.
+
+The other way goes one thing: how far a draining engine has left the proxies (``tell``).
+
+This file is the shell: channels, timers and tasks.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+import grpc
+import grpc.aio
+import structlog
+
+from engine.heartbeat import Heartbeat
+from engine.proto import engine_report_pb2 as pb
+from engine.report import EngineReport
+from engine.report_wire import MAX_REPORT_BYTES, Flaw, ReportError, decode
+from engine.watch_server import ACKNOWLEDGE, WATCH
+from policies.model import PolicySet
+from xds_server.draining import Progress
+from xds_server.fleet import EngineId
+from xds_server.sources.heard import FRESH_S, Heard
+from xds_server.status import AgentStatus
+
+FIRST_S: Final = 1.0
+"""How long an agent that was never heard covers its engine: two looks of a prober, which need not begin."""
+
+_BACKOFF_FIRST_S: Final = 0.1
+_BACKOFF_MOST_S: Final = 1.0
+_ANSWER_WITHIN_S: Final = 2.0
+_MOST_PER_S: Final = 50
+"""Messages an agent may send in a second: ten changes are a storm, more is a broken agent, which gets to wait."""
+
+_OPTIONS: Final = (
+    # A new channel must be a new connection, and not join the one that fell silent.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+    ("grpc.service_config_disable_resolution", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.dns_min_time_between_resolutions_ms", 1000),
+    # Heartbeats notice a dead connection sooner; this is for one that dies before the first of them.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 3000),
+    ("grpc.max_receive_message_length", MAX_REPORT_BYTES),
+    # What waits unread is old: keep it small.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", MAX_REPORT_BYTES),
+)
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentTarget:
+    """Where the agent of one engine is to be found."""
+
+    key: EngineId
+    address: str
+    port: int
+
+    @property
+    def authority(self) -> str:
+        """``host:port`` as gRPC reads it."""
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Link:
+    """One agent: what was heard, and what it is still to be told."""
+
+    target: AgentTarget
+    heard: Heard = field(default_factory=Heard)
+    data: bytes = b""
+    connected: bool = False
+    covered: bool = True
+    trouble: str = ""
+    second: int = 0
+    in_second: int = 0
+    uncover: asyncio.TimerHandle | None = None
+    channel: grpc.aio.Channel | None = None
+    progress: Progress | None = None
+    told: tuple[str, Progress] | None = None
+    telling: bool = False
+
+
+def agent_targets(policies: PolicySet) -> Mapping[EngineId, AgentTarget]:
+    """The agents to dial: of every endpoint that names a port for one."""
+    return MappingProxyType(
+        {
+            key: AgentTarget(key=key, address=endpoint.address, port=endpoint.agent_port)
+            for name, pool in policies.pools.items()
+            for endpoint in pool.spec.endpoints
+            if endpoint.agent_port is not None
+            for key in (EngineId(name, endpoint.name),)
+        }
+    )
+
+
+class AgentDialer:
+    """Listens to the agents of the policies it was last given.
+
+    ``watch(policies)`` says which, at any time, before ``run`` too; ``run()`` listens until it is cancelled.
+    Reports arrive through ``on_report`` in the event loop, and each dropped one is counted by ``on_error``.
+    ``on_coverage`` is called, a moment later, when ``covered`` has changed. ``watcher`` tells this process from
+    every other.
+    """
+
+    def __init__(
+        self,
+        on_report: Callable[[EngineReport], None],
+        *,
+        watcher: str,
+        on_error: Callable[[Flaw], None] = lambda _: None,
+        on_coverage: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._on_report = on_report
+        self._on_error = on_error
+        self._on_coverage = on_coverage
+        self._watcher = watcher
+        self._request = pb.WatchRequest(watcher=watcher).SerializeToString()
+        self._clock = clock
+        self._rng = rng or random.Random()  # noqa: S311 -- spreads load, guards no secret
+        self._targets: Mapping[EngineId, AgentTarget] = MappingProxyType({})
+        self._links: dict[EngineId, _Link] = {}
+        self._changed = asyncio.Event()
+        self._announced = False
+        self._heartbeat = Heartbeat(clock)
+        self._group: asyncio.TaskGroup | None = None
+
+    @property
+    def covered(self) -> frozenset[EngineId]:
+        """Engines whose agent speaks for them, so that nobody else need ask."""
+        return frozenset(key for key in self._targets if (link := self._links.get(key)) is None or link.covered)
+
+    def agents(self) -> Mapping[EngineId, AgentStatus]:
+        """Every agent that is dialled."""
+        return {
+            key: AgentStatus(
+                authority=link.target.authority,
+                connected=link.connected,
+                covering=link.covered,
+                boot_id=link.heard.report.boot_id if link.heard.report else "",
+                trouble=link.trouble,
+            )
+            for key, link in self._links.items()
+        }
+
+    def watch(self, policies: PolicySet) -> None:
+        """Listen to the agents of these policies from now on; connections that did not change stay."""
+        self._targets = agent_targets(policies)
+        self._changed.set()
+
+    def tell(self, key: EngineId, progress: Progress) -> None:
+        """Let the agent of a draining engine know; latest wins, and what it knows already is not repeated."""
+        link = self._links.get(key)
+        if link is None:
+            return
+        link.progress = progress
+        if not link.telling and self._group is not None:
+            link.telling = True
+            self._group.create_task(self._tell(link))
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        tasks: dict[EngineId, asyncio.Task[None]] = {}
+        self._heartbeat.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                while True:
+                    self._changed.clear()
+                    for key, link in list(self._links.items()):
+                        if self._targets.get(key) != link.target:
+                            tasks.pop(key).cancel()
+                            self._forget(link)
+                    for key, target in self._targets.items():
+                        if key not in self._links:
+                            self._links[key] = _Link(target=target)
+                            tasks[key] = group.create_task(self._follow(self._links[key]))
+                    await self._changed.wait()
+        finally:
+            self._group = None
+            self._heartbeat.stop()
+
+    def _forget(self, link: _Link) -> None:
+        del self._links[link.target.key]
+        if link.uncover is not None:
+            link.uncover.cancel()
+            link.uncover = None
+
+    # -- one agent -----------------------------------------------------------------------------------------
+
+    async def _follow(self, link: _Link) -> None:
+        """Listen, and listen again: for ever."""
+        self._uncover_in(link, FIRST_S)
+        failures = 0
+        while True:
+            async with grpc.aio.insecure_channel(link.target.authority, options=_OPTIONS) as channel:
+                link.channel = channel
+                silent = False
+                while not silent:
+                    before = link.heard.report
+                    silent = await self._listen(channel, link)
+                    failures = failures + 1 if link.heard.report is before else 0
+                    most_s = min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2 ** min(failures, 10))
+                    await asyncio.sleep(self._rng.uniform(_BACKOFF_FIRST_S / 2, most_s))
+
+    async def _listen(self, channel: grpc.aio.Channel, link: _Link) -> bool:
+        """Take reports until the stream ends; whether it fell silent, so that the connection is worth nothing.
+
+        While nobody listens at the other end this waits, and gRPC tries again by itself.
+        """
+        link.heard = link.heard.reconnected()
+        link.data, link.told = b"", None
+        watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(WATCH)
+        call = watch(self._request, wait_for_ready=True)
+        loop = asyncio.get_running_loop()
+        heard_at_s = self._clock()
+        try:
+            async with asyncio.timeout(None) as limit:
+                while isinstance(data := await call.read(), bytes):
+                    if self._take(link, data):
+                        heard_at_s = self._clock()
+                        limit.reschedule(loop.time() + FRESH_S)
+                    elif limit.when() is None:
+                        limit.reschedule(loop.time() + FRESH_S)
+                    await self._hold_back(link)
+            self._lost(link, "the agent ended the stream")
+        except TimeoutError:
+            # It may be we who were silent: what it said meanwhile is waiting to be read.
+            if not self._heartbeat.late_since(heard_at_s + FRESH_S / 3):
+                self._lost(link, f"nothing heard for {FRESH_S:g} s")
+                return True
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                self._on_error(Flaw.SIZE)
+            self._lost(link, f"{error.code().name.lower()}: {error.details()}"[:200])
+        finally:
+            call.cancel()
+        return False
+
+    def _take(self, link: _Link, data: bytes) -> bool:
+        """Fold one message in; whether it was a report that counts."""
+        key = link.target.key
+        now_s = self._clock()
+        known = link.heard.report
+        try:
+            if known is not None and data == link.data:
+                report = replace(known, observed_at_s=now_s)
+            else:
+                report = decode(data, pool=key.pool, engine=key.engine, received_at_s=now_s)
+            link.heard = link.heard.after(report)
+        except ReportError as error:
+            self._on_error(error.flaw)
+            if link.trouble != str(error):
+                link.trouble = str(error)
+                _log.warning("agent.report_dropped", engine=str(key), reason=link.trouble)
+            return False
+        link.data = data
+        if report.drain is None:
+            link.told = link.progress = None
+        if not link.connected or not link.covered:
+            self._found(link, report)
+        elif known is not None and known.boot_id != report.boot_id:
+            _log.warning("agent.engine_restarted", engine=str(key), boot_id=report.boot_id)
+        self._on_report(report)
+        return True
+
+    async def _hold_back(self, link: _Link) -> None:
+        """Read no faster than anyone needs; flow control then slows the agent down."""
+        second = int(self._clock())
+        if second != link.second:
+            link.second, link.in_second = second, 0
+        link.in_second += 1
+        if link.in_second > _MOST_PER_S:
+            self._on_error(Flaw.FLOOD)
+            await asyncio.sleep(second + 1 - self._clock())
+
+    # -- coverage ------------------------------------------------------------------------------------------
+
+    def _found(self, link: _Link, report: EngineReport) -> None:
+        link.connected, link.trouble = True, ""
+        if link.uncover is not None:
+            link.uncover.cancel()
+            link.uncover = None
+        _log.info("agent.found", engine=str(link.target.key), boot_id=report.boot_id)
+        self._cover(link, covered=True)
+
+    def _lost(self, link: _Link, why: str) -> None:
+        if link.connected:
+            _log.warning("agent.lost", engine=str(link.target.key), reason=why)
+        link.connected, link.trouble = False, why
+        if link.covered and link.uncover is None:
+            # Silence has lasted as long as the word stands, a broken stream is known at once: in both cases what
+            # matters now is the engine, and whoever asks it can say. Only a drain is taken at its word for longer.
+            left_s = link.heard.speaks_until_s() - FRESH_S - self._clock()
+            if left_s > 0:
+                self._uncover_in(link, left_s)
+            else:
+                self._cover(link, covered=False)
+
+    def _uncover_in(self, link: _Link, seconds: float) -> None:
+        link.uncover = asyncio.get_running_loop().call_later(seconds, self._uncover, link)
+
+    def _uncover(self, link: _Link) -> None:
+        link.uncover = None
+        self._cover(link, covered=False)
+
+    def _cover(self, link: _Link, *, covered: bool) -> None:
+        if link.covered is covered:
+            return
+        link.covered = covered
+        if not self._announced:
+            # A rack that goes dark is one change, not forty.
+            self._announced = True
+            asyncio.get_running_loop().call_soon(self._announce)
+
+    def _announce(self) -> None:
+        self._announced = False
+        self._on_coverage()
+
+    # -- the way back --------------------------------------------------------------------------------------
+
+    async def _tell(self, link: _Link) -> None:
+        """Acknowledge until the agent knows the latest, or can not be told."""
+        try:
+            while (
+                (report := link.heard.report) is not None
+                and link.progress is not None
+                and link.channel is not None
+            ):
+                said = (report.boot_id, link.progress)
+                if not link.connected or said == link.told:
+                    return
+                message = pb.DrainProgress(
+                    watcher=self._watcher,
+                    boot_id=report.boot_id,
+                    sequence=report.sequence,
+                    proxies_total=link.progress.proxies_total,
+                    proxies_acknowledged=link.progress.proxies_acknowledged,
+                )
+                acknowledge: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = link.channel.unary_unary(ACKNOWLEDGE)
+                try:
+                    await acknowledge(message.SerializeToString(), timeout=_ANSWER_WITHIN_S)
+                except grpc.aio.AioRpcError as error:
+                    # It is told again with the next report.
+                    _log.warning(
+                        "agent.not_told",
+                        engine=str(link.target.key),
+                        reason=f"{error.code().name}: {error.details()}",
+                    )
+                    return
+                link.told = said
+        finally:
+            link.telling = False

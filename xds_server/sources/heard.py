@@ -1,0 +1,67 @@
+"""What has been heard from one agent, folded report by report: a value, and no connection.
+
+Three rules. A report counts only if it is newer than the last of its stream, or says the same again. Another boot
+id is another engine process, for which nothing said before holds; one that was replaced does not come back. And
+what was heard speaks for the engine only so long: an agent that fell silent says neither good nor bad.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from engine.report import EngineReport, Verdict
+from engine.report_wire import Flaw, ReportError
+
+FRESH_S: Final = 3.0
+"""Three heartbeats."""
+
+DRAIN_S: Final = 600.0
+"""How long an agent that left while its engine drained is taken at its word when it named no deadline."""
+
+DRAIN_MOST_S: Final = 3600.0
+"""The same when it did: whatever was promised, an engine is not left out for ever on one word."""
+
+_REMEMBERED_BOOTS: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """What is known from one agent; ``gone`` are boot ids that were replaced, newest first."""
+
+    report: EngineReport | None = None
+    gone: tuple[str, ...] = ()
+
+    def reconnected(self) -> "Heard":
+        """The same on a new stream: an agent that was restarted counts from the beginning."""
+        return replace(self, report=self.report and replace(self.report, sequence=0))
+
+    def after(self, report: EngineReport) -> "Heard":
+        """With one more report; ``ReportError`` when it is older than what is known."""
+        known = self.report
+        if report.boot_id in self.gone:
+            raise ReportError(Flaw.STALE, f"boot {report.boot_id} has been replaced")
+        if known is None:
+            return replace(self, report=report)
+        if known.boot_id != report.boot_id:
+            return replace(self, report=report, gone=(known.boot_id, *self.gone)[:_REMEMBERED_BOOTS])
+        if report.sequence < known.sequence:
+            raise ReportError(Flaw.STALE, f"report {report.sequence} came after {known.sequence}")
+        if report.sequence == known.sequence:
+            return replace(
+                self, report=replace(known, observed_at_s=max(known.observed_at_s, report.observed_at_s))
+            )
+        return replace(self, report=report)
+
+    def speaks_until_s(self) -> float:
+        """Monotonic time until which the agent's word stands although nothing more is heard; -inf without any.
+
+        Usually ``FRESH_S``. An engine that was told to drain is stopped soon, and its agent with it: that one
+        stays as it was said to be until the drain must be over, because asking it would show a healthy one.
+        """
+        report = self.report
+        if report is None:
+            return float("-inf")
+        left_s = 0.0
+        if report.verdict is Verdict.DRAINING and report.drain is not None:
+            deadline_in_s = report.drain.deadline_in_s
+            left_s = DRAIN_S if deadline_in_s is None else min(deadline_in_s, DRAIN_MOST_S)
+        return report.observed_at_s + left_s + FRESH_S
