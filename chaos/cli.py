@@ -88,3 +88,7 @@ def main(argv: Sequence[str]) -> int:
 def entry() -> None:
     """The console script."""
     sys.exit(main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    entry()

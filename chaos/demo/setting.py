@@ -52,8 +52,10 @@ def policies(engine_ports: Mapping[str, int], listener_port: int) -> str:
                 "timeouts": {
                     # Above allowed wait plus longest service, so that no healthy work is killed.
                     "streaming": {"firstToken": "3500ms", "betweenTokens": "3s"},
-                    "nonStreaming": {"perTry": "4s", "total": format_duration(DEADLINE_S)},
+                    "nonStreaming": {"perTry": "3200ms", "total": format_duration(DEADLINE_S)},
                 },
+                # Three tries of that fit into what a caller waits.
+                "retries": {"attempts": 2},
             },
         },
     ]

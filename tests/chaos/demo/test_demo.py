@@ -1,0 +1,72 @@
+"""The demonstration as a stranger runs it: it ends on Ctrl-C and failure, and leaves nothing behind."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from chaos.demo import setting
+from chaos.demo.plan import ENGINES
+from policies.lint import lint
+from policies.load import load
+
+pytestmark = pytest.mark.envoy
+
+
+def descendants(pid: int) -> set[int]:
+    """Processes below ``pid``, at any depth."""
+    below: set[int] = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended while we looked
+            if parent == pid:
+                below |= {int(entry.name)} | descendants(int(entry.name))
+    return below
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+async def test_whatever_ends_it_ends_everything_it_started(number: signal.Signals, tmp_path: Path) -> None:
+    demo = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "chaos.cli", "demo", "--fast", "--no-live"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert demo.stdout is not None
+    said = b""
+    async with asyncio.timeout(90):
+        while b"calm" not in said:
+            line = await demo.stdout.readline()
+            assert line, said.decode()
+            said += line
+    started = descendants(demo.pid)
+    # Two fleets of engines, the control plane, six Envoys.
+    assert len(started) >= 9
+    demo.send_signal(number)
+    async with asyncio.timeout(60):
+        await demo.wait()
+        while any(alive(pid) for pid in started):
+            await asyncio.sleep(0.05)
+    if number is not signal.SIGKILL:
+        assert demo.returncode == 130
+        assert not list(tmp_path.iterdir())
+
+
+def test_its_policies_are_valid_and_draw_no_warning(tmp_path: Path) -> None:
+    text = setting.policies({name: 9000 + index for index, name in enumerate(ENGINES)}, 10000)
+    (tmp_path / "demo.yaml").write_text(text)
+    assert lint(load([tmp_path])) == ()
