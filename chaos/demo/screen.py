@@ -89,6 +89,7 @@ def final(scores: Mapping[str, Mapping[Chapter, Score]]) -> RenderableType:
         caption="lost: another engine could have served it; cut: a stream that had begun when its engine died",
         title_justify="left",
         caption_justify="left",
+        pad_edge=False,
         box=box.SIMPLE_HEAD,
     )
     table.add_column("chapter", min_width=14)
