@@ -101,9 +101,10 @@ def encode(report: EngineReport) -> bytes:
     return message.SerializeToString()
 
 
-def decode(data: bytes, *, pool: str, engine: str, received_at_s: float) -> EngineReport:
+def decode(data: bytes, *, pool: str, engine: str, received_at_s: float, gpus: bool = True) -> EngineReport:
     """The report in ``data``, of the engine that was dialled, observed when it was received.
 
+    Without ``gpus`` they are passed over: nobody decides by them, and they are half of the work.
     Raises ``ReportError`` for what cannot be used.
     """
     if len(data) > MAX_REPORT_BYTES:
@@ -153,7 +154,7 @@ def decode(data: bytes, *, pool: str, engine: str, received_at_s: float) -> Engi
         time_per_output_token=_quantiles(message, "time_per_output_token"),
         model=_text(message.model, _MAX_TEXT),
         revision=_text(message.revision, _MAX_NAME),
-        gpu=_gpu(message.gpu) if message.HasField("gpu") else None,
+        gpu=_gpu(message.gpu) if gpus and message.HasField("gpu") else None,
         drain=_drain(message.drain) if message.HasField("drain") and message.drain.requested else None,
     )
 

@@ -106,7 +106,9 @@ class _Server:
         )
         self._draining = Draining()
         self._telling: asyncio.TimerHandle | None = None
-        self._facts = ServerFacts(self._reconciler, self._publisher, agents=self._agents.agents)
+        self._facts = ServerFacts(
+            self._reconciler, self._publisher, agents=self._agents.agents, gpu=self._agents.gpu
+        )
         self._metrics.observe(self._facts.families)
 
     async def run(self, stop: asyncio.Event, on_listening: Callable[[Listening], None]) -> None:

@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from prometheus_client.core import Metric
 
+from engine.report import GpuSummary
 from policies.findings import PolicyError
 from xds_server.fleet import Engine, EngineId
 from xds_server.metrics import gauge
@@ -42,11 +44,13 @@ class ServerFacts:
         publisher: Publisher,
         *,
         agents: Callable[[], Mapping[EngineId, AgentStatus]] = dict,
+        gpu: Callable[[EngineId], GpuSummary | None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reconciler = reconciler
         self._publisher = publisher
         self._agents = agents
+        self._gpu = gpu
         self._clock = clock
         self.listening = False
         """Whether the xDS port is open."""
@@ -68,6 +72,13 @@ class ServerFacts:
 
     def engines(self) -> Sequence[EngineStatus]:
         """Every declared engine."""
+        return [
+            replace(engine, gpu=self._gpu(EngineId(engine.pool, engine.engine)) or engine.gpu)
+            for engine in self._engines()
+        ]
+
+    def _engines(self) -> Sequence[EngineStatus]:
+        """The same without what agents say of GPUs, which is read only for people."""
         fleet = self._reconciler.fleet
         if fleet is None:
             return []
@@ -123,7 +134,7 @@ class ServerFacts:
         yield gauge("switchgear_xds_streams", "Types of connected proxies, by state.", ("type", "state"), states)
         ages: dict[tuple[str, ...], float] = {}
         healths: dict[tuple[str, ...], float] = {}
-        for engine in self.engines():
+        for engine in self._engines():
             key = (engine.pool, engine.zone)
             if engine.report_age_s is not None:
                 ages[key] = max(ages.get(key, 0.0), engine.report_age_s)

@@ -89,6 +89,7 @@ class Metrics:
             ["flaw"],
             registry=self.registry,
         )
+        self._by_report: dict[tuple[str, str], Counter] = {}
         self.policy_stale = Gauge(
             "switchgear_policy_stale", "1 while policies from the last run are served.", registry=self.registry
         )
@@ -106,6 +107,14 @@ class Metrics:
             ["type"],
             registry=self.registry,
         )
+
+    def reported(self, source: str, verdict: str) -> None:
+        """Count one report on an engine."""
+        # Looking a label set up costs more than counting, and a thousand agents report every second.
+        counter = self._by_report.get((source, verdict))
+        if counter is None:
+            counter = self._by_report[source, verdict] = self.reports.labels(source=source, verdict=verdict)
+        counter.inc()
 
     def probed(self, kind: str, outcome: str, seconds: float) -> None:
         """Count one look at an engine, or one canary."""

@@ -152,7 +152,7 @@ class Reconciler:
 
     def hear(self, report: EngineReport) -> None:
         """Note one report; a round follows at once if it can change a decision."""
-        self._metrics.reports.labels(source=report.source.value, verdict=report.verdict.value).inc()
+        self._metrics.reported(report.source.value, report.verdict.value)
         if self.fleet is None:
             return
         key = EngineId(report.pool, report.engine)

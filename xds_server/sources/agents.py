@@ -24,7 +24,7 @@ import structlog
 
 from engine.heartbeat import Heartbeat
 from engine.proto import engine_report_pb2 as pb
-from engine.report import EngineReport
+from engine.report import EngineReport, GpuSummary
 from engine.report_wire import MAX_REPORT_BYTES, Flaw, ReportError, decode
 from engine.watch_server import ACKNOWLEDGE, WATCH
 from policies.model import PolicySet
@@ -85,6 +85,7 @@ class _Link:
     target: AgentTarget
     heard: Heard = field(default_factory=Heard)
     data: bytes = b""
+    heard_at_s: float = 0.0
     connected: bool = False
     covered: bool = True
     trouble: str = ""
@@ -161,6 +162,13 @@ class AgentDialer:
             for key, link in self._links.items()
         }
 
+    def gpu(self, key: EngineId) -> GpuSummary | None:
+        """What the agent of an engine last said of its GPUs; None when it said nothing."""
+        link = self._links.get(key)
+        if link is None or not link.data:
+            return None
+        return decode(link.data, pool=key.pool, engine=key.engine, received_at_s=link.heard_at_s).gpu
+
     def watch(self, policies: PolicySet) -> None:
         """Listen to the agents of these policies from now on; connections that did not change stay."""
         self._targets = agent_targets(policies)
@@ -230,21 +238,30 @@ class AgentDialer:
         link.data, link.told = b"", None
         watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(WATCH)
         call = watch(self._request, wait_for_ready=True)
+        watchdog: asyncio.TimerHandle | None = None
         loop = asyncio.get_running_loop()
-        heard_at_s = self._clock()
+
+        def look() -> None:
+            # Looks again when it must, which costs less than being put off by each report.
+            nonlocal watchdog
+            left_s = link.heard_at_s + FRESH_S - self._clock()
+            if left_s > 0:
+                watchdog = loop.call_later(left_s, look)
+            else:
+                limit.reschedule(loop.time())
+
         try:
             async with asyncio.timeout(None) as limit:
                 while isinstance(data := await call.read(), bytes):
-                    if self._take(link, data):
-                        heard_at_s = self._clock()
-                        limit.reschedule(loop.time() + FRESH_S)
-                    elif limit.when() is None:
-                        limit.reschedule(loop.time() + FRESH_S)
+                    if watchdog is None:
+                        link.heard_at_s = self._clock()
+                        look()
+                    self._take(link, data)
                     await self._hold_back(link)
             self._lost(link, "the agent ended the stream")
         except TimeoutError:
             # It may be we who were silent: what it said meanwhile is waiting to be read.
-            if not self._heartbeat.late_since(heard_at_s + FRESH_S / 3):
+            if not self._heartbeat.late_since(link.heard_at_s + FRESH_S / 3):
                 self._lost(link, f"nothing heard for {FRESH_S:g} s")
                 return True
         except grpc.aio.AioRpcError as error:
@@ -252,11 +269,13 @@ class AgentDialer:
                 self._on_error(Flaw.SIZE)
             self._lost(link, f"{error.code().name.lower()}: {error.details()}"[:200])
         finally:
+            if watchdog is not None:
+                watchdog.cancel()
             call.cancel()
         return False
 
-    def _take(self, link: _Link, data: bytes) -> bool:
-        """Fold one message in; whether it was a report that counts."""
+    def _take(self, link: _Link, data: bytes) -> None:
+        """Fold one message in, and pass it on if it counts."""
         key = link.target.key
         now_s = self._clock()
         known = link.heard.report
@@ -264,15 +283,15 @@ class AgentDialer:
             if known is not None and data == link.data:
                 report = replace(known, observed_at_s=now_s)
             else:
-                report = decode(data, pool=key.pool, engine=key.engine, received_at_s=now_s)
+                report = decode(data, pool=key.pool, engine=key.engine, received_at_s=now_s, gpus=False)
             link.heard = link.heard.after(report)
         except ReportError as error:
             self._on_error(error.flaw)
             if link.trouble != str(error):
                 link.trouble = str(error)
                 _log.warning("agent.report_dropped", engine=str(key), reason=link.trouble)
-            return False
-        link.data = data
+            return
+        link.data, link.heard_at_s = data, now_s
         if report.drain is None:
             link.told = link.progress = None
         if not link.connected or not link.covered:
@@ -280,7 +299,6 @@ class AgentDialer:
         elif known is not None and known.boot_id != report.boot_id:
             _log.warning("agent.engine_restarted", engine=str(key), boot_id=report.boot_id)
         self._on_report(report)
-        return True
 
     async def _hold_back(self, link: _Link) -> None:
         """Read no faster than anyone needs; flow control then slows the agent down."""

@@ -40,16 +40,14 @@ class Heard:
         if report.boot_id in self.gone:
             raise ReportError(Flaw.STALE, f"boot {report.boot_id} has been replaced")
         if known is None:
-            return replace(self, report=report)
+            return Heard(report=report)
         if known.boot_id != report.boot_id:
-            return replace(self, report=report, gone=(known.boot_id, *self.gone)[:_REMEMBERED_BOOTS])
+            return Heard(report=report, gone=(known.boot_id, *self.gone)[:_REMEMBERED_BOOTS])
         if report.sequence < known.sequence:
             raise ReportError(Flaw.STALE, f"report {report.sequence} came after {known.sequence}")
         if report.sequence == known.sequence:
-            return replace(
-                self, report=replace(known, observed_at_s=max(known.observed_at_s, report.observed_at_s))
-            )
-        return replace(self, report=report)
+            report = replace(known, observed_at_s=max(known.observed_at_s, report.observed_at_s))
+        return Heard(report=report, gone=self.gone)
 
     def speaks_until_s(self) -> float:
         """Monotonic time until which the agent's word stands although nothing more is heard; -inf without any.

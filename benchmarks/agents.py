@@ -1,0 +1,190 @@
+"""What listening to agents costs the control plane: the real server, and agents in another process.
+
+For each N the real server is run with N engines in ten pools, once with an agent beside each and once with none
+(and nothing probed): the difference is what the agents cost, and the first is what the process needs in all. Each
+agent has a connection of its own and says something every second: ``busy`` ones something else each time, ``idle``
+ones the same.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from chaos.processes import Child, Processes
+
+AGENTS: Final = (100, 1000)
+HEARTBEAT_S: Final = 1.0
+POOLS: Final = 10
+WINDOW_S: Final = 15.0
+SETTLE_S: Final = 3.0
+TARGET_PERCENT: Final = 25.0
+_LIMIT_S: Final = 120.0
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What the server needed: share of one core in percent, resident memory in MiB."""
+
+    cpu_percent: float
+    rss_mib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One fleet. ``reports_per_s`` is what the server took in; ``connect_s``: start to the last agent heard."""
+
+    agents: int
+    kind: str
+    reports_per_s: float
+    connect_s: float
+    with_agents: Load
+    without: Load
+
+    @property
+    def agents_percent(self) -> float:
+        """Share of one core that the agents cost."""
+        return self.with_agents.cpu_percent - self.without.cpu_percent
+
+
+async def measure(count: int, kind: str, window_s: float) -> Row:
+    """One row."""
+    async with Processes() as processes:
+        without, _, _ = await _served(processes, "without", [None] * count, window_s)
+        command = [sys.executable, "-m", "benchmarks.agents_many", str(count), str(HEARTBEAT_S), kind]
+        agents = await processes.start("agents", command, ready_within_s=_LIMIT_S)
+        with_agents, reports_per_s, connect_s = await _served(processes, "with", agents.ready["ports"], window_s)
+    return Row(
+        agents=count,
+        kind=kind,
+        reports_per_s=reports_per_s,
+        connect_s=connect_s,
+        with_agents=with_agents,
+        without=without,
+    )
+
+
+async def _served(
+    processes: Processes, name: str, ports: Sequence[int | None], window_s: float
+) -> tuple[Load, float, float]:
+    """What a server needs for these engines, reports per second, and seconds until every agent was heard."""
+    with tempfile.TemporaryDirectory(prefix="switchgear-bench-") as folder:
+        policies = Path(folder) / "policies.yaml"
+        policies.write_text(_policies(ports))
+        command = [str(Path(sys.executable).with_name("switchgear")), "serve", "--policies", folder]
+        command += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--first-reports", "60s"]
+        started_s = time.monotonic()
+        server = await processes.start(name, command, ready_within_s=_LIMIT_S)
+        connect_s = time.monotonic() - started_s
+        admin = server.ready["admin"]
+        wanted = sum(port is not None for port in ports)
+        connected = await _metric(admin, 'switchgear_agents{state="connected"}')
+        if connected != wanted:
+            raise RuntimeError(f"{connected:g} of {wanted} agents are connected")
+        await asyncio.sleep(SETTLE_S)
+        reports, cpu_s, began_s = await _reports(admin), _cpu_s(server), time.monotonic()
+        await asyncio.sleep(window_s)
+        cpu_s, elapsed_s = _cpu_s(server) - cpu_s, time.monotonic() - began_s
+        reports = await _reports(admin) - reports
+        load = Load(cpu_percent=100 * cpu_s / elapsed_s, rss_mib=_rss_mib(server))
+        await processes.stop(server)
+    return load, reports / elapsed_s, connect_s
+
+
+def _policies(ports: Sequence[int | None]) -> str:
+    """Engines nobody can reach, whose agents everybody can; JSON is YAML."""
+    documents: list[dict[str, object]] = []
+    for place in range(POOLS):
+        endpoints = [
+            {
+                "name": f"e{number}",
+                "address": "127.0.0.1",
+                "port": 1 + number,
+                "zone": f"z{number % 3}",
+                **({} if port is None else {"agentPort": port}),
+            }
+            for number, port in enumerate(ports)
+            if number % POOLS == place
+        ]
+        spec = {"model": "m", "endpoints": endpoints, "probe": {"enabled": False}}
+        documents.append({"kind": "EnginePool", "metadata": {"name": f"pool-{place}"}, "spec": spec})
+        route = {"listener": {"port": 20_000 + place}, "pools": [{"pool": f"pool-{place}"}]}
+        documents.append({"kind": "ModelRoute", "metadata": {"name": f"pool-{place}"}, "spec": route})
+    return "\n---\n".join(json.dumps({"apiVersion": "switchgear.dev/v1alpha1", **one}) for one in documents)
+
+
+async def _reports(admin: str) -> float:
+    return await _metric(admin, 'switchgear_engine_reports_total{source="agent"')
+
+
+async def _metric(admin: str, prefix: str) -> float:
+    """The sum of the samples that begin so."""
+
+    def get() -> str:
+        with urllib.request.urlopen(f"http://{admin}/metrics", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    lines = (await asyncio.to_thread(get)).splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(prefix))
+
+
+def _cpu_s(child: Child) -> float:
+    # Behind the name in parentheses: state is field 3, utime and stime are 14 and 15 (proc(5)).
+    fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def _rss_mib(child: Child) -> float:
+    pages = int(Path(f"/proc/{child.pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """The rows for people."""
+    shown = Table(title=f"agents on one control plane, a report each {HEARTBEAT_S:g} s")
+    for heading in ("agents", "kind", "reports/s", "all heard", "CPU for agents", "CPU in all", "memory in all"):
+        shown.add_column(heading, justify="right")
+    for row in rows:
+        shown.add_row(
+            f"{row.agents}",
+            row.kind,
+            f"{row.reports_per_s:.0f}",
+            f"{row.connect_s:.1f} s",
+            f"{row.agents_percent:.1f} %",
+            f"{row.with_agents.cpu_percent:.1f} %",
+            f"{row.with_agents.rss_mib:.0f} MiB (+{row.with_agents.rss_mib - row.without.rss_mib:.0f})",
+        )
+    return shown
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure, print, write; 1 when the most agents cost more of a core than the target."""
+    parser = argparse.ArgumentParser(prog="benchmarks.agents", description=__doc__.partition("\n")[0])
+    parser.add_argument("--agents", type=int, nargs="+", default=list(AGENTS))
+    parser.add_argument("--kind", nargs="+", choices=["busy", "idle"], default=["busy", "idle"])
+    parser.add_argument("--window", type=float, default=WINDOW_S, help="seconds measured")
+    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/agents.json"))
+    options = parser.parse_args(argv)
+    rows = [asyncio.run(measure(count, kind, options.window)) for count in options.agents for kind in options.kind]
+    Console(width=110).print(table(rows))
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    answer = {"target_percent": TARGET_PERCENT, "rows": [asdict(row) for row in rows]}
+    options.json.write_text(json.dumps(answer, indent=2) + "\n")
+    most = max(options.agents)
+    return int(any(row.with_agents.cpu_percent > TARGET_PERCENT for row in rows if row.agents == most))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
