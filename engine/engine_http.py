@@ -10,7 +10,7 @@ import contextlib
 import errno
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import aiohttp
@@ -29,6 +29,7 @@ LOAD_LIMIT_BYTES: Final = 4096
 # taken for dead in a test with ten times too few cores.
 LOOK_TIMEOUT_S: Final = 1.0
 _DETAIL_CHARS: Final = 200
+_HEALTH_PATH: Final = "/health"
 # An engine without a count of its own is asked again this seldom.
 LOAD_RETRY_LOOKS: Final = 120
 
@@ -78,26 +79,65 @@ class EngineHttp:
         self._target = target
         self._clock = clock
         self._late_since = late_since
-        self._looks_without_load = 0
+        self._looks_without_count = 0
+        self._count_path = ""
         self._looked_at_s = clock()
 
-    async def look(self) -> Look:
-        """The engine's counters and its own count of calls; takes at most the look timeout."""
+    @property
+    def count_path(self) -> str:
+        """Where the engine counts the calls it holds; empty while it is not known to."""
+        return self._count_path
+
+    async def look(self, *, suspect: bool = False) -> Look:
+        """The engine's counters and its own count of calls; takes at most the look timeout.
+
+        ``suspect`` asks the engine also whether it knows itself to be broken.
+        """
         timeout_s = min(LOOK_TIMEOUT_S, self._target.probe.timeout_s)
-        text, in_flight = await asyncio.gather(self._metrics(timeout_s), self._load(timeout_s))
+        text, in_flight, errored = await asyncio.gather(
+            self._metrics(timeout_s), self.count(), self._errored(timeout_s) if suspect else _no()
+        )
         late = self._late_since(self._looked_at_s)
         self._looked_at_s = self._clock()
-        return Look(at_s=self._looked_at_s, counters=text, in_flight=in_flight, late=late)
+        return Look(at_s=self._looked_at_s, counters=text, in_flight=in_flight, late=late, errored=errored)
 
-    async def ask(self, prompt: str) -> Answer:
-        """How a completion of one token ended; takes at most the probe's timeout."""
+    async def count(self) -> int | None:
+        """The engine's own count of the calls it holds; None where it does not count, or not now."""
+        if self._looks_without_count:
+            self._looks_without_count = (self._looks_without_count + 1) % LOAD_RETRY_LOOKS
+            return None
+        timeout_s = min(LOOK_TIMEOUT_S, self._target.probe.timeout_s)
+        for path in (self._count_path,) if self._count_path else self._target.probe.count_paths:
+            text = await self._exchange("GET", path, timeout_s, LOAD_LIMIT_BYTES)
+            if isinstance(text, Failure):
+                if not text.answered:
+                    return None
+            elif (counted := _counted(_json(text))) is not None:
+                self._count_path = path
+                return counted
+        self._count_path = ""
+        self._looks_without_count = 1
+        return None
+
+    def name_model(self, model: str) -> None:
+        """Ask for this model from now on."""
+        self._target = replace(self._target, model=model)
+
+    async def value(self, path: str) -> Any:
+        """The JSON value at ``path``; None when there is none."""
+        text = await self._exchange("GET", path, LOOK_TIMEOUT_S, ANSWER_LIMIT_BYTES)
+        return None if isinstance(text, Failure) else _json(text)
+
+    async def ask(self, prompt: str, timeout_s: float | None = None) -> Answer:
+        """How a completion of one token ended; takes at most the probe's timeout, or the one given."""
         target, sent_at_s = self._target, self._clock()
         body: dict[str, Any] = {"model": target.model, "max_tokens": 1, "temperature": 0, "stream": False}
         if target.probe.path == "/v1/chat/completions":
             body["messages"] = [{"role": "user", "content": prompt}]
         else:
             body["prompt"] = prompt
-        answer = await self._exchange("POST", target.probe.path, target.probe.timeout_s, ANSWER_LIMIT_BYTES, body)
+        allowed_s = target.probe.timeout_s if timeout_s is None else timeout_s
+        answer = await self._exchange("POST", target.probe.path, allowed_s, ANSWER_LIMIT_BYTES, body)
         failure = answer if isinstance(answer, Failure) else _without_token(answer)
         return Answer(sent_at_s=sent_at_s, at_s=self._clock(), failure=failure)
 
@@ -122,21 +162,14 @@ class EngineHttp:
         if isinstance(text, Failure):
             return text
         try:
-            return counters(text)
+            return counters(text, latency=self._target.probe.latency)
         except MetricsError as error:
             return Failure(trouble=Trouble.GARBAGE, detail=str(error))
 
-    async def _load(self, timeout_s: float) -> int | None:
-        if self._looks_without_load:
-            self._looks_without_load = (self._looks_without_load + 1) % LOAD_RETRY_LOOKS
-            return None
-        text = await self._exchange("GET", self._target.probe.load_path, timeout_s, LOAD_LIMIT_BYTES)
-        if isinstance(text, Failure):
-            self._looks_without_load = 1 if text.answered else 0
-            return None
-        load = _json(text)
-        count = load.get("server_load") if isinstance(load, dict) else None
-        return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
+    async def _errored(self, timeout_s: float) -> bool:
+        """Whether the engine says that it is broken; vLLM's /health is 503 once its core has died."""
+        text = await self._exchange("GET", _HEALTH_PATH, timeout_s, LOAD_LIMIT_BYTES)
+        return isinstance(text, Failure) and text.status >= 500
 
     async def _exchange(
         self, method: str, path: str, timeout_s: float, limit_bytes: int, body: dict[str, Any] | None = None
@@ -177,6 +210,18 @@ class EngineHttp:
         if isinstance(error, OSError):
             return _refused(place, path, error)
         return Failure(trouble=Trouble.GARBAGE, detail=f"{path} answers what is not HTTP: {type(error).__name__}")
+
+
+async def _no() -> bool:
+    return False
+
+
+def _counted(answer: Any) -> int | None:
+    """Calls in flight as vLLM (``server_load``) or the first-token gate (``in_flight``) says it."""
+    if not isinstance(answer, dict):
+        return None
+    count = answer.get("server_load", answer.get("in_flight"))
+    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
 
 
 def _refused(place: str, path: str, error: OSError) -> Failure:

@@ -15,6 +15,7 @@ Everything here is a pure fold over readings; the clock comes with them.
 from dataclasses import dataclass, replace
 from typing import Final
 
+from engine.findings import KV_FULL_RATIO, Finding, finding_of
 from engine.probe_settings import ProbeSettings
 from engine.reading import Answer, Failure, Look, Trouble
 from engine.report import Doubt, EngineReport, Verdict
@@ -30,13 +31,12 @@ OUT_INTERVAL_S: Final = 0.25
 class Judgement:
     """What is known of one engine after some readings.
 
-    ``verdict`` is None until something is certain. ``fresh`` says whether the last reading decided anything:
+    ``finding`` is None until something is certain. ``fresh`` says whether the last reading decided anything:
     only then is there something to report. Times are monotonic seconds; ``*_since_s`` is None when not so.
     """
 
     slots: int
-    verdict: Verdict | None = None
-    evidence: str = ""
+    finding: Finding | None = None
     fresh: bool = False
     doubt: Doubt | None = None
     good_in_row: int = 0
@@ -57,6 +57,17 @@ class Judgement:
     answer: Failure | None = None
     cuts_in_row: int = 0
     shed_since_s: float | None = None
+    errored: bool = False
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict; None until something is certain."""
+        return None if self.finding is None else self.finding.verdict
+
+    @property
+    def evidence(self) -> str:
+        """One sentence on why; empty without a verdict."""
+        return "" if self.finding is None else self.finding.sentence
 
     @property
     def saturated(self) -> bool:
@@ -64,7 +75,13 @@ class Judgement:
         if self.counters is None:
             return False
         own = 1 if self.asked_at_s is not None else 0
-        return self.counters.waiting > own or self.counters.running - own >= self.slots
+        return self.counters.waiting > own or self.counters.running - own >= self.slots or self.cache_full
+
+    @property
+    def cache_full(self) -> bool:
+        """Whether the KV cache has no room for a new request: a shortage that ends when requests do."""
+        usage = None if self.counters is None else self.counters.kv_cache_usage_ratio
+        return usage is not None and usage >= KV_FULL_RATIO
 
     @property
     def wants_canary(self) -> bool:
@@ -85,15 +102,15 @@ class Judgement:
             read = _looked(_unwatched(self, reading.at_s) if reading.late else self, reading)
         else:
             read = _answered(self, reading)
-        verdict, evidence = _verdict(read, reading.at_s, probe)
-        if verdict is None or _silent(reading):
+        finding = finding_of(read, reading.at_s, probe)
+        if finding is None or _silent(reading):
             # A silence alone decides nothing: what the counters say at that moment does, and they are read next.
             return replace(read, fresh=False)
+        verdict = finding.verdict
         good = verdict.good
         judged = replace(
             read,
-            verdict=verdict,
-            evidence=evidence,
+            finding=finding,
             fresh=not (isinstance(reading, Look) and verdict is self.verdict and _repeats(read, verdict)),
             doubt=_doubt(read, verdict),
         )
@@ -172,7 +189,7 @@ def _looked(before: Judgement, look: Look) -> Judgement:
             # Nothing learnt from a process that is gone holds for the next one at this address.
             return Judgement(
                 slots=before.slots,
-                verdict=before.verdict,
+                finding=before.finding,
                 good_in_row=before.good_in_row,
                 bad_in_row=before.bad_in_row,
                 looked_at_s=look.at_s,
@@ -188,6 +205,7 @@ def _looked(before: Judgement, look: Look) -> Judgement:
             progressed=False,
             counters=None,
             in_flight=look.in_flight,
+            errored=look.errored,
             others=0,
             stalled_since_s=None,
         )
@@ -206,6 +224,7 @@ def _looked(before: Judgement, look: Look) -> Judgement:
         trouble=None,
         counters=fresh,
         in_flight=look.in_flight,
+        errored=look.errored,
         others=others,
         progressed=progressed,
         progressed_at_s=look.at_s if progressed else (None if reborn else before.progressed_at_s),
@@ -283,110 +302,3 @@ def _answered(before: Judgement, answer: Answer) -> Judgement:
         cuts_in_row=0,
         shed_since_s=(ended.shed_since_s or answer.at_s) if failure.shed else None,
     )
-
-
-def _verdict(now: Judgement, at_s: float, probe: ProbeSettings) -> tuple[Verdict | None, str]:
-    """The verdict and its evidence; None when the readings so far prove nothing."""
-    if now.trouble is not None and not now.trouble.answered:
-        return _unreachable(now, now.trouble, at_s, probe)
-    stalled = _stalled(now, at_s, probe)
-    if now.answer is not None:
-        return _after_failure(now, now.answer, stalled, at_s, probe)
-    if now.progressed:
-        return _moving(now, at_s, probe)
-    if stalled:
-        return _not_started(now, Verdict.HUNG), stalled
-    return _after_silence(now, at_s, probe)
-
-
-def _unreachable(
-    now: Judgement, trouble: Failure, at_s: float, probe: ProbeSettings
-) -> tuple[Verdict | None, str]:
-    """The verdict on an engine that did not answer the last look."""
-    if trouble.gone:
-        return Verdict.DEAD, trouble.detail
-    if trouble.trouble is Trouble.OURS:
-        return None, ""
-    silent_s = at_s - (now.heard_at_s if now.heard_at_s is not None else at_s)
-    if silent_s >= max(probe.timeout_s, probe.stall_after_s):
-        return Verdict.DEAD, f"nothing answers for {silent_s:.1f} s: {trouble.detail}"
-    return None, ""
-
-
-def _stalled(now: Judgement, at_s: float, probe: ProbeSettings) -> str:
-    """Evidence that requests stand still; empty when there is none."""
-    if now.stalled_since_s is None or at_s - now.stalled_since_s < probe.stall_after_s:
-        return ""
-    if now.unanswered_since_s is None and now.answer is None:
-        return ""
-    return (
-        f"{now.others} requests in flight and no token for {at_s - now.stalled_since_s:.1f} s "
-        f"(allowed {probe.stall_after_s:g} s)"
-    )
-
-
-def _after_failure(
-    now: Judgement, failure: Failure, stalled: str, at_s: float, probe: ProbeSettings
-) -> tuple[Verdict, str]:
-    """The verdict on an engine whose last canary was answered, and not by a token."""
-    if failure.draining:
-        return Verdict.DRAINING, f"takes no new requests: {failure.detail}"
-    if stalled:
-        # With a queue limit a hung engine ends up shedding: what it says does not outweigh what it does.
-        return Verdict.HUNG, f"{stalled}; the probe got {failure.detail}"
-    if failure.shed:
-        return _shedding(now, failure, at_s, probe)
-    if failure.refusal:
-        return (
-            Verdict.DEGRADED,
-            f"up, but refuses the probe: {failure.detail}; check model and path in policy and engine",
-        )
-    return _not_started(now, Verdict.DEGRADED), f"answers the probe without a token: {failure.detail}"
-
-
-def _shedding(now: Judgement, failure: Failure, at_s: float, probe: ProbeSettings) -> tuple[Verdict, str]:
-    """The verdict on an engine that says it has no room: busy, unless it has no reason to be."""
-    if not now.token_seen and not now.others:
-        return Verdict.STARTING, f"has produced no token yet: {failure.detail}"
-    refused_s = 0.0 if now.shed_since_s is None else at_s - now.shed_since_s
-    if now.counters is not None and not now.others and refused_s >= probe.stall_after_s:
-        return (
-            Verdict.DEGRADED,
-            f"turns requests away for {refused_s:.1f} s though nothing is in flight: {failure.detail}",
-        )
-    return Verdict.BUSY, f"takes no more for now: {failure.detail}"
-
-
-def _moving(now: Judgement, at_s: float, probe: ProbeSettings) -> tuple[Verdict, str]:
-    """The verdict on an engine that has just produced something."""
-    waited_s = 0.0 if now.unanswered_since_s is None else at_s - now.unanswered_since_s
-    counters = now.counters
-    if counters is not None and (now.saturated or waited_s >= probe.timeout_s):
-        return Verdict.BUSY, f"{counters.running} running, {counters.waiting} waiting, tokens advance"
-    return Verdict.READY, "produces tokens"
-
-
-def _after_silence(now: Judgement, at_s: float, probe: ProbeSettings) -> tuple[Verdict | None, str]:
-    """The verdict when a canary is out, or was given up, and nothing else has moved."""
-    if now.unanswered_since_s is None:
-        return None, ""
-    silent_s = at_s - max(now.unanswered_since_s, now.progressed_at_s or 0.0)
-    if silent_s < probe.timeout_s:
-        return None, ""
-    if now.trouble is not None:
-        # Without counters a long queue looks the same as a hang; only soft evidence, so that the floor holds.
-        return (
-            _not_started(now, Verdict.DEGRADED),
-            f"no token for {silent_s:.1f} s, and no counters to tell why: {now.trouble.detail}",
-        )
-    if now.others:
-        return None, ""  # someone's long prefill: that has stall_after_s
-    return (
-        _not_started(now, Verdict.HUNG),
-        f"claims to be idle, and no token for {silent_s:.1f} s (allowed {probe.timeout_s:g} s)",
-    )
-
-
-def _not_started(now: Judgement, otherwise: Verdict) -> Verdict:
-    """Starting, for an engine that has not produced a single token since it came up."""
-    return otherwise if now.token_seen else Verdict.STARTING

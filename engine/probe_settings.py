@@ -9,7 +9,9 @@ class ProbeSettings:
 
     ``interval_s`` lies between two looks. ``timeout_s`` is what an idle engine may take for one token, and
     ``stall_after_s`` how long counters may stand still while requests are in flight: above the longest single
-    engine step. ``unhealthy_after`` and ``healthy_after`` count looks in a row, bad and good.
+    engine step. ``unhealthy_after`` and ``healthy_after`` count looks in a row, bad and good. ``count_paths`` are
+    asked for the engine's own count of requests in flight, and the first that answers is kept. ``latency`` says
+    whether its histograms are read too.
     """
 
     interval_s: float = 0.5
@@ -19,4 +21,5 @@ class ProbeSettings:
     healthy_after: int = 1
     path: str = "/v1/completions"
     metrics_path: str = "/metrics"
-    load_path: str = "/load"
+    count_paths: tuple[str, ...] = ("/load",)
+    latency: bool = False

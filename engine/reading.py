@@ -65,12 +65,14 @@ class Look:
 
     Times are the prober's monotonic clock in seconds. ``in_flight`` is None where the engine does not count.
     ``late``: the prober itself stood still since its last look, so the time between was not watched.
+    ``errored``: the engine was asked and says itself that it is broken.
     """
 
     at_s: float
     counters: Counters | Failure
     in_flight: int | None = None
     late: bool = False
+    errored: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from engine.latency import FIRST_TOKEN, PER_TOKEN, Histogram, histogram
+
 _GENERATION: Final = (b"vllm:generation_tokens_total", b"vllm:generation_tokens")
 _PROMPT: Final = (b"vllm:prompt_tokens_total", b"vllm:prompt_tokens")
 _RUNNING: Final = (b"vllm:num_requests_running",)
@@ -17,6 +19,9 @@ _WAITING: Final = (b"vllm:num_requests_waiting",)
 # The second is the name older engines use.
 _KV_CACHE: Final = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc")
 _STARTED: Final = (b"process_start_time_seconds",)
+_PREEMPTIONS: Final = (b"vllm:num_preemptions_total", b"vllm:num_preemptions")
+_FINISHED: Final = (b"vllm:request_success_total", b"vllm:request_success")
+_REJECTED: Final = (b"vllm:admission_rejections_total",)
 
 
 class MetricsError(ValueError):
@@ -28,7 +33,9 @@ class Counters:
     """What an engine counts, summed over its data-parallel ranks.
 
     Tokens since the engine started; requests now; ``kv_cache_usage_ratio`` 0..1, the fullest rank.
-    ``started_at_s`` is the engine's own wall clock, a mark of its boot and nothing else.
+    ``started_at_s`` is the engine's own wall clock, a mark of its boot and nothing else. The rest counts since the
+    engine started, and is None or 0 where the engine does not say: requests finished, of those by error and by
+    abort, requests rejected for want of room, preemptions.
     """
 
     generation_tokens: float
@@ -37,6 +44,13 @@ class Counters:
     waiting: int
     kv_cache_usage_ratio: float | None = None
     started_at_s: float | None = None
+    finished: float = 0.0
+    errors: float = 0.0
+    aborts: float = 0.0
+    rejected: float = 0.0
+    preemptions: float = 0.0
+    first_token: Histogram | None = None
+    per_token: Histogram | None = None
 
     @property
     def tokens(self) -> float:
@@ -44,8 +58,11 @@ class Counters:
         return self.generation_tokens + self.prompt_tokens
 
 
-def counters(text: bytes) -> Counters:
-    """The counters in a Prometheus text page; MetricsError names the first that is missing or impossible."""
+def counters(text: bytes, *, latency: bool = False) -> Counters:
+    """The counters in a Prometheus text page; MetricsError names the first that is missing or impossible.
+
+    ``latency`` asks for the histograms too, which are most of the page.
+    """
     kv_cache = _first(text, _KV_CACHE)
     started = _first(text, _STARTED)
     return Counters(
@@ -55,7 +72,28 @@ def counters(text: bytes) -> Counters:
         waiting=round(math.fsum(_needed(text, _WAITING))),
         kv_cache_usage_ratio=max(kv_cache) if kv_cache else None,
         started_at_s=started[0] if started else None,
+        finished=math.fsum(_first(text, _FINISHED)),
+        errors=_finished_by(text, b"error"),
+        aborts=_finished_by(text, b"abort"),
+        rejected=math.fsum(_first(text, _REJECTED)),
+        preemptions=math.fsum(_first(text, _PREEMPTIONS)),
+        first_token=histogram(text, FIRST_TOKEN) if latency else None,
+        per_token=_per_token(text) if latency else None,
     )
+
+
+def _per_token(text: bytes) -> Histogram | None:
+    return next((found for name in PER_TOKEN if (found := histogram(text, name)) is not None), None)
+
+
+def _finished_by(text: bytes, reason: bytes) -> float:
+    """Requests that ended for this reason, over all ranks."""
+    label = b'finished_reason="' + reason + b'"'
+    for name in _FINISHED:
+        found = [line for line in _lines(text, name) if label in line]
+        if found:
+            return math.fsum(_value(name, line[line.rfind(b"}") + 1 :]) for line in found)
+    return 0.0
 
 
 def _needed(text: bytes, names: tuple[bytes, ...]) -> list[float]:
@@ -77,13 +115,19 @@ def _first(text: bytes, names: tuple[bytes, ...]) -> list[float]:
 
 def _samples(text: bytes, name: bytes) -> Iterator[bytes]:
     """What follows the name and its labels, on each line that is a sample of exactly this name."""
+    for line in _lines(text, name):
+        # Label values may hold spaces and braces; the last brace closes them.
+        yield line[line.rfind(b"}") + 1 :]
+
+
+def _lines(text: bytes, name: bytes) -> Iterator[bytes]:
+    """What follows the name on each line that is a sample of exactly this name, labels included."""
     start = text.find(name)
     while start != -1:
         end = text.find(b"\n", start)
         line = text[start + len(name) : end if end != -1 else len(text)]
         if (start == 0 or text[start - 1 : start] == b"\n") and line[:1] in (b"{", b" ", b"\t"):
-            # Label values may hold spaces and braces; the last brace closes them.
-            yield line[line.rfind(b"}") + 1 :]
+            yield line
         start = text.find(name, start + len(name))
 
 

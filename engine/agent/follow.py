@@ -1,0 +1,207 @@
+"""Follows one engine: looks at it, asks it for tokens, warms it up, and tells its standing after every reading.
+
+This is the shell round ``standing`` and ``pace``: sockets, timers and tasks, and no opinion. At most one look, one
+one-token completion and one warm-up prompt are ever out, so an engine that is slow to answer is asked less.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from engine.agent.config import AgentConfig
+from engine.agent.pace import COUNT_INTERVAL_S, calm, pause_s, wants_token
+from engine.agent.standing import DrainOrder, Standing
+from engine.engine_http import EngineHttp
+from engine.gpu.judgement import GpuJudgement
+from engine.reading import Answer, Look
+
+log = structlog.get_logger()
+
+_VERSION_PATH: Final = "/version"
+_MODELS_PATH: Final = "/v1/models"
+_GATE_PATH: Final = "/switchgear/in_flight"
+# A warm-up prompt that fails is tried again so soon, and given up after so many times.
+_WARM_UP_PAUSE_S: Final = 1.0
+_WARM_UP_TRIES: Final = 5
+
+
+class Follower:
+    """Follows ``engine`` until cancelled; ``standing`` is what is known now, ``told`` is called after each change.
+
+    ``model`` and ``revision`` are what the engine says of itself, empty before it did.
+    """
+
+    def __init__(
+        self,
+        engine: EngineHttp,
+        config: AgentConfig,
+        told: Callable[[], None],
+        *,
+        clock: Callable[[], float],
+        rng: random.Random,
+    ) -> None:
+        self._engine = engine
+        self._config = config
+        self._told = told
+        self._clock = clock
+        self._rng = rng
+        self._look_now = asyncio.Event()
+        self._asked_at_s: float | None = None
+        self._load_counts = False
+        self.standing = Standing.new(config, clock())
+        self.model = config.model
+        self.revision = ""
+        self.look_s = 0.0
+
+    def order(self, order: DrainOrder | None) -> None:
+        """Tell the engine's standing to drain, or no longer to."""
+        self._change(self.standing.ordered(order, self._clock(), self._config))
+        self._look_now.set()
+
+    def hear_gpu(self, gpu: GpuJudgement) -> None:
+        """Take in news of the GPUs; bad ones are worth a look at the engine at once."""
+        worse = self.standing.gpu is not None and gpu.action.severity > self.standing.gpu.action.severity
+        self._change(self.standing.with_gpu(gpu, self._clock(), self._config))
+        if worse:
+            self._look_now.set()
+
+    async def run(self) -> None:
+        """Look, ask, tell, wait: until cancelled."""
+        canary: asyncio.Task[Answer] | None = None
+        side: dict[str, asyncio.Task[None]] = {}
+        introduced = 0
+        try:
+            while True:
+                self._look_now.clear()
+                await self._look()
+                boot = self.standing.boot
+                if boot.heard and introduced != boot.number and await self._introduce():
+                    introduced = boot.number
+                at_s = self._clock()
+                if self.model and wants_token(self.standing, self._config, at_s, self._asked_at_s):
+                    self._asked_at_s = at_s
+                    self.standing = self.standing.asked(at_s)
+                    canary = asyncio.create_task(self._engine.ask(self._prompt(2)))
+                self._keep_running(side)
+                canary = await self._rest(canary)
+        finally:
+            out = [*side.values(), *([canary] if canary is not None else [])]
+            for task in out:
+                task.cancel()
+            if out:
+                await asyncio.wait(out)
+
+    async def _look(self) -> None:
+        answer = self.standing.judgement.answer
+        began_s = self._clock()
+        look = await self._engine.look(suspect=answer is not None and answer.status >= 500)
+        self.look_s = look.at_s - began_s
+        self._trust_load(look)
+        self._hear(look)
+
+    async def _rest(self, canary: asyncio.Task[Answer] | None) -> asyncio.Task[Answer] | None:
+        """Wait until the next look is due; the canary that is still out then."""
+        due_at_s = self._clock() + self._pause_s()
+        called = asyncio.create_task(self._look_now.wait())
+        try:
+            while (wait_s := due_at_s - self._clock()) > 0 and not called.done():
+                counting = self._counts and calm(self.standing) and canary is None
+                out: list[asyncio.Task[Answer] | asyncio.Task[bool]] = [called]
+                if canary is not None:
+                    out.append(canary)
+                limit_s = min(wait_s, COUNT_INTERVAL_S) if counting else wait_s
+                await asyncio.wait(out, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+                if canary is not None and canary.done():
+                    answer, canary = canary.result(), None
+                    self._hear(answer)
+                    if answer.failure is not None and not answer.failure.answered:
+                        break  # what the counters say right now decides what this silence means
+                    due_at_s = min(due_at_s, self._clock() + self._pause_s())
+                elif (
+                    counting and not called.done() and due_at_s > self._clock() and await self._engine.count() != 0
+                ):
+                    break  # work has come, or the engine has stopped counting
+        finally:
+            called.cancel()
+        return canary
+
+    def _keep_running(self, side: dict[str, asyncio.Task[None]]) -> None:
+        """Start what should run beside the looks, and take note of what ended."""
+        for name in [name for name, task in side.items() if task.done()]:
+            side.pop(name).result()
+        now = self.standing
+        if "tripwire" not in side and now.boot.heard and now.judgement.trouble is None:
+            side["tripwire"] = asyncio.create_task(self._tripwire())
+        warming = now.boot.first_token and now.order is None and self.model
+        if "warm_up" not in side and warming and now.warm_up_left(self._config):
+            side["warm_up"] = asyncio.create_task(self._warm_up(now.boot.number))
+
+    async def _tripwire(self) -> None:
+        """A connection that asks nothing, and ends when the process does."""
+        await self._engine.gone()
+        self._look_now.set()
+
+    async def _warm_up(self, boot: int) -> None:
+        """Run the prompts that are left, one after the other, for as long as this life of the engine lasts."""
+        tries = 0
+        while self.standing.boot.number == boot and self.standing.order is None:
+            left = self.standing.warm_up_left(self._config)
+            if not left:
+                return
+            answer = await self._engine.ask(self._prompt(left[0]), self._config.warm_up_timeout_s)
+            tries += 1
+            failure = answer.failure
+            if failure is not None and not failure.refusal and tries < _WARM_UP_TRIES:
+                await asyncio.sleep(_WARM_UP_PAUSE_S)
+                continue
+            seconds = round(answer.at_s - answer.sent_at_s, 3)
+            if failure is None:
+                log.info("warm_up.done", words=left[0], seconds=seconds)
+            else:
+                # An engine that serves all but this prompt must not stay out for it.
+                log.warning("warm_up.given_up", words=left[0], reason=failure.detail)
+            tries = 0
+            if self.standing.boot.number == boot:
+                self._change(self.standing.warmed(self._clock(), self._config))
+
+    async def _introduce(self) -> bool:
+        """Whether the engine has said who it is."""
+        version = await self._engine.value(_VERSION_PATH)
+        if isinstance(version, dict) and isinstance(version.get("version"), str):
+            self.revision = f"vllm {version['version']}"
+        if self._config.model:
+            self._engine.name_model(self._config.model)
+            return True
+        models = await self._engine.value(_MODELS_PATH)
+        try:
+            self.model = str(models["data"][0]["id"])
+        except (KeyError, IndexError, TypeError):
+            return False
+        self._engine.name_model(self.model)
+        return True
+
+    @property
+    def _counts(self) -> bool:
+        """Whether the engine's count shows work: the gate's does; vLLM's stays 0 unless it is told to count."""
+        return self._engine.count_path == _GATE_PATH or (self._load_counts and bool(self._engine.count_path))
+
+    def _trust_load(self, look: Look) -> None:
+        if look.in_flight:
+            self._load_counts = True
+
+    def _pause_s(self) -> float:
+        return pause_s(self.standing, self._config, self._clock(), look_s=self.look_s, counts=self._counts)
+
+    def _hear(self, reading: Look | Answer) -> None:
+        self._change(self.standing.after(reading, self._config))
+
+    def _change(self, standing: Standing) -> None:
+        self.standing = standing
+        self._told()
+
+    def _prompt(self, words: int) -> str:
+        """So many words that no prefix cache has seen: already the first is different each time."""
+        return " ".join(f"{self._rng.getrandbits(32):x}" for _ in range(words))
