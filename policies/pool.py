@@ -16,7 +16,7 @@ class Endpoint(Spec):
     agent_port: Port | None = described(
         None,
         "Port of the agent beside the engine (switchgear-agent), at the same address.",
-        why="where there is one it is listened to, and the engine is asked over the network only while it is silent",
+        why="the engine itself is asked over the network only while its agent is silent",
     )
     name: EngineName = described(
         "", "Name in status, logs and decisions.", why="address:port is unique and says where it is"

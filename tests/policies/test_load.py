@@ -69,7 +69,7 @@ def loaded(folder: Path, text: str) -> PolicySet:
         ("endpoints: [{address: a, port: 80, zone: 1}]", "SG025", 44, "spec.endpoints[0].zone", "not text", '"1"'),
     ],
 )  # fmt: skip
-def test_errors_in_the_words_of_the_operator(  # noqa: PLR0917 - the columns of the table above
+def test_errors_in_the_words_of_the_operator(
     errors_of: Errors, field: str, code: str, column: int, path: str, message: str, hint: str
 ) -> None:
     (error,) = errors_of(f"{POOL}  {field}\n")

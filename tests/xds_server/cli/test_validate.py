@@ -39,7 +39,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int
     ],
 )
 @pytest.mark.parametrize("output", ["text", "json", "sarif"])
-def test_exit_codes(  # noqa: PLR0917 - the columns of the table above
+def test_exit_codes(
     capsys: pytest.CaptureFixture[str], file: Path, text: str, flags: list[str], code: int, output: str
 ) -> None:
     file.write_text(text)
