@@ -7,6 +7,7 @@ script that asked for port 0 learns which it got.
 
 import asyncio
 import dataclasses
+import gc
 import json
 import sys
 import types
@@ -88,6 +89,9 @@ def _run(**settings: Any) -> int:
         logs.configure(config.log_format, config.log_level)
         # The loader runs beside the loop that serves proxies: let that loop have the interpreter back soon.
         sys.setswitchinterval(0.001)
+        # Reports are made and dropped by the thousand and hold no cycles. By default each few hundred of them
+        # start a collection: a third of the work of listening to 1 000 agents (benchmarks/agents.py).
+        gc.set_threshold(50_000, 20, 50)
         asyncio.run(serve(config, _announce))
     except ConfigError as error:
         raise click.UsageError(str(error)) from error

@@ -327,7 +327,7 @@ class AgentDialer:
         if link.covered and link.uncover is None:
             # Silence has lasted as long as the word stands, a broken stream is known at once: in both cases what
             # matters now is the engine, and whoever asks it can say. Only a drain is taken at its word for longer.
-            left_s = link.heard.speaks_until_s() - FRESH_S - self._clock()
+            left_s = link.heard.drains_until_s() + FRESH_S - self._clock()
             if left_s > 0:
                 self._uncover_in(link, left_s)
             else:

@@ -1,8 +1,8 @@
 """What has been heard from one agent, folded report by report: a value, and no connection.
 
 Three rules. A report counts only if it is newer than the last of its stream, or says the same again. Another boot
-id is another engine process, for which nothing said before holds; one that was replaced does not come back. And
-what was heard speaks for the engine only so long: an agent that fell silent says neither good nor bad.
+id is another engine process, for which nothing said before holds; one that was replaced does not come back. And an
+agent that is no longer heard says neither good nor bad of its engine, unless it was to be drained.
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from engine.report import EngineReport, Verdict
 from engine.report_wire import Flaw, ReportError
 
 FRESH_S: Final = 3.0
-"""Three heartbeats."""
+"""Silence from which an agent is not heard any more: three heartbeats."""
 
 DRAIN_S: Final = 600.0
 """How long an agent that left while its engine drained is taken at its word when it named no deadline."""
@@ -49,17 +49,14 @@ class Heard:
             report = replace(known, observed_at_s=max(known.observed_at_s, report.observed_at_s))
         return Heard(report=report, gone=self.gone)
 
-    def speaks_until_s(self) -> float:
-        """Monotonic time until which the agent's word stands although nothing more is heard; -inf without any.
+    def drains_until_s(self) -> float:
+        """Monotonic time until which the engine drains on the word of its agent, though that may leave; -inf: not.
 
-        Usually ``FRESH_S``. An engine that was told to drain is stopped soon, and its agent with it: that one
-        stays as it was said to be until the drain must be over, because asking it would show a healthy one.
+        Such an engine is stopped soon, and its agent with it. It stays as it was said to be until the drain must
+        be over, because asking it would show a healthy one.
         """
         report = self.report
-        if report is None:
+        if report is None or report.verdict is not Verdict.DRAINING or report.drain is None:
             return float("-inf")
-        left_s = 0.0
-        if report.verdict is Verdict.DRAINING and report.drain is not None:
-            deadline_in_s = report.drain.deadline_in_s
-            left_s = DRAIN_S if deadline_in_s is None else min(deadline_in_s, DRAIN_MOST_S)
-        return report.observed_at_s + left_s + FRESH_S
+        left_s = report.drain.deadline_in_s
+        return report.observed_at_s + (DRAIN_S if left_s is None else min(left_s, DRAIN_MOST_S))

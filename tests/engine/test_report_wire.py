@@ -1,0 +1,162 @@
+"""What an agent writes is what the control plane reads; what a liar writes does no harm."""
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.proto import engine_report_pb2 as pb
+from engine.report import (
+    Doubt,
+    DrainRequest,
+    EngineReport,
+    Evidence,
+    GpuSummary,
+    GpuVitals,
+    Quantiles,
+    Source,
+    Verdict,
+)
+from engine.report_wire import MAX_REPORT_BYTES, Flaw, ReportError, decode, encode
+
+SAYS = {"schema_version": 1, "boot_id": "b", "sequence": 1, "verdict": pb.READY}
+
+FULL = EngineReport(
+    pool="p",
+    engine="e",
+    verdict=Verdict.HUNG,
+    evidence="no token for 1.2 s with 3 requests in flight",
+    observed_at_s=7.0,
+    sequence=12,
+    boot_id="b1",
+    requests_in_flight=3,
+    requests_waiting=0,
+    kv_cache_usage_ratio=0.5,
+    tokens_per_s=0.0,
+    doubt=Doubt.SILENT,
+    source=Source.AGENT,
+    reasons=(
+        Evidence(
+            reading="tokens",
+            sentence="no token for 1.2 s with 3 requests in flight",
+            threshold="stallAfter 1s",
+            age_s=1.2,
+        ),
+        Evidence(reading="load", sentence="3 in flight"),
+    ),
+    slots=8,
+    time_to_first_token=Quantiles(p50_s=0.1, p99_s=0.5),
+    time_per_output_token=Quantiles(p50_s=0.02, p99_s=0.03),
+    model="m",
+    revision="vllm 0.11.0",
+    gpu=GpuSummary(
+        action="degrade",
+        statement="1 GPU",
+        gpus=(
+            GpuVitals(rank=0, uuid="GPU-1", temperature_c=-3, power_w=70.5, throttled=("hot",), xids=(79, 13)),
+            GpuVitals(rank=1, memory_total_bytes=80 << 30),
+        ),
+    ),
+    drain=DrainRequest(deadline_in_s=30.0),
+)
+
+
+def read(data: bytes) -> EngineReport:
+    return decode(data, pool="p", engine="e", received_at_s=7.0)
+
+
+def test_a_report_survives_the_wire() -> None:
+    assert read(encode(FULL)) == FULL
+
+
+def test_what_is_not_known_stays_unknown() -> None:
+    report = EngineReport(
+        pool="",
+        engine="",
+        verdict=Verdict.STARTING,
+        evidence="no token yet",
+        observed_at_s=0.0,
+        sequence=1,
+        boot_id="b",
+        drain=DrainRequest(),
+    )
+    known = read(encode(report))
+    assert (known.requests_in_flight, known.slots, known.gpu, known.time_to_first_token) == (None,) * 4
+    assert (known.evidence, known.drain, known.doubt) == ("no token yet", DrainRequest(), None)
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_every_verdict_has_a_number(verdict: Verdict) -> None:
+    assert read(encode(dataclasses.replace(FULL, verdict=verdict))).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("lie", "flaw"),
+    [
+        ({"schema_version": 0}, Flaw.INCOMPLETE),
+        ({"boot_id": ""}, Flaw.INCOMPLETE),
+        ({"sequence": 0}, Flaw.INCOMPLETE),
+        ({"verdict": pb.VERDICT_UNSPECIFIED}, Flaw.INCOMPLETE),
+        ({"verdict": 99}, Flaw.VERDICT),
+        ({"model": "x" * MAX_REPORT_BYTES}, Flaw.SIZE),
+    ],
+)
+def test_a_report_that_says_too_little_is_dropped(lie: dict[str, object], flaw: Flaw) -> None:
+    with pytest.raises(ReportError) as caught:
+        read(pb.EngineReport(**{**SAYS, **lie}).SerializeToString())
+    assert caught.value.flaw is flaw
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"kv_cache_usage_ratio": math.nan},
+        {"kv_cache_usage_ratio": -0.1},
+        {"kv_cache_usage_ratio": 1.5},
+        {"tokens_per_s": math.inf},
+        {"tokens_per_s": -1.0},
+        {"requests_in_flight": 4_000_000_000},
+        {"slots": 0},
+        {"time_to_first_token": pb.Quantiles(p50_s=math.nan, p99_s=1.0)},
+        {"time_to_first_token": pb.Quantiles(p50_s=2.0, p99_s=1.0)},
+        {"time_per_output_token": pb.Quantiles(p50_s=0.1, p99_s=1e300)},
+        {"doubt": 77},
+    ],
+)
+def test_a_number_that_cannot_be_is_one_that_is_not_known(lie: dict[str, object]) -> None:
+    report = read(pb.EngineReport(**{**SAYS, **lie}).SerializeToString())
+    assert all(getattr(report, name) is None for name in lie)
+    assert report.verdict is Verdict.READY
+
+
+def test_texts_are_cut_and_move_no_cursor() -> None:
+    lie = pb.EngineReport(
+        **SAYS,
+        evidence=[pb.Evidence(sentence="\x1b[2J" + "x" * 1000)] * 20,
+        gpu=pb.GpuGroup(action=55, gpus=[pb.Gpu(xids=range(50), throttled=["\n"] * 50)] * 70),
+    )
+    report = read(lie.SerializeToString())
+    assert report.evidence.startswith(" [2Jxxx")
+    assert len(report.evidence) == 500
+    assert len(report.reasons) == 16
+    assert report.gpu is not None
+    assert (report.gpu.action, len(report.gpu.gpus)) == ("", 64)
+    assert (len(report.gpu.gpus[0].xids), report.gpu.gpus[0].throttled) == (32, (" ",) * 32)
+
+
+def test_a_later_schema_is_read_for_what_we_know_of_it() -> None:
+    later = pb.EngineReport(**{**SAYS, "schema_version": 9}).SerializeToString()
+    assert read(later + b"\xfa\x7f\x03new").verdict is Verdict.READY  # field 2047, a string
+
+
+@given(st.binary(max_size=300) | st.binary(max_size=60).map(lambda end: encode(FULL) + end))
+def test_no_bytes_do_more_than_be_dropped(data: bytes) -> None:
+    try:
+        report = read(data)
+    except ReportError:
+        return
+    assert report.boot_id
+    assert report.sequence
+    assert report.kv_cache_usage_ratio is None or 0 <= report.kv_cache_usage_ratio <= 1
