@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
-NAMES: Final = ("eds_encode", "policy_to_snapshot", "fanout", "fault_to_quiet")
+NAMES: Final = ("eds_encode", "policy_to_snapshot", "fanout", "fault_to_quiet", "detect", "agents")
 
 
 def main(argv: Sequence[str]) -> int:

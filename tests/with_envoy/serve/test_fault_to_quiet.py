@@ -1,7 +1,8 @@
-"""The benchmark of detection, once per fault: both end, and neither takes the time-out."""
+"""The benchmarks of detection, once per fault: all end, and none takes the time-out."""
 
 import pytest
 
+from benchmarks import detect
 from benchmarks.fault_to_quiet import measure
 
 
@@ -13,3 +14,11 @@ async def test_a_hang_and_a_crash_are_over_soon() -> None:
     assert 0 < crash.decided_s < 30
     assert hang.quiet_s < 30
     assert crash.quiet_s < 30
+
+
+@pytest.mark.envoy
+async def test_with_agents_a_hang_a_crash_and_a_drain_are_known_soon() -> None:
+    trials = await detect.measure("agent", trials=1, rate_per_s=50.0)
+    assert [trial.fault for trial in trials] == ["hang", "crash", "drain"]
+    # The targets are the benchmark's to judge; a busy machine gets ten times as long.
+    assert all(0 < trial.first_s <= trial.last_s < 10 * detect.TARGETS_S[trial.fault] for trial in trials)
