@@ -21,6 +21,7 @@ from chaos.fake_engine.faults import (
     Fault,
     Flap,
     HealthAnswer,
+    KvCacheFull,
     Refuse,
     Serve,
     Sigterm,
@@ -115,6 +116,15 @@ class FakeEngine:
     def calls_in_flight(self) -> int:
         """What the API process counts, hang or not: vLLM's ``server_load``."""
         return len(self._calls)
+
+    @property
+    def _cache_is_full(self) -> bool:
+        return isinstance(self._acting, KvCacheFull) and bool(self._calls)
+
+    @property
+    def calls_before_first_token(self) -> int:
+        """Those of them that wait for their first token, as the first-token gate counts."""
+        return sum(call.first_token_at_s is None for call in self._calls.values())
 
     @property
     def health(self) -> HealthAnswer:
@@ -280,6 +290,8 @@ class FakeEngine:
         self._deliver(self._gpu.advance(self._clock()))
         if self._gpu.rate > 0:
             self._record_gauges()
+        if self._cache_is_full:
+            self.metrics.preempted()
         self._arm()
         return self.metrics.text()
 
@@ -353,7 +365,7 @@ class FakeEngine:
         self.metrics.gauges(
             running=self._gpu.running,
             waiting=self._gpu.waiting,
-            kv_cache_ratio=self._gpu.cached_tokens() / capacity,
+            kv_cache_ratio=1.0 if self._cache_is_full else self._gpu.cached_tokens() / capacity,
         )
         self.metrics.totals(prompt_tokens=self._gpu.prefilled_tokens, generation_tokens=self._gpu.generated_tokens)
 

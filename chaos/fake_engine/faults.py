@@ -18,12 +18,17 @@ HealthAnswer = Literal["ok", "fail", "slow"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorAfterWork:
-    """The call takes its slot for the whole generation, and is then answered with ``status``."""
+    """The call takes its slot for the whole generation, and is then answered with ``status`` and ``message``.
+
+    A core that died under a living API process is this with ``health`` "fail"; a broken CUDA context says so.
+    """
 
     __pydantic_config__ = _STRICT
     kind: Literal["error_after_work"] = "error_after_work"
     status: Annotated[int, Field(ge=500, le=599)] = 500
     share: Share = 1.0
+    message: str = "the simulated GPU failed at the end of its work"
+    health: HealthAnswer = "ok"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +69,15 @@ class Slow:
 
     __pydantic_config__ = _STRICT
     kind: Literal["slow"] = "slow"
+    factor: Positive = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvCacheFull:
+    """No room in the KV cache: requests are preempted and all takes ``factor`` times as long, but goes on."""
+
+    __pydantic_config__ = _STRICT
+    kind: Literal["kv_cache_full"] = "kv_cache_full"
     factor: Positive = 4.0
 
 
@@ -120,7 +134,7 @@ class Sigterm:
 
 
 Steady = Annotated[
-    ErrorAfterWork | Shed | Hang | HangMidStream | Slow | Crash | ResetMidStream | BadHealth | Drain,
+    ErrorAfterWork | Shed | Hang | HangMidStream | Slow | KvCacheFull | Crash | ResetMidStream | BadHealth | Drain,
     Field(discriminator="kind"),
 ]
 
@@ -136,7 +150,9 @@ class Flap:
     bad_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
 
 
-SteadyFault = ErrorAfterWork | Shed | Hang | HangMidStream | Slow | Crash | ResetMidStream | BadHealth | Drain
+SteadyFault = (
+    ErrorAfterWork | Shed | Hang | HangMidStream | Slow | KvCacheFull | Crash | ResetMidStream | BadHealth | Drain
+)
 Fault = SteadyFault | Sigterm | Flap
 
 _FAULTS: TypeAdapter[Fault] = TypeAdapter(Annotated[Fault, Field(discriminator="kind")])
@@ -177,6 +193,7 @@ class Serve:
     stall_after: int | None = None
     reset_after: int | None = None
     error_status: int | None = None
+    error_message: str = ""
 
 
 def treatment(fault: Fault | None, draw: float) -> Refuse | Serve:
@@ -185,7 +202,7 @@ def treatment(fault: Fault | None, draw: float) -> Refuse | Serve:
         case Shed() | Drain() | Sigterm():
             return _refusal(fault, draw) or Serve()
         case ErrorAfterWork() if draw < fault.share:
-            return Serve(error_status=fault.status)
+            return Serve(error_status=fault.status, error_message=fault.message)
         case HangMidStream() if draw < fault.share:
             return Serve(stall_after=fault.after_tokens)
         case ResetMidStream() if draw < fault.share:
@@ -220,7 +237,7 @@ def rate(fault: Fault | None) -> float:
     match fault:
         case Hang() | Sigterm(shutdown_timeout_s=0):
             return 0.0
-        case Slow():
+        case Slow() | KvCacheFull():
             return 1.0 / fault.factor
         case _:
             return 1.0
@@ -228,4 +245,4 @@ def rate(fault: Fault | None) -> float:
 
 def health(fault: Fault | None) -> HealthAnswer:
     """What /health says under ``fault``."""
-    return fault.health if isinstance(fault, Hang | BadHealth | Drain) else "ok"
+    return fault.health if isinstance(fault, Hang | BadHealth | Drain | ErrorAfterWork) else "ok"

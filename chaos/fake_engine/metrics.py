@@ -6,6 +6,8 @@ gauges included, and an aborted request appears nowhere.
 Source: docs.vllm.ai, "Production Metrics" (V1 engine); names ending in ``_total`` as Prometheus shows them.
 """
 
+import time
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _LABELS = ("model_name", "engine")
@@ -31,12 +33,14 @@ class VllmMetrics:
         self._model = model
         self._prompt_tokens_seen = 0
         self._generation_tokens_seen = 0
+        started = Gauge("process_start_time_seconds", "Start of the process.", registry=self._registry)
+        started.set(time.time())
         self._running = self._gauge("num_requests_running", "Requests in model execution batches.")
         self._waiting = self._gauge("num_requests_waiting", "Requests waiting to be processed.")
         self._kv_cache = self._gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.")
         self._prompt_tokens = self._counter("prompt_tokens", "Prefill tokens processed.")
         self._generation_tokens = self._counter("generation_tokens", "Generation tokens processed.")
-        self._counter("num_preemptions", "Cumulative number of preemptions.")
+        self._preemptions = self._counter("num_preemptions", "Cumulative number of preemptions.")
         success = Counter(
             "vllm:request_success",
             "Successfully processed requests.",
@@ -58,6 +62,9 @@ class VllmMetrics:
 
     def rejected(self) -> None:
         self._rejections.inc()
+
+    def preempted(self) -> None:
+        self._preemptions.inc()
 
     def gauges(self, *, running: int, waiting: int, kv_cache_ratio: float) -> None:
         self._running.set(running)

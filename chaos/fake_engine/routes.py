@@ -57,6 +57,8 @@ def application(engine: "FakeEngine") -> web.Application:
             web.get("/metrics", routes.metrics),
         ]
     )
+    if engine.config.first_token_gate:
+        app.router.add_get("/switchgear/in_flight", routes.in_flight)
     app.on_response_prepare.append(routes.sign)
     return app
 
@@ -110,6 +112,10 @@ class _Routes:
 
     async def load(self, _request: web.Request) -> web.Response:
         return web.json_response({"server_load": self._engine.calls_in_flight})
+
+    async def in_flight(self, _request: web.Request) -> web.Response:
+        waiting = self._engine.calls_before_first_token
+        return web.json_response({"in_flight": self._engine.calls_in_flight, "waiting_for_first_token": waiting})
 
     async def metrics(self, _request: web.Request) -> web.Response:
         body = self._engine.metrics_text()
@@ -167,7 +173,7 @@ class _Routes:
             refusal = self._failed(call, call.plan.error_status)
             if gate:
                 return refusal
-            await response.write(event(_failure_object(call.plan.error_status)) + DONE)
+            await response.write(event(_failure_object(call)) + DONE)
             return response
         await self._send_tokens(request, response, call)
         if call.plan.reset_after is not None:
@@ -198,7 +204,7 @@ class _Routes:
 
     def _failed(self, call: "Call", status: int) -> web.Response:
         self._engine.close(call, Outcome.FAILED, f"error {status} after the work")
-        return web.json_response(_failure_object(status), status=status)
+        return web.json_response(_failure_object(call), status=status)
 
     def _reset(self, request: web.Request, call: "Call") -> ConnectionResetError:
         self._engine.close(call, Outcome.FAILED, "reset")
@@ -217,8 +223,8 @@ def _ending(generation: Generation, answer_id: str) -> bytes:
     return usage_event(generation, answer_id=answer_id, created=int(time.time())) + DONE
 
 
-def _failure_object(status: int) -> dict[str, object]:
-    return error_object(status, "the simulated GPU failed at the end of its work", "InternalServerError")
+def _failure_object(call: "Call") -> dict[str, object]:
+    return error_object(call.plan.error_status or 500, call.plan.error_message, "InternalServerError")
 
 
 def _error(status: int, message: str, error_type: str, *, retry_after_s: int | None = None) -> web.Response:
