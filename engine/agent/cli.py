@@ -15,9 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Final
-
-import structlog
+from typing import Any, Final
 
 from engine.agent.config import (
     ENVIRONMENT_PREFIX,
@@ -91,8 +89,15 @@ def _run(asked: argparse.Namespace) -> int:
     file = asked.config or (Path(named) if named else None)
     try:
         config = agent_config(flags, file=file)
-        _log_to_stderr(config.log_format)
-        # What drain asks for needs none of this, and a preStop hook should start at once.
+    except ConfigError as error:
+        print(f"switchgear-agent: {error}", file=sys.stderr)  # noqa: T201 -- a remark for people
+        return 2
+    if "rich" not in sys.modules:
+        # structlog takes rich along where it is installed, to colour tracebacks: 5 MB in each agent of a fleet.
+        sys.modules["rich"] = None  # type: ignore[assignment]  # the import system's way to say: not there
+    log = _log_to_stderr(config.log_format)
+    try:
+        # None of this is needed to ask for a drain, and a preStop hook should start at once.
         from engine.agent.app import Agent, Listening, listening_line  # noqa: PLC0415
 
         def announce(listening: Listening) -> None:
@@ -105,8 +110,8 @@ def _run(asked: argparse.Namespace) -> int:
     except ConfigError as error:
         print(f"switchgear-agent: {error}", file=sys.stderr)  # noqa: T201 -- a remark for people
         return 2
-    except Exception:  # noqa: BLE001 -- the last words of a process that ends
-        structlog.get_logger().exception("agent.crashed")
+    except Exception:
+        log.exception("agent.crashed")
         return CRASHED
     return 0
 
@@ -139,8 +144,10 @@ def _tell(asked: argparse.Namespace) -> int:
     return 0 if asked.command != "drain" or json.loads(body)["outcome"] == "drained" else 1
 
 
-def _log_to_stderr(log_format: str) -> None:
-    """One line per transition, on stderr; what libraries say there too, from warnings upwards."""
+def _log_to_stderr(log_format: str) -> Any:
+    """A logger to stderr, with one line per transition; what libraries say there too, from warnings upwards."""
+    import structlog  # noqa: PLC0415
+
     rendered = (
         structlog.processors.JSONRenderer()
         if log_format == "json"
@@ -158,3 +165,4 @@ def _log_to_stderr(log_format: str) -> None:
         cache_logger_on_first_use=False,  # module-level loggers follow a later configure
     )
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    return structlog.get_logger()

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from engine.agent.config import AgentConfig
-from engine.agent.pace import COUNT_INTERVAL_S, calm, pause_s, wants_token
+from engine.agent.pace import COUNT_INTERVAL_S, calm, pause_s, wants_look, wants_token
 from engine.agent.standing import DrainOrder, Standing
 from engine.engine_http import EngineHttp
 from engine.gpu.judgement import GpuJudgement
@@ -63,6 +63,8 @@ class Follower:
 
     def hear_gpu(self, gpu: GpuJudgement) -> None:
         """Take in news of the GPUs; bad ones are worth a look at the engine at once."""
+        if gpu == self.standing.gpu:
+            return
         worse = self.standing.gpu is not None and gpu.action.severity > self.standing.gpu.action.severity
         self._change(self.standing.with_gpu(gpu, self._clock(), self._config))
         if worse:
@@ -75,8 +77,9 @@ class Follower:
         introduced = 0
         try:
             while True:
-                self._look_now.clear()
-                await self._look()
+                if self._look_now.is_set() or wants_look(self.standing, self._clock(), counts=self._counts):
+                    self._look_now.clear()
+                    await self._look()
                 boot = self.standing.boot
                 if boot.heard and introduced != boot.number and await self._introduce():
                     introduced = boot.number
@@ -103,27 +106,25 @@ class Follower:
         self._hear(look)
 
     async def _rest(self, canary: asyncio.Task[Answer] | None) -> asyncio.Task[Answer] | None:
-        """Wait until the next look is due; the canary that is still out then."""
+        """Wait until the next look or token is due; the canary that is still out then."""
         due_at_s = self._clock() + self._pause_s()
         called = asyncio.create_task(self._look_now.wait())
         try:
-            while (wait_s := due_at_s - self._clock()) > 0 and not called.done():
-                counting = self._counts and calm(self.standing) and canary is None
+            while (wait_s := due_at_s - self._clock()) > 0 and not self._look_now.is_set():
+                counting = canary is None and self._counts and calm(self.standing)
                 out: list[asyncio.Task[Answer] | asyncio.Task[bool]] = [called]
                 if canary is not None:
                     out.append(canary)
                 limit_s = min(wait_s, COUNT_INTERVAL_S) if counting else wait_s
-                await asyncio.wait(out, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-                if canary is not None and canary.done():
+                done, _ = await asyncio.wait(out, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+                if canary is not None and canary in done:
                     answer, canary = canary.result(), None
                     self._hear(answer)
                     if answer.failure is not None and not answer.failure.answered:
-                        break  # what the counters say right now decides what this silence means
+                        self._look_now.set()  # what the counters say right now decides what this silence means
                     due_at_s = min(due_at_s, self._clock() + self._pause_s())
-                elif (
-                    counting and not called.done() and due_at_s > self._clock() and await self._engine.count() != 0
-                ):
-                    break  # work has come, or the engine has stopped counting
+                elif counting and not done and limit_s < wait_s and await self._engine.count() != 0:
+                    self._look_now.set()  # work has come, or the engine has stopped counting
         finally:
             called.cancel()
         return canary

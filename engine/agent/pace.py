@@ -13,6 +13,8 @@ from engine.agent.standing import Standing
 COUNT_INTERVAL_S: Final = 0.25
 """A request to an engine that hung while idle is noticed within this; a count takes well below a millisecond."""
 
+# A calm engine proves itself by its tokens; its page of metrics has nothing new to say, and costs the most.
+_CALM_LOOK_S: Final = 3.0
 # Draining, somebody waits for the last request to end.
 _DRAIN_INTERVAL_S: Final = 0.1
 # At most a twentieth of the engine's time goes into answering looks, as long as that does not blind the agent.
@@ -23,7 +25,7 @@ _UNCOUNTED_IDLE_S: Final = 0.5
 
 
 def pause_s(now: Standing, config: AgentConfig, at_s: float, *, look_s: float, counts: bool) -> float:
-    """Seconds from ``at_s`` until the next look, where the last took ``look_s``.
+    """Seconds from ``at_s`` until the next look or token is due, where the last look took ``look_s``.
 
     ``counts`` says whether the engine's own count of requests can be trusted to show that work has come.
     """
@@ -38,6 +40,12 @@ def pause_s(now: Standing, config: AgentConfig, at_s: float, *, look_s: float, c
 def calm(now: Standing) -> bool:
     """Whether the engine is idle and well, so that nothing is to be expected but work."""
     return now.produces and now.in_flight == 0 and now.order is None and now.judgement.answer is None
+
+
+def wants_look(now: Standing, at_s: float, *, counts: bool) -> bool:
+    """Whether the counters are worth reading, when nothing in particular has happened."""
+    looked_at_s = now.judgement.looked_at_s
+    return not counts or not calm(now) or looked_at_s is None or at_s - looked_at_s >= _CALM_LOOK_S
 
 
 def wants_token(now: Standing, config: AgentConfig, at_s: float, asked_at_s: float | None) -> bool:

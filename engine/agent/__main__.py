@@ -1,0 +1,6 @@
+"""``python -m engine.agent``: the same as ``switchgear-agent``."""
+
+from engine.agent.cli import entry
+
+if __name__ == "__main__":
+    entry()
