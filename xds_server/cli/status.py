@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from xds_server.cli.engines_table import age, show_engines
+
 TIMEOUT_S: Final = 5.0
 _STYLES: Final = {"SYNCED": "green", "STALE": "yellow", "NACK": "bold red"}
 
@@ -92,7 +94,7 @@ def _place(admin: str) -> tuple[str, int]:
 def _show(answer: dict[str, Any]) -> None:
     console = Console()
     _show_policies(console, answer["policies"])
-    _show_engines(console, answer["engines"])
+    show_engines(console, answer["engines"])
     proxies = answer["proxies"]
     if not proxies:
         console.print("no proxy is connected")
@@ -117,14 +119,14 @@ def _show(answer: dict[str, Any]) -> None:
 def _cell(kind: dict[str, Any] | None) -> Text:
     if kind is None:
         return Text("-")
-    return Text(f"{kind['state']} {_age(kind['age_s'])}", style=_STYLES.get(kind["state"], ""))
+    return Text(f"{kind['state']} {age(kind['age_s'])}", style=_STYLES.get(kind["state"], ""))
 
 
 def _show_policies(console: Console, policies: dict[str, Any]) -> None:
     stale = ", stale: from the last run of the server" if policies["stale"] else ""
     serving = policies["serving_digest"][:12] or "nothing"
     console.print(
-        Text(f"policies {policies['state']} for {_age(policies['age_s'])}; serving {serving}{stale}"),
+        Text(f"policies {policies['state']} for {age(policies['age_s'])}; serving {serving}{stale}"),
         soft_wrap=True,
     )
     if policies["held"]:
@@ -134,23 +136,3 @@ def _show_policies(console: Console, policies: dict[str, Any]) -> None:
             Text(f"  {problem['place']}: {problem['code']} {problem['path']}: {problem['message']}"),
             soft_wrap=True,
         )
-
-
-def _show_engines(console: Console, engines: list[dict[str, Any]]) -> None:
-    counts: dict[str, dict[str, int]] = {}
-    for engine in engines:
-        by_health = counts.setdefault(engine["pool"], {})
-        health = engine["health"] or "UNKNOWN"
-        by_health[health] = by_health.get(health, 0) + 1
-    for pool, by_health in counts.items():
-        line = ", ".join(f"{count} {health}" for health, count in sorted(by_health.items()))
-        console.print(Text(f"engines of {pool}: {line}"), soft_wrap=True)
-
-
-def _age(seconds: float) -> str:
-    """``0.3s``, ``12s``, ``5m``, ``3h``."""
-    if seconds < 10:
-        return f"{seconds:.1f}s"
-    if seconds < 120:
-        return f"{seconds:.0f}s"
-    return f"{seconds / 60:.0f}m" if seconds < 7200 else f"{seconds / 3600:.0f}h"

@@ -29,9 +29,9 @@ class Server:
             },
             "/v1/engines": {
                 "engines": [
-                    {"pool": "chat", "health": "HEALTHY"},
-                    {"pool": "chat", "health": "HEALTHY"},
-                    {"pool": "chat", "health": "DRAINING"},
+                    engine("e1"),
+                    engine("e2", agent=None, source="probe", gpu=None),
+                    engine("e3", health="DRAINING", verdict="draining", reason="draining: told to"),
                 ]
             },
         }
@@ -49,6 +49,21 @@ class Server:
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+def engine(name: str, **said: Any) -> dict[str, Any]:
+    return {
+        "pool": "chat",
+        "engine": name,
+        "health": "HEALTHY",
+        "verdict": "ready",
+        "evidence": "tokens advance",
+        "reason": "",
+        "report_age_s": 0.4,
+        "source": "agent",
+        "agent": {"connected": True},
+        "gpu": {"action": "none", "statement": "", "gpus": [{"temperature_c": 61}, {"temperature_c": None}]},
+    } | said
 
 
 def proxy(node: str, **states: str) -> dict[str, Any]:
@@ -77,6 +92,26 @@ def test_all_is_well_while_a_push_is_under_way(server: Server, capsys: pytest.Ca
     assert "engines of chat: 1 DRAINING, 2 HEALTHY" in out
     assert "SYNCED 12s" in out
     assert "STALE 12s" in out
+
+
+def test_engines_show_who_says_what_and_how_long_ago(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    hot = {"action": "drain", "statement": "", "gpus": [{"temperature_c": 95}]}
+    lost = engine("e4", agent={"connected": False}, source="probe", gpu=hot)
+    server.pages["/v1/engines"]["engines"].append(lost)
+    assert main(["status", "--admin", server.url]) == 0
+    rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if line.startswith("chat/")]
+    assert rows == [
+        "chat/e3 DRAINING draining agent 0.4s 2, 61 °C draining: told to",
+        "chat/e4 HEALTHY ready probe, agent lost 0.4s drain: 1, 95 °C tokens advance",
+        "chat/e1 HEALTHY ready agent 0.4s 2, 61 °C tokens advance",
+        "chat/e2 HEALTHY ready probe 0.4s - tokens advance",
+    ], "what needs a look comes first"
+    server.pages["/v1/engines"]["engines"] += [engine(f"m{n}") for n in range(30)]
+    assert main(["status", "--admin", server.url]) == 0
+    assert "... and 14 more" in capsys.readouterr().out
 
 
 def test_a_refusal_is_the_answer_no_with_its_place(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,80 @@
+"""The engines of a running server as a table: what was said of each, by whom, and how long ago.
+
+A fleet does not fit on a screen, so those that need a look come first and the rest is counted.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+MOST_ROWS: Final = 20
+_STYLES: Final = {"HEALTHY": "green", "DRAINING": "yellow", "UNHEALTHY": "bold red"}
+_CALM_GPU: Final = ("", "none")
+
+
+def show_engines(console: Console, engines: Sequence[dict[str, Any]]) -> None:
+    """Print a count by pool and health, and the engines that matter most."""
+    counts: dict[str, dict[str, int]] = {}
+    for engine in engines:
+        by_health = counts.setdefault(engine["pool"], {})
+        health = engine["health"] or "UNKNOWN"
+        by_health[health] = by_health.get(health, 0) + 1
+    for pool, by_health in counts.items():
+        line = ", ".join(f"{count} {health}" for health, count in sorted(by_health.items()))
+        console.print(Text(f"engines of {pool}: {line}"), soft_wrap=True)
+    if not engines:
+        return
+    table = Table("engine", "health", "verdict", "from", "age", "GPU", "why", box=None, pad_edge=False)
+    for engine in sorted(engines, key=_calmness)[:MOST_ROWS]:
+        health = engine["health"] or "UNKNOWN"
+        said = engine["report_age_s"]
+        table.add_row(
+            Text(f"{engine['pool']}/{engine['engine']}"),
+            Text(health, style=_STYLES.get(health, "")),
+            Text(engine["verdict"] or "-"),
+            Text(_source(engine)),
+            Text("-" if said is None else age(said)),
+            Text(_gpu(engine["gpu"])),
+            Text(engine["reason"] if engine["health"] != "HEALTHY" else engine["evidence"]),
+        )
+    console.print(table)
+    if len(engines) > MOST_ROWS:
+        console.print(Text(f"... and {len(engines) - MOST_ROWS} more (--output json shows all)"))
+
+
+def age(seconds: float) -> str:
+    """``0.3s``, ``12s``, ``5m``, ``3h``."""
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    if seconds < 120:
+        return f"{seconds:.0f}s"
+    return f"{seconds / 60:.0f}m" if seconds < 7200 else f"{seconds / 3600:.0f}h"
+
+
+def _calmness(engine: dict[str, Any]) -> int:
+    """0 for what needs a look first."""
+    if engine["health"] != "HEALTHY":
+        return 0
+    if engine["verdict"] not in ("ready", "busy"):
+        return 1
+    gpu, agent = engine["gpu"], engine["agent"]
+    calm = (gpu is None or gpu["action"] in _CALM_GPU) and (agent is None or agent["connected"])
+    return 3 if calm else 2
+
+
+def _source(engine: dict[str, Any]) -> str:
+    source = engine["source"] or "-"
+    return source if engine["agent"] is None or engine["agent"]["connected"] else f"{source}, agent lost"
+
+
+def _gpu(gpu: dict[str, Any] | None) -> str:
+    """What the GPUs ask for where they do, else how many there are and how hot the hottest is."""
+    if gpu is None:
+        return "-"
+    degrees = [one["temperature_c"] for one in gpu["gpus"] if one["temperature_c"] is not None]
+    heat = f", {max(degrees)} °C" if degrees else ""
+    asks = "" if gpu["action"] in _CALM_GPU else f"{gpu['action']}: "
+    return f"{asks}{len(gpu['gpus'])}{heat}" if gpu["gpus"] else f"{asks}{gpu['statement'] or '-'}"
