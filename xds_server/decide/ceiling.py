@@ -64,7 +64,8 @@ def ceiling(
 
     Gateways share the pool evenly. Each sidecar gets the whole ceiling: without knowing which of a thousand will
     ask, a thousandth each would refuse almost everyone. Theirs is a backstop against one caller, not a promise.
-    A class gets its share only where the other class is in use too. All parts are rounded up, to 1 at least.
+    A class gets its share only where the other class is in use too. All parts are rounded up, to 1 at least,
+    but a share of 0 % is none.
     """
     total, how = pool_ceiling(resilience.limits, pool.service_time, slots)
     sharers = max(1, proxies_by_role.get(role, 0)) if role == GATEWAY else 1
@@ -80,8 +81,8 @@ def ceiling(
     elif role != GATEWAY:
         reason += "; whole for each proxy of this role"
     return Ceiling(
-        interactive=max(1, _up(interactive / sharers)),
-        batch=max(1, _up(batch / sharers)),
+        interactive=_up(interactive / sharers),
+        batch=_up(batch / sharers),
         # A percentage of what each proxy has in flight adds up to the same percentage of the fleet.
         retry_percent=resilience.retry_budget.percent,
         retry_min_concurrency=_retries_at_least(resilience, proxies_by_role),

@@ -47,21 +47,21 @@ def retry_policy(spec: ResilienceSpec, *, streaming: bool, gated: bool) -> Retry
     Present even without retries, because Envoy keeps the limits of a single try in here.
     """
     hedged = hedge_delay_s(spec, streaming=streaming, gated=gated) is not None
-    attempts = max(spec.retries.attempts, 1) if hedged else spec.retries.attempts
+    retries = spec.retries
     timers = try_timers(spec, streaming=streaming, gated=gated)
     return RetryPolicy(
-        retry_on=_retry_on(spec.retries) if attempts else "",
-        num_retries=attempts,
-        retriable_status_codes=list(spec.retries.statuses),
+        retry_on=_retry_on(retries, hedged=hedged),
+        num_retries=max(retries.attempts, 1) if hedged else retries.attempts,
+        retriable_status_codes=list(retries.statuses) if retries.attempts else [],
         per_try_timeout=seconds(timers.per_try_s) if timers.per_try_s else None,
         per_try_idle_timeout=seconds(timers.per_try_idle_s) if timers.per_try_idle_s else None,
         retry_host_predicate=[_NEVER_TWICE],
         host_selection_retry_max_attempts=HOST_ATTEMPTS,
         retry_back_off=RetryPolicyRetryBackOff(
-            base_interval=seconds(spec.retries.backoff.base),
-            max_interval=seconds(max(spec.retries.backoff.base, spec.retries.backoff.max)),
+            base_interval=seconds(retries.backoff.base),
+            max_interval=seconds(max(retries.backoff.base, retries.backoff.max)),
         ),
-        rate_limited_retry_back_off=_retry_after(spec.retries),
+        rate_limited_retry_back_off=_retry_after(retries),
     )
 
 
@@ -115,9 +115,14 @@ def _longest_silence_s(first_token_s: float, retries: Retries) -> float:
     return (retries.attempts + 1) * first_token_s + retries.attempts * pause_s
 
 
-def _retry_on(retries: Retries) -> str:
-    conditions = [condition.value for condition in retries.conditions]
-    if retries.statuses:
+def _retry_on(retries: Retries, *, hedged: bool) -> str:
+    """Conditions as Envoy writes them; empty where there are no second tries at all.
+
+    Envoy hedges only under a retry policy with a condition. Where hedges are wanted and retries are not, that is
+    the one about status codes, with no code listed: it never holds.
+    """
+    conditions = [condition.value for condition in retries.conditions] if retries.attempts else []
+    if (retries.attempts and retries.statuses) or (hedged and not conditions):
         conditions.append(_STATUS_CODES)
     return ",".join(conditions)
 

@@ -22,9 +22,10 @@ def policy(*documents: str) -> str:
     return "---\n".join(f"apiVersion: switchgear.dev/v1alpha1\n{document}\n" for document in documents)
 
 
-def pool(name: str, *engines: Any, zones: str = "") -> str:
+def pool(name: str, *engines: Any, zones: str = "", slots: tuple[int, ...] = ()) -> str:
     places = [
-        f"{{address: 127.0.0.1, port: {one.port}, name: e{number}, zone: '{zones[number : number + 1]}'}}"
+        f"{{address: 127.0.0.1, port: {one.port}, name: e{number}, zone: '{zones[number : number + 1]}'"
+        + (f", slots: {slots[number]}}}" if slots else "}")
         for number, one in enumerate(engines)
     ]
     return f"""kind: EnginePool
@@ -98,6 +99,19 @@ async def test_zones_get_traffic_by_weight_and_a_zone_without_weight_none(rig, e
     assert in_a + in_b == 400
     assert 255 <= in_a <= 345  # 300 of 400, five standard deviations
     assert engines[3].book.totals().arrived == 0
+
+
+async def test_unequal_engines_are_filled_by_their_slots(rig, engine):
+    # Room for everything: what an engine gets then says how Envoy fills it, not how fast it is.
+    engines = [await engine(slots=64, prefill_s=0.05) for _ in range(2)]
+    one = await rig(policy(pool("p", *engines, slots=(3, 12)), route("r", "p")), ceilings={"p": (100, 100)})
+
+    async def caller() -> None:
+        for _ in range(20):
+            assert (await one.complete()).status == 200
+
+    await asyncio.gather(*(caller() for _ in range(15)))
+    assert 0.7 <= engines[1].book.totals().arrived / 300 <= 0.9  # 12 of 15; equal weights gave half
 
 
 async def test_fallback_takes_over_when_the_weights_say_so(rig, engine):

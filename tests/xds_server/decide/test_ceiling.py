@@ -62,6 +62,13 @@ def test_classes_share_only_where_both_are_in_use() -> None:
     assert "70 % interactive" in both.reason
 
 
+def test_a_share_of_nothing_lets_nothing_in() -> None:
+    shut = limit(classes=BOTH, limits={"priorities": {"batch": {"sharePercent": 0}}})
+    assert (shut.interactive, shut.batch) == (101, 0)
+    tiny = limit(slots=1, classes=BOTH, limits={"priorities": {"batch": {"sharePercent": 0.1}}})
+    assert tiny.batch == 1
+
+
 def test_the_retry_budgets_floor_is_divided_and_its_percentage_is_not() -> None:
     assert (limit().retry_percent, limit().retry_min_concurrency) == (100.0, 3)
     assert limit(gateways=2, sidecars=4, retryBudget={"minConcurrency": 60}).retry_min_concurrency == 10

@@ -5,7 +5,7 @@ import pytest
 from engine.report import Verdict
 from xds_server.decide.decisions import Health
 from xds_server.fleet import declared
-from xds_server.translate.endpoints import assignment
+from xds_server.translate.endpoints import assignment, picking_weights
 from xds_server.translate.memo import Memo
 
 ENGINES = """kind: EnginePool
@@ -58,4 +58,21 @@ def test_labels_name_the_engine_and_what_the_operator_said(policies, decided):
     spec = assignment("p", fleet.pools["p"], decided(fleet), "a", Memo())
     first, second = spec.localities[0].endpoints
     assert dict(first.labels) == {"engine": "x", "gpu": "h200"}
-    assert (first.weight, second.weight, spec.localities[1].endpoints[0].weight) == (1, 1, 3)
+    assert (first.weight, second.weight, spec.localities[1].endpoints[0].weight) == (4, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("engines", "weights"),
+    [
+        (["slots: 8", "slots: 8", "slots: 8"], (1, 1, 1)),
+        (["weight: 2", "weight: 6"], (2, 6)),  # the operator's own, as written
+        (["slots: 8", "slots: 16", "slots: 32"], (1, 4, 16)),  # squares: Envoy's picking takes the root
+        (["slots: 8, weight: 4", "slots: 16"], (1, 1)),
+        (["slots: 1", "slots: 65536", "slots: 32768"], (1, 10_000, 2500)),
+    ],
+)
+def test_engines_of_a_zone_are_filled_by_their_slots(policies, engines, weights):
+    text = "kind: EnginePool\nmetadata: {name: p}\nspec:\n  model: m\n  endpoints:\n"
+    for number, spec in enumerate(engines):
+        text += f"  - {{address: 10.0.0.{number}, port: 1, {spec}}}\n"
+    assert picking_weights(declared(policies(text)).pools["p"]) == weights

@@ -93,7 +93,14 @@ def test_a_stream_is_hedged_only_behind_the_gate(gated):
     policy = made["non-streaming"].route.retry_policy
     assert policy.per_try_timeout == timedelta(seconds=1)
     assert policy.num_retries == 1  # a hedge is a retry to Envoy
-    assert policy.retry_on
+
+
+@pytest.mark.parametrize("retries", [{"attempts": 0}, {"conditions": [], "statuses": []}])
+def test_hedges_without_retries_have_a_condition_that_never_holds(retries):
+    policy = kinds(route(), {"hedging": {"enabled": True, "delay": "1s"}, "retries": retries})["non-streaming"]
+    # Without any condition Envoy would not hedge, with a real one it would retry.
+    assert policy.route.retry_policy.retry_on == "retriable-status-codes"
+    assert policy.route.retry_policy.retriable_status_codes == []
 
 
 def test_no_retries_keep_the_limits_of_the_only_try():
