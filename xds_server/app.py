@@ -228,7 +228,9 @@ class _Server:
             return
         self._publisher.acceptance.remember(kept.parked)
         self._reconciler.restore(
-            Accepted(policies=policies, texts=kept.texts, digest=kept.digest), kept.proxies_by_role
+            Accepted(policies=policies, texts=kept.texts, digest=kept.digest),
+            kept.proxies_by_role,
+            kept.proxies_by_zone,
         )
 
     async def _keep(self, store: Store) -> None:
@@ -244,6 +246,7 @@ class _Server:
                 texts=serving.texts,
                 digest=serving.digest,
                 proxies_by_role=dict(self._reconciler.roster.counts()),
+                proxies_by_zone=dict(self._reconciler.callers.counts()),
                 saved_at_unix_s=time.time(),
                 parked=self._publisher.acceptance.memory(),
             )
@@ -268,10 +271,16 @@ class _Connected:
         return frozenset(view for view in self._publisher.views if isinstance(view, View))
 
     def proxies_by_role(self) -> Mapping[str, int]:
+        return self._counts(lambda view: view.role)
+
+    def proxies_by_zone(self) -> Mapping[str, int]:
+        return self._counts(lambda view: view.zone)
+
+    def _counts(self, key_of: Callable[[View], str]) -> Mapping[str, int]:
         counts: dict[str, int] = {}
         for view, count in self._publisher.proxies_by_view.items():
             if isinstance(view, View):
-                counts[view.role] = counts.get(view.role, 0) + count
+                counts[key_of(view)] = counts.get(key_of(view), 0) + count
         return counts
 
     def publish(self, snapshots: Mapping[View, Snapshot]) -> None:

@@ -26,7 +26,11 @@ REFERENCE_VIEW: Final = View()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What snapshots are made of. ``views`` are those of connected proxies; ``now_s`` is monotonic."""
+    """What snapshots are made of.
+
+    ``views`` are those of connected proxies, ``calling_zones`` the zones that also have some on their way back;
+    ``now_s`` is monotonic.
+    """
 
     policies: PolicySet
     fleet: Fleet
@@ -34,6 +38,7 @@ class Inputs:
     views: frozenset[View]
     proxies_by_role: Mapping[str, int]
     now_s: float
+    calling_zones: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +67,7 @@ class Pipeline:
             inputs.fleet,
             inputs.previous,
             proxies_by_role=inputs.proxies_by_role,
-            calling_zones=frozenset(view.zone for view in self._wanted(inputs.views)),
+            calling_zones=inputs.calling_zones.union(view.zone for view in self._wanted(inputs.views)),
             now_s=inputs.now_s,
         )
         decided_s = perf_counter()

@@ -56,6 +56,10 @@ class Proxies(Protocol):
         """How many proxies of each role are connected."""
         ...
 
+    def proxies_by_zone(self) -> Mapping[str, int]:
+        """How many proxies of each zone are connected."""
+        ...
+
     def publish(self, snapshots: Mapping[View, Snapshot]) -> None:
         """Give every proxy the snapshot of its view."""
         ...
@@ -121,6 +125,7 @@ class Reconciler:
         self._told_stale = False
         self._published: dict[View, Snapshot] = {}
         self.roster = rosters.EMPTY
+        self.callers = rosters.EMPTY
         self.files = Files(state="unread", digest="", since_s=clock())
         self.serving: Serving | None = None
         self.fleet: Fleet | None = None
@@ -145,9 +150,15 @@ class Reconciler:
             "policies.refused", problems=len(errors), errors=errors[:_SHOWN_ERRORS], serving=self._serving_digest()
         )
 
-    def restore(self, stored: Accepted, proxies_by_role: Mapping[str, int]) -> None:
-        """Note what the last run of the server served; it is served until the files can be used."""
+    def restore(
+        self,
+        stored: Accepted,
+        proxies_by_role: Mapping[str, int],
+        proxies_by_zone: Mapping[str, int] | None = None,
+    ) -> None:
+        """Note what the last run of the server served, and whom; it is served until the files can be used."""
         self.roster = rosters.restored(proxies_by_role, self._clock())
+        self.callers = rosters.restored(proxies_by_zone or {}, self._clock())
         self._adopt(stored, stale=True)
 
     def hear(self, report: EngineReport) -> None:
@@ -192,9 +203,7 @@ class Reconciler:
         if self.serving is None or self.fleet is None:
             return Snapshot()
         now_s = self._clock()
-        connected = dict(self._proxies.proxies_by_role())
-        connected[view.role] = connected.get(view.role, 0) + 1
-        self.roster = rosters.updated(self.roster, connected, now_s)
+        self._call_roll(now_s, arriving=view)
         try:
             self.built = self._build(self.serving.policies, self.fleet, now_s, {view})
         except Exception as error:  # noqa: BLE001 - the same round, begun by a proxy
@@ -235,10 +244,7 @@ class Reconciler:
         if self.files.state == "unread" and self._offered is None:
             return  # what the last run served counts only where the files cannot be used
         now_s = self._clock()
-        counts = self.roster.counts()
-        self.roster = rosters.updated(self.roster, self._proxies.proxies_by_role(), now_s)
-        if self.roster.counts() != counts:
-            self.worth_keeping.set()
+        self._call_roll(now_s)
         offered, self._offered = self._offered, None
         if offered is not None:
             try:
@@ -258,6 +264,18 @@ class Reconciler:
         self._on_round(built.decisions, self._published)
         self.ready.set()
 
+    def _call_roll(self, now_s: float, arriving: View | None = None) -> None:
+        """Bring the rosters up to who is connected now, and the proxy that is about to be."""
+        by_role, by_zone = dict(self._proxies.proxies_by_role()), dict(self._proxies.proxies_by_zone())
+        if arriving is not None:
+            by_role[arriving.role] = by_role.get(arriving.role, 0) + 1
+            by_zone[arriving.zone] = by_zone.get(arriving.zone, 0) + 1
+        before = (self.roster.counts(), self.callers.counts())
+        self.roster = rosters.updated(self.roster, by_role, now_s)
+        self.callers = rosters.updated(self.callers, by_zone, now_s)
+        if (self.roster.counts(), self.callers.counts()) != before:
+            self.worth_keeping.set()
+
     def _build(self, policies: PolicySet, fleet: Fleet, now_s: float, more_views: Iterable[View] = ()) -> Built:
         started_s = time.perf_counter()
         built = self._pipeline.build(
@@ -267,6 +285,7 @@ class Reconciler:
                 previous=self.built.decisions if self.built else None,
                 views=self._proxies.views().union(more_views),
                 proxies_by_role=self.roster.counts(),
+                calling_zones=frozenset(self.callers.counts()),
                 now_s=now_s,
             )
         )

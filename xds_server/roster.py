@@ -1,9 +1,10 @@
-"""How many proxies share a fleet-wide limit, remembered long enough that a reconnect is not a departure.
+"""How many proxies there are, remembered long enough that a reconnect is not a departure.
 
 Ceilings and retry budgets are divided by the proxies of a role. Taken literally, a restart of the control
 plane would hand the first proxy that returns the whole ceiling and then take it back piece by piece. So a
 count rises at once and falls only after ``HOLD_S``: for that long a limit may be too low by the share of the
-proxies that left, and it is never too high because of those that are on their way back.
+proxies that left, and it is never too high because of those that are on their way back. Zones are counted the
+same way: who asks from where decides how zones share, and a gateway that restarts must not move that about.
 """
 
 from collections.abc import Mapping
@@ -17,13 +18,13 @@ HOLD_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roster:
-    """Proxies by role: ``connected`` now, and ``remembered`` with the time (monotonic) a higher count ends."""
+    """Proxies by role, or by zone: ``connected`` now, ``remembered`` with when (monotonic) a higher count ends."""
 
     connected: Mapping[str, int]
     remembered: Mapping[str, tuple[int, float]]
 
     def counts(self) -> Mapping[str, int]:
-        """The proxies to divide by, per role; every count is at least one."""
+        """The proxies to reckon with, per role or zone; every count is at least one."""
         roles = sorted({*self.connected, *self.remembered})
         counts = {role: max(self.connected.get(role, 0), self.remembered.get(role, (0, 0.0))[0]) for role in roles}
         return MappingProxyType({role: count for role, count in counts.items() if count})

@@ -13,7 +13,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
@@ -38,14 +38,15 @@ class StoreError(Exception):
 class LastGood:
     """What was last served: policy texts by file name, their digest, and when (Unix seconds) they were kept.
 
-    ``proxies_by_role`` is whom fleet-wide limits were divided by; ``parked`` what proxies refused, and what they
-    are served instead.
+    ``proxies_by_role`` is whom fleet-wide limits were divided by, ``proxies_by_zone`` where requests came from;
+    ``parked`` what proxies refused, and what they are served instead.
     """
 
     texts: Mapping[str, str]
     digest: str
     proxies_by_role: Mapping[str, int]
     saved_at_unix_s: float
+    proxies_by_zone: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     parked: tuple[Parked, ...] = ()
 
 
@@ -75,6 +76,7 @@ class _Payload(BaseModel):
     digest: str
     proxies_by_role: dict[str, int]
     saved_at_unix_s: float
+    proxies_by_zone: dict[str, int] = {}
     parked: tuple[_Parked, ...]
 
 
@@ -104,6 +106,7 @@ class Store:
             texts=dict(last_good.texts),
             digest=last_good.digest,
             proxies_by_role=dict(last_good.proxies_by_role),
+            proxies_by_zone=dict(last_good.proxies_by_zone),
             saved_at_unix_s=last_good.saved_at_unix_s,
             parked=tuple(_Parked.model_validate(asdict(park)) for park in last_good.parked),
         ).model_dump(mode="json")
@@ -151,6 +154,7 @@ class Store:
             texts=MappingProxyType(payload.texts),
             digest=payload.digest,
             proxies_by_role=MappingProxyType(payload.proxies_by_role),
+            proxies_by_zone=MappingProxyType(payload.proxies_by_zone),
             saved_at_unix_s=payload.saved_at_unix_s,
             parked=tuple(
                 Parked(

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
@@ -38,6 +39,18 @@ def accepted(*names: str, engines: int = 2, probe: bool = False) -> Accepted:
     return Accepted(policies=policies, texts=texts, digest=f"digest of {' '.join(names)} {engines}")
 
 
+def in_zones() -> Accepted:
+    """One pool with an engine in each of three zones."""
+    endpoints = ", ".join(f"{{address: 10.0.0.{n}, port: 8000, zone: z{n}}}" for n in (1, 2, 3))
+    content = (
+        "apiVersion: switchgear.dev/v1alpha1\nkind: EnginePool\nmetadata: {name: p}\n"
+        f"spec: {{model: m, endpoints: [{endpoints}], probe: {{enabled: false}}}}\n"
+    )
+    texts = {"zones.yaml": content}
+    policies = load_contents({Path(name): text.encode() for name, text in texts.items()})
+    return Accepted(policies=policies, texts=texts, digest="digest of zones")
+
+
 def refused() -> Refused:
     try:
         load_contents({Path("bad.yaml"): b"kind: ["})
@@ -59,6 +72,9 @@ class Peers:
 
     def proxies_by_role(self) -> Mapping[str, int]:
         return self.roles
+
+    def proxies_by_zone(self) -> Mapping[str, int]:
+        return dict(Counter(view.zone for view in self.connected))
 
     def publish(self, snapshots: Mapping[View, Snapshot]) -> None:
         self.published.append(snapshots)
@@ -222,6 +238,46 @@ async def test_limits_are_divided_by_the_proxies_of_the_last_run_from_the_start(
             await reconciler.ready.wait()
     ours, theirs = (peers.published[-1][VIEW].of(RUNTIME)["switchgear"].value for peers in (alone, restarted))
     assert ours != theirs
+
+
+async def test_zones_share_by_where_the_callers_of_the_last_run_were_from_the_start() -> None:
+    """Else a restart moves traffic about: to the zone whose gateway is back first, everybody asks from there."""
+    before, unaware, restarted = Peers(), Peers(), Peers()
+    before.connected = {View(zone=zone) for zone in ("z1", "z2", "z3")}
+    async with running(before) as first, running(unaware) as second, running(restarted) as third:
+        first.offer(in_zones())
+        await first.ready.wait()
+        third.restore(in_zones(), {}, first.callers.counts())
+        for reconciler in (second, third):
+            reconciler.offer(in_zones())
+            await reconciler.ready.wait()
+    assert restarted.endpoints("p") == before.endpoints("p")
+    assert unaware.endpoints("p") != before.endpoints("p")
+
+
+async def test_a_zone_whose_only_proxy_restarts_still_calls() -> None:
+    peers = Peers()
+    peers.connected = {VIEW, View(zone="z2")}
+    async with running(peers) as reconciler:
+        reconciler.offer(in_zones())
+        await reconciler.ready.wait()
+        before = peers.endpoints("p")
+        peers.connected = {VIEW}
+        await settled(reconciler)
+        assert peers.endpoints("p") == before
+
+
+async def test_who_is_the_first_of_a_view_is_worth_keeping() -> None:
+    """Three gateways in three zones are three firsts; a restart must find all of them in the store."""
+    peers = Peers()
+    peers.connected, peers.roles = set(), {}
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p"))
+        await reconciler.ready.wait()
+        reconciler.worth_keeping.clear()
+        reconciler.snapshot_for(VIEW)
+        assert reconciler.worth_keeping.is_set()
+        assert (reconciler.roster.counts(), reconciler.callers.counts()) == ({"gateway": 1}, {"z1": 1})
 
 
 async def test_the_first_proxy_of_a_view_is_served_at_once_and_counts() -> None:

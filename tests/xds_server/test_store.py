@@ -26,6 +26,7 @@ KEPT = LastGood(
     texts={"a.yaml": "kind: X\n", "b/ü.yaml": "# ünï\n"},
     digest="d1",
     proxies_by_role={"gateway": 3},
+    proxies_by_zone={"z1": 2, "z2": 1},
     saved_at_unix_s=1.5,
 )
 

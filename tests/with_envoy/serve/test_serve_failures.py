@@ -109,10 +109,15 @@ async def test_a_refusal_is_remembered_over_a_restart(site: Site) -> None:
 
 
 async def test_a_killed_control_plane_comes_back_and_resends_nothing(site: Site) -> None:
-    await site.start_engines(2)
-    site.write("chat.yaml", site.pool(), site.route())
+    """Also not to proxies of several zones, which do not all come back at once: they share limits and zones."""
+    zones = ("z1", "z2")
+    endpoints = [
+        {"address": "127.0.0.1", "port": engine.port, "zone": zone}
+        for engine, zone in zip(await site.start_engines(2), zones, strict=True)
+    ]
+    site.write("chat.yaml", site.pool(endpoints=endpoints), site.route())
     server = await site.serve()
-    envoys = [await site.envoy(name) for name in ("n1", "n2")]
+    envoys = [await site.envoy(f"in-{zone}", "--zone", zone) for zone in zones]
     await site.answered()
 
     async def synced() -> bool:
