@@ -62,6 +62,10 @@ class Advised:
         # For Envoy a hedge is a retry, so hedging brings one attempt with it.
         return 1 + (max(attempts, 1) if self.spec.hedging.enabled else attempts)
 
+    def says(self, path: str) -> bool:
+        """Whether a policy of the operator's sets this field, rather than the built-in default."""
+        return setter(self.policies, self.name, path) is not None
+
     def policy(self, code: str, path: str, message: str, fix: str) -> Finding:
         """About a field of the effective policy, at the layer that set it; at the pool for a built-in default."""
         name = setter(self.policies, self.name, path)

@@ -139,6 +139,23 @@ _RETRIES: Final = (
         example=_policy("hedging: {enabled: true, delay: 1s}"),
         fix="Install the gate and say firstTokenGate: true, or turn hedging off.",
     ),
+    Code(
+        code="SG118",
+        title="limit that hedging replaces",
+        meaning="A hedge runs on Envoy's timer of one try, spends its retry budget and counts as a local failure. So "
+        "where hedging is on, perTry and firstToken end no try, connection failures in a row eject no engine, and "
+        "hedging.maxPercent bounds retries, too.",
+        example=_policy("hedging: {enabled: true, delay: 1s}, timeouts: {nonStreaming: {perTry: 1m}}"),
+        fix="Remove the limit, or turn hedging off.",
+    ),
+    Code(
+        code="SG119",
+        title="hedging at any utilization",
+        meaning="How full a pool is, is not measured yet. Until it is, belowUtilizationPercent has no effect: hedging "
+        "goes on when every slot is taken, held only by maxPercent.",
+        example=_policy("hedging: {enabled: true, delay: 1s, belowUtilizationPercent: 50}"),
+        fix="Choose maxPercent so that a full pool can bear it.",
+    ),
 )
 
 _CAPACITY: Final = (

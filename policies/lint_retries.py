@@ -1,4 +1,4 @@
-"""Lint: second tries and hedges that cost more than they save."""
+"""Lint: second tries that cost more than they save."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -12,9 +12,6 @@ _TRIES_UNREMARKED: Final = 4
 
 _HEDGED_TRIES_UNREMARKED: Final = 2
 """One request and one hedge."""
-
-_HEDGES_WITH_A_CAP: Final = 20.0
-"""Percent. Above it, hedging alone asks for a fifth more GPUs."""
 
 _CEILING_PER_SLOT: Final = 20.0
 """Requests per slot above which a ceiling is none: most of what it lets in will wait out its deadline."""
@@ -92,51 +89,9 @@ def _budget_without_ceiling(one: Advised) -> Iterator[Finding]:
         )
 
 
-def _hedging_without_cap(one: Advised) -> Iterator[Finding]:
-    hedging = one.spec.hedging
-    if hedging.enabled and hedging.max_percent > _HEDGES_WITH_A_CAP:
-        yield one.policy(
-            "SG115",
-            "spec.hedging.maxPercent",
-            f"up to {hedging.max_percent:g} % of the requests may be run twice",
-            "5 catches most of the slowest requests; above 20 hedging needs GPUs of its own",
-        )
-    if hedging.enabled and hedging.below_utilization_percent >= 100:
-        yield one.policy(
-            "SG115",
-            "spec.hedging.belowUtilizationPercent",
-            "hedging goes on when every slot is taken, and each hedge lengthens the queue it hopes to pass",
-            "say 60: hedge only where there is spare capacity",
-        )
-
-
-def _hedging_without_delay(one: Advised) -> Iterator[Finding]:
-    if one.spec.hedging.enabled and one.spec.hedging.delay is None:
-        yield one.policy(
-            "SG116",
-            "spec.hedging.enabled",
-            "hedging is on but has no delay, so there is no moment at which a second try would begin",
-            "say hedging.delay: about the time that 95 % of the first tokens need",
-        )
-
-
-def _hedging_cannot_see_streams(one: Advised) -> Iterator[Finding]:
-    if one.spec.hedging.enabled and not one.pool.first_token_gate:
-        yield one.policy(
-            "SG117",
-            "spec.hedging.enabled",
-            "without the first-token gate a stream's headers come at once, and Envoy never hedges it; "
-            "only non-streaming requests are hedged, and those double the whole generation",
-            "install the gate and say firstTokenGate: true in the pool, or turn hedging off",
-        )
-
-
 RETRY_RULES: Final[tuple[PoolRule, ...]] = (
     _amplification,
     _repeats_work,
     _budget_shut,
     _budget_without_ceiling,
-    _hedging_without_cap,
-    _hedging_without_delay,
-    _hedging_cannot_see_streams,
 )

@@ -26,6 +26,7 @@ class Endpoint(Spec):
     slots: int | None = described(
         None,
         "Requests this engine runs at once; the pool's slotsPerEngine when absent.",
+        why="engines of a zone are filled in proportion to their slots",
         unit="requests",
         ge=1,
         le=65536,
@@ -37,7 +38,7 @@ class Endpoint(Spec):
         ge=1,
         le=128,
     )
-    gpus: int = described(1, "GPUs the engine spans.", unit="GPUs", ge=0, le=1024)
+    gpus: int = described(1, "GPUs the engine spans; carried along, not interpreted.", unit="GPUs", ge=0, le=1024)
     tensor_parallel_group: str = described(
         "", "Engines with the same group name share GPUs and fail as one unit.", max_length=253
     )

@@ -30,7 +30,7 @@ class Breaker(Spec):
 
     error_rate_percent: Percent = described(
         40.0,
-        "Share of failed calls that ejects an engine.",
+        "Share of failed calls that ejects an engine; 0 turns it off.",
         why="the published starting point for LLM engines",
         unit="%",
     )
@@ -55,7 +55,7 @@ class Breaker(Spec):
     )
     consecutive_local_errors: int = described(
         2,
-        "Connection failures in a row that eject an engine at once; 0 turns it off.",
+        "Connection failures in a row that eject an engine at once; 0 turns it off, and so does hedging.",
         why="least-request is drawn to a dead engine: it has nothing active. Two was measured best",
         unit="connections",
         ge=0,
@@ -80,7 +80,9 @@ class Breaker(Spec):
 class ClassLimits(Spec):
     """How one priority class shares the ceiling of a pool that serves both."""
 
-    share_percent: Percent = described(50.0, "Share of the pool's ceiling.", unit="%")
+    share_percent: Percent = described(
+        50.0, "Share of the pool's ceiling, where it serves both classes; 0 refuses this class.", unit="%"
+    )
 
 
 class PriorityLimits(Spec):
@@ -200,7 +202,7 @@ class StreamTimeouts(Spec):
     )
     between_tokens: Duration | None = described(
         30.0,
-        "Longest silence inside a stream before it is cut.",
+        "Longest silence inside a stream before it is cut; raised where firstToken or hedging.delay need longer.",
         why="no healthy stream was seen to pause this long; without the first-token gate the wait in the engine's "
         "queue counts as silence too, so keep it above allowed wait plus longest prefill",
         unit="duration",
@@ -244,12 +246,22 @@ class Hedging(Spec):
 
     enabled: bool = described(False, "Whether to hedge at all.", why="spare capacity is not a given")
     delay: Duration | None = described(
-        None, "How long to wait for the first try before starting another.", unit="duration", gt=0, le=3600
+        None,
+        "How long to wait for the first token (not streaming: for the whole answer) before starting another try; "
+        "takes the place of firstToken and perTry.",
+        unit="duration",
+        gt=0,
+        le=3600,
     )
-    max_percent: Percent = described(5.0, "Hedges in flight as a share of requests in flight.", unit="%")
+    max_percent: Percent = described(
+        5.0,
+        "Hedges and retries in flight, together, as a share of requests in flight, where hedging is on.",
+        why="Envoy has one budget for both; where retryBudget.percent is smaller, that one holds",
+        unit="%",
+    )
     below_utilization_percent: Percent = described(
         60.0,
-        "Hedge only while the pool's slots are used less than this.",
+        "Hedge only while the pool's slots are used less than this. No effect yet: that is not measured.",
         why="hedging a full pool feeds the queue",
         unit="%",
     )

@@ -62,10 +62,10 @@ def test_the_worst_case_is_a_number(tmp_path: Path, sound: str) -> None:
     spec = (
         "{retries: {attempts: 2}, hedging: {enabled: true, delay: 1s, maxPercent: 10}, retryBudget: {percent: 50}}"
     )
-    ((code, message),) = advice(tmp_path, gated, f"{HEAD}{spec}\n")
-    assert code == "SG110"
-    assert "3 engines, all of them at the same time (3x its GPU work)" in message
-    assert "1.1x its load" in message
+    said = dict(advice(tmp_path, gated, f"{HEAD}{spec}\n"))
+    assert said.keys() == {"SG110", "SG118"}  # the budget of hedges holds for retries, too
+    assert "3 engines, all of them at the same time (3x its GPU work)" in said["SG110"]
+    assert "1.1x its load" in said["SG110"]
 
 
 def test_a_limit_of_a_lower_layer_is_overridden_without_a_word(tmp_path: Path, sound: str) -> None:
@@ -93,3 +93,27 @@ def test_one_line_that_hurts_many_pools_is_said_once(tmp_path: Path, sound: str)
 def test_zones_that_are_not_said_are_not_judged(tmp_path: Path, sound: str) -> None:
     assert advice(tmp_path, sound.replace(", zone: a", "")) == []
     assert [code for code, _ in advice(tmp_path, sound.replace("zone: b", "zone: a"))] == ["SG120"]
+
+
+@pytest.mark.parametrize(
+    ("hedging", "others", "codes"),
+    [
+        ("enabled: true, delay: 1s", "", []),
+        ("enabled: true, delay: 1s, belowUtilizationPercent: 60", "", ["SG119"]),
+        ("enabled: true, delay: 1s, belowUtilizationPercent: 100", "", ["SG115"]),
+        ("delay: 1s, belowUtilizationPercent: 60", "timeouts: {nonStreaming: {perTry: 75s}}", []),
+        ("enabled: true", "timeouts: {nonStreaming: {perTry: 75s}}", ["SG116"]),  # no delay, no hedge
+        ("enabled: true, delay: 1s", "timeouts: {nonStreaming: {perTry: 75s}}", ["SG118"]),
+        ("enabled: true, delay: 1s", "timeouts: {streaming: {firstToken: 20s}}", ["SG118"]),
+        ("enabled: true, delay: 1s", "breaker: {consecutiveLocalErrors: 2}", ["SG118"]),
+        ("enabled: true, delay: 1s", "breaker: {consecutiveLocalErrors: 0}", []),
+        ("enabled: true, delay: 1s", "retryBudget: {percent: 6}", ["SG118"]),
+        ("enabled: true, delay: 1s", "retryBudget: {percent: 5}", []),
+    ],
+)
+def test_what_hedging_leaves_of_other_limits(
+    tmp_path: Path, sound: str, hedging: str, others: str, codes: list[str]
+) -> None:
+    gated = sound.replace("model: llama", "model: llama\n  firstTokenGate: true")
+    spec = f"{{hedging: {{{hedging}}}, retries: {{attempts: 1}}, {others}}}"
+    assert sorted(code for code, _ in advice(tmp_path, gated, f"{HEAD}{spec}\n")) == codes
