@@ -80,3 +80,11 @@ def test_a_pool_that_changes_all_the_time_costs_bounded_memory() -> None:
     old, new = [(NEAR, "1")], [(NEAR, f"{MAX_VERSIONS}")]
     assert draining.progress(KEY, old) == Progress(proxies_total=1, proxies_acknowledged=0)
     assert draining.progress(KEY, new) == Progress(proxies_total=1, proxies_acknowledged=1)
+
+
+def test_an_engine_that_is_kept_after_all_has_left_nobody() -> None:
+    draining = Draining()
+    draining.hear(report(drain=True))
+    draining.published(decided(Health.DRAINING), {NEAR: served("n1")})
+    draining.published(decided(Health.HEALTHY), {NEAR: served("n2")})
+    assert draining.progress(KEY, [(NEAR, "n1")]) is None
