@@ -130,8 +130,15 @@ def _heading(value: dict[str, Value], places: Places) -> Iterator[Problem]:
             message=message,
             found=shown(said),
             allowed=allowed,
-            hint=guess or f"write {field}: {known[0]}",
+            hint=guess or _heading_hint(field, said, known[0]),
         )
+
+
+def _heading_hint(field: str, said: Value, known: str) -> str:
+    foreign = (
+        field == "apiVersion" and isinstance(said, str) and not said.startswith(API_VERSION.partition("/")[0])
+    )
+    return "documents of others belong in another folder" if foreign else f"write {field}: {known}"
 
 
 def _problems(kind: str, error: ValidationError, value: Value, places: Places) -> Iterator[Problem]:
@@ -144,6 +151,8 @@ def _problems(kind: str, error: ValidationError, value: Value, places: Places) -
             continue  # about a value that was made up from another one, which has a problem of its own
         if steps in {("apiVersion",), ("kind",)}:
             continue  # said by the heading
+        if detail["type"] == "too_short" and detail["input"]:
+            continue  # about a list that is empty only without its items that have problems of their own
         said += 1
         yield _problem(kind, detail, steps, places)
 
@@ -201,7 +210,7 @@ def _problem(kind: str, detail: ErrorDetails, steps: Steps, places: Places) -> P
             return Problem(code=code, at=at, path=path, message=message, found=found, allowed=allowed, hint=hint)
         case _ if sort.endswith(("_type", "_parsing", "_from_float")):
             message = f"{found} is not {_noun(sort)}"
-            hint = _type_hint(sort, detail["input"])
+            hint = _block_hint(kind, steps, detail["input"], allowed) or _type_hint(sort, detail["input"])
             return Problem(
                 code="SG025", at=at, path=path, message=message, found=found, allowed=allowed, hint=hint
             )
@@ -227,6 +236,15 @@ def _noun(sort: str) -> str:
         "model": "a block of fields",
     }  # fmt: skip
     return next((noun for prefix, noun in nouns.items() if sort.startswith(prefix)), "what belongs here")
+
+
+def _block_hint(kind: str, steps: Steps, value: object, allowed: str) -> str:
+    """For a bare name where a list of blocks, or one of them, belongs: the name in a block."""
+    if allowed != "a list of blocks" or not isinstance(value, str) or not re.fullmatch(r"[\w.-]+", value):
+        return ""
+    item = steps if isinstance(steps[-1], int) else (*steps, 0)
+    block = f"{{{names_at(kind, item)[0]}: {value}}}"
+    return f"write {block}" if item == steps else f"write a list: [{block}]"
 
 
 def _type_hint(sort: str, value: object) -> str:  # noqa: PLR0911 - one line per kind of slip

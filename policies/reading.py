@@ -135,8 +135,10 @@ def _sort(mode: int) -> str:
 def _refuse_os(found: Search, path: Path, error: OSError) -> None:
     match error:
         case FileNotFoundError() | NotADirectoryError():
-            target = " (a link whose target is gone)" if path.is_symlink() else ""
-            found.refuse(path, "SG001", f"there is no such file or folder{target}", hint=_neighbour(path))
+            if path.is_symlink():
+                found.refuse(path, "SG001", "the target of this link is gone", hint="mend the link, or remove it")
+            else:
+                found.refuse(path, "SG001", "there is no such file or folder", hint=_neighbour(path))
         case PermissionError():
             found.refuse(
                 path, "SG002", "this may not be read", hint="look at the permissions of it and its folders"

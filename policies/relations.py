@@ -174,7 +174,7 @@ def _duplicates(documents: Sequence[Placed]) -> Iterator[PolicyError]:
             placed,
             "SG030",
             ("metadata", "name"),
-            f"there already is a {placed.document.kind} named {placed.document.name}, "
+            f"there is another {placed.document.kind} named {placed.document.name}, "
             f"at {first.place('metadata', 'name')}",
             hint="rename one of the two, or remove it",
         )

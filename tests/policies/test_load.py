@@ -59,7 +59,8 @@ def loaded(folder: Path, text: str) -> PolicySet:
         ("probe: fast", "SG025", 10, "spec.probe", "not a block of fields", ""),
         ("probe: {path: /v1/models}", "SG026", 17, "spec.probe.path", "not one of the values", ""),
         ("probe: {metricsPath: metrics}", "SG026", 24, "spec.probe.metricsPath", "not written as it must", ""),
-        ("endpoints: 10.0.0.1", "SG025", 14, "spec.endpoints", "not a list", "write a list: [10.0.0.1]"),
+        ("endpoints: 10.0.0.1", "SG025", 14, "spec.endpoints", "not a list", "[{address: 10.0.0.1}]"),
+        ("endpoints: [a]", "SG025", 15, "spec.endpoints[0]", "not a block of fields", "write {address: a}"),
         ("endpoints: [{port: 80}]", "SG024", 15, "spec.endpoints[0].address", "address is missing", "IP address"),
         ("endpoints: [{address: 10.0.0.256, port: 1}]", "SG026", 25, "spec.endpoints[0].address", "not an IP", ""),
         ("endpoints: [{address: 'http://a', port: 80}]", "SG026", 25, "spec.endpoints[0].address", "", "scheme"),
@@ -76,6 +77,20 @@ def test_errors_in_the_words_of_the_operator(
     assert (error.code, error.path, error.origin.line, error.origin.column) == (code, path, 6, column)
     assert message in error.message
     assert hint in error.hint
+
+
+def test_a_list_whose_items_are_all_wrong_is_not_called_empty(errors_of: Errors) -> None:
+    route = POOL.replace("EnginePool", "ModelRoute").partition("spec:")[0]
+    codes = [error.code for error in errors_of(f"{route}spec: {{listener: {{port: 80}}, pools: [chat]}}\n")]
+    assert codes == ["SG025"]
+
+
+def test_documents_of_others_are_sent_elsewhere(errors_of: Errors) -> None:
+    own = errors_of(POOL.replace("v1alpha1", "v9"))
+    foreign = errors_of(POOL.replace("switchgear.dev/v1alpha1", "apps/v1"))
+    assert [error.code for error in (*own, *foreign)] == ["SG021", "SG021"]
+    assert own[0].hint == "did you mean switchgear.dev/v1alpha1?"
+    assert foreign[0].hint == "documents of others belong in another folder"
 
 
 @pytest.mark.parametrize("spec", ["", "spec:", "spec: {}", "spec: 7", "spec: []"])

@@ -113,7 +113,7 @@ def _source_lines(complaints: Sequence[Complaint]) -> Mapping[tuple[str, int], s
         if one.origin is not None and one.origin.line:
             wanted.setdefault(one.origin.file, set()).add(one.origin.line)
     return {
-        (file, number): printable(line)
+        (file, number): printable(line.rstrip("\r"))
         for file, numbers in wanted.items()
         for number, line in first_lines(Path(file), frozenset(numbers))
     }
@@ -122,7 +122,8 @@ def _source_lines(complaints: Sequence[Complaint]) -> Mapping[tuple[str, int], s
 def _block(one: Complaint, lines: Mapping[tuple[str, int], str]) -> Iterator[str]:
     colour = "red" if one.level == "error" else "yellow"
     where = f"{one.path}: " if one.path else ""
-    place = click.style(printable(str(one.origin or "built-in")), bold=True)
+    # On one line, so that an editor can follow it: names of files may contain line breaks, too.
+    place = click.style(printable(str(one.origin or "built-in").replace("\n", "\0")), bold=True)
     yield f"{place}: {click.style(f'{one.level} {one.code}', fg=colour)}: {where}{one.message}"
     line = lines.get((one.origin.file, one.origin.line)) if one.origin else None
     if one.origin is not None and line is not None:
@@ -140,7 +141,7 @@ def _pointed(line: str, number: int, column: int, colour: str) -> Iterator[str]:
     """The line of the file, and a caret below the place."""
     at = min(column - 1, len(line))
     begin = max(0, at - _WIDTH // 2) if len(line) > _WIDTH else 0
-    part = line[begin : begin + _WIDTH].rstrip("\r")
+    part = line[begin : begin + _WIDTH]
     token = _TOKEN.match(line, at)
     # Tabs in front of the caret keep their width only as tabs.
     space = "".join("\t" if one == "\t" else " " for one in line[begin:at])

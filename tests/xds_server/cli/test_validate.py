@@ -94,6 +94,16 @@ def test_hostile_text_does_not_reach_the_terminal(capsys: pytest.CaptureFixture[
     assert max(map(len, out.splitlines())) < 400
 
 
+def test_a_place_is_one_line_and_a_line_of_windows_ends_where_it_ends(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "a\nb.yaml").write_bytes(b"kind: EnginPool\r\n")
+    _, out, err = run(capsys, tmp_path)
+    said = (out + err).splitlines()
+    assert said[0].startswith(f"{tmp_path}/a\N{REPLACEMENT CHARACTER}b.yaml:1:1: error")
+    assert "      1 | kind: EnginPool" in said
+
+
 def test_names_that_are_no_text(tmp_path: Path) -> None:
     path = Path(bytes(tmp_path).decode() + "/caf\udce9.yaml")
     path.write_text("[]")
