@@ -55,7 +55,10 @@ class SideLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """Everything on the screen at one moment. ``proxies`` maps a node to its worst sync state."""
+    """Everything on the screen at one moment.
+
+    ``proxies`` maps a node to its worst sync state; ``reasons`` say why engines are out, with the evidence.
+    """
 
     time_s: float
     length_s: float
@@ -63,6 +66,7 @@ class Frame:
     doing: str
     engines: Sequence[EngineLine]
     proxies: Mapping[str, str]
+    reasons: Sequence[str]
     sides: Mapping[str, SideLine]
 
 
@@ -79,7 +83,14 @@ def live(frame: Frame) -> RenderableType:
         Text.assemble((node, "bold"), " ", (state, _SYNC_STYLES.get(state, "")))
         for node, state in frame.proxies.items()
     )
-    return Group(head, zones, Panel(proxies, title="proxies", title_align="left"), _sides(frame.sides))
+    reasons = Text("\n".join(frame.reasons) or "every engine takes requests", style="" if frame.reasons else "dim")
+    return Group(
+        head,
+        zones,
+        Panel(reasons, title="out, and why", title_align="left"),
+        Panel(proxies, title="proxies", title_align="left"),
+        _sides(frame.sides),
+    )
 
 
 def final(scores: Mapping[str, Mapping[Chapter, Score]]) -> RenderableType:
@@ -90,6 +101,7 @@ def final(scores: Mapping[str, Mapping[Chapter, Score]]) -> RenderableType:
         title_justify="left",
         caption_justify="left",
         pad_edge=False,
+        collapse_padding=True,
         box=box.SIMPLE_HEAD,
     )
     table.add_column("chapter", min_width=14)

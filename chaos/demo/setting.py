@@ -14,10 +14,17 @@ POOL = "tiny"
 MODEL = "demo-model"
 
 
-def policies(engine_ports: Mapping[str, int], listener_port: int) -> str:
-    """The operator's YAML: one pool over three zones, one route, one policy."""
+def policies(engine_ports: Mapping[str, int], agent_ports: Mapping[str, int], listener_port: int) -> str:
+    """The operator's YAML: one pool over three zones with an agent beside each engine, one route, one policy."""
     endpoints = [
-        {"name": name, "address": "127.0.0.1", "port": engine_ports[name], "zone": name[0]} for name in ENGINES
+        {
+            "name": name,
+            "address": "127.0.0.1",
+            "port": engine_ports[name],
+            "agentPort": agent_ports[name],
+            "zone": name[0],
+        }
+        for name in ENGINES
     ]
     documents: list[dict[str, Any]] = [
         {

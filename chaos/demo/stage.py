@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,13 @@ class StageError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
-    """Nine simulated engines. ``ports`` and ``controls`` are by engine name."""
+    """Nine simulated engines. ``ports`` and ``controls`` are by engine name, and so is ``agents``: where the agent
+    beside an engine takes orders; empty on the side that has none.
+    """
 
     ports: Mapping[str, int]
     controls: Mapping[str, str]
+    agents: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +70,14 @@ class Stage:
 async def stage(children: Processes, session: aiohttp.ClientSession, folder: Path) -> Stage:
     """Start everything and wait until both sides serve."""
     ours, theirs = await asyncio.gather(_engines(children, SWITCHGEAR), _engines(children, "plain"))
+    agents = await asyncio.gather(*(_agent(children, name, ours.ports[name]) for name in ENGINES))
+    agent_ports = {name: grpc_port for name, (grpc_port, _) in zip(ENGINES, agents, strict=True)}
+    ours = replace(ours, agents={name: url for name, (_, url) in zip(ENGINES, agents, strict=True)})
     xds_port, admin_port, our_port, *ports = _free_ports(3 + 3 * len(ZONES))
     admin_url = f"http://127.0.0.1:{admin_port}"
     policies = folder / "policies"
     policies.mkdir()
-    (policies / "demo.yaml").write_text(setting.policies(ours.ports, our_port), encoding="utf-8")
+    (policies / "demo.yaml").write_text(setting.policies(ours.ports, agent_ports, our_port), encoding="utf-8")
     await children.start(
         "control-plane",
         [
@@ -144,7 +150,22 @@ async def _engines(children: Processes, side: str) -> Engines:
     return Engines(
         ports={name: int(one["port"]) for name, one in listed.items()},
         controls={name: str(one["control"]) for name, one in listed.items()},
+        agents={},
     )
+
+
+async def _agent(children: Processes, name: str, engine_port: int) -> tuple[int, str]:
+    """Start the agent beside an engine: its gRPC port, and the URL where it takes orders."""
+    child = await children.start(
+        f"agent-{name}",
+        [
+            *(sys.executable, "-m", "engine.agent", "run"),
+            *("--engine", f"http://127.0.0.1:{engine_port}", "--slots", str(SLOTS)),
+            *("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--gpu", "off"),
+        ],
+        ready_within_s=START_LIMIT_S,
+    )
+    return int(child.ready["grpc_port"]), f"http://127.0.0.1:{child.ready['http_port']}"
 
 
 async def _envoy(children: Processes, folder: Path, name: str, bootstrap: str) -> None:

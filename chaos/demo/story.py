@@ -83,7 +83,7 @@ async def tell(plan: Plan, console: Console, *, live: bool) -> Result:
     """Run the whole demonstration; everything it started is gone when it returns or fails."""
     with tempfile.TemporaryDirectory(prefix="switchgear-demo-") as folder:
         async with Processes() as children, aiohttp.ClientSession() as session:
-            console.print("starting 2 x 9 simulated engines, 6 real Envoys and the control plane ...")
+            console.print("starting 2 x 9 simulated engines, 9 agents, 6 real Envoys and the control plane ...")
             ready = await stage(children, session, Path(folder))
             scene = _Scene(
                 plan=plan,
@@ -158,27 +158,39 @@ async def _strike(scene: _Scene, span: Span, fault: Mapping[str, Any]) -> None:
 
 
 async def _roll(scene: _Scene, span: Span) -> None:
-    """Restart every engine in turn, each after it was asked to drain."""
+    """Restart every engine in turn, each after it was asked to drain: by its agent, or by itself without one."""
     step_s = (span.heal_s - span.start_s) / len(span.targets)
     async with asyncio.TaskGroup() as group:
         for index, name in enumerate(span.targets):
             await _sleep_until(scene.began_s + span.start_s + index * step_s)
             for side in scene.stage.sides:
-                group.create_task(_restart(scene.session, side.engines.controls[name]))
+                agent = side.engines.agents.get(name)
+                group.create_task(_restart(scene.session, side.engines.controls[name], agent))
 
 
-async def _restart(session: aiohttp.ClientSession, control: str) -> None:
-    await _put(session, control, {"kind": "drain"})
-    limit_s = time.monotonic() + DRAIN_LIMIT_S
-    while await _in_flight(session, control) and time.monotonic() < limit_s:
-        await asyncio.sleep(0.05)
+async def _restart(session: aiohttp.ClientSession, control: str, agent: str | None) -> None:
+    if agent is None:
+        await _put(session, control, {"kind": "drain"})
+        limit_s = time.monotonic() + DRAIN_LIMIT_S
+        while await _in_flight(session, control) and time.monotonic() < limit_s:
+            await asyncio.sleep(0.05)
+    else:
+        # Comes back when every Envoy has acknowledged and nothing is in flight, as a preStop hook would.
+        await _post(session, f"{agent}/drain", deadline=f"{DRAIN_LIMIT_S:g}s")
     await _put(session, control, {"kind": "crash"})
     await asyncio.sleep(RESTART_S)
     await _heal(session, control)
+    if agent is not None:
+        await _post(session, f"{agent}/undrain")
 
 
 async def _put(session: aiohttp.ClientSession, control: str, fault: Mapping[str, Any]) -> None:
     async with session.put(f"{control}/fault", json=dict(fault)) as response:
+        response.raise_for_status()
+
+
+async def _post(session: aiohttp.ClientSession, url: str, **query: str) -> None:
+    async with session.post(url, params=query) as response:
         response.raise_for_status()
 
 
@@ -231,6 +243,7 @@ async def _frame(scene: _Scene) -> screen.Frame:
             for name in ENGINES
         ],
         proxies={one["node"]: _worst(one["types"]) for one in proxies},
+        reasons=[f"{name}: {one['reason']}" for name, one in engines.items() if one["health"] != "HEALTHY"],
         sides={watch.side.name: watch.line(now_s) for watch in scene.watches},
     )
 

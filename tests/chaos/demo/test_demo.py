@@ -54,8 +54,8 @@ async def test_whatever_ends_it_ends_everything_it_started(number: signal.Signal
             assert line, said.decode()
             said += line
     started = descendants(demo.pid)
-    # Two fleets of engines, the control plane, six Envoys.
-    assert len(started) >= 9
+    # Two fleets of engines, nine agents, the control plane, six Envoys.
+    assert len(started) >= 18
     demo.send_signal(number)
     async with asyncio.timeout(60):
         await demo.wait()
@@ -67,6 +67,7 @@ async def test_whatever_ends_it_ends_everything_it_started(number: signal.Signal
 
 
 def test_its_policies_are_valid_and_draw_no_warning(tmp_path: Path) -> None:
-    text = setting.policies({name: 9000 + index for index, name in enumerate(ENGINES)}, 10000)
+    ports = {name: 9000 + index for index, name in enumerate(ENGINES)}
+    text = setting.policies(ports, {name: port + 100 for name, port in ports.items()}, 10000)
     (tmp_path / "demo.yaml").write_text(text)
     assert lint(load([tmp_path])) == ()
