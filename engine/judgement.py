@@ -55,6 +55,7 @@ class Judgement:
     asked_at_s: float | None = None
     unanswered_since_s: float | None = None
     answer: Failure | None = None
+    answered_since_look: int = 0
     cuts_in_row: int = 0
     shed_since_s: float | None = None
     errored: bool = False
@@ -214,9 +215,12 @@ def _looked(before: Judgement, look: Look) -> Judgement:
         fresh.tokens < known.tokens
         or (None not in (fresh.started_at_s, known.started_at_s) and fresh.started_at_s != known.started_at_s)
     )
-    progressed = known is not None and not reborn and fresh.tokens > known.tokens
     own = 1 if before.asked_at_s is not None else 0
     others = max(0, fresh.running + fresh.waiting - own, (look.in_flight or 0) - own)
+    progressed = known is not None and not reborn and fresh.tokens > known.tokens
+    if progressed and known is not None and not others and not before.others:
+        # Tokens that canaries had long since brought are no news: the engine may have stopped after them.
+        progressed = fresh.generation_tokens - known.generation_tokens > before.answered_since_look
     return replace(
         before,
         looked_at_s=look.at_s,
@@ -225,6 +229,7 @@ def _looked(before: Judgement, look: Look) -> Judgement:
         counters=fresh,
         in_flight=look.in_flight,
         errored=look.errored,
+        answered_since_look=0,
         others=others,
         progressed=progressed,
         progressed_at_s=look.at_s if progressed else (None if reborn else before.progressed_at_s),
@@ -278,6 +283,7 @@ def _answered(before: Judgement, answer: Answer) -> Judgement:
             progressed_at_s=answer.at_s,
             stalled_since_s=None,
             token_seen=True,
+            answered_since_look=before.answered_since_look + 1,
             unanswered_since_s=None,
             answer=None,
             cuts_in_row=0,

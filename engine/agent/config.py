@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
+from engine.gpu.policy import GpuPolicy
 from engine.probe_settings import ProbeSettings
 
 ENVIRONMENT_PREFIX: Final = "SWITCHGEAR_AGENT_"
@@ -127,6 +128,8 @@ class AgentConfig:
     remote_drain: bool = _says(False, "Whether other machines may drain this engine.")
     gpu: Literal["auto", "off"] = _says("auto", "Whether to read the GPUs through NVML.")
     gpu_devices: tuple[str, ...] = _says((), "NVML indexes or UUIDs of the engine's ranks; all GPUs when empty.")
+    gpu_actions: tuple[str, ...] = _says((), "What signals lead to instead: xid.63=none,nvlink_down=drain.")
+    gpu_dcgm: str = _says("", "A DCGM exporter to read instead of NVML: http://127.0.0.1:9400/metrics.")
     gpu_check_python: str = _says("", "Python with torch for the deep GPU check; no check when empty.")
     log_format: Literal["text", "json"] = _says("text", "Form of the log on stderr.")
 
@@ -143,6 +146,12 @@ class AgentConfig:
             count_paths=("/switchgear/in_flight", "/load"),
             latency=True,
         )
+
+    @property
+    def gpu_policy(self) -> GpuPolicy:
+        """What the signals of GPUs lead to; ValueError names what cannot be understood."""
+        words = dict(said.split("=", 1) if "=" in said else (said, "") for said in self.gpu_actions)
+        return GpuPolicy().overridden(words)
 
 
 def flag(setting: "Field[Any]") -> str:
@@ -194,7 +203,12 @@ def agent_config(
             problems.append(f"{place}: {text!r}: {error}")
     if problems:
         raise ConfigError("\n".join(problems))
-    return AgentConfig(**values)
+    config = AgentConfig(**values)
+    try:
+        _ = config.gpu_policy
+    except ValueError as error:
+        raise ConfigError(f"{said['gpu_actions'][0]}: {error}") from error
+    return config
 
 
 def shown(setting: "Field[Any]") -> str:

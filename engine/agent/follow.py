@@ -115,7 +115,9 @@ class Follower:
                 out: list[asyncio.Task[Answer] | asyncio.Task[bool]] = [called]
                 if canary is not None:
                     out.append(canary)
-                limit_s = min(wait_s, COUNT_INTERVAL_S) if counting else wait_s
+                # A token that an idle engine owes for so long is worth a look before it counts as missing.
+                owing = canary is not None and self._asked_after_look and calm(self.standing)
+                limit_s = min(wait_s, COUNT_INTERVAL_S) if counting or owing else wait_s
                 done, _ = await asyncio.wait(out, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
                 if canary is not None and canary in done:
                     answer, canary = canary.result(), None
@@ -123,8 +125,10 @@ class Follower:
                     if answer.failure is not None and not answer.failure.answered:
                         self._look_now.set()  # what the counters say right now decides what this silence means
                     due_at_s = min(due_at_s, self._clock() + self._pause_s())
-                elif counting and not done and limit_s < wait_s and await self._engine.count() != 0:
-                    self._look_now.set()  # work has come, or the engine has stopped counting
+                elif done or limit_s >= wait_s:
+                    continue
+                elif owing or await self._engine.count() != 0:
+                    self._look_now.set()  # or else work has come, or the engine has stopped counting
         finally:
             called.cancel()
         return canary
@@ -183,6 +187,11 @@ class Follower:
             return False
         self._engine.name_model(self.model)
         return True
+
+    @property
+    def _asked_after_look(self) -> bool:
+        asked_at_s, looked_at_s = self.standing.judgement.asked_at_s, self.standing.judgement.looked_at_s
+        return asked_at_s is not None and looked_at_s is not None and asked_at_s > looked_at_s
 
     @property
     def _counts(self) -> bool:

@@ -13,9 +13,9 @@ from typing import Final
 import structlog
 
 from engine.agent.config import AgentConfig
+from engine.gpu.dcgm import DcgmSource
 from engine.gpu.events import XidEvent, XidRecord
 from engine.gpu.judgement import GpuJudgement, judge_gpu
-from engine.gpu.policy import GpuPolicy
 from engine.gpu.readings import GpuReadings, NvmlState
 from engine.gpu.source import GpuSource
 from engine.gpu_check import CheckSettings, GpuCheck, check_gpu
@@ -34,12 +34,12 @@ class Gpus:
     def __init__(self, config: AgentConfig, told: Callable[[GpuJudgement], None]) -> None:
         self._config = config
         self._told = told
-        self._policy = GpuPolicy()
+        self._policy = config.gpu_policy
         self._wake = asyncio.Event()
         self._checks: deque[GpuCheck] = deque(maxlen=_KEPT_CHECKS)
         self._check_wanted = bool(config.gpu_check_python)
         self._checked_at_s = float("-inf")
-        self._source: GpuSource | None = None
+        self._source: GpuSource | DcgmSource | None = None
 
     @property
     def readings(self) -> GpuReadings:
@@ -77,18 +77,19 @@ class Gpus:
         def wake(_event: XidEvent) -> None:
             loop.call_soon_threadsafe(self._wake.set)
 
-        self._source = GpuSource(
-            devices=self._config.gpu_devices,
-            on_xid=wake,
+        devices, exporter = self._config.gpu_devices, self._config.gpu_dcgm
+        source = (
+            DcgmSource(exporter, devices=devices, on_xid=wake)
+            if exporter
+            else GpuSource(devices=devices, on_xid=wake)
         )
-        self._source.open()
+        self._source = source
+        source.open()
         checking: asyncio.Task[None] | None = None
         try:
             while True:
                 self._wake.clear()
-                judgement = judge_gpu(
-                    self._source.read(), self._source.xids(), self._policy, time.monotonic(), self.checks
-                )
+                judgement = judge_gpu(source.read(), source.xids(), self._policy, time.monotonic(), self.checks)
                 self._told(judgement)
                 if checking is not None and checking.done():
                     checking.result()
@@ -104,7 +105,7 @@ class Gpus:
             if checking is not None:
                 checking.cancel()
                 await asyncio.wait([checking])
-            await asyncio.to_thread(self._source.close)
+            await asyncio.to_thread(source.close)
 
     def _due(self, judgement: GpuJudgement) -> bool:
         if not self._config.gpu_check_python or not self.readings.gpus:

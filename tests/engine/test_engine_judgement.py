@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.judgement import CONFIRM_S, OUT_INTERVAL_S, Judgement
@@ -90,6 +90,11 @@ HUNG_IDLE: list[Look | Answer | float] = [
         ([look(0.5), 0.5, ended(0.5, CUT)], Verdict.READY),
         ([look(0.5), 0.5, ended(0.5, CUT), look(0.6), 0.6, ended(0.6, CUT)], Verdict.DEGRADED),
         ([look(0.5), 0.5, Answer(sent_at_s=0.5, at_s=3.0, failure=OURS), look(3.0)], Verdict.READY),
+        # The token that a canary had brought before the engine stopped is no sign of life after it.
+        (
+            [look(0.5), 0.5, token(0.5), 1.0, Answer(sent_at_s=1.0, at_s=2.0, failure=SILENT), look(2.0, 101)],
+            Verdict.HUNG,
+        ),
         # A restart: counters begin again, and a token counts as ever.
         ([look(0.5, 3.0), 0.5, token(0.5)], Verdict.READY),
     ],
@@ -167,6 +172,7 @@ STEPS = st.lists(
 )
 
 
+@settings(deadline=None)  # a busy machine is no finding
 @given(STEPS)
 def test_every_story_has_sane_ends(steps: list[tuple[float, object, object]]) -> None:
     judgement, at_s, tokens = Judgement(slots=SLOTS), 0.0, 1000.0
@@ -199,6 +205,7 @@ def test_every_story_has_sane_ends(steps: list[tuple[float, object, object]]) ->
         assert report is None or report.evidence
 
 
+@settings(deadline=None)  # a busy machine is no finding
 @given(
     st.lists(st.tuples(st.floats(0.01, 0.5), st.integers(1, 500), st.integers(8, 64)), min_size=1, max_size=40),
     st.booleans(),
@@ -214,6 +221,7 @@ def test_an_engine_whose_tokens_advance_is_never_out(story: list[tuple[float, in
         assert judgement.verdict.good
 
 
+@settings(deadline=None)  # a busy machine is no finding
 @given(st.integers(0, 64), st.floats(0.05, 0.5), st.booleans())
 def test_every_engine_that_stands_still_is_found(load: int, interval_s: float, counted: bool) -> None:
     """Whatever its gauges froze at, and whether or not it counts its calls."""

@@ -1,0 +1,342 @@
+"""Standings as a function of what was read and ordered: stories first, then what holds for every story."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.agent.config import AgentConfig
+from engine.agent.drain import EMPTY_LOOKS, UNWATCHED_QUIET_S, drained
+from engine.agent.pace import COUNT_INTERVAL_S, pause_s, wants_look, wants_token
+from engine.agent.questions import alive, ready, started
+from engine.agent.standing import DrainOrder, Standing
+from engine.gpu.judgement import GpuEvidence, GpuJudgement
+from engine.gpu.policy import GpuAction, Signal
+from engine.reading import Answer, Failure, Look, Trouble
+from engine.report import Verdict
+from engine.vllm_metrics import Counters
+from engine.watch_server import Removal
+
+CONFIG = AgentConfig(slots=8)
+GONE = Failure(trouble=Trouble.REFUSED, detail="connection refused")
+SILENT = Failure(trouble=Trouble.SILENT, detail="no answer")
+SHED = Failure(trouble=Trouble.STATUS, status=503, detail="HTTP 503: busy")
+ERROR = Failure(trouble=Trouble.STATUS, status=500, detail="HTTP 500: worker failed")
+CUDA = Failure(trouble=Trouble.STATUS, status=500, detail="HTTP 500: CUDA error: device-side assert triggered")
+OURS = Failure(trouble=Trouble.OURS, detail="late")
+CUT = Failure(trouble=Trouble.CUT, detail="reset")
+WRONG = Failure(trouble=Trouble.STATUS, status=404, detail="no such model")
+
+Event = Look | Answer | float
+
+
+def look(at_s: float, tokens: float = 100, running: int = 0, waiting: int = 0, **more: float) -> Look:
+    counters = Counters(
+        generation_tokens=tokens,
+        prompt_tokens=0,
+        running=running,
+        waiting=waiting,
+        **more,  # type: ignore[arg-type] # a test's numbers
+    )
+    return Look(at_s=at_s, counters=counters, in_flight=running + waiting)
+
+
+def token(at_s: float) -> Answer:
+    return Answer(sent_at_s=at_s, at_s=at_s + 0.01)
+
+
+def failed(at_s: float, failure: Failure) -> Answer:
+    return Answer(sent_at_s=at_s, at_s=at_s + 0.01, failure=failure)
+
+
+def after(events: Iterable[Event], start: Standing | None = None, config: AgentConfig = CONFIG) -> Standing:
+    """The standing after these events; a bare number is the moment a token is asked for."""
+    standing = start or Standing.new(config, 0.0)
+    for event in events:
+        standing = standing.asked(event) if isinstance(event, float) else standing.after(event, config)
+    return standing
+
+
+READY = after([look(0.0), 0.0, token(0.0)])
+
+
+def gpu(action: GpuAction, *, restart_mends: bool = False) -> GpuJudgement:
+    evidence = GpuEvidence(
+        signal=Signal.XID, action=action, rank=0, sentence="XID on rank 0", restart_mends=restart_mends
+    )
+    return GpuJudgement(
+        action=action,
+        evidence=(evidence,),
+        worst_rank=0,
+        statement="NVML answers",
+        wants_check=False,
+        restart_mends=restart_mends,
+    )
+
+
+# -- stories ----------------------------------------------------------------------------------------------------
+
+
+def test_one_odd_answer_changes_nothing_and_two_do() -> None:
+    once = after([look(0.5), 0.5, failed(0.5, ERROR)], READY)
+    assert once.verdict is Verdict.READY
+    assert after([look(0.6), 0.6, failed(0.6, ERROR)], once).verdict is Verdict.DEGRADED
+    assert after([look(0.6), 0.6, token(0.6), look(0.7), 0.7, failed(0.7, ERROR)], once).verdict is Verdict.READY
+
+
+def test_looks_that_repeat_an_answer_are_no_second_opinion() -> None:
+    standing = after([look(0.5), 0.5, failed(0.5, ERROR), look(0.6), look(0.7), look(0.8)], READY)
+    assert standing.verdict is Verdict.READY
+
+
+def test_a_crash_needs_no_second_look() -> None:
+    assert after([Look(at_s=0.5, counters=GONE)], READY).verdict is Verdict.DEAD
+
+
+def test_busy_comes_at_once_and_goes_after_a_calm() -> None:
+    busy = after([look(0.5, 200, 8, 3)], READY)
+    assert busy.verdict is Verdict.BUSY
+    assert after([look(0.75, 300, 3)], busy).verdict is Verdict.BUSY
+    assert after([look(0.75, 300, 3), look(1.0, 400, 8, 1), look(1.9, 500, 2)], busy).verdict is Verdict.BUSY
+    assert after([look(0.75, 300, 3), look(1.8, 400, 3)], busy).verdict is Verdict.READY
+
+
+def test_the_evidence_names_reading_threshold_and_since_when() -> None:
+    hung = after([look(0.5, 200, 8), look(1.0, 200, 8), 1.0, look(1.6, 200, 8)], READY)
+    assert hung.verdict is Verdict.HUNG
+    told = hung.told[0].evidence(1.6)
+    assert (told.reading, told.threshold) == ("tokens", "a token within 1 s while requests are in flight")
+    assert told.age_s == pytest.approx(1.1)
+    assert "7 requests" in told.sentence, "the one asked for by the agent is not counted"
+
+
+def test_failures_of_others_count_as_damage_until_half_as_many_fail() -> None:
+    quiet = look(0.0, finished=0.0, errors=0.0)
+    failing = after([quiet, 0.0, token(0.0), look(1.0, 200, finished=40.0, errors=20.0)])
+    assert failing.verdict is Verdict.DEGRADED
+    assert failing.told[0].reading == "errors"
+    assert ready(failing).yes, "tokens come: who knows only this engine lets it serve"
+    less = after([look(2.0, 300, finished=80.0, errors=20.0)], failing)
+    assert less.verdict is Verdict.DEGRADED
+    assert after([look(3.0, 400, finished=160.0, errors=20.0)], less).verdict is Verdict.READY
+
+
+def test_a_new_process_is_a_new_boot_even_when_nobody_saw_the_old_one_go() -> None:
+    old = after([look(0.0, started_at_s=1.0), 0.0, token(0.0)])
+    new = after([look(0.5, tokens=0, started_at_s=2.0)], old)
+    assert new.boot.number == old.boot.number + 1
+    assert not started(new, CONFIG).yes
+    assert new.verdict is Verdict.STARTING
+    assert after([0.6, token(0.6)], new).verdict is Verdict.READY
+
+
+def test_warm_up_is_for_engines_that_were_seen_to_start() -> None:
+    config = replace(CONFIG, warm_up=(16, 32))
+    born = after([look(0.0, tokens=0), 0.0, token(0.0)], config=config)
+    assert (born.verdict, started(born, config).yes) == (Verdict.STARTING, False)
+    warm = born.warmed(1.0, config).warmed(2.0, config)
+    assert (warm.verdict, started(warm, config).yes) == (Verdict.READY, True)
+    found = after([look(0.0, tokens=500), 0.0, token(0.0)], config=config)
+    assert found.verdict is Verdict.READY
+
+
+@pytest.mark.parametrize(
+    ("action", "verdict", "may_have_traffic"),
+    [
+        (GpuAction.WATCH, Verdict.READY, True),
+        (GpuAction.DEGRADE, Verdict.DEGRADED, True),
+        (GpuAction.DRAIN, Verdict.DRAINING, False),
+        (GpuAction.EJECT, Verdict.DEAD, False),
+    ],
+)
+def test_what_the_gpus_ask_for(action: GpuAction, verdict: Verdict, may_have_traffic: bool) -> None:
+    standing = READY.with_gpu(gpu(action), 1.0, CONFIG)
+    assert standing.verdict is verdict
+    assert ready(standing).yes is may_have_traffic
+    assert alive(standing, CONFIG, 1000.0).yes, "tokens come: nothing for a restart to mend"
+
+
+def test_a_hang_outdoes_a_drain_and_a_drain_outdoes_damage() -> None:
+    drained_ = READY.ordered(DrainOrder(since_s=1.0, deadline_s=None), 1.0, CONFIG)
+    assert drained_.with_gpu(gpu(GpuAction.DEGRADE), 1.0, CONFIG).verdict is Verdict.DRAINING
+    hung = after([look(1.5, 100, 2), look(2.0, 100, 2), 2.0, look(2.6, 100, 2)], drained_)
+    assert hung.verdict is Verdict.HUNG
+    assert alive(hung, CONFIG, 1000.0).yes, "a drain ends in a restart anyway"
+    assert hung.ordered(None, 3.0, CONFIG).verdict is Verdict.HUNG
+
+
+# -- would a restart help? --------------------------------------------------------------------------------------
+
+BROKEN = after([look(0.5), 0.5, failed(0.5, CUDA), look(0.6), 0.6, failed(0.6, CUDA)], READY)
+HUNG = after([look(0.5), 0.5, Answer(sent_at_s=0.5, at_s=1.5, failure=SILENT), look(1.5)], READY)
+
+
+def test_a_broken_context_is_worth_a_restart_when_it_lasts() -> None:
+    assert BROKEN.verdict is Verdict.DEGRADED
+    assert not ready(BROKEN).yes
+    assert alive(BROKEN, CONFIG, 1.0).yes
+    assert not alive(BROKEN, CONFIG, 10.0).yes
+    assert started(BROKEN, CONFIG).yes
+
+
+def test_a_plain_error_is_not() -> None:
+    standing = after([look(0.5), 0.5, failed(0.5, ERROR), look(0.6), 0.6, failed(0.6, ERROR)], READY)
+    assert standing.verdict is Verdict.DEGRADED
+    assert alive(standing, CONFIG, 1000.0).yes
+
+
+def test_a_hang_is_when_it_outlasts_its_patience() -> None:
+    assert HUNG.verdict is Verdict.HUNG
+    assert alive(HUNG, CONFIG, 50.0).yes
+    assert not alive(HUNG, CONFIG, 70.0).yes
+    assert alive(HUNG, replace(CONFIG, restart_after_hung_s=0.0), 1e6).yes
+
+
+def test_an_xid_that_ends_a_context_explains_a_hang() -> None:
+    assert not alive(HUNG.with_gpu(gpu(GpuAction.DEGRADE, restart_mends=True), 2.0, CONFIG), CONFIG, 10.0).yes
+    assert alive(HUNG.with_gpu(gpu(GpuAction.EJECT), 2.0, CONFIG), CONFIG, 10.0).yes
+
+
+def test_a_process_that_is_gone_is_for_its_owner_to_start() -> None:
+    assert alive(after([Look(at_s=0.5, counters=GONE)], READY), CONFIG, 1e6).yes
+
+
+# -- draining ---------------------------------------------------------------------------------------------------
+
+
+def removal(watchers: int = 1, heard: int = 1, total: int = 2, acknowledged: int = 2) -> Removal:
+    return Removal(watchers=watchers, heard=heard, proxies_total=total, proxies_acknowledged=acknowledged)
+
+
+def test_a_drain_needs_proxies_requests_and_a_second_look() -> None:
+    ordered = READY.ordered(DrainOrder(since_s=1.0, deadline_s=9.0), 1.0, CONFIG)
+    assert not drained(ordered, removal(), 0.0)
+    empty = after([look(1.0 + index / 10) for index in range(EMPTY_LOOKS)], ordered)
+    assert drained(empty, removal(), 0.2)
+    assert not drained(empty, removal(acknowledged=1), 0.2)
+    assert not drained(empty, removal(watchers=2), 0.2)
+    assert not drained(after([look(1.5, 200, 1)], empty), removal(), 0.2)
+    assert not drained(after([Look(at_s=1.5, counters=SILENT)], empty), removal(), 0.2), "nobody knows"
+    nobody = removal(0, 0, 0, 0)
+    assert not drained(empty, nobody, UNWATCHED_QUIET_S / 2)
+    assert drained(empty, nobody, UNWATCHED_QUIET_S)
+
+
+# -- pace -------------------------------------------------------------------------------------------------------
+
+
+def test_looks_are_rare_when_nothing_is_to_be_seen_and_frequent_when_something_is() -> None:
+    assert pause_s(READY, CONFIG, 0.1, look_s=0.005, counts=True) == CONFIG.idle_interval_s
+    assert pause_s(READY, CONFIG, 0.1, look_s=0.005, counts=False) < CONFIG.idle_interval_s
+    working = after([look(0.5, 200, 3)], READY)
+    assert pause_s(working, CONFIG, 0.5, look_s=0.005, counts=True) == CONFIG.interval_s
+    # An engine whose page takes long is asked less, but never so seldom that a hang is missed.
+    assert pause_s(working, CONFIG, 0.5, look_s=0.02, counts=True) == pytest.approx(0.4)
+    assert pause_s(working, CONFIG, 0.5, look_s=5.0, counts=True) <= CONFIG.stall_after_s / 2
+    assert pause_s(working, CONFIG, 0.5, look_s=0.005, counts=True) <= COUNT_INTERVAL_S
+    assert not wants_look(READY, 1.0, counts=True)
+    assert wants_look(READY, 1.0, counts=False)
+    assert wants_look(READY, 5.0, counts=True)
+
+
+def test_no_token_is_asked_for_behind_work_nor_of_a_draining_engine() -> None:
+    assert wants_token(READY, CONFIG, 1.0, None)
+    assert not wants_token(after([look(0.5, 200, 8)], READY), CONFIG, 0.5, None), "full"
+    assert not wants_token(after([look(0.5, 200, 3)], READY), CONFIG, 0.5, 0.0), "moving, and asked just now"
+    draining = READY.ordered(DrainOrder(since_s=1.0, deadline_s=None), 1.0, CONFIG)
+    assert not wants_token(after([look(1.0)], draining), CONFIG, 1.0, None)
+    stuck = after([look(1.0, 100, 2), look(1.3, 100, 2)], draining)
+    assert wants_token(stuck, CONFIG, 1.3, None), "whether it hangs is worth knowing"
+
+
+# -- for every story --------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)  # a busy machine is no finding
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0.05, 0.9),  # until the next look: less than stall_after
+            st.integers(1, 5000),  # tokens since
+            st.integers(0, 64),
+            st.integers(0, 500),
+            st.floats(0, 1),  # KV cache
+            st.sampled_from(["none", "answered", "silent", "shed", "ours"]),
+        ),
+        max_size=60,
+    )
+)
+def test_an_engine_whose_tokens_advance_is_never_out(
+    steps: list[tuple[float, int, int, int, float, str]],
+) -> None:
+    standing, at_s, tokens = READY, 0.1, 100.0
+    ends = {"answered": None, "silent": SILENT, "shed": SHED, "ours": OURS}
+    for pause, more, running, waiting, kv_cache, canary in steps:
+        at_s, tokens = at_s + pause, tokens + more
+        standing = after([look(at_s, tokens, running, waiting, kv_cache_usage_ratio=kv_cache)], standing)
+        assert standing.verdict in (Verdict.READY, Verdict.BUSY), standing.told
+        if canary != "none":
+            standing = after([at_s, Answer(sent_at_s=at_s, at_s=at_s + 0.01, failure=ends[canary])], standing)
+        assert standing.verdict in (Verdict.READY, Verdict.BUSY), standing.told
+        assert ready(standing).yes
+        assert alive(standing, CONFIG, at_s + 1e6).yes
+
+
+FAILURES = st.sampled_from([SHED, GONE, SILENT, OURS, ERROR, CUDA, CUT, WRONG])
+READINGS = st.one_of(
+    st.builds(
+        lambda tokens, running, waiting: ("look", tokens, running, waiting),
+        st.integers(0, 3),
+        st.integers(0, 9),
+        st.integers(0, 9),
+    ),
+    st.tuples(st.just("failed look"), st.sampled_from([GONE, SILENT, OURS])),
+    st.tuples(st.just("answer"), st.none() | FAILURES),
+)
+
+
+@settings(deadline=None)  # a busy machine is no finding
+@given(st.lists(st.tuples(st.floats(0.01, 3.0), READINGS), max_size=60))
+def test_every_story_has_a_verdict_with_evidence_and_three_answers(
+    steps: list[tuple[float, tuple[object, ...]]],
+) -> None:
+    standing, at_s, tokens = Standing.new(CONFIG, 0.0), 0.0, 0.0
+    was_good = False
+    for pause, reading in steps:
+        at_s += pause
+        if reading[0] == "look":
+            tokens += float(str(reading[1]))
+            event: Look | Answer = look(at_s, tokens, int(str(reading[2])), int(str(reading[3])))
+        elif reading[0] == "failed look":
+            event = Look(at_s=at_s, counters=reading[1])  # type: ignore[arg-type] # a failure
+        else:
+            event = Answer(sent_at_s=at_s, at_s=at_s, failure=reading[1])  # type: ignore[arg-type]
+            standing = standing.asked(at_s)
+        standing = standing.after(event, CONFIG)
+        if standing.told:
+            assert standing.told[0].sentence
+            assert standing.told[0].reading
+            assert standing.told_since_s <= at_s
+            if was_good and standing.verdict is Verdict.DEGRADED:
+                assert standing.told[0].reading in ("probe", "errors")
+        else:
+            assert not ready(standing).yes
+        was_good = standing.verdict is not None and standing.verdict.good
+        if ready(standing).yes:
+            assert standing.verdict not in (Verdict.DEAD, Verdict.HUNG, Verdict.STARTING, Verdict.DRAINING)
+            assert alive(standing, CONFIG, at_s).yes
+        if not standing.boot.heard:
+            assert alive(standing, CONFIG, at_s + 1e6).yes
+
+
+@settings(deadline=None)  # a busy machine is no finding
+@given(st.lists(st.booleans(), max_size=40))
+def test_single_errors_between_tokens_never_take_an_engine_out(errors: list[bool]) -> None:
+    standing, at_s = READY, 0.5
+    for error in errors:
+        at_s += 0.3
+        first = failed(at_s, ERROR) if error else token(at_s)
+        standing = after([look(at_s), at_s, first, look(at_s + 0.1), at_s + 0.1, token(at_s + 0.1)], standing)
+        assert standing.verdict is Verdict.READY
