@@ -53,6 +53,25 @@ def test_bootstrap_command_refuses_a_server_without_port(capsys):
     assert "HOST:PORT" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--node", "", "tell one Envoy from another"),
+        ("--node", "a\x1b[31m", "tell one Envoy from another"),
+        ("--zone", "a zone", "no engine can be in"),
+        ("--region", "eu/west", "no engine can be in"),
+        ("--pools", "llama,Small", "no pool can be called 'Small'"),
+        ("--server", ":18000", "not connected to"),
+        ("--server", "cp:0", "not connected to"),
+    ],
+)
+def test_bootstrap_command_refuses_what_cannot_work(option, value, says, capsys):
+    assert main(["bootstrap", "--node", "n", "--zone", "a", option, value]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert says in err
+
+
 def test_template_is_found_in_an_installed_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     # A wheel has the template inside the package and no envoy/ folder beside it.
     package = tmp_path / "xds_server"

@@ -4,6 +4,7 @@
 Exit codes: 0 yes, 1 the answer is no, 2 asked wrongly. Answers go to stdout, remarks to stderr.
 """
 
+import errno
 import importlib
 import os
 import sys
@@ -39,6 +40,7 @@ _COMMANDS: Final[Mapping[str, _Entry]] = MappingProxyType(
 
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
 _ASKED_WRONGLY: Final = 2
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class _LazyGroup(click.Group):
@@ -78,10 +80,20 @@ def main(argv: Sequence[str]) -> int:
     except click.exceptions.Abort:
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) has seen enough. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _let_go_of_stdout()  # the reader (head, less) has seen enough
         return 0
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        _let_go_of_stdout()
+        click.echo(f"Error: the answer cannot be written: {error.strerror}", err=True)
+        return _ASKED_WRONGLY
     return answer if isinstance(answer, int) else 0
+
+
+def _let_go_of_stdout() -> None:
+    """Python would complain once more when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def entry() -> None:

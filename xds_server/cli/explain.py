@@ -3,7 +3,7 @@
 import json
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -72,13 +72,16 @@ def _whole(name: str, make: Callable[[], str], text: str) -> Callable[[Any], Any
 @_whole("--reference", policies_markdown, "Print the reference of all fields (Markdown), and exit.")
 @_whole("--codes", codes_markdown, "Print the reference of all codes (Markdown), and exit.")
 def command(field: str | None, paths: tuple[Path, ...], output: str) -> int:
-    """Explain FIELD (limits.maxWait, ResiliencePolicy.spec.limits.maxWait) or a code (SG031).
+    """Explain FIELD (limits.maxWait, ResiliencePolicy.spec.limits.maxWait), a kind or a code (SG031).
 
     With PATHS, show the value the field has for each pool in these policy files, and which line set it.
     Without FIELD, list all fields.
     """
     if field is None:
-        click.echo("\n".join(_tree()))
+        click.echo("\n".join(_tree(KINDS)))
+        return 0
+    if kinds := [kind for kind in KINDS if kind.lower() == field.lower()]:
+        click.echo("\n".join(_tree(kinds)))
         return 0
     if field.upper() in CODES:
         click.echo(code_markdown(CODES[field.upper()]).strip())
@@ -89,6 +92,8 @@ def command(field: str | None, paths: tuple[Path, ...], output: str) -> int:
             name for kind in KINDS for path in fields(kind) for name in (_plain(path), path.rpartition(".")[2])
         }
         guess = did_you_mean(_plain(field), sorted(known)) or did_you_mean(field.rpartition(".")[2], sorted(known))
+        if not guess and re.match(r"(?i)sg\d", field):
+            guess = "`switchgear explain --codes` lists all codes"
         hint = guess or "`switchgear explain` without a field lists all of them"
         raise click.UsageError(f"there is no field or code {field!r}; {hint}")
     settings: tuple[Setting, ...] = ()
@@ -120,8 +125,8 @@ def _named(text: str) -> tuple[_Named, ...]:
     return tuple(exact or inner or ending)
 
 
-def _tree() -> Iterator[str]:
-    for kind in KINDS:
+def _tree(kinds: Iterable[str]) -> Iterator[str]:
+    for kind in kinds:
         yield kind
         for doc in fields(kind).values():
             indent = "  " * (doc.path.count(".") + 1)

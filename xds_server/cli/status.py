@@ -63,7 +63,9 @@ def _ask(admin: str, path: str) -> Any:
         connection.request("GET", path)
         answer = connection.getresponse()
         body = answer.read()
-    except (OSError, http.client.HTTPException) as error:
+    except http.client.HTTPException as error:  # what it says instead may be binary
+        raise click.UsageError(f"{admin} answers, but not in HTTP: is it the --admin port?") from error
+    except OSError as error:
         reason = str(error) or type(error).__name__
         raise click.UsageError(
             f"no server answers at {admin}: {reason}. Is `switchgear serve` running?"

@@ -11,7 +11,7 @@ from policies.load import load
 from policies.model import PolicySet
 from xds_server.cli.complaints import as_text, of_errors
 from xds_server.decide.decide import decide
-from xds_server.fleet import declared
+from xds_server.fleet import Fleet, declared
 from xds_server.sources.resolver import host_names, resolved
 from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
 from xds_server.translate.item import Item
@@ -47,6 +47,12 @@ _TYPES: Final = {
     help="Proxies of this role; gateways share the admission ceilings.",
 )
 @click.option(
+    "--calling-zones",
+    default="",
+    metavar="A,B",
+    help="Zones that have proxies, besides --zone; every zone with engines when absent.",
+)
+@click.option(
     "--type",
     "types",
     multiple=True,
@@ -68,6 +74,7 @@ def command(
     role: str,
     pools: str,
     proxies: int,
+    calling_zones: str,
     types: tuple[str, ...],
     output: str,
 ) -> int:
@@ -82,11 +89,11 @@ def command(
     except PolicyErrors as errors:
         click.echo(as_text(of_errors(errors)), err=True)
         return 1
-    named = frozenset(pool.strip() for pool in pools.split(",") if pool.strip())
+    named = _listed(pools)
     if unknown := sorted(named - policies.pools.keys()):
         raise click.BadParameter(f"no pool {', '.join(unknown)}", param_hint="--pools")
     view = View(zone=zone, role=role, pools=named)
-    items = _items(policies, view, proxies)
+    items = _items(policies, view, proxies, _listed(calling_zones))
     wanted = {_TYPES[one] for one in types}
     shown = [item for item in items if not wanted or item.type_url in wanted]
     if output == "yaml":
@@ -98,7 +105,11 @@ def command(
     return 0
 
 
-def _items(policies: PolicySet, view: View, proxies: int) -> tuple[Item, ...]:
+def _listed(text: str) -> frozenset[str]:
+    return frozenset(one.strip() for one in text.split(",") if one.strip())
+
+
+def _items(policies: PolicySet, view: View, proxies: int, calling_zones: frozenset[str]) -> tuple[Item, ...]:
     fleet = declared(policies)
     if names := sorted(host_names(policies)):
         click.echo(
@@ -110,10 +121,14 @@ def _items(policies: PolicySet, view: View, proxies: int) -> tuple[Item, ...]:
         fleet,
         None,
         proxies_by_role={view.role: proxies},
-        calling_zones=frozenset({view.zone}),
+        calling_zones=(calling_zones or _zones(fleet)) | {view.zone},
         now_s=0.0,
     )
     return translate(policies, fleet, decisions, view)
+
+
+def _zones(fleet: Fleet) -> frozenset[str]:
+    return frozenset(engine.zone for engines in fleet.pools.values() for engine in engines)
 
 
 def _record(item: Item) -> dict[str, Any]:

@@ -57,6 +57,20 @@ def test_a_field_nobody_knows(capsys: pytest.CaptureFixture[str], field: str, gu
     assert guess in err
 
 
+def test_a_code_nobody_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "SG999")
+    assert code == 2
+    assert "--codes" in err
+
+
+def test_the_fields_of_a_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "modelroute")
+    assert code == 0
+    assert out.startswith("ModelRoute\n")
+    assert "maxBodyBytes" in out
+    assert "EnginePool\n" not in out
+
+
 def test_the_tree_of_all_fields(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys)
     assert code == 0

@@ -2,8 +2,10 @@
 
 import http.server
 import json
+import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -159,3 +161,21 @@ def test_a_server_that_cannot_be_asked(server: Server, capsys: pytest.CaptureFix
     del server.pages["/v1/proxies"]
     assert main(["status", "--admin", server.url]) == 2
     assert "answered 404" in capsys.readouterr().err
+
+
+def test_a_port_that_does_not_speak_http(capsys: pytest.CaptureFixture[str]) -> None:
+    # As a gRPC port answers: a frame of HTTP/2.
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def answer() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(1024)
+                peer.sendall(b"\x00\x00\x18\x04\x00\x00\x00\x00\x00\r\n")
+
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(answer)
+            assert main(["status", "--admin", f"http://127.0.0.1:{port}"]) == 2
+            done.result(timeout=30)
+    assert "is it the --admin port?" in capsys.readouterr().err

@@ -63,6 +63,23 @@ def test_what_was_asked_wrongly_is_said(policy, capsys, arguments, status, says)
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "weights"),
+    [
+        (["--zone", "a"], [1000, 1]),  # each zone has callers of its own
+        (["--zone", "a", "--calling-zones", "a"], [500, 500]),  # nobody else asks: zone b is half of what there is
+        (["--zone", "c"], [500, 500]),
+        ([], [500, 500]),
+    ],
+)
+def test_who_else_asks_decides_what_leaves_a_zone(policy, capsys, arguments, weights):
+    text = POLICY.replace("gpu7.example", "127.0.0.2")
+    Path(policy).write_text(text)
+    assert main(["translate", policy, "--type", "eds", "--output", "json", *arguments]) == 0
+    (only,) = json.loads(capsys.readouterr().out)
+    assert [one["load_balancing_weight"] for one in only["resource"]["endpoints"]] == weights
+
+
 def test_wrong_policies_are_named_and_print_nothing(policy, capsys):
     Path(policy).write_text(POLICY.replace("pool: llama", "pool: lama"))
     assert main(["translate", policy]) == 1

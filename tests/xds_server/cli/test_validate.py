@@ -180,3 +180,14 @@ def test_validate_starts_without_grpc_or_envoy(file: Path) -> None:
         "sys.exit(code or (f'imported {heavy}' if heavy else 0))"
     )
     subprocess.run([sys.executable, "-c", text, "validate", str(file)], check=True, capture_output=True)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_is_named_in_one_line(file: Path) -> None:
+    file.write_text(SOUND)
+    text = "from xds_server.cli import entry; entry()"
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", text, "validate", str(file)], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert (done.returncode, done.stderr) == (2, b"Error: the answer cannot be written: No space left on device\n")
