@@ -3,8 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# vLLM has an environment of its own, 3 GB of it; SWITCHGEAR_VLLM_PYTHON names one that is already there.
+VLLM := .vllm-venv
+VLLM_READY := $(if $(SWITCHGEAR_VLLM_PYTHON),,$(VLLM)/.ready)
 
-.PHONY: demo test check bench proto clean
+.PHONY: demo test check bench proto vllm vllm-env clean
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Switchgear needs Python 3.11 or later; $(PYTHON) is {v.major}.{v.minor}. Name another with: make PYTHON=python3.12 ...")'
@@ -14,11 +17,26 @@ $(READY): pyproject.toml requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
+$(VLLM)/.ready: vllm.lock
+	@test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	@echo "setting up $(VLLM) (once; some minutes) ..."
+	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r vllm.lock \
+		|| { echo "The packages of vllm.lock cannot be installed here, for the reason above. Only \`make vllm\` needs them."; exit 1; }
+	@$(VLLM)/bin/python -c 'import vllm' \
+		|| { echo "vLLM is installed in $(VLLM) and cannot be imported, for the reason above."; exit 1; }
+	@touch $@
+
 demo: $(READY)
 	$(BIN)/switchgear-chaos demo $(ARGS)
 
 test: $(READY)
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -m "not vllm" $(ARGS)
+
+# Two real engines, on the CPU, with a model of random weights made on the spot.
+vllm: $(READY) $(VLLM_READY)
+	$(BIN)/pytest -m vllm tests/with_vllm $(ARGS)
+
+vllm-env: $(VLLM_READY)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -34,4 +52,4 @@ proto: $(READY)
 	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. engine/proto/engine_report.proto
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VLLM) .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,91 @@
+"""The smallest model that vLLM serves, written as three files: no weights, nothing downloaded.
+
+vLLM makes the weights up itself (``--load-format dummy``), so what it writes is noise. That is enough: queues,
+batches, caches, aborts and hangs are those of any model. Two things are chosen with care:
+
+- The vocabulary is the 256 bytes, so that any prompt is as many tokens as it has bytes.
+- There is no end-of-text token. Every answer has exactly as many tokens as were asked for, and lasts as long as a
+  test needs it to.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+CONTEXT_TOKENS: Final = 1024
+"""Prompt and answer together."""
+
+_START: Final = "<s>"
+_HIDDEN: Final = 256
+_HEADS: Final = 4
+
+
+def write_model(folder: Path) -> Path:
+    """Write the model to ``folder``, made where missing, and return it: what ``--model`` takes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    vocabulary = _vocabulary()
+    files: Mapping[str, Any] = {
+        "config.json": _config(len(vocabulary)),
+        "tokenizer.json": _tokenizer(vocabulary),
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": _START,
+            "model_max_length": CONTEXT_TOKENS,
+            "chat_template": "{% for message in messages %}{{ message['content'] }}\n{% endfor %}",
+        },
+    }
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
+    return folder
+
+
+def _config(vocabulary_size: int) -> Mapping[str, Any]:
+    """A Llama of four thin layers: 2.5 million parameters."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "dtype": "bfloat16",
+        "vocab_size": vocabulary_size,
+        "hidden_size": _HIDDEN,
+        "intermediate_size": 2 * _HIDDEN,
+        "num_hidden_layers": 4,
+        "num_attention_heads": _HEADS,
+        "num_key_value_heads": _HEADS,
+        "head_dim": _HIDDEN // _HEADS,
+        "hidden_act": "silu",
+        "max_position_embeddings": CONTEXT_TOKENS,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+        "bos_token_id": 0,
+        "eos_token_id": None,
+    }
+
+
+def _vocabulary() -> Mapping[str, int]:
+    """Token ids: the start, then each byte under the printable name that byte-level tokenizers give it.
+
+    Source: GPT-2's ``bytes_to_unicode``: a byte that prints stands for itself, the others follow from U+0100 on.
+    """
+    printing = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (0x100 + number for number in range(256))
+    names = [chr(byte) if byte in printing else chr(next(others)) for byte in range(256)]
+    return {_START: 0, **{name: 1 + byte for byte, name in enumerate(names)}}
+
+
+def _tokenizer(vocabulary: Mapping[str, int]) -> Mapping[str, Any]:
+    """The file that Hugging Face's ``tokenizers`` reads: bytes, and no merges."""
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    start = {"id": vocabulary[_START], "content": _START, "special": True}
+    matching = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{**start, **matching}],
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": [], "unk_token": None},
+    }

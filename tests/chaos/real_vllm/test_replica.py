@@ -1,0 +1,53 @@
+"""Where vLLM's Python is looked for; that engines start, hang and die is shown in tests/with_vllm."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from chaos.processes import ProcessError, Processes
+from chaos.real_vllm.replica import VARIABLE, Replica, until_up, vllm_python
+
+
+def test_the_environment_names_the_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(VARIABLE, sys.executable)
+    assert vllm_python() == Path(sys.executable)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "nothing"))
+    assert vllm_python() is None
+
+
+async def test_an_engine_that_ends_is_not_waited_for() -> None:
+    async with Processes() as children:
+        child = await children.start("vllm-x", [sys.executable, "-c", "raise SystemExit('no such model')"])
+        replica = Replica(name="x", port=1, child=child)
+        with pytest.raises(ProcessError, match="no such model"):
+            await until_up(replica)
+
+
+async def test_the_engine_core_is_found_below_the_server() -> None:
+    # Two levels down, under the title that vLLM gives it.
+    inner = "exec -a VLLM::EngineCore sleep 60"
+    async with Processes() as children:
+        child = await children.start("vllm-x", ["bash", "-c", f"bash -c '{inner}' & wait"])
+        replica = Replica(name="x", port=1, child=child)
+        with pytest.raises(ProcessError, match="no engine core"):
+            Replica(name="y", port=1, child=await children.start("y", ["sleep", "60"])).engine_core()
+        core = await found(replica)
+        assert core != child.pid
+        replica.kill_engine_core()
+        assert await child.wait() == 0
+        with pytest.raises(ProcessError):
+            replica.engine_core()
+        with pytest.raises(ProcessLookupError):
+            os.kill(core, 0)
+
+
+async def found(replica: Replica) -> int:
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                return replica.engine_core()
+            except ProcessError:
+                await asyncio.sleep(0.02)

@@ -1,0 +1,265 @@
+"""A whole site with real engines: two vLLM replicas on the CPU, an agent beside each, the control plane, an Envoy.
+
+It takes a minute to start, so the tests of a module share one, and leave it as they found it. What they measure is
+printed when all tests are over.
+"""
+
+import asyncio
+import json
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+import yaml
+
+from chaos.processes import Child, Processes, envoy_command
+from chaos.real_vllm import replica
+from chaos.real_vllm.model import write_model
+from chaos.real_vllm.replica import MODEL, Replica, vllm_python
+
+from .traffic import Stream
+from .watch import Watch
+
+LIMIT_S = 90.0
+"""Longest wait for anything but the start of an engine; what is waited for takes seconds."""
+FIRST_TOKEN_S = 10.0
+"""When a stream without a token is tried elsewhere. A full queue took up to 4 s on two cores that were busy
+besides: whatever waits longer counts as failed, and Envoy ejects the engine."""
+SLOTS = 8
+
+_measured: list[str] = []
+_BIN = Path(sys.executable).parent
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if _measured:
+        terminalreporter.section("real vLLM: what was seen")
+        for line in _measured:
+            terminalreporter.write_line(line)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if vllm_python() is None:
+        missing = pytest.mark.skip(reason="no environment with vLLM: `make vllm` makes one")
+        for item in items:
+            if item.get_closest_marker("vllm"):
+                item.add_marker(missing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Of one engine and of the agent beside it."""
+
+    engine: int
+    agent_http: int
+    agent_grpc: int
+
+
+class Site:
+    """Engines ``a`` and ``b`` and all that stands before them."""
+
+    def __init__(self, folder: Path, children: Processes, session: aiohttp.ClientSession, python: Path) -> None:
+        self._folder = folder
+        self._children = children
+        self._python = python
+        self.session = session
+        self.replicas: dict[str, Replica] = {}
+        ports = _free_ports(10)
+        self.xds, self.admin, self.envoy_admin, self.port = ports[:4]
+        self.ports = {
+            name: Ports(engine=ports[at], agent_http=ports[at + 1], agent_grpc=ports[at + 2])
+            for name, at in (("a", 4), ("b", 7))
+        }
+        self.watch = Watch(session, self.admin, self.envoy_admin, {self.ports[one].engine: one for one in "ab"})
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    # -- parts ---------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start everything at once, and return when the Envoy is live: long before the engines are."""
+        write_model(self._folder / "model")
+        for name in self.ports:
+            await self.start_replica(name)
+            await self._start_agent(name)
+        policies = self._folder / "policies"
+        policies.mkdir()
+        (policies / "chat.yaml").write_text(yaml.safe_dump_all(self._policies(), sort_keys=False))
+        await self._children.start(
+            "control-plane",
+            [
+                *(str(_BIN / "switchgear"), "serve", "--policies", str(policies)),
+                *("--listen", f"127.0.0.1:{self.xds}", "--admin", f"127.0.0.1:{self.admin}"),
+            ],
+            ready_within_s=LIMIT_S,
+        )
+        bootstrap = self._folder / "envoy.yaml"
+        await self.succeeds(
+            *("switchgear", "bootstrap", "--node", "gateway", "--zone", "z1"),
+            *("--server", f"127.0.0.1:{self.xds}", "--admin-port", str(self.envoy_admin)),
+            stdout=bootstrap,
+        )
+        await self._children.start("envoy", envoy_command(bootstrap))
+
+        async def live() -> bool:
+            return await self.status(f"http://127.0.0.1:{self.envoy_admin}/ready") == 200
+
+        await eventually(live, "the Envoy is live")
+
+    async def start_replica(self, name: str) -> None:
+        self.replicas[name] = await replica.start(
+            self._children,
+            name=name,
+            port=self.ports[name].engine,
+            python=self._python,
+            model=self._folder / "model",
+            slots=SLOTS,
+        )
+
+    async def end_replica(self, name: str) -> float:
+        """Ask an engine to end, and return the seconds that took."""
+        began_s = time.monotonic()
+        self.replicas[name].terminate()
+        await self.replicas[name].child.wait()
+        await self._children.stop(self.replicas[name].child)
+        return time.monotonic() - began_s
+
+    async def succeeds(self, *argv: str, stdout: Path | None = None) -> None:
+        """Run one of our commands to its end, with its answer in a file where one is named."""
+        path = stdout or self._folder / "answer"
+        child = await self._children.start(
+            "command", ["sh", "-c", f'exec "$@" > {path}', "sh", str(_BIN / argv[0]), *argv[1:]]
+        )
+        assert await child.wait() == 0, f"{argv}: {child.tail()}"
+        await self._children.stop(child)
+
+    async def _start_agent(self, name: str) -> Child:
+        ports = self.ports[name]
+        return await self._children.start(
+            f"agent-{name}",
+            [
+                *(str(_BIN / "switchgear-agent"), "run"),
+                *("--engine", f"http://127.0.0.1:{ports.engine}", "--slots", str(SLOTS)),
+                # Two full engines and their clients leave an API server waiting for one of two cores.
+                *("--timeout", "5s"),
+                *("--http", f"127.0.0.1:{ports.agent_http}", "--grpc", f"127.0.0.1:{ports.agent_grpc}"),
+            ],
+            ready_within_s=LIMIT_S,
+        )
+
+    def _policies(self) -> list[dict[str, Any]]:
+        endpoints = [
+            {"name": name, "address": "127.0.0.1", "port": one.engine, "agentPort": one.agent_grpc, "zone": "z1"}
+            for name, one in self.ports.items()
+        ]
+        pool = {
+            "model": MODEL,
+            "slotsPerEngine": SLOTS,
+            "serviceTime": "1s",
+            "firstTokenGate": True,
+            "endpoints": endpoints,
+        }
+        listener = {"port": self.port, "address": "127.0.0.1"}
+        timeouts = {"streaming": {"firstToken": f"{FIRST_TOKEN_S:g}s", "betweenTokens": "60s"}}
+        # More than the engines hold at once, or they would never be full.
+        resilience = {
+            "pools": [MODEL],
+            "limits": {"maxConcurrent": 200},
+            "timeouts": timeouts,
+            # The streams that time out on a hung engine make Envoy eject it too, and that outlasts the hang.
+            "breaker": {"cooldown": "2s"},
+        }
+        return [
+            _document("EnginePool", MODEL, pool),
+            _document("ModelRoute", "chat", {"listener": listener, "pools": [{"pool": MODEL}]}),
+            _document("ResiliencePolicy", "site", resilience),
+        ]
+
+    # -- questions -----------------------------------------------------------------------------------------
+
+    def stream(self, max_tokens: int) -> Stream:
+        """A streaming request through the Envoy, which runs from now on."""
+        return Stream(self.session, self.url, model=MODEL, max_tokens=max_tokens)
+
+    async def begun(self, count: int, max_tokens: int) -> list[Stream]:
+        """Streams that have each got their first token."""
+        streams = [self.stream(max_tokens) for _ in range(count)]
+        await eventually(lambda: all(one.tokens_seen for one in streams), f"{count} streams begun")
+        return streams
+
+    async def status(self, url: str) -> int:
+        """The status at an address; 0 when nobody answers."""
+        try:
+            async with self.session.get(url) as answer:
+                return answer.status
+        except aiohttp.ClientConnectionError:
+            return 0
+
+    async def in_flight(self, name: str) -> int:
+        """Requests in one engine, by the count of its gate."""
+        async with self.session.get(f"{self.replicas[name].url}/switchgear/in_flight") as answer:
+            return int(json.loads(await answer.text())["in_flight"])
+
+    async def tokens(self, name: str) -> int:
+        """Tokens that one engine has written since it started."""
+        async with self.session.get(f"{self.replicas[name].url}/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        found = [line for line in lines if line.startswith("vllm:generation_tokens_total")]
+        return int(float(found[0].rpartition(" ")[2]))
+
+    def note(self, what: str, seconds: float) -> None:
+        """Something measured, printed at the end of the run."""
+        _measured.append(f"{what:72} {seconds:7.2f} s")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    """The site, whose engines may still be starting."""
+    python = vllm_python()
+    assert python is not None, "tests marked vllm are skipped without one"
+    folder = tmp_path_factory.mktemp("site")
+    connector = aiohttp.TCPConnector(limit=0)
+    async with (
+        # An engine takes its time to end, and nobody is interested in its last words.
+        Processes(log_dir=folder / "logs", stop_limit_s=2.0) as children,
+        aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as session,
+    ):
+        made = Site(folder, children, session, python)
+        await made.start()
+        async with made.watch.running():
+            yield made
+
+
+async def eventually(condition: Callable[[], Awaitable[Any] | Any], what: str, limit_s: float = LIMIT_S) -> Any:
+    """The first true answer of ``condition``; the test fails after ``limit_s``."""
+    give_up_at = time.monotonic() + limit_s
+    while True:
+        answer = condition()
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        if answer:
+            return answer
+        if time.monotonic() > give_up_at:
+            pytest.fail(f"not within {limit_s} s: {what}")
+        await asyncio.sleep(0.02)
+
+
+def _document(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "switchgear.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        ports = []
+        for _ in range(count):
+            one = held.enter_context(socket.socket())
+            one.bind(("127.0.0.1", 0))
+            ports.append(int(one.getsockname()[1]))
+        return ports
