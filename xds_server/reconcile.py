@@ -12,8 +12,9 @@ take from proxies what they have.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final, Protocol
 
 import structlog
@@ -205,11 +206,14 @@ class Reconciler:
         now_s = self._clock()
         self._call_roll(now_s, arriving=view)
         try:
-            self.built = self._build(self.serving.policies, self.fleet, now_s, {view})
+            # Only this view: a storm of proxies, each the first of its own, must not build all views each time.
+            made = self._build(self.serving.policies, self.fleet, now_s, views=frozenset({view}))
         except Exception as error:  # noqa: BLE001 - the same round, begun by a proxy
             self._failed(error)
             return Snapshot()
-        self._published[view] = self.built.snapshots[view]
+        others = self.built.snapshots if self.built else {}
+        self.built = replace(made, snapshots=MappingProxyType({**others, **made.snapshots}))
+        self._published[view] = made.snapshots[view]
         self._wake.set()
         return self._published[view]
 
@@ -238,7 +242,9 @@ class Reconciler:
                 if self._failure:
                     _log.info("reconcile.recovered")
                     self._failure = ""
-            await asyncio.sleep(max(0.0, started_s + SPACING_S - self._clock()))
+            took_s = self._clock() - started_s
+            # A long round leaves as long again to the streams: proxies that wait to be heard would start the next.
+            await asyncio.sleep(max(took_s, SPACING_S - took_s))
 
     def _round(self) -> None:
         if self.files.state == "unread" and self._offered is None:
@@ -276,14 +282,17 @@ class Reconciler:
         if (self.roster.counts(), self.callers.counts()) != before:
             self.worth_keeping.set()
 
-    def _build(self, policies: PolicySet, fleet: Fleet, now_s: float, more_views: Iterable[View] = ()) -> Built:
+    def _build(
+        self, policies: PolicySet, fleet: Fleet, now_s: float, *, views: frozenset[View] | None = None
+    ) -> Built:
+        """Decisions, and snapshots of these views; of every view in use when none are named."""
         started_s = time.perf_counter()
         built = self._pipeline.build(
             Inputs(
                 policies=policies,
                 fleet=resolved(fleet, self._addresses) if host_names(policies) else fleet,
                 previous=self.built.decisions if self.built else None,
-                views=self._proxies.views().union(more_views),
+                views=self._proxies.views() if views is None else views,
                 proxies_by_role=self.roster.counts(),
                 calling_zones=frozenset(self.callers.counts()),
                 now_s=now_s,

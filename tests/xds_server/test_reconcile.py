@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -278,6 +280,44 @@ async def test_who_is_the_first_of_a_view_is_worth_keeping() -> None:
         reconciler.snapshot_for(VIEW)
         assert reconciler.worth_keeping.is_set()
         assert (reconciler.roster.counts(), reconciler.callers.counts()) == ({"gateway": 1}, {"z1": 1})
+
+
+async def test_the_first_proxy_of_a_view_costs_no_more_because_there_are_other_views() -> None:
+    """Of a thousand proxies with addresses of their own, each is a first."""
+    peers = Peers()
+    peers.connected = {VIEW, View(zone="z2")}
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p"))
+        await reconciler.ready.wait()
+        assert reconciler.built is not None
+        before = reconciler.built.snapshots
+        reconciler.snapshot_for(View(zone="z3"))
+        assert reconciler.built.inputs.views == {View(zone="z3")}
+        assert reconciler.peek(VIEW) is before[VIEW]  # until the round that follows
+
+
+class Slow(Peers):
+    """Peers whose rounds take long; ``asked`` is when each round began and ended to ask for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[float, float]] = []
+
+    def views(self) -> frozenset[View]:
+        began_s = time.monotonic()
+        time.sleep(0.1)
+        self.asked.append((began_s, time.monotonic()))
+        return super().views()
+
+
+async def test_long_rounds_leave_as_long_again_to_the_streams() -> None:
+    peers = Slow()
+    async with running(peers, on_round=lambda _, __: reconciler.proxies_changed()) as reconciler:
+        reconciler.offer(accepted("p"))
+        await until(lambda: len(peers.asked) >= 5)
+    # The first round asks twice: it also considers the policies.
+    for (_, ended_s), (began_s, _) in pairwise(peers.asked[1:]):
+        assert began_s - ended_s >= 0.09
 
 
 async def test_the_first_proxy_of_a_view_is_served_at_once_and_counts() -> None:

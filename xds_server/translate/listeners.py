@@ -43,7 +43,7 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
     ResponseMapper,
 )
 from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher
-from envoy_data_plane.google.protobuf import Struct, Value
+from envoy_data_plane.google.protobuf import Any, Struct, Value
 
 from xds_server.translate.routes import REQUEST_METADATA, route_configuration_name
 from xds_server.translate.shapes import over_ads, packed, seconds
@@ -72,8 +72,8 @@ def listener_name(port: int) -> str:
     return f"port-{port}"
 
 
-def listener(port: int, address: str) -> Listener:
-    """The listener on ``address``:``port``."""
+def connection_manager(port: int) -> Any:
+    """What the listener of a port does with connections, packed; it is the same at every address."""
     manager = HttpConnectionManager(
         stat_prefix=listener_name(port),
         rds=Rds(config_source=over_ads(), route_config_name=route_configuration_name(port)),
@@ -93,14 +93,17 @@ def listener(port: int, address: str) -> Listener:
         internal_address_config=HttpConnectionManagerInternalAddressConfig(unix_sockets=False),
         local_reply_config=_local_replies(),
     )
+    return packed(manager)
+
+
+def listener(port: int, address: str, manager: Any) -> Listener:
+    """The listener on ``address``:``port`` with the ``connection_manager`` of the port."""
     return Listener(
         name=listener_name(port),
         address=Address(socket_address=SocketAddress(address=address, port_value=port)),
         filter_chains=[
             FilterChain(
-                filters=[
-                    Filter(name="envoy.filters.network.http_connection_manager", typed_config=packed(manager))
-                ]
+                filters=[Filter(name="envoy.filters.network.http_connection_manager", typed_config=manager)]
             )
         ],
     )

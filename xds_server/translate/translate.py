@@ -19,7 +19,7 @@ from xds_server.translate.endpoints import assignment, zone_weights
 from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
 from xds_server.translate.grpc_client import api_listener, plain_cluster
 from xds_server.translate.item import Item
-from xds_server.translate.listeners import listener, listener_name
+from xds_server.translate.listeners import connection_manager, listener, listener_name
 from xds_server.translate.memo import Memo
 from xds_server.translate.origins import cluster_origins, pool_origins, route_origins
 from xds_server.translate.routes import (
@@ -161,11 +161,13 @@ def _listener(policies: PolicySet, view: View, port: int, routes: Sequence[Model
     # The loader refuses routes that disagree about the address of a port; the order makes it one in any case.
     address = view.listen_address or min(route.spec.listener.address for route in routes)
     origins = route_origins(policies, (route.metadata.name for route in routes))
+    # Every proxy may bind an address of its own; packing this anew for each took 10 ms.
+    manager = memo.of((LISTENER, port), (), lambda: connection_manager(port))
     return memo.of(
         (LISTENER, port, address),
         (address, origins),
         lambda: Item(
-            type_url=LISTENER, name=listener_name(port), message=listener(port, address), origins=origins
+            type_url=LISTENER, name=listener_name(port), message=listener(port, address, manager), origins=origins
         ),
     )
 

@@ -148,6 +148,21 @@ def test_unchanged_items_are_the_same_objects(policies, decided):
     assert len(kept) == 1  # the engine that did not change
 
 
+def test_proxies_with_addresses_of_their_own_share_what_is_dear_about_a_listener(policies, decided):
+    policy_set = policies(*THREE)
+    fleet, memo = declared(policy_set), Memo()
+    managers = [
+        next(
+            item for item in translate(policy_set, fleet, decided(fleet), view, memo) if item.type_url == LISTENER
+        )
+        .message.filter_chains[0]
+        .filters[0]
+        .typed_config
+        for view in (View(listen_address="10.0.0.1"), View(listen_address="10.0.0.2"))
+    ]
+    assert managers[0] is managers[1]
+
+
 def test_a_memo_changes_nothing_but_the_cost(policies, decided):
     memo = Memo()
     for documents in (THREE, THREE[:3] + THREE[4:], THREE):
