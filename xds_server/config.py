@@ -95,11 +95,11 @@ class ServeConfig:
         """Refuse what cannot work."""
         if not self.policies:
             raise ConfigError("name at least one folder or file with --policies")
-        for name in ("settle_s", "first_reports_s"):
-            if not 0 <= getattr(self, name) <= 3600:
-                raise ConfigError(f"{name} must be between 0 and 3600 seconds")
-        for name in ("poll_s", "resolve_s"):
-            if not 0.05 <= getattr(self, name) <= 3600:
-                raise ConfigError(f"{name} must be between 0.05 and 3600 seconds")
+        for flag, seconds in (("--settle", self.settle_s), ("--first-reports", self.first_reports_s)):
+            if not 0 <= seconds <= 3600:
+                raise ConfigError(f"{flag} must be between 0s and 1h")
+        for flag, seconds in (("--poll", self.poll_s), ("--resolve", self.resolve_s)):
+            if not 0.05 <= seconds <= 3600:
+                raise ConfigError(f"{flag} must be between 50ms and 1h")
         if self.state_dir is not None and self.state_dir.exists() and not self.state_dir.is_dir():
             raise ConfigError(f"--state-dir {self.state_dir} is not a folder")

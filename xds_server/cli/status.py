@@ -134,7 +134,5 @@ def _show_policies(console: Console, policies: dict[str, Any]) -> None:
     if policies["held"]:
         console.print(Text(f"  held back: {policies['held']}"), soft_wrap=True)
     for problem in policies["errors"]:
-        console.print(
-            Text(f"  {problem['place']}: {problem['code']} {problem['path']}: {problem['message']}"),
-            soft_wrap=True,
-        )
+        where = f"{problem['place']}: {problem['code']} {problem['path']}".rstrip()
+        console.print(Text(f"  {where}: {problem['message']}"), soft_wrap=True)

@@ -92,7 +92,7 @@ def test_a_port_that_is_taken_is_asked_wrongly(
     [
         (("--listen", "nowhere"), "HOST:PORT"),
         (("--settle", "5"), "write a number and a unit"),
-        (("--poll", "1ms"), "poll_s must be between"),
+        (("--poll", "1ms"), "--poll must be between 50ms and 1h"),
         (("--log-format", "xml"), "xml"),
         ((), "--policies"),
     ],

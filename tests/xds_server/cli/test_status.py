@@ -124,10 +124,12 @@ def test_a_refusal_is_the_answer_no_with_its_place(server: Server, capsys: pytes
 
 def test_refused_and_held_policies_are_the_answer_no(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     problem = {"place": "a.yaml:1:2", "code": "SG023", "path": "spec.modle", "message": "unknown field"}
-    server.pages["/v1/policies"] |= {"state": "refused", "errors": [problem], "stale": True}
+    whole = {"place": "b.yaml", "code": "SG006", "path": "", "message": "nothing here"}
+    server.pages["/v1/policies"] |= {"state": "refused", "errors": [problem, whole], "stale": True}
     assert main(["status", "--admin", server.url]) == 1
     out = capsys.readouterr().out
     assert "a.yaml:1:2: SG023 spec.modle: unknown field" in out
+    assert "b.yaml: SG006: nothing here" in out
     assert "stale" in out
     server.pages["/v1/policies"] |= {"state": "held", "errors": [], "held": "would drop 9 of 10"}
     assert main(["status", "--admin", server.url]) == 1
