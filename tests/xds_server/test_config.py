@@ -33,7 +33,7 @@ def test_what_is_no_address(text: str) -> None:
 def test_settings_that_cannot_work(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--policies"):
         ServeConfig(policies=())
-    with pytest.raises(ConfigError, match="poll_s"):
+    with pytest.raises(ConfigError, match="--poll"):
         ServeConfig(policies=(tmp_path,), poll_s=0)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="not a folder"):
