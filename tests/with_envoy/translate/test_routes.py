@@ -240,3 +240,26 @@ async def test_a_hedge_rescues_the_hung_and_kills_no_slow_one(rig, engine, strea
     assert Counter(answer.status for answer in answers) == {200: 4}
     # A hedge is a timeout to Envoy; it must not eject the engine that is only slow, of all things.
     assert (await one.envoy.stats(ejections))[ejections] == 0
+
+
+async def test_without_the_gate_a_hung_stream_is_cut_and_its_engine_ejected(rig, engine):
+    engines = [await engine() for _ in range(3)]
+    await engines[0].set_fault(Hang())
+    one = await rig(
+        pool("p", *engines)
+        + route("r", "p")
+        + resilience(
+            "default",
+            "{timeouts: {streaming: {betweenTokens: 300ms}},"
+            " breaker: {interval: 500ms, windowCalls: 4, consecutiveErrors: 0}}",
+        )
+    )
+    active = "cluster.p.outlier_detection.ejections_active"
+    cut = 0
+    async with asyncio.timeout(60):
+        while (await one.envoy.stats(active)).get(active) != 1:
+            answers = await asyncio.gather(*(one.complete(stream=True) for _ in range(18)), return_exceptions=True)
+            cut += sum(isinstance(answer, aiohttp.ClientPayloadError) for answer in answers)
+    assert cut
+    answers = await asyncio.gather(*(one.complete(stream=True) for _ in range(18)))
+    assert Counter(answer.status for answer in answers) == {200: 18}
