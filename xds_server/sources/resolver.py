@@ -6,6 +6,7 @@ one in use is kept while it is still among them, so that round-robin DNS does no
 """
 
 import asyncio
+import functools
 import ipaddress
 import socket
 from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +27,7 @@ _log = structlog.get_logger()
 Lookup = Callable[[str], Iterable[str]]
 
 
+@functools.lru_cache(maxsize=65_536)  # asked of every engine in every round, and always answered the same
 def is_address(host: str) -> bool:
     """Whether ``host`` is an IP address already."""
     try:
