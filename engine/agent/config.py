@@ -150,7 +150,10 @@ class AgentConfig:
     @property
     def gpu_policy(self) -> GpuPolicy:
         """What the signals of GPUs lead to; ValueError names what cannot be understood."""
-        words = dict(said.split("=", 1) if "=" in said else (said, "") for said in self.gpu_actions)
+        words: dict[str, str] = {}
+        for said in self.gpu_actions:
+            signal, _, action = said.partition("=")
+            words[signal] = action
         return GpuPolicy().overridden(words)
 
 
