@@ -6,6 +6,7 @@ GPU, closes the port, resets connections). What is said over HTTP is in ``routes
 
 import asyncio
 import random
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -92,6 +93,7 @@ class FakeEngine:
         self._changing = asyncio.Lock()
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
+        self._held: socket.socket | None = None  # keeps the port ours while nothing listens on it
 
     # -- life -------------------------------------------------------------------------------------------------
 
@@ -143,6 +145,9 @@ class FakeEngine:
         """Close everything at once; calls in flight are booked as failed."""
         await self._end_script()
         self._close_listener()
+        if self._held is not None:
+            self._held.close()
+            self._held = None
         self._lose_calls("stopped")
         self._reset_connections()
         if self._runner is not None:
@@ -379,15 +384,28 @@ class FakeEngine:
     async def _listen(self) -> None:
         assert self._runner is not None  # noqa: S101 -- start() came first
         assert self._runner.server is not None  # noqa: S101
-        self._listener = await asyncio.get_running_loop().create_server(
-            self._runner.server, self.config.host, self._port, reuse_address=True
-        )
-        self._port = self._listener.sockets[0].getsockname()[1]
+        held, self._held = self._held or self._bound(), None
+        self._listener = await asyncio.get_running_loop().create_server(self._runner.server, sock=held)
+
+    def _bound(self) -> socket.socket:
+        """A socket on our port that refuses connections until it listens; OSError when the port is taken."""
+        family = socket.AF_INET6 if ":" in self.config.host else socket.AF_INET
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((self.config.host, self._port))
+        except OSError:
+            bound.close()
+            raise
+        self._port = bound.getsockname()[1]
+        return bound
 
     def _close_listener(self) -> None:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
+            # Else the kernel lends the port of a crashed engine to any connection that leaves this machine.
+            self._held = self._bound()
 
     def _connections(self) -> list[RequestHandler]:
         if self._runner is None or self._runner.server is None:

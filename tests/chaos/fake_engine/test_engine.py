@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import socket
 import time
 
 import aiohttp
@@ -285,6 +286,15 @@ async def test_slow_stretches_calls_that_arrive_and_calls_in_flight(start_engine
     await engine.heal()
     async with asyncio.timeout(10):
         assert (await call_in_flight)[0] == 200
+
+
+async def test_the_port_of_a_crashed_engine_is_nobody_elses(start_engine, client) -> None:
+    engine = await start_engine()
+    await engine.set_fault(Crash())
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind((engine.config.host, engine.port))
+    await engine.heal()
+    await assert_well(client, engine)
 
 
 async def test_crash_resets_calls_and_refuses_new_ones_until_healed(start_engine, client) -> None:
