@@ -26,6 +26,7 @@ _GATE_PATH: Final = "/switchgear/in_flight"
 # A warm-up prompt that fails is tried again so soon, and given up after so many times.
 _WARM_UP_PAUSE_S: Final = 1.0
 _WARM_UP_TRIES: Final = 5
+_TRIPWIRE_SPACE_S: Final = 1.0
 
 
 class Follower:
@@ -148,6 +149,8 @@ class Follower:
         """A connection that asks nothing, and ends when the process does."""
         await self._engine.gone()
         self._look_now.set()
+        # A server that closes whoever is silent must not be looked at for ever.
+        await asyncio.sleep(_TRIPWIRE_SPACE_S)
 
     async def _warm_up(self, boot: int) -> None:
         """Run the prompts that are left, one after the other, for as long as this life of the engine lasts."""
