@@ -70,7 +70,7 @@ def test_a_share_of_nothing_lets_nothing_in() -> None:
 
 
 def test_the_retry_budgets_floor_is_divided_and_its_percentage_is_not() -> None:
-    assert (limit().retry_percent, limit().retry_min_concurrency) == (100.0, 3)
+    assert (limit().retry_percent, limit().retry_min_concurrency) == (100.0, 12)
     assert limit(gateways=2, sidecars=4, retryBudget={"minConcurrency": 60}).retry_min_concurrency == 10
     assert limit(gateways=100).retry_min_concurrency == 1
     assert limit(retryBudget={"minConcurrency": 0}).retry_min_concurrency == 0
