@@ -184,8 +184,8 @@ class RetryBudget(Spec):
     min_concurrency: int = described(
         12,
         "Retries always allowed at once, for the whole fleet of proxies.",
-        why="a retry that waits as long as Retry-After asks holds its place; with 3 over three gateways one engine "
-        "that shed lost 4 of 218 requests while eight were idle",
+        why="a retry that waits as long as Retry-After asks holds its place; with 3 over three gateways one "
+        "engine that shed lost 4 of 218 requests while eight were idle",
         unit="requests",
         ge=0,
         le=100_000,
