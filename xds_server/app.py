@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -118,6 +119,7 @@ class _Server:
                 _log.warning(
                     "serve.exposed", setting=name, address=str(address), reason="no encryption, no authentication"
                 )
+        _check_free(config.listen)
         self._restore()
         async with AdminServer(config.admin, self._facts, self._metrics) as admin, asyncio.TaskGroup() as tasks:
             tasks.create_task(_stopped(stop), name="signals")
@@ -318,6 +320,22 @@ class _Announcing(ProxyObserver):
     def on_disconnect(self, node: NodeInfo, mode: Mode, reason: str) -> None:
         super().on_disconnect(node, mode, reason)
         self._changed()
+
+
+def _check_free(address: Address) -> None:
+    """ConfigError when nobody can listen there, at once and in the system's words, which gRPC keeps to itself.
+
+    The port itself opens only when there is something to serve.
+    """
+    try:
+        info = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, place = info[0]
+        with socket.socket(family, kind, protocol) as probe:
+            # As the server will: what a closed connection still holds for a minute does not count.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as error:
+        raise ConfigError(f"--listen: cannot listen on {address}: {error.strerror}") from error
 
 
 async def _stopped(stop: asyncio.Event) -> None:

@@ -147,8 +147,12 @@ class Reconciler:
         self._offered = self._held = None
         self._set_files("refused", state.digest, refused=state)
         errors = [str(error) for error in state.errors]
+        serving = self._serving_digest()
         _log.warning(
-            "policies.refused", problems=len(errors), errors=errors[:_SHOWN_ERRORS], serving=self._serving_digest()
+            "policies.refused",
+            problems=len(errors),
+            errors=errors[:_SHOWN_ERRORS],
+            serving=serving or "nothing: the xDS port stays closed until the policies can be used",
         )
 
     def restore(

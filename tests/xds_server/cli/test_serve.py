@@ -84,6 +84,7 @@ def test_a_port_that_is_taken_is_asked_wrongly(
     error = capsys.readouterr().err
     assert setting in error
     assert address in error
+    assert "in use" in error
     assert "Traceback" not in error
 
 
