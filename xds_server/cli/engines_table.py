@@ -71,10 +71,13 @@ def _source(engine: dict[str, Any]) -> str:
 
 
 def _gpu(gpu: dict[str, Any] | None) -> str:
-    """What the GPUs ask for where they do, else how many there are and how hot the hottest is."""
+    """What the GPUs ask for where they do, how many there are and how hot the hottest is.
+
+    Why none is seen is a sentence, which would push the reasons out of the table; the JSON has it.
+    """
     if gpu is None:
         return "-"
     degrees = [one["temperature_c"] for one in gpu["gpus"] if one["temperature_c"] is not None]
     heat = f", {max(degrees)} °C" if degrees else ""
     asks = "" if gpu["action"] in _CALM_GPU else f"{gpu['action']}: "
-    return f"{asks}{len(gpu['gpus'])}{heat}" if gpu["gpus"] else f"{asks}{gpu['statement'] or '-'}"
+    return f"{asks}{len(gpu['gpus'])}{heat}" if gpu["gpus"] else f"{asks}none seen"
