@@ -4,6 +4,9 @@ vLLM is three processes: an API server, which is the child we start, an *engine 
 and a worker below that, which computes. A hung kernel leaves the API server alive and well; stopping the engine
 core with SIGSTOP is the same thing without a GPU.
 
+An engine core outlives an API server that is killed, and keeps its memory. So a guard stands beside each engine,
+which ends what is left of it when its API server has gone, however that came about.
+
 The environment that has vLLM is named by its Python. ``make vllm`` makes one in ``.vllm-venv``;
 ``SWITCHGEAR_VLLM_PYTHON`` names another.
 """
@@ -11,6 +14,7 @@ The environment that has vLLM is named by its Python. ``make vllm`` makes one in
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +34,21 @@ START_LIMIT_S: Final = 300.0
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _ENGINE_CORE: Final = "VLLM::EngineCore"
+# Forks twice, so that vLLM never meets its guard, and becomes vLLM. The guard sleeps until that process is gone.
+_GUARDED: Final = (
+    "import contextlib, os, select, signal, sys\n"
+    "engine = os.getpid()\n"
+    "between = os.fork()\n"
+    "if between == 0:\n"
+    "    os.setsid()\n"
+    "    if os.fork() == 0:\n"
+    "        select.select([os.pidfd_open(engine)], [], [])\n"
+    "        with contextlib.suppress(ProcessLookupError):\n"
+    "            os.killpg(engine, signal.SIGKILL)\n"
+    "    os._exit(0)\n"
+    "os.waitpid(between, 0)\n"
+    "os.execvp(sys.argv[1], sys.argv[1:])\n"
+)
 _ENVIRONMENT: Final = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -104,6 +123,7 @@ async def start(
     child = await children.start(
         f"vllm-{name}",
         [
+            *guarded(),
             # On a CPU engines compete with all that watches them, which they do not on a GPU.
             *("nice", "-n", "5", str(python), "-m", "vllm.entrypoints.openai.api_server"),
             *("--model", str(model), "--load-format", "dummy", "--served-model-name", MODEL),
@@ -117,6 +137,11 @@ async def start(
         env=_ENVIRONMENT,
     )
     return Replica(name=name, port=port, child=child)
+
+
+def guarded() -> tuple[str, ...]:
+    """What to put before a command, so that nothing it started outlives it."""
+    return (sys.executable, "-I", "-S", "-c", _GUARDED)
 
 
 async def until_up(replica: Replica, limit_s: float = START_LIMIT_S) -> None:

@@ -143,7 +143,7 @@ async def test_a_rolling_restart_cuts_no_stream(site: Site) -> None:
     stop = asyncio.Event()
     profile = LoadProfile(
         targets=(Target(url=site.url),),
-        rate_per_s=4.0,
+        rate_per_s=3.0,
         streaming_share=0.5,
         max_tokens={32: 1.0},
         deadline_s=LIMIT_S,

@@ -2,13 +2,14 @@
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 from chaos.processes import ProcessError, Processes
-from chaos.real_vllm.replica import VARIABLE, Replica, until_up, vllm_python
+from chaos.real_vllm.replica import VARIABLE, Replica, guarded, until_up, vllm_python
 
 
 def test_the_environment_names_the_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -42,6 +43,27 @@ async def test_the_engine_core_is_found_below_the_server() -> None:
             replica.engine_core()
         with pytest.raises(ProcessLookupError):
             os.kill(core, 0)
+
+
+async def test_an_engine_core_does_not_outlive_its_server() -> None:
+    inner = "exec -a VLLM::EngineCore sleep 60"
+    async with Processes() as children:
+        child = await children.start("vllm-x", [*guarded(), "bash", "-c", f"bash -c '{inner}' & wait"])
+        core = await found(Replica(name="x", port=1, child=child))
+        # Stopped, it could not even notice.
+        os.kill(core, signal.SIGSTOP)
+        os.kill(child.pid, signal.SIGKILL)
+        async with asyncio.timeout(30):
+            while runs(core):
+                await asyncio.sleep(0.02)
+
+
+def runs(pid: int) -> bool:
+    try:
+        # Empty for one that has ended and that nobody has asked about yet.
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 async def found(replica: Replica) -> int:
