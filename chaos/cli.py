@@ -53,6 +53,7 @@ def demo(*, fast: bool, seed: int, no_live: bool, picture: Path | None, as_json:
     except asyncio.CancelledError:
         return _INTERRUPTED
     console.print(screen.final(result.scores))
+    console.print(screen.told(result.spoken))
     console.print(screen.judgement(result.verdict))
     if picture is not None:
         picture.write_text(screen.svg(result.scores, result.verdict), encoding="utf-8")

@@ -70,6 +70,16 @@ class Frame:
     sides: Mapping[str, SideLine]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spoken:
+    """What the agent of an engine said, and when; seconds since the load began."""
+
+    time_s: float
+    engine: str
+    verdict: str
+    evidence: str
+
+
 def live(frame: Frame) -> RenderableType:
     """The live view."""
     head = Text.assemble(
@@ -125,6 +135,19 @@ def final(scores: Mapping[str, Mapping[Chapter, Score]]) -> RenderableType:
                 end_section=index == len(scores) - 1,
             )
     return table
+
+
+def told(spoken: Sequence[Spoken]) -> RenderableType:
+    """What agents said that no health check would have known, one line each."""
+    lines = [
+        Text.assemble(
+            f"at {one.time_s:4.1f} s  {one.engine} ",
+            (one.verdict, _STYLES.get(one.verdict, "")),
+            f": {one.evidence}",
+        )
+        for one in spoken
+    ]
+    return Text("\n").join(lines) if lines else Text("no agent saw an engine hang", "yellow")
 
 
 def judgement(verdict: Verdict) -> RenderableType:

@@ -29,6 +29,8 @@ RESTART_S = 0.4
 """How long a drained engine is gone before it is back; a real one takes longer, which costs capacity only."""
 
 DRAIN_LIMIT_S = 3.0
+NEWS = ("hung", "degraded")
+"""Verdicts that nobody knows from a port or from /health."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,6 +71,7 @@ class _Scene:
     console: Console
     live: bool
     began_s: float
+    spoken: list[screen.Spoken] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +79,7 @@ class Result:
     """What came of it, by side and chapter."""
 
     scores: Mapping[str, Mapping[Chapter, Score]]
+    spoken: Sequence[screen.Spoken]
     verdict: Verdict
 
 
@@ -96,7 +100,7 @@ async def tell(plan: Plan, console: Console, *, live: bool) -> Result:
             )
             await _play(scene)
     scores = {watch.side.name: _scores(watch, scene.began_s, plan) for watch in scene.watches}
-    return Result(scores=scores, verdict=verdict(scores[ready.switchgear.name], plan))
+    return Result(scores=scores, spoken=scene.spoken, verdict=verdict(scores[ready.switchgear.name], plan))
 
 
 def _scores(watch: _Watch, began_s: float, plan: Plan) -> Mapping[Chapter, Score]:
@@ -214,16 +218,33 @@ async def _show(scene: _Scene, over: asyncio.Event) -> None:
                 arrived = {name: int(one["totals"]["arrived"]) for name, one in found.items()}
                 watch.share = _shares(watch.arrived, arrived)
                 watch.arrived = arrived
+            engines = {one["engine"]: one for one in await _listed(scene, "engines")}
+            _hear(scene, engines)
             if scene.live:
-                display.update(screen.live(await _frame(scene)), refresh=True)
+                display.update(screen.live(await _frame(scene, engines)), refresh=True)
             await _wait(over, LOOK_S)
 
 
-async def _frame(scene: _Scene) -> screen.Frame:
-    plan, session, began_s, admin_url = scene.plan, scene.session, scene.began_s, scene.stage.admin_url
+def _hear(scene: _Scene, engines: Mapping[str, Mapping[str, Any]]) -> None:
+    """Note each engine that newly counts as hung or dead, with the evidence."""
+    for name, one in engines.items():
+        verdict = str(one["verdict"])
+        before = next((heard for heard in reversed(scene.spoken) if heard.engine == name), None)
+        if verdict != ("ready" if before is None else before.verdict) and verdict in NEWS:
+            scene.spoken.append(
+                screen.Spoken(
+                    time_s=time.monotonic() - scene.began_s,
+                    engine=name,
+                    verdict=verdict,
+                    evidence=str(one["evidence"]),
+                )
+            )
+
+
+async def _frame(scene: _Scene, engines: Mapping[str, Mapping[str, Any]]) -> screen.Frame:
+    plan, began_s = scene.plan, scene.began_s
     ours, theirs = scene.watches
-    engines = {one["engine"]: one for one in await _listed(session, admin_url, "engines")}
-    proxies = await _listed(session, admin_url, "proxies")
+    proxies = await _listed(scene, "proxies")
     now_s = time.monotonic()
     span = plan.at(now_s - began_s)
     return screen.Frame(
@@ -248,8 +269,8 @@ async def _frame(scene: _Scene) -> screen.Frame:
     )
 
 
-async def _listed(session: aiohttp.ClientSession, admin_url: str, what: str) -> list[dict[str, Any]]:
-    async with session.get(f"{admin_url}/v1/{what}") as response:
+async def _listed(scene: _Scene, what: str) -> list[dict[str, Any]]:
+    async with scene.session.get(f"{scene.stage.admin_url}/v1/{what}") as response:
         response.raise_for_status()
         found: list[dict[str, Any]] = (await response.json())[what]
         return found
