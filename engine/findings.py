@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from engine.judgement import Judgement
 
 # Cache blocks are handed out whole, so an engine that cannot take another request may stand a little below 1.
+SILENCE_S: Final = 5.0
+"""An open port that answers nothing this long is a dead engine.
+
+Longer than what one token may take: an overloaded API process was seen to leave ``/metrics`` unanswered for 1.5 s
+with its engine at work, and to take a busy engine out starts a cascade.
+"""
+
 KV_FULL_RATIO: Final = 0.97
 
 
@@ -55,7 +62,7 @@ def _unreachable(now: "Judgement", trouble: Failure, at_s: float, probe: ProbeSe
     if trouble.trouble is Trouble.OURS:
         return None
     since_s = now.heard_at_s if now.heard_at_s is not None else at_s
-    allowed_s = max(probe.timeout_s, probe.stall_after_s)
+    allowed_s = max(SILENCE_S, probe.timeout_s, probe.stall_after_s)
     if at_s - since_s >= allowed_s:
         return Finding(
             verdict=Verdict.DEAD,

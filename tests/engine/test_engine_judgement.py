@@ -78,7 +78,9 @@ HUNG_IDLE: list[Look | Answer | float] = [
         ([Look(at_s=0.5, counters=GONE)], Verdict.DEAD),
         ([look(0.5), 0.5, ended(0.5, GONE)], Verdict.DEAD),
         ([Look(at_s=0.9, counters=SILENT)], Verdict.READY),  # nothing new is certain yet
-        ([Look(at_s=0.9, counters=SILENT), Look(at_s=1.5, counters=SILENT)], Verdict.DEAD),
+        # An overloaded API process leaves its counters unread for seconds; that is not death.
+        ([Look(at_s=0.9, counters=SILENT), Look(at_s=4.5, counters=SILENT)], Verdict.READY),
+        ([Look(at_s=0.9, counters=SILENT), Look(at_s=5.5, counters=SILENT)], Verdict.DEAD),
         ([look(0.5), 0.5, ended(0.5, SHED)], Verdict.BUSY),
         ([look(0.5, 200, 8, 8), 0.5, ended(0.5, SHED), look(1.0, 300, 8, 8)], Verdict.BUSY),
         # Full, shedding, and nothing moves: what it says does not outweigh what it does.
@@ -124,7 +126,7 @@ def test_a_long_prefill_of_someone_else_has_stall_after() -> None:
 def test_what_may_be_our_own_fault_is_marked() -> None:
     refused: list[Look | Answer | float] = [look(0.5), 0.5, ended(0.5, WRONG)]
     assert told(refused, READY).doubt is Doubt.REFUSED
-    assert told([Look(at_s=at_s, counters=SILENT) for at_s in (0.5, 1.5)], READY).doubt is Doubt.SILENT
+    assert told([Look(at_s=at_s, counters=SILENT) for at_s in (0.5, 5.5)], READY).doubt is Doubt.SILENT
     assert told(HUNG_IDLE, READY).doubt is None
 
 

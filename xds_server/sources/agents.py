@@ -186,25 +186,32 @@ class AgentDialer:
 
     async def run(self) -> None:
         """Listen until cancelled."""
-        tasks: dict[EngineId, asyncio.Task[None]] = {}
         self._heartbeat.start()
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                while True:
-                    self._changed.clear()
-                    for key, link in list(self._links.items()):
-                        if self._targets.get(key) != link.target:
-                            tasks.pop(key).cancel()
-                            self._forget(link)
-                    for key, target in self._targets.items():
-                        if key not in self._links:
-                            self._links[key] = _Link(target=target)
-                            tasks[key] = group.create_task(self._follow(self._links[key]))
-                    await self._changed.wait()
+                try:
+                    await self._link(group)
+                finally:
+                    # A group that is ending takes no more tasks, while reports may still come in.
+                    self._group = None
         finally:
-            self._group = None
             self._heartbeat.stop()
+
+    async def _link(self, group: asyncio.TaskGroup) -> None:
+        """Keep one link to each agent there is, and none to any other."""
+        tasks: dict[EngineId, asyncio.Task[None]] = {}
+        while True:
+            self._changed.clear()
+            for key, link in list(self._links.items()):
+                if self._targets.get(key) != link.target:
+                    tasks.pop(key).cancel()
+                    self._forget(link)
+            for key, target in self._targets.items():
+                if key not in self._links:
+                    self._links[key] = _Link(target=target)
+                    tasks[key] = group.create_task(self._follow(self._links[key]))
+            await self._changed.wait()
 
     def _forget(self, link: _Link) -> None:
         del self._links[link.target.key]

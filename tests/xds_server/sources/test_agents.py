@@ -273,10 +273,11 @@ async def test_progress_of_a_drain_is_told_and_told_again_to_who_must_hear_it() 
             assert not server.removal(since).complete
             dialed.dialer.tell(KEY, Progress(proxies_total=2, proxies_acknowledged=2))
             await until(lambda: server.removal(since).complete)
+            first = dialed.dialer.agents()[KEY].boot_id
         restarted = WatchServer()
         since = restarted.publish(report(Verdict.DRAINING, drain=True)).sequence
         await stack.enter_async_context(listening(restarted.add_to, port))
-        await until(lambda: dialed.dialer.agents()[KEY].connected)
+        await until(lambda: dialed.dialer.agents()[KEY].boot_id not in ("", first))
         dialed.dialer.tell(KEY, Progress(proxies_total=2, proxies_acknowledged=2))
         await until(lambda: restarted.removal(since).complete and restarted.removal(since).heard == 1)
 
