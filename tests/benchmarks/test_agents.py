@@ -18,6 +18,6 @@ def test_it_measures_every_agent(
     assert agents.main(asked) == 1, "no server needs nothing at all"
     (row,) = json.loads(out.read_text())["rows"]
     assert row["agents"] == 12
-    assert 12 * 2 / 2.5 <= row["reports_per_s"] <= 12 * 4
+    assert 12 / 2.5 <= row["reports_per_s"] <= 12 * 8
     assert row["with_agents"]["rss_mib"] > 20
     assert "12" in capsys.readouterr().out

@@ -68,7 +68,7 @@ async def acknowledge(channel: grpc.aio.Channel, **said: object) -> bool:
 
 
 async def test_a_change_is_sent_at_once_and_a_confirmation_with_the_heartbeat() -> None:
-    server = WatchServer(boot_id="b", heartbeat_s=0.3)
+    server = WatchServer(boot_id="b", heartbeat_s=2.0)
     server.publish(report())
     async with served(server) as channel:
         watching = Watching(channel, "w")
@@ -80,7 +80,7 @@ async def test_a_change_is_sent_at_once_and_a_confirmation_with_the_heartbeat() 
         began_s = time.monotonic()
         server.publish(report(Verdict.HUNG))
         assert (await watching.next()).verdict is Verdict.HUNG
-        assert time.monotonic() - began_s < 0.25, "before the heartbeat"
+        assert time.monotonic() - began_s < 1.5, "before the heartbeat"
         assert (await watching.next()).sequence == 3, "the same again"
 
 

@@ -20,5 +20,5 @@ async def test_a_hang_and_a_crash_are_over_soon() -> None:
 async def test_with_agents_a_hang_a_crash_and_a_drain_are_known_soon() -> None:
     trials = await detect.measure("agent", trials=1, rate_per_s=50.0)
     assert [trial.fault for trial in trials] == ["hang", "crash", "drain"]
-    # The targets are the benchmark's to judge; a busy machine gets ten times as long.
-    assert all(0 < trial.first_s <= trial.last_s < 10 * detect.TARGETS_S[trial.fault] for trial in trials)
+    # The targets are the benchmark's to judge.
+    assert all(0 < trial.first_s <= trial.last_s < 30 for trial in trials)

@@ -120,7 +120,7 @@ async def test_what_an_agent_says_is_reported_at_once() -> None:
                 server.publish(report(verdict))
                 await dialed.says(verdict)
                 took_s.append(time.monotonic() - began_s)
-        assert sorted(took_s)[len(took_s) // 2] < 0.1
+        assert sorted(took_s)[len(took_s) // 2] < 0.8, "at once, and not with a heartbeat"
         assert first.gpu is None
         assert dialed.dialer.gpu(KEY) == GpuSummary(action="none", statement="a test")
         assert dialed.dialer.agents()[KEY].connected
