@@ -77,7 +77,7 @@ def _hedging_in_the_place_of_others(one: Advised) -> Iterator[Finding]:
             "where hedging is on connection failures in a row eject no engine: to Envoy a hedge is one of them",
             remove,
         )
-    if one.says("spec.retryBudget.percent") and one.spec.retry_budget.percent > hedging.max_percent:
+    if one.says("spec.retryBudget.percent") and one.spec.retry_budget.percent_under_ceiling > hedging.max_percent:
         yield one.policy(
             "SG118",
             "spec.retryBudget.percent",

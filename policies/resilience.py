@@ -25,9 +25,24 @@ class RetryCondition(StrEnum):
     RETRIABLE_4XX = "retriable-4xx"
 
 
+class Mode(StrEnum):
+    """Whether decisions are carried out, or only made, recorded and reported."""
+
+    ENFORCE = "enforce"
+    SHADOW = "shadow"
+
+
+def _mode_of_part(what: str) -> Mode | None:
+    found: Mode | None = described(
+        None, f"Whether {what} is enforced or only shadowed; as the policy's own mode when absent."
+    )
+    return found
+
+
 class Breaker(Spec):
     """When an engine that fails is taken out, and for how long."""
 
+    mode: Mode | None = _mode_of_part("the breaker")
     error_rate_percent: Percent = described(
         40.0,
         "Share of failed calls that ejects an engine; 0 turns it off.",
@@ -61,8 +76,50 @@ class Breaker(Spec):
         ge=0,
         le=100_000,
     )
+    min_calls: int = described(
+        8,
+        "Calls of the window that must be there before the error rate counts.",
+        why="an engine that fails everything is out after eight calls; fewer are too few to tell",
+        unit="calls",
+        ge=1,
+        le=100_000,
+    )
     cooldown: Duration = described(
-        60.0, "How long an ejected engine stays out.", unit="duration", ge=0.1, le=86400
+        60.0,
+        "How long an engine that fails stays out, unless it proves itself sooner; doubles with each failed trial.",
+        why="the published starting point",
+        unit="duration",
+        ge=0.1,
+        le=86400,
+    )
+    max_cooldown: Duration = described(
+        600.0, "Longest cooldown, however often trials have failed.", unit="duration", ge=0.1, le=86400
+    )
+    trial_calls: int = described(
+        5,
+        "Real requests that an engine on trial answers before it counts as well again.",
+        unit="calls",
+        ge=1,
+        le=1000,
+    )
+    trial_share_percent: Percent = described(
+        25.0, "Share of its normal traffic that an engine on trial gets.", unit="%", gt=0
+    )
+    local_ejection: Duration = described(
+        1.0,
+        "How long one Envoy by itself keeps an engine out; grows by as much each time in a row, up to cooldown.",
+        why="the control plane keeps out what must stay out; an ejection that outlasts the fault costs capacity",
+        unit="duration",
+        ge=0.1,
+        le=86400,
+    )
+    cut_hung: bool = described(
+        True,
+        "Whether requests that a hung engine holds are ended at once, and tried elsewhere where nothing was sent.",
+        why="they hold places in the ceiling until the caller gives up; only proxies that can are told to",
+    )
+    capacity_floor_engines: int = described(
+        1, "Engines of the pool that soft evidence always leaves in.", unit="engines", ge=0, le=20_000
     )
     capacity_floor_percent: Percent = described(
         50.0,
@@ -77,24 +134,56 @@ class Breaker(Spec):
     )
 
 
+class Straggler(Spec):
+    """When an engine that is clearly slower than its peers is taken out."""
+
+    mode: Mode | None = _mode_of_part("taking out stragglers")
+    enabled: bool = described(True, "Whether slowness alone takes an engine out.")
+    slower_than: float = described(
+        3.0,
+        "Times slower than the median of its peers from which an engine is out.",
+        why="low weights kept the 99th percentile at 6-8 s; out of the pool it fell to 1.2-3.7 s",
+        ge=1.2,
+        le=1000,
+    )
+    after: Duration = described(
+        1.0, "How long it must be that slow, without a break.", unit="duration", ge=0.1, le=600
+    )
+    min_peers: int = described(
+        3, "Engines with enough traffic to compare, itself included.", unit="engines", ge=2, le=20_000
+    )
+
+
 class ClassLimits(Spec):
     """How one priority class shares the ceiling of a pool that serves both."""
 
     share_percent: Percent = described(
-        50.0, "Share of the pool's ceiling, where it serves both classes; 0 refuses this class.", unit="%"
+        50.0,
+        "Share of the pool's ceiling this class is sure of; what it leaves free the other class may use.",
+        unit="%",
     )
 
 
 class PriorityLimits(Spec):
-    """Ceiling shares per priority class; they matter only for pools that serve both."""
+    """Ceiling shares per priority class; they matter only for pools that serve both, when both want more."""
 
-    interactive: ClassLimits = described(ClassLimits(share_percent=70.0), "Share of interactive requests.")
-    batch: ClassLimits = described(ClassLimits(share_percent=30.0), "Share of batch requests.")
+    interactive: ClassLimits = described(ClassLimits(share_percent=90.0), "Share of interactive requests.")
+    batch: ClassLimits = described(
+        ClassLimits(share_percent=10.0),
+        "Share of batch requests.",
+        why="the lowest class is shed first, and never starved altogether",
+    )
 
 
 class Limits(Spec):
     """How much is let in. One of three ways; the first one given wins: absolute, per slot, by wait."""
 
+    mode: Mode | None = _mode_of_part("the admission ceiling")
+    learn: bool = described(
+        True,
+        "Whether slots and service time follow what is measured, with the pool's own numbers as start and bound.",
+        why="a wrong service time by k stretches or shrinks the promised wait by k",
+    )
     max_wait: Duration = described(
         2.0,
         "How long a request may wait for a slot; sets the ceiling to slots x (1 + maxWait / serviceTime).",
@@ -174,11 +263,11 @@ class Retries(Spec):
 class RetryBudget(Spec):
     """Ceiling on retries in flight over the whole fleet of proxies."""
 
-    percent: Percent = described(
-        100.0,
-        "Retries in flight as a share of requests in flight.",
-        why="under an admission ceiling an open budget cost nothing and 20 % lost 3 points; "
-        "lower it where no ceiling is in force",
+    percent: Percent | None = described(
+        None,
+        "Retries in flight as a share of requests in flight; derived when absent.",
+        why="derived: 100 % under an admission ceiling, where an open budget cost nothing and 20 % lost 3 points; "
+        "20 % where no ceiling is in force",
         unit="%",
     )
     min_concurrency: int = described(
@@ -191,9 +280,19 @@ class RetryBudget(Spec):
         le=100_000,
     )
 
+    @property
+    def percent_under_ceiling(self) -> float:
+        """The budget where an admission ceiling is in force."""
+        return 100.0 if self.percent is None else self.percent
+
+    @property
+    def percent_without_ceiling(self) -> float:
+        """The budget where none is: retries are then the only thing that could make a storm of them."""
+        return 20.0 if self.percent is None else self.percent
+
 
 class StreamTimeouts(Spec):
-    """Limits on streaming requests. Each is off when absent or 0s."""
+    """Limits on streaming requests. Off at 0s; derived from measured tails, or off, when absent."""
 
     first_token: Duration | None = described(
         None,
@@ -231,6 +330,13 @@ class UnaryTimeouts(Spec):
 class Timeouts(Spec):
     """Time limits; streaming and non-streaming apart, because only a stream shows progress."""
 
+    adaptive: bool = described(
+        True,
+        "Whether limits that are not given follow the measured tail of healthy requests.",
+        why="a limit below allowed wait plus longest service kills work that would have succeeded; nobody knows "
+        "that sum at design time",
+    )
+
     connect: Duration = described(
         0.25,
         "Longest wait for a TCP connection.",
@@ -246,7 +352,16 @@ class Timeouts(Spec):
 class Hedging(Spec):
     """A second try while the first still runs. Doubles GPU work until one of them wins."""
 
+    mode: Mode | None = _mode_of_part("hedging")
     enabled: bool = described(False, "Whether to hedge at all.", why="spare capacity is not a given")
+    delay_quantile_percent: Percent = described(
+        95.0,
+        "Where delay is absent: the quantile of measured waits for the first token that it follows.",
+        why="at the 95th percentile one request in twenty is hedged",
+        unit="%",
+        ge=50,
+        lt=100,
+    )
     delay: Duration | None = described(
         None,
         "How long to wait for the first token (not streaming: for the whole answer) before starting another try; "
@@ -263,7 +378,7 @@ class Hedging(Spec):
     )
     below_utilization_percent: Percent = described(
         60.0,
-        "Hedge only while the pool's slots are used less than this. No effect yet: that is not measured.",
+        "Hedge only while the pool's slots are used less than this.",
         why="hedging a full pool feeds the queue",
         unit="%",
     )
@@ -272,6 +387,7 @@ class Hedging(Spec):
 class Zones(Spec):
     """How callers of one zone share the engines of all zones."""
 
+    mode: Mode | None = _mode_of_part("sharing between zones")
     prefer_local: bool = described(True, "Fill the caller's own zone first.")
     spill: bool = described(True, "Send what the own zone cannot hold to others by their spare capacity.")
     max_cross_zone_percent: Percent = described(
@@ -304,8 +420,79 @@ class SlowStart(Spec):
     min_weight_percent: Percent = described(10.0, "Share it starts with.", unit="%")
 
 
+class Step(Spec):
+    """When one level of degradation is entered. Pressure: what is asked, in % of what the pool can serve."""
+
+    enabled: bool = described(True, "Whether this level does anything.")
+    above_pressure_percent: float = described(
+        100.0, "Pressure from which it is entered.", unit="%", ge=1, le=100_000
+    )
+
+
+class FallbackStep(Step):
+    """Level 2: send what does not fit to the route's fallback pool."""
+
+    above_pressure_percent: float = described(
+        100.0, "Pressure from which it is entered.", unit="%", ge=1, le=100_000
+    )
+    max_share_percent: Percent = described(
+        100.0, "Largest share of a route's requests that the fallback gets because its pools are full.", unit="%"
+    )
+
+
+class ShedStep(Step):
+    """Level 3: refuse batch requests, and long answers where a length is named."""
+
+    above_pressure_percent: float = described(
+        130.0, "Pressure from which it is entered.", unit="%", ge=1, le=100_000
+    )
+    max_tokens: int | None = described(
+        None, "Requests that ask for more tokens than this are refused; absent: none is.", unit="tokens", ge=1
+    )
+
+
+class MaintenanceStep(Step):
+    """Level 4: one answer for everyone."""
+
+    enabled: bool = described(
+        False, "Whether this level does anything.", why="to answer nobody is an operator's decision"
+    )
+    above_pressure_percent: float = described(
+        1000.0, "Pressure from which it is entered.", unit="%", ge=1, le=100_000
+    )
+    message: str = described(
+        "This model is under maintenance.", "What callers are told.", min_length=1, max_length=1000
+    )
+
+
+class Degradation(Spec):
+    """The ladder: four levels, entered one after another and left in reverse."""
+
+    mode: Mode | None = _mode_of_part("the ladder")
+    enter_after: Duration = described(
+        1.0, "How long the pressure must last before the next level is entered.", unit="duration", le=600
+    )
+    leave_after: Duration = described(
+        5.0, "How long it must be gone before a level is left.", unit="duration", le=3600
+    )
+    margin_percent: Percent = described(
+        10.0, "How far below its threshold the pressure must be before a level is left.", unit="%"
+    )
+    no_hedging: Step = described(
+        Step(above_pressure_percent=90.0), "Level 1: no hedging, retries at their minimum."
+    )
+    fallback: FallbackStep = described(FallbackStep, "Level 2: the fallback pool takes what does not fit.")
+    shed: ShedStep = described(ShedStep, "Level 3: batch requests and long answers are refused.")
+    maintenance: MaintenanceStep = described(MaintenanceStep, "Level 4: one answer for everyone.")
+
+
 class ResilienceSpec(Spec):
     """Everything a pool does about failure."""
+
+    mode: Mode = described(
+        Mode.ENFORCE,
+        "enforce, or shadow: decisions are made, recorded and reported, and nothing is done.",
+    )
 
     pools: tuple[Name, ...] = described(
         (),
@@ -313,6 +500,7 @@ class ResilienceSpec(Spec):
         max_length=10_000,
     )
     breaker: Breaker = described(Breaker, "Taking failing engines out.")
+    straggler: Straggler = described(Straggler, "Taking slow engines out.")
     limits: Limits = described(Limits, "How much is let in.")
     retries: Retries = described(Retries, "Second tries.")
     retry_budget: RetryBudget = described(RetryBudget, "Ceiling on second tries.")
@@ -321,6 +509,11 @@ class ResilienceSpec(Spec):
     zones: Zones = described(Zones, "Sharing between zones.")
     drain: Drain = described(Drain, "Leaving.")
     slow_start: SlowStart = described(SlowStart, "Coming back.")
+    degradation: Degradation = described(Degradation, "Serving less before serving nobody.")
+
+    def shadowed(self, part: Mode | None) -> bool:
+        """Whether decisions of a part with this ``mode`` are only recorded."""
+        return (self.mode if part is None else part) is Mode.SHADOW
 
 
 class ResiliencePolicy(Spec):

@@ -16,6 +16,14 @@ class PriorityClass(StrEnum):
     BATCH = "batch"
 
 
+class ModelChange(StrEnum):
+    """Whether a caller may be served by a fallback pool of another model."""
+
+    DISCLOSED = "disclosed"  # yes, and a response header says so
+    OPT_IN = "opt-in"  # only callers who say so in a request header
+    NEVER = "never"
+
+
 class HeaderMatch(Spec):
     """A request header and one condition on it; ``present`` when none is given."""
 
@@ -67,7 +75,17 @@ class ModelRouteSpec(Spec):
     )
     fallback: Name | None = described(
         None,
-        "Pool that takes over while a target pool has no engine that is ready (a smaller model, say).",
+        "Pool that takes over while a target pool has no ready engine, or is full (a smaller model, say).",
+    )
+    model_change: ModelChange = described(
+        ModelChange.DISCLOSED,
+        "Whether the fallback may be another model; never: it is used only where its model is the same.",
+        why="no caller gets another model without being told: the answer names it in a header",
+    )
+    side_effects: bool = described(
+        False,
+        "Whether requests change something outside the engine; those are never tried again once sent, nor hedged, "
+        "unless they carry an Idempotency-Key.",
     )
     max_body_bytes: int = described(
         16 * 1024 * 1024,

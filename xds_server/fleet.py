@@ -6,12 +6,13 @@ because a later judgement needs them and a pure function cannot remember them ot
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from engine.report import EngineReport, Verdict
 from policies.model import PolicySet
 from policies.pool import EnginePool
+from xds_server.traffic import PoolTraffic
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,10 +53,14 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Engines by pool, each pool in the order the policy lists them; ``places`` is where each engine stands."""
+    """Engines by pool, each pool in the order the policy lists them; ``places`` is where each engine stands.
+
+    ``traffic`` is what the proxies saw lately, by pool; a pool that is not in it has told nothing.
+    """
 
     pools: Mapping[str, tuple[Engine, ...]]
     places: Mapping[str, Mapping[str, int]]
+    traffic: Mapping[str, PoolTraffic] = field(default_factory=dict)
 
     def engine(self, key: EngineId) -> Engine | None:
         """The engine of this id, or None."""
@@ -106,7 +111,12 @@ def redeclared(policies: PolicySet, fleet: Fleet, previous: PolicySet | None = N
         else:
             pools[name] = tuple(map(carried, _engines(name, pool)))
             places[name] = _places(pools[name])
-    return Fleet(pools=MappingProxyType(pools), places=MappingProxyType(places))
+    return Fleet(pools=MappingProxyType(pools), places=MappingProxyType(places), traffic=fleet.traffic)
+
+
+def with_traffic(fleet: Fleet, traffic: Mapping[str, PoolTraffic]) -> Fleet:
+    """The fleet with the newest traffic; engines stay the same objects."""
+    return replace(fleet, traffic=traffic)
 
 
 def _engines(name: str, pool: EnginePool) -> tuple[Engine, ...]:
@@ -160,7 +170,7 @@ def with_report(fleet: Fleet, report: EngineReport, now_s: float) -> Fleet:
         bad_looks=(engine.bad_looks if same else 0) + 1 if bad else 0,
     )
     pool = (*engines[:place], updated, *engines[place + 1 :])
-    return Fleet(pools=MappingProxyType({**fleet.pools, report.pool: pool}), places=fleet.places)
+    return replace(fleet, pools=MappingProxyType({**fleet.pools, report.pool: pool}))
 
 
 def _repeated(known: EngineReport, fresh: EngineReport) -> bool:

@@ -84,7 +84,7 @@ def ceiling(
         interactive=_up(interactive / sharers),
         batch=_up(batch / sharers),
         # A percentage of what each proxy has in flight adds up to the same percentage of the fleet.
-        retry_percent=resilience.retry_budget.percent,
+        retry_percent=resilience.retry_budget.percent_under_ceiling,
         retry_min_concurrency=_retries_at_least(resilience, proxies_by_role),
         reason=reason,
     )

@@ -6,6 +6,8 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from engine.report import Verdict
+from xds_server.decide.breaker import BreakerState
+from xds_server.decide.straggler import StragglerState
 from xds_server.fleet import Engine, EngineId
 
 
@@ -17,18 +19,38 @@ class Health(StrEnum):
     DRAINING = "DRAINING"
 
 
+class Ejector(StrEnum):
+    """Who wants an engine out."""
+
+    VERDICT = "verdict"  # its agent, or the prober
+    ERRORS = "errors"  # the breaker: its answers
+    SLOWNESS = "slowness"  # the comparison with its peers
+    OPERATOR = "operator"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineDecision:
     """Whether an engine takes new requests, and the sentence that says why. ``since_s`` is monotonic seconds.
 
     ``verdict`` is what its last report said; None when nothing has been heard. The two may differ: what is said
-    of an engine is evidence, what is decided weighs the whole pool.
+    of an engine is evidence, what is decided weighs the whole pool. ``ejector`` is who wants it out, also where
+    it is kept in (``floor``: because too few others are left). ``traffic_percent`` below 100: on trial, with so
+    much of its normal share. ``cut``: the requests it holds are to be ended now. ``until_s``: monotonic time at
+    which it is looked at again without new evidence; None where only evidence changes the decision. ``returns``
+    says in words what would reverse it. ``shadow`` is what would have been decided, where that is not enforced.
     """
 
     health: Health
     reason: str
     since_s: float
     verdict: Verdict | None = None
+    ejector: Ejector | None = None
+    floor: bool = False
+    traffic_percent: float = 100.0
+    cut: bool = False
+    until_s: float | None = None
+    returns: str = ""
+    shadow: "EngineDecision | None" = None
 
     @property
     def gone(self) -> bool:
@@ -48,6 +70,83 @@ class Ceiling:
     retry_percent: float
     retry_min_concurrency: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What one engine can do: calls at once, mean seconds per call, and where the numbers come from."""
+
+    slots: float
+    service_s: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """How much of a pool's traffic is let in, all proxies together, and each proxy's part.
+
+    ``total`` requests in flight are allowed on engines that are in; ``held`` more are stuck on engines that are
+    out, and are added to what the proxies that hold them may have. ``by_proxy`` is by node id; a proxy that is not
+    in there yet gets what ``PoolDecisions.ceilings`` has for its role. ``pressure`` is what is asked of the
+    engines that are in, over what they can serve (1.0: exactly as much); ``utilization`` the share of their slots
+    in use. Both are None where no proxy tells. ``in_force`` is False in shadow mode: nothing is refused then.
+    """
+
+    total: int
+    interactive: int
+    batch: int
+    held: int
+    slots: float
+    wait_s: float
+    pressure: float | None
+    utilization: float | None
+    in_force: bool
+    by_proxy: Mapping[str, Ceiling]
+    capacities: Mapping[EngineId, Capacity]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HedgeDecision:
+    """Whether second tries start beside the first now, after how many seconds; ``since_s`` monotonic."""
+
+    on: bool
+    delay_s: float | None
+    reason: str
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLimits:
+    """Limits in force, in seconds; None is off. What the policy says is in here unchanged."""
+
+    first_token_s: float | None
+    between_tokens_s: float | None
+    stream_total_s: float
+    per_try_s: float | None
+    total_s: float
+    reason: str
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LadderState:
+    """The level of degradation of a pool, 0 to 4, and what is done because of it.
+
+    ``since_s`` is when the level was entered; ``towards_s`` since when the next level is asked for, or the present
+    one is no longer needed (None: neither). ``fallback_percent`` is the share of requests for the fallback.
+    """
+
+    level: int
+    reason: str
+    since_s: float
+    towards_s: float | None = None
+    hedging_off: bool = False
+    retries_minimum: bool = False
+    fallback_percent: float = 0.0
+    shed_batch: bool = False
+    max_tokens: int | None = None
+    maintenance: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +175,12 @@ class PoolDecisions:
     declared: tuple[Engine, ...]
     made_of: tuple[object, ...]
     valid_until_s: float
+    breakers: Mapping[EngineId, BreakerState] = field(default_factory=dict)
+    stragglers: Mapping[EngineId, StragglerState] = field(default_factory=dict)
+    admission: Admission | None = None
+    hedge: HedgeDecision | None = None
+    limits: TimeLimits | None = None
+    ladder: LadderState | None = None
 
 
 _NO_POOLS: Mapping[str, PoolDecisions] = MappingProxyType({})
