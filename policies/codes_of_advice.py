@@ -205,7 +205,7 @@ _CAPACITY: Final = (
         meaning="A pool serves both priority classes, and their shares are not 100 % together.",
         example=_example(
             "kind: ResiliencePolicy\nmetadata: {name: default}\n"
-            "spec: {limits: {priorities: {interactive: {sharePercent: 90}}}}\n---\n"
+            "spec: {limits: {priorities: {interactive: {sharePercent: 95}}}}\n---\n"
             "kind: ModelRoute\nmetadata: {name: day}\nspec: {listener: {port: 80}, pools: [{pool: chat}]}\n---\n"
             "kind: ModelRoute\nmetadata: {name: night}\n"
             "spec: {listener: {port: 81}, priority: batch, pools: [{pool: chat}]}\n"

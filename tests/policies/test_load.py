@@ -210,7 +210,7 @@ def test_a_default_of_a_block_survives_an_empty_block(tmp_path: Path) -> None:
     spec = loaded(tmp_path, POOL + policy("default", "{limits: {priorities: {interactive: {}}}}")).effective[
         "chat"
     ]
-    assert spec.limits.priorities.interactive.share_percent == 70.0
+    assert spec.limits.priorities.interactive.share_percent == 90.0
 
 
 def test_a_contradiction_between_layers_is_found_where_it_was_written(errors_of: Errors) -> None:
