@@ -19,6 +19,7 @@ from xds_server.type_urls import CLUSTER, ENDPOINT
 
 _NOTHING: Final[Mapping[str, "Resource"]] = MappingProxyType({})
 _NO_NAMES: Final[frozenset[str]] = frozenset()
+_FEW: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +96,12 @@ def snapshot(
     )
 
 
+def with_resource(served: Snapshot, item: Resource) -> Snapshot:
+    """The snapshot with this resource in place of the one of its type and name; all other types stay the same."""
+    of_type = MappingProxyType({**served.of(item.type_url), item.name: item})
+    return replace(served, resources=MappingProxyType({**served.resources, item.type_url: of_type}))
+
+
 def _bound_to_clusters(
     endpoints: Mapping[str, Resource], clusters: Mapping[str, Resource], assignments: Mapping[str, str]
 ) -> dict[str, Resource]:
@@ -129,31 +136,42 @@ def changed_names(before: Snapshot, after: Snapshot, type_url: str) -> Collectio
 class Changes:
     """``changed_names``, worked out once for all streams that take the same step.
 
-    A push takes a thousand streams from one snapshot to the next; the few steps asked last are remembered.
+    A push takes a thousand streams from one snapshot to the next. Remembered are the steps of single types, the
+    few asked last: snapshots of proxies that have one resource of their own share all the other types.
     """
 
-    def __init__(self, remembered: int = 8) -> None:
+    def __init__(self, remembered: int = 32) -> None:
         self._remembered = remembered
-        # Holding both snapshots keeps their ids from being reused while an entry lives.
-        self._steps: dict[tuple[int, int], tuple[Snapshot, Snapshot, Mapping[str, Collection[str]]]] = {}
+        # Holding both sides keeps their ids from being reused while an entry lives.
+        self._steps: dict[tuple[int, ...], tuple[tuple[object, ...], Collection[str]]] = {}
 
     def between(self, before: Snapshot, after: Snapshot) -> Mapping[str, Collection[str]]:
         """The changed names by type URL; types in which nothing changed are absent."""
-        key = (id(before), id(after))
-        if known := self._steps.get(key):
-            return known[2]
         type_urls = {
             **before.resources,
             **after.resources,
             **before.rolled_back,
             **after.rolled_back,
         }
-        names = {url: changed_names(before, after, url) for url in type_urls}
-        changes = {url: changed for url, changed in names.items() if changed}
+        names = {url: self._of_type(before, after, url) for url in type_urls}
+        return {url: changed for url, changed in names.items() if changed}
+
+    def _of_type(self, before: Snapshot, after: Snapshot, type_url: str) -> Collection[str]:
+        old, new = before.of(type_url), after.of(type_url)
+        was, now = before.rolled_back_of(type_url), after.rolled_back_of(type_url)
+        if old is new and was is now:
+            return _NO_NAMES
+        if len(old) + len(new) <= _FEW:
+            # Quicker than to remember, and a thousand different ones would push the others out.
+            return changed_names(before, after, type_url)
+        key = (id(old), id(new), id(was), id(now))
+        if known := self._steps.get(key):
+            return known[1]
+        names = changed_names(before, after, type_url)
         while len(self._steps) >= self._remembered:
             del self._steps[next(iter(self._steps))]
-        self._steps[key] = (before, after, changes)
-        return changes
+        self._steps[key] = ((old, new, was, now), names)
+        return names
 
 
 def _version(item: Resource | None) -> str | None:

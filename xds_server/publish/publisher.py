@@ -9,11 +9,12 @@ Everything here runs in one thread and returns at once.
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from xds_server.publish.acceptance import Acceptance, Scope, Verdict
 from xds_server.publish.observer import Nack, Observer, Silent
-from xds_server.snapshot import Changes, Resource, Snapshot, content_of
+from xds_server.snapshot import Changes, Resource, Snapshot, content_of, with_resource
 from xds_server.streams import (
     Acked,
     Confirmed,
@@ -36,14 +37,44 @@ MAX_IDLE_VIEWS: Final = 256
 """Views without proxies whose accepted content is remembered, for a proxy that comes back."""
 
 
+_NOTHING_OWN: Final[Mapping[str, Resource]] = MappingProxyType({})
+
+
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Served:
-    """One view: what it should have, and what it gets in the meantime."""
+    """One view: what it should have, and what it gets in the meantime.
+
+    ``personal`` holds ``effective`` with the own resource of single proxies in it, by the identity of that
+    resource: proxies with the same one are served the same snapshot.
+    """
 
     key: Hashable
     desired: Snapshot
     effective: Snapshot
     sessions: "dict[Session, None]" = field(default_factory=dict)
+    personal: dict[int, tuple[Resource, Snapshot]] = field(default_factory=dict)
+
+    def serve(self, effective: Snapshot) -> None:
+        """Serve this from now on."""
+        self.effective = effective
+        self.personal.clear()
+
+    def snapshot_with(self, own: Resource | None) -> Snapshot:
+        """What a proxy of this view is served that has ``own`` in place of the view's resource of that name.
+
+        A view without a resource of that name, or with nothing to serve yet, gets none by this.
+        """
+        if own is None or own.name not in self.effective.of(own.type_url):
+            return self.effective
+        known = self.personal.get(id(own))
+        if known is None:
+            known = self.personal[id(own)] = (own, with_resource(self.effective, own))
+        return known[1]
+
+    def keep_personal(self, wanted: Mapping[int, Resource]) -> None:
+        """Forget the snapshots of resources that no proxy has any more."""
+        for key in self.personal.keys() - wanted.keys():
+            del self.personal[key]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +115,8 @@ class Publisher:
         self._changes = Changes()
         self._views: dict[Hashable, _Served] = {}
         self._idle: dict[Hashable, None] = {}
+        self._own: Mapping[str, Resource] = _NOTHING_OWN
+        self._sessions_of: dict[str, dict[Session, None]] = {}
         self._sequence = 0
         self._trials: dict[str, tuple[tuple[str, str], int]] = {}
         self._review_at_s = float("-inf")
@@ -100,11 +133,22 @@ class Publisher:
         """How many proxies each view has: cheap, where ``proxies`` is not."""
         return {key: len(view.sessions) for key, view in self._views.items()}
 
-    def publish(self, snapshots: Mapping[Hashable, Snapshot], now_s: float) -> None:
-        """Serve these from now on; views that have no proxy are skipped, views not mentioned stay."""
+    def publish(
+        self,
+        snapshots: Mapping[Hashable, Snapshot],
+        now_s: float,
+        own: Mapping[str, Resource] = _NOTHING_OWN,
+    ) -> None:
+        """Serve these from now on; views that have no proxy are skipped, views not mentioned stay.
+
+        ``own`` is by node id: such a proxy is served this resource in place of its view's of the same type and
+        name. It takes the place of what was given before: who is no longer in it gets the view's again.
+        Own resources are not tried out on the proxies of the view: they are for values that none refuses (RTDS).
+        """
         for key, desired in snapshots.items():
             if view := self._views.get(key):
                 view.desired = desired
+        self._set_own(own)
         if self.acceptance.parked:
             self._review(now_s)
         self._serve()
@@ -160,10 +204,11 @@ class Publisher:
             self._views[key] = view
             self._idle.pop(key, None)
         view.sessions[session] = None
+        self._sessions_of.setdefault(node.id, {})[session] = None
         stream = Stream(
             session.mode,
             node,
-            view.effective,
+            view.snapshot_with(self._own.get(node.id)),
             sequence=self._sequence,
             now_s=now_s,
             epoch=self._epoch,
@@ -175,6 +220,10 @@ class Publisher:
     def detach(self, session: "Session", view: _Served, node: NodeInfo, reason: str) -> None:
         """Forget a session; a view that has none left is no longer built."""
         view.sessions.pop(session, None)
+        if of_node := self._sessions_of.get(node.id):
+            of_node.pop(session, None)
+            if not of_node:
+                del self._sessions_of[node.id]
         self._observer.on_disconnect(node, session.mode, reason)
         if not view.sessions and view.key in self._views:
             del self._views[view.key]
@@ -185,8 +234,8 @@ class Publisher:
                 self.acceptance.forget(oldest)
 
     def offer(self, stream: Stream, view: _Served) -> None:
-        """Bring a stream up to the newest snapshot of its view."""
-        stream.offer(view.effective, self._sequence)
+        """Bring a stream up to the newest snapshot of its view, with what is its proxy's own."""
+        stream.offer(view.snapshot_with(self._own.get(stream.node.id)), self._sequence)
 
     def encode(self, stream: Stream, now_s: float) -> bytes | None:
         """The next response due on a stream as bytes, shared with all streams that are due the same."""
@@ -203,9 +252,9 @@ class Publisher:
         match event:
             case Acked():
                 self._observer.on_ack(node, event.type_url, event.latency_s)
-                self._accept(view, event.resources)
+                self._accept(view, node, event.resources)
             case Confirmed():
-                self._accept(view, event.resources)
+                self._accept(view, node, event.resources)
             case Nacked():
                 self._refuse(stream, event)
                 session.wake()
@@ -216,7 +265,10 @@ class Publisher:
             case _:
                 self._observer.on_unknown_type(node, event.type_url)
 
-    def _accept(self, view: _Served, resources: tuple[Resource, ...]) -> None:
+    def _accept(self, view: _Served, node: NodeInfo, resources: tuple[Resource, ...]) -> None:
+        if own := self._own.get(node.id):
+            # One proxy's own numbers say nothing about its view, and must never be served to another.
+            resources = tuple(item for item in resources if item.type_url != own.type_url)
         if self.acceptance.accepted(view.key, resources):
             self._serve()
 
@@ -248,10 +300,24 @@ class Publisher:
         for view in self._views.values():
             effective = self.acceptance.effective(view.key, view.desired)
             if effective is not view.effective:
-                view.effective = effective
+                view.serve(effective)
                 for session in view.sessions:
                     session.wake()
         self._begin_trials()
+
+    def _set_own(self, own: Mapping[str, Resource]) -> None:
+        """Note the own resources of proxies, and wake those that get another one."""
+        before, self._own = self._own, own
+        if before is own:
+            return
+        for node in before.keys() | own.keys():
+            was, now = before.get(node), own.get(node)
+            if was is not now and (was is None or now is None or was.version != now.version):
+                for session in self._sessions_of.get(node, ()):
+                    session.wake()
+        wanted = {id(item): item for item in own.values()}
+        for view in self._views.values():
+            view.keep_personal(wanted)
 
     def _begin_trials(self) -> None:
         """Let every proxy that refused a suspect be sent it once more, now that it is tried on its own."""
