@@ -199,7 +199,7 @@ def test_a_view_without_that_resource_gets_none(mode: Mode) -> None:
 
 def test_what_one_proxy_has_of_its_own_is_never_lent_to_another() -> None:
     world = World()
-    one, two = world.join("a1"), world.join("a2")
+    two, one = world.join("a2"), world.join("a1")  # in this order the own layer is confirmed last
     world.publish({"a1": layer("own")})
     world.settle()
     bad = layer("refused")
