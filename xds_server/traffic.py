@@ -24,12 +24,17 @@ class Proxy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """A time as healthy calls showed it lately, in seconds, and how many calls that rests on."""
+    """A time as healthy calls showed it lately, in seconds, and how many calls that rests on.
+
+    ``longest_s`` is the longest of those calls: a limit on tries must not go by a quantile alone, or it ends the
+    longest healthy answers for ever. 0 where it is not known.
+    """
 
     p50_s: float
     p95_s: float
     p99_s: float
     calls: int
+    longest_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,17 +108,48 @@ class Admission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HedgeDecision:
-    """Whether second tries start beside the first now, after how many seconds; ``since_s`` monotonic."""
+    """Whether second tries start beside the first now, and after how many seconds.
+
+    ``delay_s`` is the wait for the first token of a stream behind the gate, ``answer_delay_s`` for a whole answer
+    that is not streamed; where one is None, requests of that kind are not hedged. ``since_s``: monotonic time of
+    the last change of ``on``; ``calm_since_s``: since when the pool has been empty enough to begin again (None: it
+    is not); ``moved_at_s``: when a delay was last moved. ``shadow`` is what would have been decided, where that is
+    not enforced.
+    """
 
     on: bool
     delay_s: float | None
     reason: str
     since_s: float
+    answer_delay_s: float | None = None
+    calm_since_s: float | None = None
+    moved_at_s: float = 0.0
+    shadow: "HedgeDecision | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Longest:
+    """The longest healthy calls of the last minutes, less the wait for a slot, in seconds; None: not known yet.
+
+    ``answer_s`` of whole answers, ``first_byte_s`` of first bytes; ``seen_at_s`` is the monotonic time at which the
+    older of the two was last confirmed. ``doubted_at_s``: when the limits last looked as if they ended healthy
+    work, and were widened by ``widened``.
+    """
+
+    answer_s: float | None
+    first_byte_s: float | None
+    seen_at_s: float
+    widened: float = 1.0
+    doubted_at_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLimits:
-    """Limits in force, in seconds; None is off. What the policy says is in here unchanged."""
+    """Limits in force, in seconds; None, and 0 for a total, is off. What the policy says is in here unchanged.
+
+    ``learned`` is what the derived ones rest on. ``since_s``: monotonic time at which one of them last changed.
+    ``shadow`` is what would have been decided, where that is not enforced.
+    """
 
     first_token_s: float | None
     between_tokens_s: float | None
@@ -127,6 +158,8 @@ class TimeLimits:
     total_s: float
     reason: str
     since_s: float
+    learned: "Longest | None" = None
+    shadow: "TimeLimits | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +167,9 @@ class LadderState:
     """The level of degradation of a pool, 0 to 4, and what is done because of it.
 
     ``since_s`` is when the level was entered; ``towards_s`` since when the next level is asked for, or the present
-    one is no longer needed (None: neither). ``fallback_percent`` is the share of requests for the fallback.
+    one is no longer needed (None: neither). ``fallback_percent`` is the share of requests for the fallback, and
+    ``fallback_since_s`` when it was chosen. ``unknown_since_s``: since when nobody has told the pressure (None: it
+    is told). ``shadow`` is the same level with its actions, where those are not carried out.
     """
 
     level: int
@@ -147,6 +182,9 @@ class LadderState:
     shed_batch: bool = False
     max_tokens: int | None = None
     maintenance: str = ""
+    fallback_since_s: float | None = None
+    unknown_since_s: float | None = None
+    shadow: "LadderState | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
