@@ -23,9 +23,10 @@ class Assembler:
 
     def assemble(self, items: Iterable[Item]) -> Snapshot:
         """The snapshot of one view's items."""
-        return snapshot(self._resource(item) for item in items)
+        return snapshot(self.resource(item) for item in items)
 
-    def _resource(self, item: Item) -> Resource:
+    def resource(self, item: Item) -> Resource:
+        """One item, encoded; the same object for the same item."""
         known = self._encoded.get(item)
         if known is None:
             known = resource(item.type_url, item.name, self._bytes(item), item.origins)

@@ -7,6 +7,7 @@ the rest free without making it stateful: with or without it the answer is equal
 
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 _T = TypeVar("_T")
 
@@ -19,6 +20,7 @@ class Memo:
 
     def __init__(self) -> None:
         """Nothing made yet."""
+        self._alike: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
         self._made: dict[Hashable, tuple[tuple[object, ...], Any]] = {}
         self._used: set[Hashable] = set()
 
@@ -32,6 +34,13 @@ class Memo:
         made = make()
         self._made[key] = (inputs, made)
         return made
+
+    def alike(self, content: Hashable, make: Callable[[], _T]) -> _T:
+        """What was made for equal content and is still held by somebody, else what ``make`` returns."""
+        known: _T | None = self._alike.get(content)
+        if known is None:
+            known = self._alike[content] = make()
+        return known
 
     def sweep(self) -> None:
         """Forget what was not asked for since the last sweep; call it when every view has been translated."""

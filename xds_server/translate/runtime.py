@@ -9,24 +9,36 @@ Interactive requests use Envoy's HIGH priority and batch requests DEFAULT, each 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from envoy_data_plane.envoy.service.runtime.v3 import Runtime
 from envoy_data_plane.google.protobuf import Struct, Value
 
 from policies.resilience import Hedging
-from xds_server.decide.decisions import Ceiling
+from xds_server.decide.decisions import Ceiling, HedgeDecision
 
 LAYER: Final = "switchgear"
 """Name of the runtime resource, and of the layer in the bootstrap."""
 
+ACCESS_LOG_KEY: Final = f"{LAYER}.access_log.percent"
+"""Share of requests of which proxies tell us. Absent means all."""
+
+EVERYTHING_PERCENT: Final = 100.0
+
 _LARGEST: Final = 2**32 - 1
+_MILLION: Final = 1_000_000
 
 
-def runtime(ceilings: Mapping[str, Ceiling], route_weights: Mapping[str, Mapping[str, int]]) -> Runtime:
+def runtime(
+    ceilings: Mapping[str, Ceiling],
+    route_weights: Mapping[str, Mapping[str, int]],
+    access_log_percent: float = EVERYTHING_PERCENT,
+) -> Runtime:
     """The layer for ceilings by pool, and for weights by route and pool; keys in a fixed order.
 
-    Raises ``ValueError`` for a number that Envoy would silently ignore.
+    ``access_log_percent`` below 100 thins out access logs. Raises ``ValueError`` for a number that Envoy would
+    silently ignore.
     """
     values: dict[str, float] = {}
     for pool in sorted(ceilings):
@@ -35,17 +47,20 @@ def runtime(ceilings: Mapping[str, Ceiling], route_weights: Mapping[str, Mapping
         prefix = weights_prefix(route)
         for pool, weight in sorted(route_weights[route].items()):
             values[f"{prefix}.{pool}"] = _count(weight, f"weight of {pool} in {route}")
-    return Runtime(
-        name=LAYER, layer=Struct(fields={key: Value(number_value=value) for key, value in values.items()})
-    )
+    fields = {key: _number(value) for key, value in values.items()}
+    if access_log_percent != EVERYTHING_PERCENT:
+        fields[ACCESS_LOG_KEY] = _share(access_log_percent)
+    return Runtime(name=LAYER, layer=Struct(fields=fields))
 
 
-def with_hedges(ceiling: Ceiling, hedging: Hedging) -> Ceiling:
+def with_hedges(ceiling: Ceiling, hedging: Hedging, hedge: HedgeDecision | None = None) -> Ceiling:
     """The ceiling with a retry budget that also holds hedges to theirs.
 
-    Envoy has one budget for retries and hedges of a cluster, so where hedging is on the smaller percentage rules.
+    Envoy has one budget for retries and hedges of a cluster, so while there are hedges the smaller percentage
+    rules. ``hedge`` is what was decided; without it the policy alone says whether there are any.
     """
-    if not hedging.enabled or hedging.delay is None or hedging.max_percent >= ceiling.retry_percent:
+    hedged = hedging.enabled and hedging.delay is not None if hedge is None else hedge.on
+    if not hedged or hedging.max_percent >= ceiling.retry_percent:
         return ceiling
     return replace(ceiling, retry_percent=hedging.max_percent)
 
@@ -67,6 +82,22 @@ def _breakers(pool: str, ceiling: Ceiling) -> Iterable[tuple[str, float]]:
             f"{prefix}.retry_budget.min_retry_concurrency",
             _count(ceiling.retry_min_concurrency, f"retries of {pool}"),
         )
+
+
+@lru_cache(maxsize=4096)
+def _number(value: float) -> Value:
+    # Layers of a thousand proxies are made of few different numbers, and making one anew costs microseconds.
+    return Value(number_value=value)
+
+
+def _share(percent: float) -> Value:
+    """A share in Envoy's own form: of a plain number it takes whole percents only, and ignores all others."""
+    if not math.isfinite(percent) or not 0 <= percent <= EVERYTHING_PERCENT:
+        raise ValueError(f"share of access logs is {percent} %")
+    parts = round(percent / EVERYTHING_PERCENT * _MILLION)
+    return Value(
+        struct_value=Struct(fields={"numerator": _number(parts), "denominator": Value(string_value="MILLION")})
+    )
 
 
 def _count(value: int, what: str) -> float:

@@ -5,100 +5,72 @@ output on every replica. Whatever an item was made from is an input of its ``Mem
 as the same items as last time.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from envoy_data_plane.envoy.config.route.v3 import Route
 
 from policies.model import PolicySet
 from policies.route import ModelRoute
-from xds_server.decide.decisions import Ceiling, Decisions
+from xds_server.decide.decisions import Decisions
 from xds_server.fleet import Fleet
 from xds_server.translate.clusters import cluster
 from xds_server.translate.endpoints import assignment, zone_weights
 from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
 from xds_server.translate.grpc_client import api_listener, plain_cluster
 from xds_server.translate.item import Item
+from xds_server.translate.layers import runtime_item
 from xds_server.translate.listeners import connection_manager, listener, listener_name
 from xds_server.translate.memo import Memo
 from xds_server.translate.origins import cluster_origins, pool_origins, route_origins
-from xds_server.translate.routes import (
-    by_specificity,
-    envoy_routes,
-    route_configuration,
-    route_configuration_name,
-    route_pools,
-)
-from xds_server.translate.runtime import LAYER, runtime, with_hedges
+from xds_server.translate.routes import envoy_routes, route_configuration, route_configuration_name
+from xds_server.translate.runtime import EVERYTHING_PERCENT
+from xds_server.translate.served import served
 from xds_server.translate.view import View
-from xds_server.translate.weights import live_weights, ready_pools
 from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Served:
-    """The part of the policies that one view gets."""
-
-    pools: tuple[str, ...]
-    routes: Mapping[int, Sequence[ModelRoute]]
-
-
 def translate(
-    policies: PolicySet, fleet: Fleet, decisions: Decisions, view: View, memo: Memo | None = None
+    policies: PolicySet,
+    fleet: Fleet,
+    decisions: Decisions,
+    view: View,
+    memo: Memo | None = None,
+    *,
+    access_log_percent: float = EVERYTHING_PERCENT,
 ) -> tuple[Item, ...]:
-    """Every resource of the view. ``memo`` carries items from one call to the next, of any view."""
+    """Every resource of the view. ``memo`` carries items from one call to the next, of any view.
+
+    ``access_log_percent`` is the share of requests of which proxies are to tell.
+    """
     memo = memo or Memo()
-    served = _served(policies, view)
+    here = served(policies, view)
     if view.role == GRPC_ROLE:
         return (
-            *(_plain_cluster(policies, pool, memo) for pool in served.pools),
-            *(_assignment(policies, fleet, decisions, view.zone, pool, memo=memo) for pool in served.pools),
-            *(_api_listener(policies, pool, memo) for pool in served.pools),
+            *(_plain_cluster(policies, pool, memo) for pool in here.pools),
+            *(_assignment(policies, fleet, decisions, view.zone, pool, memo=memo) for pool in here.pools),
+            *(_api_listener(policies, pool, memo) for pool in here.pools),
         )
     return (
-        _runtime(policies, fleet, decisions, view, served, memo=memo),
-        *(_cluster(policies, pool, memo) for pool in served.pools),
-        *(_assignment(policies, fleet, decisions, view.zone, pool, memo=memo) for pool in served.pools),
-        *(_listener(policies, view, port, routes, memo) for port, routes in served.routes.items()),
-        *(_routes(policies, port, routes, memo) for port, routes in served.routes.items()),
-    )
-
-
-def _served(policies: PolicySet, view: View) -> _Served:
-    """Pools and routes of a view: the named pools, the routes that lead to them, and all those routes lead to."""
-    ports: dict[int, list[ModelRoute]] = {}
-    pools = {pool for pool in policies.pools if not view.pools or pool in view.pools}
-    for name in sorted(policies.routes):
-        route = policies.routes[name]
-        reached = route_pools(route)
-        if not view.pools or not view.pools.isdisjoint(reached):
-            pools.update(reached)
-            ports.setdefault(route.spec.listener.port, []).append(route)
-    return _Served(
-        pools=tuple(sorted(pools)), routes={port: tuple(by_specificity(ports[port])) for port in sorted(ports)}
+        _runtime(policies, fleet, decisions, view, access_log_percent, memo=memo),
+        *(_cluster(policies, pool, memo) for pool in here.pools),
+        *(_assignment(policies, fleet, decisions, view.zone, pool, memo=memo) for pool in here.pools),
+        *(_listener(policies, view, port, routes, memo) for port, routes in here.routes.items()),
+        *(_routes(policies, port, routes, memo) for port, routes in here.routes.items()),
     )
 
 
 def _runtime(
-    policies: PolicySet, fleet: Fleet, decisions: Decisions, view: View, served: _Served, *, memo: Memo
+    policies: PolicySet,
+    fleet: Fleet,
+    decisions: Decisions,
+    view: View,
+    access_log_percent: float,
+    *,
+    memo: Memo,
 ) -> Item:
-    ready = ready_pools(fleet, decisions)
-    ceilings: dict[str, Ceiling] = {
-        pool: with_hedges(ceiling, policies.effective[pool].hedging)
-        for pool in served.pools
-        if (ceiling := decisions.ceilings.get((pool, view.role))) is not None
-    }
-    weights = {
-        route.metadata.name: dict(live_weights(route, ready))
-        for routes in served.routes.values()
-        for route in routes
-        if len(route_pools(route)) > 1
-    }
-    return memo.of(
-        (RUNTIME, view),
-        (ceilings, weights),
-        lambda: Item(type_url=RUNTIME, name=LAYER, message=runtime(ceilings, weights)),
-    )
+    item = runtime_item(policies, fleet, decisions, view, memo=memo, access_log_percent=access_log_percent)
+    # Held until the next one is made, so that it is found again while nothing has changed.
+    return memo.of((RUNTIME, view), (item,), lambda: item)
 
 
 def _cluster(policies: PolicySet, pool: str, memo: Memo) -> Item:

@@ -1,0 +1,121 @@
+"""Whose runtime layer holds which numbers: one per view, and one per proxy where ceilings follow its demand.
+
+A thousand sidecars are a thousand layers, most of them equal. What is made here is remembered by its content, so
+that equal numbers are one item, which is encoded once and pushed as one bytes object.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from policies.model import PolicySet
+from xds_server.decide.decisions import Ceiling, Decisions
+from xds_server.fleet import Fleet
+from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
+from xds_server.translate.item import Item
+from xds_server.translate.memo import Memo
+from xds_server.translate.routes import route_pools
+from xds_server.translate.runtime import EVERYTHING_PERCENT, LAYER, runtime, with_hedges
+from xds_server.translate.served import served
+from xds_server.translate.view import View
+from xds_server.translate.weights import live_weights, ready_pools
+from xds_server.type_urls import RUNTIME
+
+_Weights = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfView:
+    """What the layers of all proxies of a view have in common: pools with the ceiling of the role, and weights."""
+
+    ceilings: tuple[tuple[str, Ceiling], ...]
+    weights: _Weights
+
+
+def runtime_item(
+    policies: PolicySet,
+    fleet: Fleet,
+    decisions: Decisions,
+    view: View,
+    node: str = "",
+    *,
+    memo: Memo,
+    access_log_percent: float = EVERYTHING_PERCENT,
+) -> Item:
+    """The runtime layer of the proxy with this node id; of its view, without one.
+
+    A pool's ceiling is the one decided for this proxy, else the one for its role. The item is the same one as
+    for every other proxy with the same numbers, for as long as somebody holds it.
+    """
+    shared = memo.of(
+        ("layer of view", view),
+        (policies, fleet.pools, decisions),
+        lambda: _of_view(policies, fleet, decisions, view),
+    )
+    ceilings = {
+        pool: with_hedges(
+            _own_ceiling(decisions, pool, node) or ceiling,
+            policies.effective[pool].hedging,
+            decided.hedge if (decided := decisions.pools.get(pool)) else None,
+        )
+        for pool, ceiling in shared.ceilings
+    }
+    return memo.alike(
+        (RUNTIME, tuple(_numbers(*one) for one in ceilings.items()), shared.weights, access_log_percent),
+        lambda: Item(
+            type_url=RUNTIME,
+            name=LAYER,
+            message=runtime(
+                ceilings, {route: dict(weights) for route, weights in shared.weights}, access_log_percent
+            ),
+        ),
+    )
+
+
+def own_runtime_items(
+    policies: PolicySet,
+    fleet: Fleet,
+    decisions: Decisions,
+    views: Mapping[str, View],
+    *,
+    memo: Memo,
+    access_log_percent: float = EVERYTHING_PERCENT,
+) -> Mapping[str, Item]:
+    """The layers of those proxies that have a ceiling of their own, by node id; ``views`` is by node id, too."""
+    heard = {node for pool in decisions.pools.values() if pool.admission for node in pool.admission.by_proxy}
+    items = {
+        node: runtime_item(
+            policies, fleet, decisions, view, node, memo=memo, access_log_percent=access_log_percent
+        )
+        for node, view in views.items()
+        if node in heard and view.role != GRPC_ROLE
+    }
+    # Held until the next ones are made, so that those find what has not changed.
+    return memo.of(("own layers",), (items,), lambda: items)
+
+
+def _own_ceiling(decisions: Decisions, pool: str, node: str) -> Ceiling | None:
+    decided = decisions.pools.get(pool) if node else None
+    return None if decided is None or decided.admission is None else decided.admission.by_proxy.get(node)
+
+
+def _of_view(policies: PolicySet, fleet: Fleet, decisions: Decisions, view: View) -> _OfView:
+    here = served(policies, view)
+    ready = ready_pools(fleet, decisions)
+    return _OfView(
+        ceilings=tuple(
+            (pool, ceiling)
+            for pool in here.pools
+            if (ceiling := decisions.ceilings.get((pool, view.role))) is not None
+        ),
+        weights=tuple(
+            (route.metadata.name, tuple(sorted(live_weights(route, ready).items())))
+            for routes in here.routes.values()
+            for route in routes
+            if len(route_pools(route)) > 1
+        ),
+    )
+
+
+def _numbers(pool: str, ceiling: Ceiling) -> tuple[str, int, int, float, int]:
+    """The numbers of a ceiling without its reason, which is not Envoy's to know."""
+    return pool, ceiling.interactive, ceiling.batch, ceiling.retry_percent, ceiling.retry_min_concurrency
