@@ -167,7 +167,7 @@ class LadderState:
     """The level of degradation of a pool, 0 to 4, and what is done because of it.
 
     ``since_s`` is when the level was entered; ``towards_s`` since when the next level is asked for, or the present
-    one is no longer needed (None: neither). ``fallback_percent`` is the share of requests for the fallback, and
+    one is no longer needed (None: neither), and ``next_level`` which of the two. ``fallback_percent`` is the share of requests for the fallback, and
     ``fallback_since_s`` when it was chosen. ``unknown_since_s``: since when nobody has told the pressure (None: it
     is told). ``shadow`` is the same level with its actions, where those are not carried out.
     """
@@ -184,6 +184,7 @@ class LadderState:
     maintenance: str = ""
     fallback_since_s: float | None = None
     unknown_since_s: float | None = None
+    next_level: int | None = None
     shadow: "LadderState | None" = None
 
 
