@@ -7,6 +7,8 @@ from types import MappingProxyType
 
 from engine.report import Verdict
 from xds_server.decide.breaker import BreakerState
+from xds_server.decide.demand import Demand
+from xds_server.decide.learned import Learned
 from xds_server.decide.straggler import StragglerState
 from xds_server.fleet import Engine, EngineId
 
@@ -74,11 +76,15 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """What one engine can do: calls at once, mean seconds per call, and where the numbers come from."""
+    """What one engine can do: calls at once, mean seconds per call, and where the numbers come from.
+
+    ``slots`` and ``service_s`` move in steps; ``learned`` is what is being measured meanwhile.
+    """
 
     slots: float
     service_s: float
     source: str
+    learned: Learned | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +95,12 @@ class Admission:
     out, and are added to what the proxies that hold them may have. ``by_proxy`` is by node id; a proxy that is not
     in there yet gets what ``PoolDecisions.ceilings`` has for its role. ``pressure`` is what is asked of the
     engines that are in, over what they can serve (1.0: exactly as much); ``utilization`` the share of their slots
-    in use. Both are None where no proxy tells. ``in_force`` is False in shadow mode: nothing is refused then.
+    in use. Both are None where no proxy tells, and where no engine is in. ``in_force`` is False in shadow mode:
+    nothing is refused then.
+
+    The rest is what the next decision goes by: ``demand`` of each proxy that tells it, ``moved_at_s`` when its part
+    last moved, ``held_by`` what it holds on engines that are out, ``crowded`` whether as much is asked as can be
+    served, and ``basis`` what makes every part move at once when it changes.
     """
 
     total: int
@@ -104,6 +115,22 @@ class Admission:
     by_proxy: Mapping[str, Ceiling]
     capacities: Mapping[EngineId, Capacity]
     reason: str
+    demand: Mapping[str, Demand] = field(default_factory=dict, compare=False)
+    moved_at_s: Mapping[str, float] = field(default_factory=dict, compare=False)
+    held_by: Mapping[str, int] = field(default_factory=dict, compare=False)
+    crowded: bool = field(default=False, compare=False)
+    basis: tuple[object, ...] = field(default=(), compare=False)
+
+
+class HedgeCause(StrEnum):
+    """What decides whether to hedge."""
+
+    POLICY = "policy"  # it is not enabled
+    DELAY = "delay"  # none is given, and none can be measured
+    LADDER = "ladder"
+    FULL = "full"
+    WAITS = "waits"  # nothing speaks against it, but not for long
+    ROOM = "room"  # nothing speaks against it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +148,7 @@ class HedgeDecision:
     delay_s: float | None
     reason: str
     since_s: float
+    cause: HedgeCause = HedgeCause.POLICY
     answer_delay_s: float | None = None
     calm_since_s: float | None = None
     moved_at_s: float = 0.0
