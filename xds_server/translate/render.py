@@ -7,11 +7,13 @@ import yaml
 from betterproto2 import Casing
 from envoy_data_plane.envoy.config.core.v3 import HealthStatus
 
+from xds_server.translate.access_logs import SERVER_CLUSTER
 from xds_server.translate.assignment import AssignmentSpec, EndpointSpec, HostPort, InternalListener, LocalitySpec
 from xds_server.translate.item import Item
 from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME, SHORT_NAMES
 
 _CONNECTION_MANAGER: Final = "envoy.filters.network.http_connection_manager"
+_HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
 def as_json(item: Item) -> dict[str, Any]:
@@ -47,10 +49,11 @@ def _plain(value: Any) -> Any:
             return value
 
 
-def static_bootstrap(items: Iterable[Item]) -> dict[str, Any]:
+def static_bootstrap(items: Iterable[Item], server: tuple[str, int] | None = None) -> dict[str, Any]:
     """A bootstrap in which everything is static: what ``envoy --mode validate`` and an air-gapped Envoy need.
 
-    Endpoints and routes stand inside their clusters and listeners, the runtime layer is a static one.
+    Endpoints and routes stand inside their clusters and listeners, the runtime layer is a static one. ``server``
+    is the host and port that access logs go to; nowhere when absent.
     """
     by_type: dict[str, dict[str, dict[str, Any]]] = {}
     for item in items:
@@ -58,7 +61,10 @@ def static_bootstrap(items: Iterable[Item]) -> dict[str, Any]:
     endpoints, routes = by_type.get(ENDPOINT, {}), by_type.get(ROUTE, {})
     return {
         "static_resources": {
-            "clusters": [_static_cluster(one, endpoints) for one in by_type.get(CLUSTER, {}).values()],
+            "clusters": [
+                *(_static_cluster(one, endpoints) for one in by_type.get(CLUSTER, {}).values()),
+                _server_cluster(server),
+            ],
             "listeners": [_static_listener(one, routes) for one in by_type.get(LISTENER, {}).values()],
         },
         "layered_runtime": {
@@ -66,6 +72,27 @@ def static_bootstrap(items: Iterable[Item]) -> dict[str, Any]:
                 {"name": name, "static_layer": layer["layer"]} for name, layer in by_type.get(RUNTIME, {}).items()
             ]
         },
+    }
+
+
+def _server_cluster(server: tuple[str, int] | None) -> dict[str, Any]:
+    """The cluster that listeners send their access logs to; Envoy refuses listeners that name an unknown one."""
+    cluster: dict[str, Any] = {"name": SERVER_CLUSTER, "type": "STATIC"}
+    if server is None:
+        return cluster
+    host, port = server
+    address = {"socket_address": {"address": host, "port_value": port}}
+    options = {
+        "@type": f"type.googleapis.com/{_HTTP_OPTIONS}",
+        "explicit_http_config": {"http2_protocol_options": {}},
+    }
+    return {
+        **cluster,
+        "load_assignment": {
+            "cluster_name": SERVER_CLUSTER,
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
+        },
+        "typed_extension_protocol_options": {_HTTP_OPTIONS: options},
     }
 
 
