@@ -13,11 +13,10 @@ from xds_server.fleet import Fleet
 from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
 from xds_server.translate.item import Item
 from xds_server.translate.memo import Memo
-from xds_server.translate.routes import route_pools
 from xds_server.translate.runtime import EVERYTHING_PERCENT, LAYER, runtime, with_hedges
 from xds_server.translate.served import served
 from xds_server.translate.view import View
-from xds_server.translate.weights import live_weights, ready_pools
+from xds_server.translate.weights import ready_pools, route_weights
 from xds_server.type_urls import RUNTIME
 
 _Weights = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
@@ -101,6 +100,8 @@ def _own_ceiling(decisions: Decisions, pool: str, node: str) -> Ceiling | None:
 def _of_view(policies: PolicySet, fleet: Fleet, decisions: Decisions, view: View) -> _OfView:
     here = served(policies, view)
     ready = ready_pools(fleet, decisions)
+    ladders = {pool: decided.ladder for pool, decided in decisions.pools.items() if decided.ladder is not None}
+    models = {pool: one.spec.model for pool, one in policies.pools.items()}
     return _OfView(
         ceilings=tuple(
             (pool, ceiling)
@@ -108,10 +109,10 @@ def _of_view(policies: PolicySet, fleet: Fleet, decisions: Decisions, view: View
             if (ceiling := decisions.ceilings.get((pool, view.role))) is not None
         ),
         weights=tuple(
-            (route.metadata.name, tuple(sorted(live_weights(route, ready).items())))
+            (name, tuple(sorted(weights.items())))
             for routes in here.routes.values()
             for route in routes
-            if len(route_pools(route)) > 1
+            for name, weights in route_weights(route, ready, ladders, models).items()
         ),
     )
 

@@ -45,7 +45,9 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
 from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher
 from envoy_data_plane.google.protobuf import Any, Struct, Value
 
-from xds_server.translate.routes import REQUEST_METADATA, route_configuration_name
+from xds_server.translate.refusals import LENGTH_FIELDS
+from xds_server.translate.routes import route_configuration_name
+from xds_server.translate.scripts import FILTER, REQUEST_METADATA, scripts
 from xds_server.translate.shapes import over_ads, packed, seconds
 
 REASON_HEADER: Final = "x-switchgear-reason"
@@ -79,6 +81,7 @@ def connection_manager(port: int) -> Any:
         rds=Rds(config_source=over_ads(), route_config_name=route_configuration_name(port)),
         http_filters=[
             HttpFilter(name="envoy.filters.http.json_to_metadata", typed_config=packed(_request_fields())),
+            HttpFilter(name=FILTER, typed_config=scripts()),
             HttpFilter(name="envoy.filters.http.router", typed_config=packed(Router())),
         ],
         # Every limit on a stream is the route's; these are Envoy's own and would cut healthy generations.
@@ -110,7 +113,7 @@ def listener(port: int, address: str, manager: Any) -> Listener:
 
 
 def _request_fields() -> JsonToMetadata:
-    """Reads ``model`` and ``stream`` out of JSON bodies, after which Envoy chooses the route again."""
+    """Reads what routes ask about out of JSON bodies, after which Envoy chooses the route again."""
     return JsonToMetadata(
         request_rules=JsonToMetadataMatchRules(
             rules=[
@@ -118,7 +121,7 @@ def _request_fields() -> JsonToMetadata:
                     selectors=[JsonToMetadataSelector(key=field)],
                     on_present=JsonToMetadataKeyValuePair(metadata_namespace=REQUEST_METADATA, key=field),
                 )
-                for field in ("model", "stream")
+                for field in ("model", "stream", *LENGTH_FIELDS)
             ],
             allow_content_types_regex=RegexMatcher(regex=JSON_CONTENT_TYPES),
             allow_empty_content_type=True,

@@ -1,42 +1,44 @@
 """Routes: one RouteConfiguration per port, with everything an operator edits about requests.
 
-Routes follow an edit without touching what is in flight. Each ModelRoute becomes a streaming and a non-streaming
-Envoy route, because their time limits differ. Weights live in the runtime layer (``weights``), so a fallback that
-flips does not even change this resource.
+Routes follow an edit without touching what is in flight, and so do decisions that change rarely (``in_force``).
+Each ModelRoute becomes a streaming and a non-streaming Envoy route, because their time limits differ; requests
+that must not run twice, and those that accept another model, have routes of their own before these. Weights live
+in the runtime layer (``weights``), so a fallback that flips does not even change this resource.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
+from urllib.parse import quote
 
-from envoy_data_plane.envoy.config.core.v3 import RoutingPriority
+from envoy_data_plane.envoy.config.core.v3 import (
+    HeaderValue,
+    HeaderValueOption,
+    HeaderValueOptionHeaderAppendAction,
+    RoutingPriority,
+)
 from envoy_data_plane.envoy.config.route.v3 import (
     HeaderMatcher,
     Route,
     RouteAction,
-    RouteActionClusterNotFoundResponseCode,
     RouteActionMaxStreamDuration,
     RouteConfiguration,
-    RouteMatch,
     VirtualHost,
     WeightedCluster,
     WeightedClusterClusterWeight,
 )
-from envoy_data_plane.envoy.type.matcher.v3 import (
-    MetadataMatcher,
-    MetadataMatcherPathSegment,
-    RegexMatcher,
-    StringMatcher,
-    ValueMatcher,
-)
 
 from policies.resilience import ResilienceSpec
-from policies.route import HeaderMatch, ModelRoute, PriorityClass
+from policies.route import ModelChange, ModelRoute, PriorityClass
+from xds_server.decide.decisions import HedgeDecision, LadderState, TimeLimits
+from xds_server.translate.in_force import sent_once, spec_in_force
+from xds_server.translate.matching import has, lacks, route_match, says_true
+from xds_server.translate.refusals import maintenance, no_route, too_long
 from xds_server.translate.retries import hedge_policy, retry_policy, try_timers
 from xds_server.translate.runtime import weights_prefix
+from xds_server.translate.scripts import name_the_model
 from xds_server.translate.shapes import seconds
-
-REQUEST_METADATA: Final = "switchgear.request"
-"""Where the listener leaves ``model`` and ``stream`` of a JSON body."""
 
 PRIORITY: Final = {
     PriorityClass.INTERACTIVE: RoutingPriority.HIGH,
@@ -44,8 +46,13 @@ PRIORITY: Final = {
 }
 """Envoy counts the two apart, so each class has a ceiling of its own."""
 
-NO_ROUTE: Final = "no_route"
-"""Route and cluster of what nothing matches. No pool can have this name, so Envoy knows no such cluster."""
+SIDE_EFFECTS_HEADER: Final = "x-switchgear-side-effects"
+IDEMPOTENCY_KEY_HEADER: Final = "idempotency-key"
+ALLOW_MODEL_CHANGE_HEADER: Final = "x-switchgear-allow-model-change"
+SERVED_MODEL_HEADER: Final = "x-switchgear-served-model"
+FALLBACK_HEADER: Final = "x-switchgear-fallback"
+
+_NO_MODELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def route_configuration_name(port: int) -> str:
@@ -80,7 +87,7 @@ def route_configuration(port: int, routes: Sequence[Route], body_limit_bytes: in
             VirtualHost(
                 name=route_configuration_name(port),
                 domains=["*"],
-                routes=[*routes, _no_route()],
+                routes=[*routes, no_route()],
                 include_request_attempt_count=True,
                 request_body_buffer_limit=body_limit_bytes,
             )
@@ -90,14 +97,116 @@ def route_configuration(port: int, routes: Sequence[Route], body_limit_bytes: in
     )
 
 
-def envoy_routes(route: ModelRoute, spec: ResilienceSpec, *, gated: bool) -> tuple[Route, ...]:
-    """The Envoy routes of a ModelRoute: streaming first, then the rest; one alone where the match says which."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """Some of a route's requests: those with these headers, and what may be done with them.
+
+    ``name`` is what the Envoy route's name has for it. ``fallback``: they may go to the fallback pool. ``once``:
+    they must not run twice.
+    """
+
+    name: str = ""
+    headers: tuple[HeaderMatcher, ...] = ()
+    fallback: bool = True
+    once: bool = False
+
+
+def envoy_routes(
+    route: ModelRoute,
+    spec: ResilienceSpec,
+    *,
+    gated: bool,
+    hedge: HedgeDecision | None = None,
+    limits: TimeLimits | None = None,
+    ladder: LadderState | None = None,
+    models: Mapping[str, str] = _NO_MODELS,
+) -> tuple[Route, ...]:
+    """The Envoy routes of a ModelRoute, in their order.
+
+    Refusals stand first. Then come requests that ask for something of their own by a header, then the others;
+    streams before the rest. A decision that is None means: as the policy says. ``models`` is the model of each
+    pool.
+    """
+    if ladder is not None and ladder.maintenance:
+        return (maintenance(route, ladder.maintenance),)
+    refused = () if ladder is None or ladder.max_tokens is None else too_long(route, ladder.max_tokens)
     wanted = route.spec.match.stream
-    kinds = (True, False) if wanted is None else (wanted,)
-    return tuple(_envoy_route(route, spec, streaming=streaming, gated=gated) for streaming in kinds)
+    rules = {
+        streaming: spec_in_force(spec, streaming=streaming, hedge=hedge, limits=limits, ladder=ladder)
+        for streaming in ((True, False) if wanted is None else (wanted,))
+    }
+    return (
+        *refused,
+        *(
+            _envoy_route(route, variant, action, streaming=streaming)
+            for who in by_fallback(route, models)
+            for streaming, now in rules.items()
+            for variant, action in _by_care(route, now, who, models=models, streaming=streaming, gated=gated)
+        ),
+    )
 
 
-def _envoy_route(route: ModelRoute, spec: ResilienceSpec, *, streaming: bool, gated: bool) -> Route:
+def _envoy_route(route: ModelRoute, variant: Variant, action: RouteAction, *, streaming: bool) -> Route:
+    kind = "streaming" if streaming else "non-streaming"
+    name = f"{route.metadata.name}/{kind}{variant.name}"
+    return Route(
+        name=name,
+        match=route_match(route.spec.match, streaming=streaming, headers=variant.headers),
+        route=action,
+        request_body_buffer_limit=route.spec.max_body_bytes,
+        stat_prefix=name.replace("/", "."),
+    )
+
+
+def by_fallback(route: ModelRoute, models: Mapping[str, str]) -> tuple[Variant, ...]:
+    """Who may go to the fallback and who stays, in the order in which Envoy asks."""
+    if not _another_model(route, models) or route.spec.model_change is ModelChange.DISCLOSED:
+        return (Variant(),)
+    stays = Variant(fallback=False)
+    if route.spec.model_change is ModelChange.NEVER:
+        return (stays,)
+    return (Variant(name="/any-model", headers=(says_true(ALLOW_MODEL_CHANGE_HEADER),)), stays)
+
+
+def _by_care(
+    route: ModelRoute,
+    spec: ResilienceSpec,
+    who: Variant,
+    *,
+    models: Mapping[str, str],
+    streaming: bool,
+    gated: bool,
+) -> Iterator[tuple[Variant, RouteAction]]:
+    """Who may run twice and who must not; all in one where nobody does."""
+
+    def action(rules: ResilienceSpec, *, gate: bool) -> RouteAction:
+        return _action(route, rules, reachable(route, who), models, streaming=streaming, gated=gate)
+
+    freely = action(spec, gate=gated)
+    # Without the gate's rules: no try is given up for a late first token where there is no other try.
+    once = action(sent_once(spec), gate=False)
+    name, headers = f"{who.name}/once", who.headers
+    keyed = has(IDEMPOTENCY_KEY_HEADER)
+    if once == freely:
+        yield who, freely
+    elif route.spec.side_effects:
+        yield Variant(name=who.name, headers=(*headers, keyed), fallback=who.fallback), freely
+        yield Variant(name=name, headers=headers, fallback=who.fallback, once=True), once
+    else:
+        marked = (says_true(SIDE_EFFECTS_HEADER), lacks(IDEMPOTENCY_KEY_HEADER))
+        yield Variant(name=name, headers=(*headers, *marked), fallback=who.fallback, once=True), once
+        yield who, freely
+
+
+def _action(
+    route: ModelRoute,
+    spec: ResilienceSpec,
+    pools: Sequence[str],
+    models: Mapping[str, str],
+    *,
+    streaming: bool,
+    gated: bool,
+) -> RouteAction:
     timeouts = spec.timeouts
     timers = try_timers(spec, streaming=streaming, gated=gated)
     action = RouteAction(
@@ -111,32 +220,29 @@ def _envoy_route(route: ModelRoute, spec: ResilienceSpec, *, streaming: bool, ga
         retry_policy=retry_policy(spec, streaming=streaming, gated=gated),
         hedge_policy=hedge_policy(spec, streaming=streaming, gated=gated),
     )
-    pools = route_pools(route)
     if len(pools) == 1:
         action.cluster = pools[0]
     else:
-        action.weighted_clusters = _weighted(route)
-    kind = "streaming" if streaming else "non-streaming"
-    return Route(
-        name=f"{route.metadata.name}/{kind}",
-        match=_match(route, streaming=streaming),
-        route=action,
-        request_body_buffer_limit=route.spec.max_body_bytes,
-        stat_prefix=f"{route.metadata.name}.{kind}",
-    )
+        action.weighted_clusters = _weighted(route, pools, models)
+    return action
 
 
 def route_pools(route: ModelRoute) -> tuple[str, ...]:
     """The pools a route can send to, the fallback last; each once."""
+    return reachable(route, Variant())
+
+
+def reachable(route: ModelRoute, who: Variant) -> tuple[str, ...]:
+    """The pools these requests of a route can go to, the fallback last; each once."""
     names = [share.pool for share in route.spec.pools]
-    if route.spec.fallback is not None:
+    if route.spec.fallback is not None and who.fallback:
         names.append(route.spec.fallback)
     return tuple(dict.fromkeys(names))
 
 
-def declared_weights(route: ModelRoute) -> dict[str, int]:
-    """Weight of each pool as the operator declared it; a fallback has none until it is needed."""
-    weights = dict.fromkeys(route_pools(route), 0)
+def declared_weights(route: ModelRoute, pools: Sequence[str]) -> dict[str, int]:
+    """Weight of each of these pools as the operator declared it; a fallback has none until it is needed."""
+    weights = dict.fromkeys(pools, 0)
     for share in route.spec.pools:
         weights[share.pool] += share.weight
     if not any(weights.values()):
@@ -145,64 +251,52 @@ def declared_weights(route: ModelRoute) -> dict[str, int]:
     return weights
 
 
-def _weighted(route: ModelRoute) -> WeightedCluster:
+def weights_name(route: ModelRoute, pools: Sequence[str]) -> str:
+    """What the live weights over these pools of the route are called; no two sets of one route share a name."""
+    name = route.metadata.name
+    return name if len(pools) == len(route_pools(route)) else f"{name}/stay"
+
+
+def _weighted(route: ModelRoute, pools: Sequence[str], models: Mapping[str, str]) -> WeightedCluster:
+    asked = models.get(route.spec.pools[0].pool)
     return WeightedCluster(
         clusters=[
-            WeightedClusterClusterWeight(name=pool, weight=weight)
-            for pool, weight in declared_weights(route).items()
+            _weight(pool, weight, models[pool], is_fallback=pool == route.spec.fallback)
+            if asked is not None and models[pool] != asked
+            else WeightedClusterClusterWeight(name=pool, weight=weight)
+            for pool, weight in declared_weights(route, pools).items()
         ],
-        runtime_key_prefix=weights_prefix(route.metadata.name),
+        runtime_key_prefix=weights_prefix(weights_name(route, pools)),
     )
 
 
-def _match(route: ModelRoute, *, streaming: bool) -> RouteMatch:
-    match = route.spec.match
-    metadata: list[MetadataMatcher] = []
-    if match.model is not None:
-        metadata.append(_body_field("model", ValueMatcher(string_match=StringMatcher(exact=match.model))))
-    if streaming:
-        metadata.append(_body_field("stream", ValueMatcher(bool_match=True)))
-    elif match.stream is False:
-        # Also where the body does not say, which means false to the engine.
-        metadata.append(_body_field("stream", ValueMatcher(bool_match=True), invert=True))
-    return RouteMatch(
-        prefix=match.path_prefix,
-        headers=[matcher for header in match.headers for matcher in _header(header)],
-        dynamic_metadata=metadata,
+def _weight(pool: str, weight: int, model: str, *, is_fallback: bool) -> WeightedClusterClusterWeight:
+    """A pool of another model than the route's first: its engines must be asked by their own model's name."""
+    told = {SERVED_MODEL_HEADER: model, FALLBACK_HEADER: pool} if is_fallback else {}
+    return WeightedClusterClusterWeight(
+        name=pool,
+        weight=weight,
+        typed_per_filter_config=dict(name_the_model(model)),
+        response_headers_to_add=[
+            HeaderValueOption(
+                header=HeaderValue(key=name, value=_of_an_engine(value)),
+                append_action=HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
+            )
+            for name, value in told.items()
+        ],
     )
 
 
-def _body_field(field: str, value: ValueMatcher, *, invert: bool = False) -> MetadataMatcher:
-    return MetadataMatcher(
-        filter=REQUEST_METADATA, path=[MetadataMatcherPathSegment(key=field)], value=value, invert=invert
-    )
+def _of_an_engine(value: str) -> str:
+    """A header value, left out where Envoy answers itself: a refusal was served by no model.
+
+    What a header, or Envoy's format, cannot hold as it is comes percent-encoded.
+    """
+    text = quote(value, safe="/:@+ ").replace("%", "\\x25")
+    return f"%CEL(response.flags == 0 ? '{text}' : '')%"
 
 
-def _header(match: HeaderMatch) -> list[HeaderMatcher]:
-    texts = [
-        StringMatcher(exact=match.exact) if match.exact is not None else None,
-        StringMatcher(prefix=match.prefix) if match.prefix is not None else None,
-        StringMatcher(safe_regex=RegexMatcher(regex=match.regex)) if match.regex is not None else None,
-    ]
-    matchers = [
-        HeaderMatcher(name=match.name, string_match=text, invert_match=match.invert)
-        for text in texts
-        if text is not None
-    ]
-    if match.present is not None or not matchers:
-        matchers.append(
-            HeaderMatcher(name=match.name, present_match=match.present is not False, invert_match=match.invert)
-        )
-    return matchers
-
-
-def _no_route() -> Route:
-    # A forwarding route to nowhere rather than a direct response: before its fields are known a request has this
-    # route, and only a forwarding route gives its body room to be read in.
-    return Route(
-        name=NO_ROUTE,
-        match=RouteMatch(prefix="/"),
-        route=RouteAction(
-            cluster=NO_ROUTE, cluster_not_found_response_code=RouteActionClusterNotFoundResponseCode.NOT_FOUND
-        ),
-    )
+def _another_model(route: ModelRoute, models: Mapping[str, str]) -> bool:
+    fallback = route.spec.fallback
+    first = route.spec.pools[0].pool
+    return fallback is not None and models.get(fallback) != models.get(first)

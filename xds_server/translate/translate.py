@@ -17,12 +17,18 @@ from xds_server.translate.clusters import cluster
 from xds_server.translate.endpoints import assignment, zone_weights
 from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
 from xds_server.translate.grpc_client import api_listener, plain_cluster
+from xds_server.translate.in_force import in_force
 from xds_server.translate.item import Item
 from xds_server.translate.layers import runtime_item
 from xds_server.translate.listeners import connection_manager, listener, listener_name
 from xds_server.translate.memo import Memo
 from xds_server.translate.origins import cluster_origins, pool_origins, route_origins
-from xds_server.translate.routes import envoy_routes, route_configuration, route_configuration_name
+from xds_server.translate.routes import (
+    envoy_routes,
+    route_configuration,
+    route_configuration_name,
+    route_pools,
+)
 from xds_server.translate.runtime import EVERYTHING_PERCENT
 from xds_server.translate.served import served
 from xds_server.translate.view import View
@@ -55,7 +61,7 @@ def translate(
         *(_cluster(policies, pool, memo) for pool in here.pools),
         *(_assignment(policies, fleet, decisions, view.zone, pool, memo=memo) for pool in here.pools),
         *(_listener(policies, view, port, routes, memo) for port, routes in here.routes.items()),
-        *(_routes(policies, port, routes, memo) for port, routes in here.routes.items()),
+        *(_routes(policies, decisions, port, routes, memo) for port, routes in here.routes.items()),
     )
 
 
@@ -144,11 +150,13 @@ def _listener(policies: PolicySet, view: View, port: int, routes: Sequence[Model
     )
 
 
-def _routes(policies: PolicySet, port: int, routes: Sequence[ModelRoute], memo: Memo) -> Item:
+def _routes(
+    policies: PolicySet, decisions: Decisions, port: int, routes: Sequence[ModelRoute], memo: Memo
+) -> Item:
     names = tuple(route.metadata.name for route in routes)
     origins = route_origins(policies, names)
     limit = max(route.spec.max_body_bytes for route in routes)
-    ready = tuple(_envoy_routes(policies, route, memo) for route in routes)
+    ready = tuple(_envoy_routes(policies, decisions, route, memo) for route in routes)
     return memo.of(
         (ROUTE, port, names),
         (ready, limit, origins),
@@ -161,10 +169,16 @@ def _routes(policies: PolicySet, port: int, routes: Sequence[ModelRoute], memo: 
     )
 
 
-def _envoy_routes(policies: PolicySet, route: ModelRoute, memo: Memo) -> tuple[Route, ...]:
+def _envoy_routes(policies: PolicySet, decisions: Decisions, route: ModelRoute, memo: Memo) -> tuple[Route, ...]:
     # Envoy has one set of limits per route, so the pool that is named first rules all of the route's pools.
     first = route.spec.pools[0].pool
     spec, gated = policies.effective[first], policies.pools[first].spec.first_token_gate
+    models = {pool: policies.pools[pool].spec.model for pool in route_pools(route)}
+    decided = decisions.pools.get(first)
+    hedge, limits, ladder = (decided.hedge, decided.limits, decided.ladder) if decided else (None, None, None)
     return memo.of(
-        (ROUTE, route.metadata.name), (route, spec, gated), lambda: envoy_routes(route, spec, gated=gated)
+        (ROUTE, route.metadata.name),
+        # Decisions come anew with each round, and with a new sentence; routes only with what they are made of.
+        (route, spec, gated, models, in_force(hedge, limits, ladder)),
+        lambda: envoy_routes(route, spec, gated=gated, hedge=hedge, limits=limits, ladder=ladder, models=models),
     )

@@ -1,39 +1,96 @@
-"""Where each route's requests go now: declared weights, moved off pools that have no engine left.
+"""Where each route's requests go now: declared weights, moved off pools that are gone, failing or full.
 
 No Envoy mechanism fails over on its own when a pool is full or gone and also keeps what is in flight, so the
 control plane moves weights, by RTDS, in milliseconds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from policies.route import ModelRoute
-from xds_server.decide.decisions import Decisions, Health
+from xds_server.decide.decisions import Decisions, Ejector, EngineDecision, Health, LadderState
 from xds_server.fleet import Fleet
-from xds_server.translate.routes import declared_weights
+from xds_server.translate.routes import by_fallback, declared_weights, reachable, weights_name
+
+RESOLUTION: Final = 10_000
+"""What all weights of a route come to while a share of them is moved: shares are as fine as 0.01 %."""
 
 
-def ready_pools(fleet: Fleet, decisions: Decisions) -> frozenset[str]:
-    """Pools with an engine that takes new requests; an engine nothing was decided of counts as one."""
-    return frozenset(
-        pool
-        for pool, engines in fleet.pools.items()
-        if any(
-            (decision := decisions.engines.get(engine.id)) is None or decision.health is Health.HEALTHY
+def ready_pools(fleet: Fleet, decisions: Decisions) -> tuple[frozenset[str], frozenset[str]]:
+    """Pools that serve, and pools with any engine that takes new requests.
+
+    A pool serves while one engine is in on its own merits. Engines that answer errors and are in only because too
+    few others are left keep a pool from serving nobody, but a fallback does better. An engine nothing was decided
+    of counts as well.
+    """
+    taking = {
+        pool: [
+            decision
             for engine in engines
-        )
+            if (decision := decisions.engines.get(engine.id)) is None or decision.health is Health.HEALTHY
+        ]
+        for pool, engines in fleet.pools.items()
+    }
+    return (
+        frozenset(pool for pool, engines in taking.items() if any(not _failing(one) for one in engines)),
+        frozenset(pool for pool, engines in taking.items() if engines),
     )
 
 
-def live_weights(route: ModelRoute, ready: frozenset[str]) -> Mapping[str, int]:
-    """Weight of each pool of a route now.
+def _failing(decision: EngineDecision | None) -> bool:
+    return decision is not None and decision.floor and decision.ejector is Ejector.ERRORS
 
-    The weight of a pool without a ready engine moves to the fallback; without a ready fallback the other pools of
-    the route share it by their own weights. With nothing ready the weights stay as declared.
+
+def route_weights(
+    route: ModelRoute,
+    ready: Sequence[frozenset[str]],
+    ladders: Mapping[str, LadderState],
+    models: Mapping[str, str],
+) -> Mapping[str, Mapping[str, int]]:
+    """The live weights of a route by their name in the runtime layer; none where there is nothing to choose."""
+    sets = (reachable(route, who) for who in by_fallback(route, models))
+    return {
+        weights_name(route, pools): live_weights(route, pools, ready, ladders) for pools in sets if len(pools) > 1
+    }
+
+
+def live_weights(
+    route: ModelRoute, pools: Sequence[str], ready: Sequence[frozenset[str]], ladders: Mapping[str, LadderState]
+) -> Mapping[str, int]:
+    """Weight of each of these pools of a route now; ``ready`` is which pools to use, the best set first.
+
+    The weight of a pool that is not ready moves to the fallback; without a ready fallback the other pools of the
+    route share it by their own weights. Of a pool that is full the share moves that its ladder says. With nothing
+    ready the weights stay as declared.
     """
-    declared = declared_weights(route)
+    declared = declared_weights(route, pools)
+    for usable in ready:
+        live = _moved(route, declared, usable, ladders)
+        if any(live.values()):
+            return live
+    return declared
+
+
+def _moved(
+    route: ModelRoute, declared: Mapping[str, int], usable: frozenset[str], ladders: Mapping[str, LadderState]
+) -> Mapping[str, int]:
     fallback = route.spec.fallback
-    lost = sum(weight for pool, weight in declared.items() if pool not in ready)
-    live = {pool: weight if pool in ready else 0 for pool, weight in declared.items()}
-    if fallback is not None and fallback in ready:
-        live[fallback] += lost
-    return live if any(live.values()) else declared
+    live = {pool: weight if pool in usable else 0 for pool, weight in declared.items()}
+    if fallback not in live or fallback not in usable or _closed(ladders.get(fallback)):
+        return live
+    live[fallback] += sum(weight for pool, weight in declared.items() if pool not in usable)
+    shares = {
+        pool: weight * ladders[pool].fallback_percent / 100
+        for pool, weight in live.items()
+        if weight and pool != fallback and pool in ladders and ladders[pool].fallback_percent
+    }
+    if not shares:
+        return live
+    unit = RESOLUTION / sum(live.values())
+    kept = {pool: round((weight - shares.get(pool, 0.0)) * unit) for pool, weight in live.items()}
+    kept[fallback] = 0
+    return kept | {fallback: RESOLUTION - sum(kept.values())}
+
+
+def _closed(ladder: LadderState | None) -> bool:
+    return ladder is not None and bool(ladder.maintenance)

@@ -12,12 +12,14 @@ import pytest
 
 from chaos.fake_engine import EngineConfig, FakeEngine
 from policies.load import load
-from xds_server.decide.decisions import Ceiling, Decisions
+from policies.model import PolicySet
+from xds_server.decide.decisions import Ceiling, Decisions, PoolDecisions
 from xds_server.fleet import Fleet, declared
+from xds_server.translate.item import Item
 from xds_server.translate.render import as_json, static_bootstrap
 from xds_server.translate.translate import translate
 from xds_server.translate.view import View
-from xds_server.type_urls import ENDPOINT
+from xds_server.type_urls import ENDPOINT, ROUTE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,8 @@ class Rig:
     url: str
     fleet: Fleet
     endpoints_path: Path
+    policies: PolicySet
+    routes_path: Path
 
     async def complete(self, *, headers: Mapping[str, str] | None = None, **body: Any) -> aiohttp.ClientResponse:
         """The answer, already read, to a completion request with these fields in its body."""
@@ -51,6 +55,34 @@ class Rig:
     def push_endpoints(self, endpoints: Mapping[str, Any]) -> None:
         """Replaces the endpoints that Envoy reads from a file."""
         write_endpoints(self.endpoints_path, endpoints)
+
+    async def decide(self, **decided: Any) -> None:
+        """Replaces the routes that Envoy reads from a file by those of these decisions for pool ``p``."""
+        taken = "http.port-8080.rds.port-8080.config_reload"
+        before = (await self.envoy.stats(taken))[taken]
+        items = translate(self.policies, self.fleet, with_pools({"p": decided}), View())
+        write_routes(self.routes_path, items)
+
+        async def reloaded() -> bool:
+            return bool((await self.envoy.stats(taken))[taken] > before)
+
+        await self.envoy.wait_for(reloaded, "serving the new routes")
+
+
+def with_pools(pools: Mapping[str, Mapping[str, Any]], **more: Any) -> Decisions:
+    """Decisions by pool, each with only these fields of ``PoolDecisions``."""
+    nothing: dict[str, Any] = {"engines": {}, "zones": {}, "ceilings": {}, "declared": (), "made_of": ()}
+    return Decisions(
+        **{"engines": {}, "zone_weights": {}, "ceilings": {}, **more},
+        pools={pool: PoolDecisions(**nothing, valid_until_s=0.0, **fields) for pool, fields in pools.items()},
+    )
+
+
+def write_routes(path: Path, items: tuple[Item, ...]) -> None:
+    fresh = path.with_suffix(".new")
+    resources = [{"@type": ROUTE, **as_json(one)} for one in items if one.type_url == ROUTE]
+    fresh.write_text(json.dumps({"resources": resources}))
+    fresh.replace(path)
 
 
 def write_endpoints(path: Path, endpoints: Mapping[str, Any]) -> None:
@@ -85,7 +117,8 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
     """Starts an Envoy with what ``policy`` (YAML text) compiles to: ``await rig(policy, ceiling=...)``.
 
     ``weights`` are zone weights for callers without a zone, ``ceilings`` (interactive, batch) by pool, which
-    also allow twenty retries at once: a wave of timeouts is larger than three.
+    also allow twenty retries at once: a wave of timeouts is larger than three. ``pools`` are fields of the
+    decisions on a pool (``hedge``, ``ladder``) by pool.
     """
     sessions: list[aiohttp.ClientSession] = []
 
@@ -95,12 +128,14 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
         weights: Mapping[str, int] | None = None,
         ceilings: Mapping[str, tuple[int, int]] | None = None,
         dynamic_endpoints: bool = False,
+        dynamic_routes: bool = False,
+        pools: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Rig:
         (tmp_path / "policy.yaml").write_text(policy)
         policies = load([tmp_path / "policy.yaml"])
         fleet = declared(policies)
-        decisions = Decisions(
-            engines={},
+        decisions = with_pools(
+            pools or {},
             zone_weights={} if weights is None else {(pool, ""): weights for pool in policies.pools},
             ceilings={
                 (pool, "gateway"): Ceiling(
@@ -123,13 +158,33 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
                 cluster["eds_cluster_config"] = {
                     "eds_config": {"path_config_source": {"path": str(path)}, "resource_api_version": "V3"}
                 }
+        routes_path = tmp_path / "routes.json"
+        if dynamic_routes:
+            write_routes(routes_path, items)
+            for listener in bootstrap["static_resources"]["listeners"]:
+                manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+                manager["rds"] = {
+                    "route_config_name": manager.pop("route_config")["name"],
+                    "config_source": {
+                        "path_config_source": {"path": str(routes_path)},
+                        "resource_api_version": "V3",
+                    },
+                }
         # Envoy wants a node before it reads anything dynamic.
         bootstrap["node"] = {"id": "test", "cluster": "test"}
         envoy = await start_envoy(bootstrap)
         client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60))
         sessions.append(client)
         port = await envoy.listener_port("port-8080")
-        return Rig(envoy=envoy, client=client, url=f"http://127.0.0.1:{port}", fleet=fleet, endpoints_path=path)
+        return Rig(
+            envoy=envoy,
+            client=client,
+            url=f"http://127.0.0.1:{port}",
+            fleet=fleet,
+            endpoints_path=path,
+            policies=policies,
+            routes_path=routes_path,
+        )
 
     yield start
     for session in sessions:

@@ -1,18 +1,23 @@
-"""Weights move off pools that have no engine left, and only then."""
+"""Weights move off pools that are gone, failing or full, and only then."""
+
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from policies.route import ModelRoute
-from xds_server.decide.decisions import Health
+from xds_server.decide.decisions import Ejector, Health, LadderState
 from xds_server.fleet import declared
-from xds_server.translate.weights import live_weights, ready_pools
+from xds_server.translate.weights import RESOLUTION, live_weights, ready_pools, route_weights
 
 
-def route(pools, fallback=None):
+def route(pools, fallback=None, model_change="disclosed"):
     spec = {
         "listener": {"port": 8080},
         "pools": [{"pool": pool, "weight": weight} for pool, weight in pools.items()],
         "fallback": fallback,
+        "modelChange": model_change,
     }
     return ModelRoute.model_validate({"metadata": {"name": "r"}, "spec": spec})
 
@@ -33,7 +38,77 @@ def route(pools, fallback=None):
     ],
 )
 def test_live_weights(pools, fallback, ready, expected):
-    assert live_weights(route(pools, fallback), frozenset(ready)) == expected
+    one = route(pools, fallback)
+    assert live_weights(one, tuple(expected), [frozenset(ready)], {}) == expected
+
+
+def full(percent, **more):
+    return LadderState(level=2, reason="", since_s=0, fallback_percent=percent, **more)
+
+
+def weights(one, ready, ladders=None, models=None):
+    tiers = (frozenset(ready),) if isinstance(ready, str) else tuple(map(frozenset, ready))
+    return route_weights(one, tiers, ladders or {}, models or {})
+
+
+@pytest.mark.parametrize(
+    ("ready", "ladders", "expected"),
+    [
+        ("abf", {"a": full(0)}, {"a": 90, "b": 10, "f": 0}),
+        ("abf", {"a": full(25)}, {"a": 6750, "b": 1000, "f": 2250}),
+        ("abf", {"a": full(100), "b": full(100)}, {"a": 0, "b": 0, "f": 10_000}),
+        ("af", {"a": full(50)}, {"a": 4500, "b": 0, "f": 5500}),  # full and gone add up
+        ("ab", {"a": full(50)}, {"a": 90, "b": 10, "f": 0}),  # a fallback that is not there takes nothing
+        ("abf", {"a": full(50), "f": full(0, maintenance="shut")}, {"a": 90, "b": 10, "f": 0}),
+        (["f", "abf"], {"a": full(50)}, {"a": 0, "b": 0, "f": 100}),
+        (["", "af"], {}, {"a": 90, "b": 0, "f": 10}),  # failing engines before none at all
+    ],
+)
+def test_shares_of_full_and_failing_pools(ready, ladders, expected):
+    assert weights(route({"a": 90, "b": 10}, "f"), ready, ladders) == {"r": expected}
+
+
+@pytest.mark.parametrize(
+    ("model_change", "fallback_model", "expected"),
+    [
+        ("disclosed", "other", {"r": {"a": 0, "f": 1}}),
+        ("opt-in", "other", {"r": {"a": 0, "f": 1}}),
+        ("never", "other", {}),
+        ("never", "same", {"r": {"a": 0, "f": 1}}),
+        ("opt-in", "same", {"r": {"a": 0, "f": 1}}),
+    ],
+)
+def test_who_may_change_the_model(model_change, fallback_model, expected):
+    one = route({"a": 1}, "f", model_change)
+    assert weights(one, "f", models={"a": "same", "f": fallback_model}) == expected
+
+
+def test_those_who_stay_share_the_pools_that_are_left():
+    one = route({"a": 9, "b": 1}, "f", "opt-in")
+    found = weights(one, "bf", {"b": full(50)}, {"a": "big", "b": "big", "f": "small"})
+    assert found == {"r": {"a": 0, "b": 500, "f": 9500}, "r/stay": {"a": 0, "b": 1}}
+
+
+percents = st.floats(0, 100)
+declared_weight = st.integers(0, 1_000_000)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), declared_weight, min_size=1), st.sets(st.sampled_from("abcdf")),
+       st.dictionaries(st.sampled_from("abcd"), percents))  # fmt: skip
+def test_weights_are_what_envoy_takes_and_nothing_goes_where_nothing_is(pools, ready, shares):
+    one = route(pools, "f")
+    (live,) = weights(one, "".join(ready), {pool: full(share) for pool, share in shares.items()}).values()
+    assert live.keys() == {*pools, "f"}
+    assert all(weight >= 0 for weight in live.values())
+    assert 0 < sum(live.values()) < 2**32
+    usable = {pool for pool in ready if pools.get(pool, pool == "f")}
+    if usable:
+        assert all(pool in ready for pool, weight in live.items() if weight)
+    if "f" in ready and sum(live.values()) == RESOLUTION:
+        total = sum(pools.values()) or len(pools)
+        for pool, weight in pools.items():
+            kept = (weight if any(pools.values()) else 1) / total * (1 - shares.get(pool, 0) / 100)
+            assert pool not in ready or abs(live[pool] / RESOLUTION - kept) <= 1 / RESOLUTION
 
 
 def test_a_pool_is_ready_while_one_engine_takes_requests(policies, decided):
@@ -43,6 +118,28 @@ def test_a_pool_is_ready_while_one_engine_takes_requests(policies, decided):
         "kind: EnginePool\nmetadata: {name: empty}\nspec: {model: m}",
     )
     fleet = declared(policy_set)
-    assert ready_pools(fleet, decided(fleet)) == {"p"}
-    assert ready_pools(fleet, decided(fleet, out={"p/x": Health.UNHEALTHY})) == {"p"}
-    assert not ready_pools(fleet, decided(fleet, out={"p/x": Health.UNHEALTHY, "p/y": Health.DRAINING}))
+    assert ready_pools(fleet, decided(fleet)) == ({"p"}, {"p"})
+    assert ready_pools(fleet, decided(fleet, out={"p/x": Health.UNHEALTHY})) == ({"p"}, {"p"})
+    assert ready_pools(fleet, decided(fleet, out={"p/x": Health.UNHEALTHY, "p/y": Health.DRAINING})) == (
+        set(),
+        set(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("ejector", "floor", "serves"),
+    [
+        (Ejector.ERRORS, True, False),
+        (Ejector.SLOWNESS, True, True),  # slow, but it answers
+        (Ejector.ERRORS, False, True),  # on trial
+    ],
+)
+def test_a_pool_kept_from_emptiness_only_by_its_floor_does_not_serve(policies, decided, ejector, floor, serves):
+    endpoints = "endpoints: [{address: 10.0.0.1, port: 1, name: x}, {address: 10.0.0.1, port: 2, name: y}]"
+    fleet = declared(policies(f"kind: EnginePool\nmetadata: {{name: p}}\nspec: {{model: m, {endpoints}}}"))
+    decisions = decided(fleet, out={"p/x": Health.UNHEALTHY})
+    kept = {
+        key: replace(one, ejector=ejector, floor=floor) if one.health is Health.HEALTHY else one
+        for key, one in decisions.engines.items()
+    }
+    assert ready_pools(fleet, replace(decisions, engines=kept)) == ({"p"} if serves else set(), {"p"})
