@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from engine.report import Verdict
 from xds_server.decide.breaker import BreakerState
+from xds_server.decide.comeback import Comeback
 from xds_server.decide.demand import Demand
 from xds_server.decide.learned import Learned
 from xds_server.decide.straggler import StragglerState
@@ -157,26 +158,19 @@ class HedgeDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Longest:
-    """The longest healthy calls of the last minutes, less the wait for a slot, in seconds; None: not known yet.
+    """The longest time of healthy calls lately, in seconds without the wait for a slot; ``seen_at_s`` monotonic."""
 
-    ``answer_s`` of whole answers, ``first_byte_s`` of first bytes; ``seen_at_s`` is the monotonic time at which the
-    older of the two was last confirmed. ``doubted_at_s``: when the limits last looked as if they ended healthy
-    work, and were widened by ``widened``.
-    """
-
-    answer_s: float | None
-    first_byte_s: float | None
+    time_s: float
     seen_at_s: float
-    widened: float = 1.0
-    doubted_at_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLimits:
     """Limits in force, in seconds; None, and 0 for a total, is off. What the policy says is in here unchanged.
 
-    ``learned`` is what the derived ones rest on. ``since_s``: monotonic time at which one of them last changed.
-    ``shadow`` is what would have been decided, where that is not enforced.
+    ``since_s``: monotonic time at which one of them last changed. What derived limits rest on: the longest
+    ``answer``, the longest wait for a ``first_byte``, and ``widened``, by how much the limits are wider than these
+    ask for since ``doubted_at_s``, when they looked as if they ended healthy work. ``shadow`` is what would have been decided, where that is not enforced.
     """
 
     first_token_s: float | None
@@ -186,7 +180,10 @@ class TimeLimits:
     total_s: float
     reason: str
     since_s: float
-    learned: "Longest | None" = None
+    answer: Longest | None = None
+    first_byte: Longest | None = None
+    widened: float = 1.0
+    doubted_at_s: float | None = None
     shadow: "TimeLimits | None" = None
 
 
@@ -195,9 +192,10 @@ class LadderState:
     """The level of degradation of a pool, 0 to 4, and what is done because of it.
 
     ``since_s`` is when the level was entered; ``towards_s`` since when the next level is asked for, or the present
-    one is no longer needed (None: neither), and ``next_level`` which of the two. ``fallback_percent`` is the share of requests for the fallback, and
-    ``fallback_since_s`` when it was chosen. ``unknown_since_s``: since when nobody has told the pressure (None: it
-    is told). ``shadow`` is the same level with its actions, where those are not carried out.
+    one is no longer needed (None: neither), and ``next_level`` which of the two. ``fallback_percent`` is the share
+    of requests for the fallback, and ``fallback_since_s`` when it was chosen. ``unknown_since_s``: since when
+    nobody has told the pressure (None: it is told). ``shadow`` is the same level with its actions, where those are
+    not carried out.
     """
 
     level: int
@@ -244,6 +242,7 @@ class PoolDecisions:
     valid_until_s: float
     breakers: Mapping[EngineId, BreakerState] = field(default_factory=dict)
     stragglers: Mapping[EngineId, StragglerState] = field(default_factory=dict)
+    comebacks: Mapping[EngineId, Comeback] = field(default_factory=dict)
     admission: Admission | None = None
     hedge: HedgeDecision | None = None
     limits: TimeLimits | None = None

@@ -113,23 +113,21 @@ def _next(
     gated: bool,
     now_s: float,
 ) -> HedgeDecision:
-    none = _Delays(first_byte_s=None, answer_s=None, moved_at_s=0.0, how="")
     if not policy.enabled:
+        none = _Delays(first_byte_s=None, answer_s=None, moved_at_s=0.0, how="")
         return _decided(before, none, HedgeCause.POLICY, "hedging.enabled is false", now_s)
-    limit_percent = policy.below_utilization_percent
     delays = _delays(policy, before, traffic, gated=gated, now_s=now_s)
     if delays.first_byte_s is None and delays.answer_s is None:
         return _decided(before, delays, HedgeCause.DELAY, delays.how, now_s)
     if forbidden:
         return _decided(before, delays, HedgeCause.LADDER, f"the ladder forbids it: {forbidden}", now_s)
-    if full_percent is not None and full_percent >= limit_percent:
+    limit_percent = policy.below_utilization_percent
+    again_percent = max(limit_percent - MARGIN_POINTS, limit_percent / 2)
+    resting = before is not None and not before.on
+    if full_percent is not None and full_percent >= (again_percent if resting else limit_percent):
         full = f"{full_percent:.0f} % of the slots are in use, limit {limit_percent:g} %"
-        return _decided(before, delays, HedgeCause.FULL, full, now_s)
+        return _decided(before, delays, HedgeCause.FULL, f"{full}, on again below {again_percent:g} %", now_s)
     if before is not None and not before.on:
-        again_percent = max(limit_percent - MARGIN_POINTS, limit_percent / 2)
-        if full_percent is not None and full_percent >= again_percent:
-            waits = f"on again when less than {again_percent:g} % of the slots are in use for {CALM_S:g} s"
-            return _decided(before, delays, HedgeCause.FULL, waits, now_s)
         calm_since_s = now_s if before.calm_since_s is None else before.calm_since_s
         if now_s < _begins_s(before, calm_since_s):
             waits = f"on again when nothing has spoken against it for {CALM_S:g} s"

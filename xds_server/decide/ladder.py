@@ -26,6 +26,7 @@ SHARE_INTERVAL_S: Final = RATE_S + 1.0
 it, and the next one overshoots."""
 
 _MOST_PERCENT: Final = 95.0  # something must go on arriving at the pool, or nobody sees when it has room again
+_OVERFULL: Final = 1.05  # pressure of a fallback that is to be relieved; between this and 1 it only gets no more
 _HIGHEST: Final = 1000.0  # pressures above are the same to us, and an infinite one cannot be reckoned with
 
 
@@ -230,13 +231,17 @@ def _moved(share: float, asked: float, fallback: FallbackView) -> float:
     moved = share
     if overflow > share or overflow < share - SHARE_STEP_PERCENT - slack:
         moved = SHARE_STEP_PERCENT * math.ceil(overflow / SHARE_STEP_PERCENT)
-    if not asked:
+    full = fallback.pressure or 0.0
+    if full > _OVERFULL:
+        # Were all of the fallback's load from here, this would leave it just full; as it is, never less than that.
+        return min(moved, _whole_steps(share / full))
+    if full >= 1:
+        return min(moved, share)
+    if moved <= share:
         return moved
     # In shares of what is asked here: what the fallback can serve beyond all that it gets already.
-    room = share + 100 * fallback.relative_capacity * (1 - (fallback.pressure or 0.0)) / asked
-    if moved > share:
-        moved = max(share, min(moved, _whole_steps(room - slack)))
-    return min(moved, _whole_steps(room)) if room < share - slack else moved
+    room = share + 100 * fallback.relative_capacity * (1 - full) / asked
+    return max(share, min(moved, _whole_steps(room - slack)))
 
 
 def _whole_steps(percent: float) -> float:
