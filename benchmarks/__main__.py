@@ -1,6 +1,8 @@
-"""``python -m benchmarks [NAME...]``: run all benchmarks, or the named ones, each with its own defaults.
+"""``python -m benchmarks [NAME...]``: run all short benchmarks, or the named ones, each with its own defaults.
 
 Each prints a table and writes JSON to ``benchmarks/results/``. The exit code is 1 when one missed its target.
+``python -m benchmarks NAME --option ...`` passes options on to one of them; ``failover`` is long, and only run
+when it is named.
 """
 
 import importlib
@@ -11,19 +13,24 @@ from typing import Final
 from rich.console import Console
 
 NAMES: Final = ("eds_encode", "policy_to_snapshot", "fanout", "fault_to_quiet", "detect", "agents")
+LONG: Final = ("failover",)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run these, or all; 0 when every target was met, 1 when not, 2 for a name that does not exist."""
+    """Run these, or all short ones; 0 when every target was met, 1 when not, 2 for a name that does not exist."""
     console = Console()
-    unknown = [name for name in argv if name not in NAMES]
+    names, options = list(argv), []
+    if len(argv) > 1 and argv[1].startswith("-"):
+        names, options = [argv[0]], list(argv[1:])
+    known = (*NAMES, *LONG)
+    unknown = [name for name in names if name not in known]
     if unknown:
-        console.print(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}")
+        console.print(f"no benchmark {', '.join(unknown)}; there are {', '.join(known)}")
         return 2
     missed = []
-    for name in argv or NAMES:
+    for name in names or NAMES:
         console.rule(name)
-        if importlib.import_module(f"benchmarks.{name}").main([]):
+        if importlib.import_module(f"benchmarks.{name}").main(options):
             missed.append(name)
     if missed:
         console.print(f"targets missed: {', '.join(missed)}")

@@ -39,15 +39,25 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """From ``at_s`` of the schedule on the targets have these weights, in their order."""
+
+    at_s: float
+    weights: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadProfile:
     """What is asked, how often, of whom.
 
     ``max_tokens`` maps lengths to relative weights. ``deadline_s`` is the client's patience for a whole answer;
-    later is a timeout. Streams and whole answers both go to ``path``.
+    later is a timeout. Streams and whole answers both go to ``path``. ``turns``, by time, change who gets how much
+    of the load; the arrivals themselves are the same with and without them.
     """
 
     targets: tuple[Target, ...]
     rate_per_s: float
+    turns: tuple[Turn, ...] = ()
     streaming_share: float = 0.5
     max_tokens: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({16: 1.0}))
     prompt_tokens: int = 16
@@ -74,10 +84,13 @@ def schedule(profile: LoadProfile) -> Iterator[Arrival]:
     rng = random.Random(profile.seed)  # noqa: S311 -- repeatable traffic, no secret
     lengths, length_weights = list(profile.max_tokens), list(profile.max_tokens.values())
     target_weights = [target.weight for target in profile.targets]
+    turns = list(profile.turns)
     at_s, number = 0.0, 0
     while True:
         at_s += rng.expovariate(profile.rate_per_s)
         number += 1
+        while turns and turns[0].at_s <= at_s:
+            target_weights = list(turns.pop(0).weights)
         yield Arrival(
             at_s=at_s,
             request_id=f"load-{profile.seed}-{number}",
@@ -136,6 +149,17 @@ class _Answer:
     first_token_at_s: float | None = None
     tokens: int = 0
     reason: Reason = Reason.RESET
+    event_at_s: float | None = None
+    longest_gap_s: float | None = None
+
+    def token_seen(self, now_s: float) -> None:
+        """An event with text came."""
+        self.tokens += 1
+        if self.first_token_at_s is None:
+            self.first_token_at_s = now_s
+        if self.event_at_s is not None:
+            self.longest_gap_s = max(self.longest_gap_s or 0.0, now_s - self.event_at_s)
+        self.event_at_s = now_s
 
 
 async def _send(
@@ -171,6 +195,7 @@ async def _send(
             first_token_s=None if first_s is None else first_s - planned_s,
             latency_s=ended_s - planned_s,
             tokens=answer.tokens,
+            longest_gap_s=answer.longest_gap_s,
         )
     )
 
@@ -220,9 +245,7 @@ async def _read_stream(response: aiohttp.ClientResponse, answer: _Answer) -> Non
                 # The usage comes last and is exact; a chunk may hold several tokens.
                 answer.tokens = _tokens_used(event.removeprefix(b"data:"))
             elif event.startswith(b"data:") and b'"role"' not in event:
-                answer.tokens += 1
-                if answer.first_token_at_s is None:
-                    answer.first_token_at_s = time.monotonic()
+                answer.token_seen(time.monotonic())
 
 
 def _tokens_used(text: bytes) -> int:

@@ -29,7 +29,8 @@ class Outcome:
 
     ``status`` is 0 where no headers came. ``lag_s`` is how late the generator itself was. ``tokens`` is
     the engine's own count (``usage``); of a stream that was cut, the number of events with text, at most the
-    tokens. ``first_token_s`` is for streams only.
+    tokens. ``first_token_s`` is for streams only, and so is ``longest_gap_s``: the longest silence between two
+    events with text, None with fewer than two.
     """
 
     request_id: str
@@ -42,6 +43,7 @@ class Outcome:
     first_token_s: float | None
     latency_s: float
     tokens: int
+    longest_gap_s: float | None = None
 
     @property
     def ok(self) -> bool:

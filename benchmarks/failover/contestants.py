@@ -1,0 +1,47 @@
+"""Who is measured, one value each: Switchgear as it comes, and what people have without it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from benchmarks.failover.static_envoy import CEILING, NAIVE, PLAIN, TUNED, Static
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contestant:
+    """``static`` is the configuration of one without a control plane; the rest says how Switchgear is set up.
+
+    ``agents``: one beside each engine; else the control plane asks the engines. ``service_time_told``: the pool
+    says its exact service time; else that is left to default and learning. ``retries_500``: an engine's 500 is
+    tried elsewhere, as the static ones do; by default it is not, lest a poisonous prompt tours the fleet.
+    """
+
+    name: str
+    title: str
+    static: Static | None = None
+    agents: bool = True
+    service_time_told: bool = False
+    retries_500: bool = False
+
+
+CONTESTANTS: Final[Mapping[str, Contestant]] = MappingProxyType(
+    {
+        one.name: one
+        for one in (
+            Contestant(name="switchgear", title="Switchgear, agents, all defaults"),
+            Contestant(name="switchgear-500", title="Switchgear, agents, also retries 500", retries_500=True),
+            Contestant(name="switchgear-agentless", title="Switchgear, no agents", agents=False),
+            Contestant(
+                name="switchgear-told",
+                title="Switchgear, agents, service time given, retries 500",
+                service_time_told=True,
+                retries_500=True,
+            ),
+            Contestant(name="envoy", title="Envoy, no retries", static=PLAIN),
+            Contestant(name="naive", title="Envoy, 5 naive retries", static=NAIVE),
+            Contestant(name="tuned", title="Envoy, hand-tuned", static=TUNED),
+            Contestant(name="static", title="Envoy, hand-set ceiling", static=CEILING),
+        )
+    }
+)

@@ -1,0 +1,150 @@
+"""One experiment from start to end: everything is started, loaded, broken, healed, read, and gone again."""
+
+import asyncio
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import aiohttp
+
+from benchmarks.failover.contestants import Contestant
+from benchmarks.failover.fleet import Fleet, books, set_fault, start_fleet
+from benchmarks.failover.history import Attempt, History, attempts_of
+from benchmarks.failover.scenarios import Outage, Scenario, outages
+from benchmarks.failover.setting import Setting
+from benchmarks.failover.sides import Side, ready, static_side, switchgear_side
+from benchmarks.failover.watch import Meter, Watch
+from chaos.load import LoadProfile, Turn, run_load
+from chaos.outcomes import Outcome
+from chaos.processes import Child, Processes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One experiment to make: all of it is in the values."""
+
+    scenario: Scenario
+    contestant: Contestant
+    setting: Setting
+
+
+async def run(cell: Cell) -> History:
+    """Make the experiment. Everything it started is gone when it returns, fails or is cancelled."""
+    with tempfile.TemporaryDirectory(prefix="switchgear-failover-") as name:
+        async with (
+            Processes() as children,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session,
+        ):
+            fleet = await start_fleet(children, cell.setting)
+            side = await _side(children, Path(name), cell, fleet)
+            await ready(session, side, cell.setting)
+            return await _observed(cell, session, fleet, side)
+
+
+async def _side(children: Processes, folder: Path, cell: Cell, fleet: Fleet) -> Side:
+    if cell.contestant.static is not None:
+        return await static_side(children, folder, cell.contestant, cell.setting, fleet)
+    relayed = cell.scenario.telemetry_lost_at is not None
+    return await switchgear_side(children, folder, cell.contestant, cell.setting, fleet, relayed=relayed)
+
+
+async def _observed(cell: Cell, session: aiohttp.ClientSession, fleet: Fleet, side: Side) -> History:
+    setting = cell.setting
+    watch = Watch(session, side, fleet)
+    meter = Meter(_parts(fleet, side))
+    outcomes: list[Outcome] = []
+    watching = asyncio.create_task(watch.run())
+    began_s = time.monotonic()
+    fault_s = began_s + setting.before_s
+    async with asyncio.TaskGroup() as group:
+        load = group.create_task(run_load(_profile(cell, side), outcomes.append, seconds=setting.seconds))
+        faults = group.create_task(_faults(cell, session, fleet, side, fault_s))
+        await _until_s(began_s + setting.seconds)
+        use = meter.use()
+        await load
+    watching.cancel()
+    with suppress(asyncio.CancelledError):
+        await watching
+    attempts: list[Attempt] = []
+    for engine, book in enumerate(await books(session, fleet)):
+        attempts += attempts_of(engine, book)
+    return History(
+        began_s=began_s,
+        fault_s=fault_s,
+        healed_s=fault_s + setting.fault_s,
+        end_s=began_s + setting.seconds,
+        outages=await faults,
+        outcomes=outcomes,
+        attempts=sorted(attempts, key=lambda one: one.arrived_at_s),
+        samples=watch.samples,
+        verdicts=watch.verdicts,
+        use=use,
+    )
+
+
+def _profile(cell: Cell, side: Side) -> LoadProfile:
+    setting = cell.setting
+    turns: tuple[Turn, ...] = ()
+    if cell.scenario.demand_turns_at is not None:
+        at_s = setting.before_s + cell.scenario.demand_turns_at * setting.fault_s
+        turns = (Turn(at_s=at_s, weights=tuple(reversed(setting.demand))),)
+    shortest, longest = setting.tokens
+    return LoadProfile(
+        targets=side.targets,
+        rate_per_s=setting.rate_per_s,
+        turns=turns,
+        streaming_share=setting.streaming_share,
+        max_tokens=dict.fromkeys(range(shortest, longest + 1), 1.0),
+        deadline_s=setting.deadline_s,
+        seed=setting.seed,
+    )
+
+
+async def _faults(
+    cell: Cell, session: aiohttp.ClientSession, fleet: Fleet, side: Side, fault_s: float
+) -> tuple[Outage, ...]:
+    """Break and heal on time; return what really happened, when."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(_outage(session, fleet, side, one, fault_s))
+            for one in outages(cell.scenario, cell.setting)
+        ]
+        if cell.scenario.control_plane_dies:
+            await _until_s(fault_s)
+            side.kill_control_plane()
+        if cell.scenario.telemetry_lost_at is not None:
+            await _until_s(fault_s + cell.scenario.telemetry_lost_at * cell.setting.fault_s)
+            side.lose_telemetry()
+    return tuple(task.result() for task in tasks)
+
+
+async def _outage(
+    session: aiohttp.ClientSession, fleet: Fleet, side: Side, planned: Outage, fault_s: float
+) -> Outage:
+    await _until_s(fault_s + planned.start_s)
+    if planned.agents:
+        await side.lose_agent(planned.engine)
+    await set_fault(session, fleet, planned.engine, planned.fault)
+    start_s = time.monotonic()
+    await _until_s(fault_s + planned.end_s)
+    await set_fault(session, fleet, planned.engine, None)
+    end_s = time.monotonic()
+    if planned.agents:
+        await side.restore_agent(planned.engine)
+    return replace(planned, start_s=start_s, end_s=end_s)
+
+
+def _parts(fleet: Fleet, side: Side) -> dict[str, list[Child]]:
+    return {
+        "engines": list(fleet.children),
+        "Envoys": list(side.envoys),
+        "control plane": [] if side.server is None else [side.server],
+        "relay": [] if side.relay is None else [side.relay],
+        "agents": list(side.agents.values()),
+    }
+
+
+async def _until_s(at_s: float) -> None:
+    await asyncio.sleep(max(0.0, at_s - time.monotonic()))
