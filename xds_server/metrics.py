@@ -89,6 +89,26 @@ class Metrics:
             ["flaw"],
             registry=self.registry,
         )
+        self.telemetry_entries = Counter(
+            "switchgear_telemetry_entries",
+            "Entries of access logs that were counted, as they came: not divided by the sampling.",
+            registry=self.registry,
+        )
+        self.telemetry_load_reports = Counter(
+            "switchgear_telemetry_load_reports", "Load reports of proxies.", registry=self.registry
+        )
+        self.telemetry_dropped = Counter(
+            "switchgear_telemetry_dropped",
+            "Entries that were read and not counted because there were too many.",
+            ["signal"],
+            registry=self.registry,
+        )
+        self.telemetry_errors = Counter(
+            "switchgear_telemetry_errors",
+            "Telemetry streams ended for what the proxy sent, by what was wrong with it.",
+            ["signal", "flaw"],
+            registry=self.registry,
+        )
         self._by_report: dict[tuple[str, str], Counter] = {}
         self.policy_stale = Gauge(
             "switchgear_policy_stale", "1 while policies from the last run are served.", registry=self.registry

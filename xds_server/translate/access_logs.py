@@ -3,7 +3,8 @@
 Attempts are logged where they end, by the router, because the log of the listener knows only the last of them. A
 refusal at the admission ceiling is such an attempt too, one that reached nobody. What the router does not log are
 requests that never became an attempt (no engine to choose, a pool in maintenance, a share shed by the
-endpoints), and it does not say of an attempt that a time limit of the *route* ended it. Those two the listener adds.
+endpoints), and it does not say of an attempt that a time limit of the *route* ended it. Those two the
+listener adds.
 
 Both loggers have the same configuration, byte for byte, so that Envoy sends both over one stream per worker. Both
 stand behind the same runtime key: the control plane lowers the share of calls it is told of without touching a

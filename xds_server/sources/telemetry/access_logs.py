@@ -1,0 +1,169 @@
+"""Access logs: what each Envoy says of every attempt, into the book.
+
+``envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs``. Only the first message of a stream says who sends
+it. A message is parsed by protobuf's C core; what is read of an entry is a dozen fields, looked up once each,
+because this runs for every call of the fleet.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from envoy_data_plane.envoy.data.accesslog.v3 import AccessLogType
+from envoy_data_plane.envoy.service.accesslog.v3 import StreamAccessLogsMessage
+from google.protobuf.message import DecodeError
+
+from policies.route import PriorityClass
+from xds_server.sources.telemetry.book import Book
+from xds_server.sources.telemetry.intake import IntakeError
+from xds_server.sources.telemetry.outcomes import NO_FLAGS, TIMEOUT, Outcome, of_attempt, of_request
+from xds_server.translate.access_logs import ATTEMPT_HEADER, LOG_NAME
+from xds_server.wire.decode import decoder
+
+METHOD: Final = "/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs"
+
+AccessLogs: type[Any] = decoder(
+    StreamAccessLogsMessage,
+    (
+        "Node.extensions",
+        "StreamAccessLogsMessage.tcp_logs",
+        "AccessLogCommon.tls_properties",
+        "AccessLogCommon.metadata",
+        "AccessLogCommon.downstream_remote_address",
+        "AccessLogCommon.downstream_local_address",
+        "AccessLogCommon.downstream_direct_remote_address",
+        "AccessLogCommon.upstream_local_address",
+    ),
+)
+"""``StreamAccessLogsMessage`` without what nobody here reads."""
+
+_ATTEMPT: Final = int(AccessLogType.UpstreamEnd)
+_REQUEST: Final = int(AccessLogType.DownstreamEnd)
+
+LONGEST_S: Final = 86_400.0
+"""No call lasts longer than a policy allows; a peer that says so is not believed."""
+
+
+class Desk(Protocol):
+    """What a stream of access logs needs of the rest: whether there is room, and who is told."""
+
+    book: Book
+
+    def admitted(self, entries: int, now_s: float) -> bool:
+        """Whether a message with so many entries is read; what is not is counted as dropped."""
+
+    def logged(self, node: str, failures: int, now_s: float) -> float:
+        """Entries of ``node`` are about to be counted; the share of calls they were sampled with."""
+
+
+class AccessLogSitting:
+    """One stream of access logs."""
+
+    def __init__(self, desk: Desk, news: Callable[[bool], None]) -> None:
+        self._desk = desk
+        self._news = news
+        self._node = ""
+
+    def take(self, data: bytes, now_s: float) -> None:
+        """Count the entries of a message."""
+        try:
+            message = AccessLogs.FromString(data)
+        except DecodeError as error:
+            raise IntakeError("garbage", "not a StreamAccessLogsMessage") from error
+        if not self._node:
+            self._node = message.identifier.node.id
+            if not self._node:
+                raise IntakeError("nameless", "the first message names no node")
+            if message.identifier.log_name != LOG_NAME:
+                raise IntakeError("foreign", f"the log {message.identifier.log_name!r} is not ours")
+        entries = message.http_logs.log_entry
+        if entries and self._desk.admitted(len(entries), now_s):
+            weight = 1 / self._desk.logged(self._node, len(entries), now_s)
+            self._news(count(self._desk.book, self._node, entries, weight, now_s))
+
+    def close(self) -> None:
+        """Nothing is held for a stream: what it told ages by itself."""
+
+
+def count(book: Book, node: str, entries: Any, weight: float, now_s: float) -> bool:
+    """Count ``entries`` of ``node``, each for ``weight`` calls; whether one of them was bad news."""
+    pools, route_of = book.directory.pools, book.directory.route
+    note = book.attempt
+    bad = False
+    for entry in entries:
+        common = entry.common_properties
+        kind = common.access_log_type
+        if kind != _ATTEMPT:
+            if kind == _REQUEST:
+                bad |= _request(book, node, entry, weight, now_s)
+            continue
+        facts = pools.get(common.upstream_cluster)
+        if facts is None:
+            continue
+        engine = _engine(facts, common.upstream_remote_address)
+        if engine is None:
+            continue
+        route = route_of(common.route_name)
+        flags = _flags(common)
+        code = entry.response.response_code.value
+        complete = common.HasField("time_to_last_upstream_rx_byte")
+        hedged = facts.hedged
+        outcome = of_attempt(code, flags, complete=complete, count_statuses=facts.count_statuses, hedged=hedged)
+        attempt = entry.request.request_headers.get(ATTEMPT_HEADER, "1")
+        note(
+            node,
+            facts,
+            engine,
+            outcome,
+            # Envoy counts in the request itself, so by the time a hedged first attempt ends it says 2.
+            first=attempt == "1" or (hedged and TIMEOUT in flags),
+            priority=PriorityClass.INTERACTIVE if route is None else route.priority,
+            streaming=route is not None and route.streaming,
+            duration_s=_seconds(common.duration),
+            first_byte_s=_seconds(common.time_to_first_upstream_rx_byte),
+            weight=weight,
+            now_s=now_s,
+        )
+        bad |= outcome is Outcome.FAILURE or outcome is Outcome.NOT_SENT
+    return bad
+
+
+def _request(book: Book, node: str, entry: Any, weight: float, now_s: float) -> bool:
+    common = entry.common_properties
+    route = book.directory.route(common.route_name)
+    if route is None:
+        return False
+    header = entry.request.request_headers.get(ATTEMPT_HEADER, "0")
+    attempt = int(header) if header.isdecimal() and len(header) < 4 else 0
+    outcome = of_request(_flags(common), entry.response.response_code_details, attempt)
+    if outcome is Outcome.NOT_SENT:
+        facts = book.directory.pools.get(route.pool)
+        if facts is not None:
+            book.refused(node, facts, route.priority, weight=weight, now_s=now_s)
+            return True
+    elif outcome is Outcome.FAILURE:
+        facts = book.directory.pools.get(common.upstream_cluster)
+        engine = None if facts is None else _engine(facts, common.upstream_remote_address)
+        if facts is not None and engine is not None:
+            book.failed(facts, engine, weight=weight, now_s=now_s)
+            return True
+    return False
+
+
+def _engine(facts: Any, address: Any) -> str | None:
+    place = address.socket_address
+    name: str | None = facts.at.get((place.address, place.port_value))
+    if name is None and address.HasField("envoy_internal_address"):
+        name = facts.behind.get(address.envoy_internal_address.server_listener_name)
+    return name
+
+
+def _flags(common: Any) -> frozenset[str]:
+    # Most entries have none, and asking for one field at a time would be dearer than listing those that are set.
+    if not common.HasField("response_flags"):
+        return NO_FLAGS
+    return frozenset(field.name for field, _ in common.response_flags.ListFields())
+
+
+def _seconds(duration: Any) -> float:
+    seconds: float = duration.seconds + duration.nanos * 1e-9
+    return min(max(seconds, 0.0), LONGEST_S)

@@ -1,0 +1,98 @@
+"""Streams that only listen: one gRPC method whose peer keeps sending, with bytes in and bytes out.
+
+A peer is never waited for and never made to wait: whatever it sends is read, and what is too much is dropped and
+counted. A peer that sends rubbish loses its own stream and nothing else.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import grpc
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class IntakeError(Exception):
+    """A peer's mistake; its stream ends, and ``flaw`` is what is counted."""
+
+    def __init__(self, flaw: str, reason: str) -> None:
+        super().__init__(reason)
+        self.flaw = flaw
+
+
+class Sitting(Protocol):
+    """One stream, as a value that is fed."""
+
+    def take(self, data: bytes, now_s: float) -> bytes | None:
+        """Take one message; the answer that is due, if any. ``IntakeError`` ends the stream."""
+
+    def close(self) -> None:
+        """The stream has ended."""
+
+
+class Intake(grpc.GenericRpcHandler):
+    """Serves one bidirectional ``method``; ``sit`` makes what each new stream is fed to."""
+
+    def __init__(
+        self,
+        method: str,
+        sit: Callable[[], Sitting],
+        on_flaw: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        async def behave(_requests: object, context: Context) -> None:
+            await self._serve(context)
+
+        self._method: Final = method
+        self._sit = sit
+        self._on_flaw = on_flaw
+        self._clock = clock
+        self._streams: set[asyncio.Task[Any]] = set()
+        self._stopping = False
+        self._handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(behave)
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        """The handler, if it is our method."""
+        return self._handler if str(handler_call_details.method) == self._method else None
+
+    def stop(self) -> None:
+        """End every stream, as a server that is done would."""
+        self._stopping = True
+        for stream in self._streams:
+            stream.cancel()
+
+    async def _serve(self, context: Context) -> None:
+        stream = asyncio.current_task()
+        assert stream is not None, "a coroutine runs in a task"  # noqa: S101  # for the type checker
+        self._streams.add(stream)
+        sitting = self._sit()
+        answering: asyncio.Task[None] | None = None
+        reason = ""
+        try:
+            while isinstance(data := await context.read(), bytes):  # anything else is the end
+                answer = sitting.take(data, self._clock())
+                # One answer at a time, and nobody waits until it is taken.
+                if answer is not None and (answering is None or answering.done()):
+                    answering = asyncio.create_task(_answer(context, answer))
+        except IntakeError as error:
+            reason = str(error)
+            self._on_flaw(error.flaw)
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+        finally:
+            self._streams.discard(stream)
+            sitting.close()
+            if answering is not None:
+                answering.cancel()
+        if reason:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+
+
+async def _answer(context: Context, answer: bytes) -> None:
+    try:
+        await context.write(answer)
+    except (grpc.aio.InternalError, grpc.aio.UsageError, grpc.aio.AbortError):
+        return  # the peer went while it was written to; the reading side sees the same

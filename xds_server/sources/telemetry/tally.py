@@ -1,0 +1,174 @@
+"""What is kept of one engine, and of one proxy's part in a pool: counts that become frozen values when asked."""
+
+from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from policies.route import PriorityClass
+from xds_server.sources.telemetry.counting import Recent
+from xds_server.sources.telemetry.directory import PoolFacts
+from xds_server.traffic import WINDOW_S, EngineTraffic, ProxyTraffic
+
+SILENT_S: Final = 4.0
+"""Over how long a proxy must have left an engine out before that means something."""
+
+SILENT_CALLS: Final = 5
+"""Requests that each engine of its like must have got meanwhile, on average: five in a row are no accident."""
+
+NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+_TO_THE_S: Final = 1.0
+
+
+class EngineTally:
+    """Calls to one engine, of all proxies."""
+
+    __slots__ = (
+        "done",
+        "failed",
+        "failures",
+        "heard_at_s",
+        "in_a_row",
+        "in_flight",
+        "neutral",
+        "succeeded",
+        "value",
+        "window",
+    )  # fmt: skip
+
+    def __init__(self, window_calls: int) -> None:
+        self.window: deque[tuple[float, bool]] = deque(maxlen=window_calls)
+        self.failures = 0
+        self.in_a_row = 0
+        self.succeeded = self.failed = self.neutral = 0.0
+        self.done = Recent(2)  # calls, their durations
+        self.in_flight = 0
+        self.heard_at_s = 0.0
+        self.value = EngineTraffic()
+
+    def count(self, failed: bool, now_s: float) -> None:
+        """One more call that counts."""
+        window = self.window
+        if len(window) == window.maxlen and window[0][1]:
+            self.failures -= 1
+        window.append((now_s, failed))
+        if failed:
+            self.failures += 1
+            self.in_a_row += 1
+        else:
+            self.in_a_row = 0
+
+    def resize(self, window_calls: int) -> None:
+        """Keep so many calls from now on."""
+        if window_calls != self.window.maxlen:
+            self.window = deque(self.window, maxlen=window_calls)
+            self.failures = sum(failed for _, failed in self.window)
+
+    def traffic(self, now_s: float, load_known: bool) -> EngineTraffic:
+        """The engine's traffic now; ``load_known``: whether any proxy reports load for the pool."""
+        window = self.window
+        oldest = now_s - WINDOW_S
+        while window and window[0][0] < oldest:
+            self.failures -= window.popleft()[1]
+        calls = len(window)
+        rates = self.done.rates(now_s)
+        done_per_s, busy = rates if rates is not None else (0.0, 0.0)
+        fresh = EngineTraffic(
+            window_calls=calls,
+            window_failures=self.failures,
+            failures_in_a_row=min(self.in_a_row, calls),
+            succeeded=int(self.succeeded),
+            failed=int(self.failed),
+            neutral=int(self.neutral),
+            done_per_s=done_per_s,
+            busy=busy,
+            service_s=busy / done_per_s if done_per_s else None,
+            in_flight=self.in_flight if load_known else None,
+            heard_at_s=coarse(self.value.heard_at_s, self.heard_at_s),
+        )
+        if fresh != self.value:
+            self.value = fresh
+        return self.value
+
+
+class ProxyTally:
+    """One proxy's part in one pool."""
+
+    __slots__ = ("heard_at_s", "in_flight_on", "issued", "load_at_s", "recent", "silent", "value")
+
+    def __init__(self) -> None:
+        self.recent = Recent(5)  # arrivals and refusals, interactive and batch; retries
+        self.in_flight_on: Mapping[str, int] = NOTHING
+        self.issued: deque[tuple[float, Mapping[str, int]]] = deque()
+        self.silent: Mapping[str, int] = NOTHING
+        self.load_at_s: float | None = None
+        self.heard_at_s = 0.0
+        self.value = ProxyTraffic()
+
+    def traffic(self, now_s: float) -> ProxyTraffic:
+        """The proxy's part now."""
+        rates = self.recent.rates(now_s)
+        arrivals: dict[PriorityClass, float] = {}
+        shed: dict[PriorityClass, float] = {}
+        retries_per_s = 0.0
+        if rates is not None:
+            interactive, batch, shed_interactive, shed_batch, retries_per_s = rates
+            arrivals = _by_class(interactive, batch)
+            shed = _by_class(shed_interactive, shed_batch)
+        fresh = ProxyTraffic(
+            arrivals_per_s=arrivals,
+            shed_per_s=shed,
+            retries_per_s=retries_per_s,
+            in_flight_on=self.in_flight_on,
+            load_at_s=None if self.load_at_s is None else coarse(self.value.load_at_s, self.load_at_s),
+            silent=self.silent,
+            heard_at_s=coarse(self.value.heard_at_s, self.heard_at_s),
+        )
+        if fresh != self.value:
+            self.value = fresh
+        return self.value
+
+
+def coarse(told_s: float | None, exact_s: float) -> float:
+    """When something was last heard, to the second: an idle pool's value need not change with each report."""
+    return told_s if told_s is not None and 0 <= exact_s - told_s < _TO_THE_S else exact_s
+
+
+def _by_class(interactive: float, batch: float) -> dict[PriorityClass, float]:
+    found = {}
+    if interactive:
+        found[PriorityClass.INTERACTIVE] = interactive
+    if batch:
+        found[PriorityClass.BATCH] = batch
+    return found
+
+
+def silent(facts: PoolFacts, proxy: ProxyTally) -> Mapping[str, int]:
+    """Engines that got nothing over ``SILENT_S`` although the others of their zone got enough.
+
+    An engine with requests open is not silent but busy, or hung: least-request goes round it either way.
+    """
+    issued = proxy.issued
+    # Two reports less than the whole time apart prove nothing yet.
+    if len(issued) < 2 or issued[-1][0] - issued[0][0] < SILENT_S / 2:
+        return NOTHING
+    totals: dict[str, int] = {}
+    for _, counts in issued:
+        for engine, count in counts.items():
+            totals[engine] = totals.get(engine, 0) + count
+    zones: dict[str, int] = {}
+    for engine, count in totals.items():
+        zone = facts.zone_of.get(engine)
+        if zone is not None:
+            zones[zone] = zones.get(zone, 0) + count
+    found = {}
+    for zone, count in zones.items():
+        names = facts.by_zone[zone]
+        # Looking at a thousand engines for every report of a thousand proxies is only done where it can show.
+        if count < SILENT_CALLS * len(names):
+            continue
+        quiet = [name for name in names if name not in totals and name not in proxy.in_flight_on]
+        if quiet and len(quiet) < len(names):
+            mean = count // (len(names) - len(quiet))
+            found.update(dict.fromkeys(quiet, mean))
+    return found or NOTHING
