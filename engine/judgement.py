@@ -18,7 +18,7 @@ from typing import Final
 from engine.findings import KV_FULL_RATIO, Finding, finding_of
 from engine.probe_settings import ProbeSettings
 from engine.reading import Answer, Failure, Look, Trouble
-from engine.report import Doubt, EngineReport, Verdict
+from engine.report import Canary, Doubt, EngineReport, Verdict
 from engine.vllm_metrics import Counters
 
 # A second opinion soon after the first bad look: one lost packet must not eject, and must not cost an interval.
@@ -59,6 +59,7 @@ class Judgement:
     cuts_in_row: int = 0
     shed_since_s: float | None = None
     errored: bool = False
+    canary: Canary | None = None
 
     @property
     def verdict(self) -> Verdict | None:
@@ -152,6 +153,7 @@ class Judgement:
             kv_cache_usage_ratio=None if counters is None else counters.kv_cache_usage_ratio,
             tokens_per_s=self.tokens_per_s,
             doubt=self.doubt,
+            canary=self.canary,
         )
 
 
@@ -288,7 +290,14 @@ def _answered(before: Judgement, answer: Answer) -> Judgement:
             answer=None,
             cuts_in_row=0,
             shed_since_s=None,
+            canary=Canary(
+                in_row=1 if before.canary is None else before.canary.in_row + 1,
+                at_s=answer.at_s,
+                took_s=answer.at_s - answer.sent_at_s,
+            ),
         )
+    if failure.trouble is not Trouble.OURS and ended.canary is not None:
+        ended = replace(ended, canary=replace(ended.canary, in_row=0))
     if failure.trouble is Trouble.SILENT:
         return replace(ended, progressed=False, answer=None, shed_since_s=None)
     if failure.trouble is Trouble.OURS:

@@ -70,6 +70,19 @@ class Quantiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """The one-token completions that the judge asks an engine for: proof by work, whatever else is said of it.
+
+    ``in_row`` of the newest brought their token, 0 when the last one did not. ``at_s`` is when the last one that
+    did came, on the monotonic clock of whoever holds the value, and ``took_s`` how many seconds it took.
+    """
+
+    in_row: int
+    at_s: float
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuVitals:
     """One GPU or MIG slice of the engine; None where the driver does not say.
 
@@ -121,7 +134,7 @@ class EngineReport:
     source cannot know them. ``evidence`` is one sentence naming the reading, the threshold and since when, and
     ``reasons`` are all of them, the deciding one first. ``sequence`` grows with each report of a ``boot_id``;
     0 means the source does not count. ``doubt`` names the reading that would speak against the judge if a whole
-    pool showed it. ``revision`` is of the engine's software.
+    pool showed it. ``revision`` is of the engine's software. ``canary`` is None until one brought a token.
     """
 
     pool: str
@@ -145,3 +158,4 @@ class EngineReport:
     revision: str = ""
     gpu: GpuSummary | None = None
     drain: DrainRequest | None = None
+    canary: Canary | None = None

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from engine.proto import engine_report_pb2 as pb
 from engine.report import (
+    Canary,
     Doubt,
     DrainRequest,
     EngineReport,
@@ -97,6 +98,7 @@ def encode(report: EngineReport) -> bytes:
         drain=(
             None if report.drain is None else pb.Drain(requested=True, deadline_in_s=report.drain.deadline_in_s)
         ),
+        canary=_canary_message(report.canary, report.observed_at_s),
     )
     return message.SerializeToString()
 
@@ -156,7 +158,21 @@ def decode(data: bytes, *, pool: str, engine: str, received_at_s: float, gpus: b
         revision=_text(message.revision, _MAX_NAME),
         gpu=_gpu(message.gpu) if gpus and message.HasField("gpu") else None,
         drain=_drain(message.drain) if message.HasField("drain") and message.drain.requested else None,
+        canary=_canary(message.canary, received_at_s) if message.HasField("canary") else None,
     )
+
+
+def _canary_message(canary: Canary | None, at_s: float) -> pb.Canary | None:
+    if canary is None:
+        return None
+    return pb.Canary(in_row=canary.in_row, age_s=max(0.0, at_s - canary.at_s), took_s=canary.took_s)
+
+
+def _canary(message: pb.Canary, received_at_s: float) -> Canary | None:
+    age_s, took_s = _number(message.age_s, _MAX_SECONDS), _number(message.took_s, _MAX_SECONDS)
+    if age_s is None or took_s is None:
+        return None
+    return Canary(in_row=min(message.in_row, _MAX_COUNT), at_s=received_at_s - age_s, took_s=took_s)
 
 
 def _quantiles_message(quantiles: Quantiles | None) -> pb.Quantiles | None:

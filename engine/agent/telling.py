@@ -46,6 +46,7 @@ def report(
         revision=revision,
         gpu=gpu,
         drain=None if now.order is None else DrainRequest(deadline_in_s=_left_s(now.order.deadline_s, at_s)),
+        canary=now.judgement.canary,
     )
 
 

@@ -57,7 +57,7 @@ class WatchRequest(_message.Message):
     def __init__(self, watcher: _Optional[str] = ...) -> None: ...
 
 class EngineReport(_message.Message):
-    __slots__ = ("schema_version", "boot_id", "sequence", "verdict", "evidence", "doubt", "requests_in_flight", "requests_waiting", "slots", "kv_cache_usage_ratio", "tokens_per_s", "time_to_first_token", "time_per_output_token", "model", "revision", "gpu", "drain")
+    __slots__ = ("schema_version", "boot_id", "sequence", "verdict", "evidence", "doubt", "requests_in_flight", "requests_waiting", "slots", "kv_cache_usage_ratio", "tokens_per_s", "time_to_first_token", "time_per_output_token", "model", "revision", "gpu", "drain", "canary")
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +75,7 @@ class EngineReport(_message.Message):
     REVISION_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    CANARY_FIELD_NUMBER: _ClassVar[int]
     schema_version: int
     boot_id: str
     sequence: int
@@ -92,7 +93,18 @@ class EngineReport(_message.Message):
     revision: str
     gpu: GpuGroup
     drain: Drain
-    def __init__(self, schema_version: _Optional[int] = ..., boot_id: _Optional[str] = ..., sequence: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., evidence: _Optional[_Iterable[_Union[Evidence, _Mapping]]] = ..., doubt: _Optional[_Union[Doubt, str]] = ..., requests_in_flight: _Optional[int] = ..., requests_waiting: _Optional[int] = ..., slots: _Optional[int] = ..., kv_cache_usage_ratio: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., time_to_first_token: _Optional[_Union[Quantiles, _Mapping]] = ..., time_per_output_token: _Optional[_Union[Quantiles, _Mapping]] = ..., model: _Optional[str] = ..., revision: _Optional[str] = ..., gpu: _Optional[_Union[GpuGroup, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+    canary: Canary
+    def __init__(self, schema_version: _Optional[int] = ..., boot_id: _Optional[str] = ..., sequence: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., evidence: _Optional[_Iterable[_Union[Evidence, _Mapping]]] = ..., doubt: _Optional[_Union[Doubt, str]] = ..., requests_in_flight: _Optional[int] = ..., requests_waiting: _Optional[int] = ..., slots: _Optional[int] = ..., kv_cache_usage_ratio: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., time_to_first_token: _Optional[_Union[Quantiles, _Mapping]] = ..., time_per_output_token: _Optional[_Union[Quantiles, _Mapping]] = ..., model: _Optional[str] = ..., revision: _Optional[str] = ..., gpu: _Optional[_Union[GpuGroup, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ...) -> None: ...
+
+class Canary(_message.Message):
+    __slots__ = ("in_row", "age_s", "took_s")
+    IN_ROW_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    TOOK_S_FIELD_NUMBER: _ClassVar[int]
+    in_row: int
+    age_s: float
+    took_s: float
+    def __init__(self, in_row: _Optional[int] = ..., age_s: _Optional[float] = ..., took_s: _Optional[float] = ...) -> None: ...
 
 class Evidence(_message.Message):
     __slots__ = ("reading", "threshold", "age_s", "sentence")

@@ -13,15 +13,14 @@ from policies.model import PolicySet
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from policies.route import PriorityClass
-from xds_server.decide.ceiling import GATEWAY, SIDECAR, ceiling, classes_by_pool
+from xds_server.decide.ceiling import GATEWAY, SIDECAR, admission, ceiling_for_role, classes_by_pool
+from xds_server.decide.capacity import capacities
 from xds_server.decide.decisions import Decisions, EngineDecision, PoolDecisions, ZoneShares
-from xds_server.decide.governor import governed
-from xds_server.decide.health import wish
+from xds_server.decide.engines import engine_decisions
 from xds_server.decide.zones import MIN_INTERVAL_S, zone_shares
 from xds_server.fleet import Engine, EngineId, Fleet
 
 _ROLES: Final = frozenset({GATEWAY, SIDECAR})
-_NO_ENGINES: Final[Mapping[EngineId, EngineDecision]] = MappingProxyType({})
 _NO_ZONES: Final[Mapping[str, ZoneShares]] = MappingProxyType({})
 
 
@@ -96,9 +95,8 @@ def _pool(
         and before.made_of[2:] == made_of
     ):
         return before
-    known = _NO_ENGINES if before is None else before.engines
-    wishes = [wish(engine, pool.probe, known.get(engine.id), around.now_s) for engine in engines]
-    decided = governed(engines, wishes, resilience.breaker.capacity_floor_percent, known, around.now_s)
+    outcome = engine_decisions(pool, resilience, engines, None, overrides={}, before=before, now_s=around.now_s)
+    decided = outcome.engines
     zones = zone_shares(
         engines,
         decided,
@@ -124,7 +122,10 @@ def _pool(
         },
         declared=engines,
         made_of=(pool, resilience, *made_of),
-        valid_until_s=_valid_until_s([one.until_s for one in wishes], zones, around.now_s),
+        breakers=outcome.breakers,
+        stragglers=outcome.stragglers,
+        comebacks=outcome.comebacks,
+        valid_until_s=_valid_until_s([outcome.until_s], zones, around.now_s),
     )
 
 

@@ -99,9 +99,11 @@ class Admission:
     in use. Both are None where no proxy tells, and where no engine is in. ``in_force`` is False in shadow mode:
     nothing is refused then.
 
-    The rest is what the next decision goes by: ``demand`` of each proxy that tells it, ``moved_at_s`` when its part
-    last moved, ``held_by`` what it holds on engines that are out, ``crowded`` whether as much is asked as can be
-    served, and ``basis`` what makes every part move at once when it changes.
+    ``retry_percent`` and ``retry_min_concurrency`` are the retry budget of each proxy.
+
+    The rest is what the next decision goes by: ``demand`` of each proxy that tells it, ``moved_at_s`` when its
+    part last moved, ``held_by`` what it holds on engines that are out, ``crowded`` whether as much is asked as can
+    be served, and ``basis`` what makes every part move at once when it changes.
     """
 
     total: int
@@ -116,6 +118,8 @@ class Admission:
     by_proxy: Mapping[str, Ceiling]
     capacities: Mapping[EngineId, Capacity]
     reason: str
+    retry_percent: float = 100.0
+    retry_min_concurrency: int = 1
     demand: Mapping[str, Demand] = field(default_factory=dict, compare=False)
     moved_at_s: Mapping[str, float] = field(default_factory=dict, compare=False)
     held_by: Mapping[str, int] = field(default_factory=dict, compare=False)

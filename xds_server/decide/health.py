@@ -1,4 +1,4 @@
-"""What one engine's own reports ask for, before anyone weighs the pool.
+"""What one engine's own reports ask for, before anyone weighs the pool or looks at its answers.
 
 Two rules of restraint live here. *Hysteresis*: so many bad looks in a row to leave, so many good ones to come
 back, so that one lost packet is not an outage. *Freshness*: a report says less the older it is. An engine nobody
@@ -11,7 +11,7 @@ from typing import Final
 
 from engine.report import Doubt, Source, Verdict
 from policies.pool import Probe
-from xds_server.decide.decisions import EngineDecision, Health
+from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.fleet import Engine
 
 # Four looks missed, and never less than a pause of our own process may last.
@@ -24,10 +24,12 @@ _STALE_OUT_FACTOR: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What an engine's reports ask for.
+    """What one ejector asks for an engine; of the ``VERDICT`` it is what its reports say.
 
     ``soft``: the evidence is that it is worse, not that it is useless, so that the pool may need it anyway.
-    ``until_s``: monotonic time at which age alone changes the wish.
+    ``severity`` 0..1 orders soft evidence. ``until_s``: monotonic time at which age alone
+    changes the wish; ``due_s`` the same where time is part of what was decided, None where only evidence is.
+    ``ordered``: somebody said so, and it is no judgement. ``floor``: the engine is kept in against this wish.
     """
 
     health: Health
@@ -37,11 +39,29 @@ class Wish:
     soft: bool = False
     doubt: Doubt | None = None
     heard: bool = True
+    ejector: Ejector | None = None
+    severity: float = 0.0
+    ordered: bool = False
+    floor: bool = False
+    traffic_percent: float = 100.0
+    cut: bool = False
+    returns: str = ""
+    due_s: float | None = None
+
+
+# How bad soft evidence of a verdict is, between 0 and 1: the worst leave first.
+_SILENT: Final = 0.95
+_DAMAGED: Final = 0.6
 
 
 def stale_after_s(probe: Probe) -> float:
     """Age in seconds from which a report no longer speaks for an engine."""
     return max(_STALE_FLOOR_S, _STALE_LOOKS * (probe.interval + max(probe.timeout, probe.stall_after)))
+
+
+def patience_s(source: Source, probe: Probe) -> float:
+    """Age in seconds from which a report of this source no longer speaks for an engine that is in."""
+    return _STALE_FLOOR_S if source is Source.AGENT else stale_after_s(probe)
 
 
 def wish(engine: Engine, probe: Probe, previous: EngineDecision | None, now_s: float) -> Wish:
@@ -54,29 +74,48 @@ def wish(engine: Engine, probe: Probe, previous: EngineDecision | None, now_s: f
             else "nothing heard yet: counted as ready until then"
         )
         return Wish(health=Health.HEALTHY, reason=reason, verdict=None, until_s=float("inf"), heard=False)
-    was = Health.HEALTHY if previous is None else previous.health
-    patience_s = (_STALE_FLOOR_S if report.source is Source.AGENT else stale_after_s(probe)) * (
-        1 if was is Health.HEALTHY else _STALE_OUT_FACTOR
-    )
-    fresh_until_s = engine.received_at_s + patience_s
+    judged = previous if previous is None or previous.shadow is None else previous.shadow
+    was = _by_verdict(judged)
+    out = judged is not None and judged.health is not Health.HEALTHY and was is not Health.HEALTHY
+    patient_s = patience_s(report.source, probe) * (_STALE_OUT_FACTOR if out else 1)
+    fresh_until_s = engine.received_at_s + patient_s
     if now_s >= fresh_until_s and report.verdict is not Verdict.DRAINING:
         return Wish(
             health=Health.HEALTHY,
-            reason=f"stale: nothing heard for {patience_s:g} s (last was {report.verdict}): counted as ready",
+            reason=f"stale: nothing heard for {patient_s:g} s (last was {report.verdict}): counted as ready",
             verdict=report.verdict,
             until_s=float("inf"),
             heard=False,
         )
     health, reason = _hysteresis(engine, report.verdict, probe, was)
+    # Silence may be a process that is only overwhelmed: taking many of those out would bury the rest.
+    soft = health is Health.UNHEALTHY and (not report.verdict.hard or report.doubt is Doubt.SILENT)
     return Wish(
         health=health,
         reason=f"{report.verdict}: {report.evidence}{reason}",
         verdict=report.verdict,
         until_s=fresh_until_s,
-        # Silence may be a process that is only overwhelmed: taking many of those out would bury the rest.
-        soft=health is Health.UNHEALTHY and (not report.verdict.hard or report.doubt is Doubt.SILENT),
+        soft=soft,
         doubt=report.doubt,
+        ejector=None if health is Health.HEALTHY else Ejector.VERDICT,
+        severity=(_SILENT if report.doubt is Doubt.SILENT else _DAMAGED) if soft else 0.0,
+        ordered=health is Health.DRAINING,
+        returns="" if health is Health.HEALTHY else _returns(report.verdict, probe),
     )
+
+
+def _by_verdict(judged: EngineDecision | None) -> Health:
+    """What the reports had asked for, whether it was granted or not, as far as that decides how patient to be."""
+    if judged is None or judged.ejector is not Ejector.VERDICT:
+        return Health.HEALTHY
+    return Health.DRAINING if judged.health is Health.DRAINING else Health.UNHEALTHY
+
+
+def _returns(verdict: Verdict, probe: Probe) -> str:
+    if verdict is Verdict.DRAINING:
+        return "its agent says that it no longer drains, or another process starts there"
+    looks = probe.healthy_after
+    return f"{looks} good look{'s' if looks > 1 else ''} in a row"
 
 
 def _hysteresis(engine: Engine, verdict: Verdict, probe: Probe, was: Health) -> tuple[Health, str]:

@@ -6,12 +6,14 @@ from engine.report import EngineReport, Source, Verdict
 from policies.model import PolicySet
 from policies.pool import EnginePool, Probe
 from policies.resilience import ResilienceSpec
-from xds_server.decide.decisions import EngineDecision, Health
+from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.decide.health import Wish, wish
 from xds_server.fleet import Engine, EngineId, Fleet, declared, with_report
 
 KEY = EngineId("p", "a")
-OUT = EngineDecision(health=Health.UNHEALTHY, reason="a test", since_s=0.0, verdict=Verdict.HUNG)
+OUT = EngineDecision(
+    health=Health.UNHEALTHY, reason="a test", since_s=0.0, verdict=Verdict.HUNG, ejector=Ejector.VERDICT
+)
 # Patient with its own looks, so that a look of its own never decides alone.
 PROBE = Probe(unhealthy_after=5, healthy_after=5)
 

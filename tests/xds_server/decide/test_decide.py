@@ -12,11 +12,13 @@ from policies.pool import EnginePool
 from policies.resilience import ResilienceSpec
 from policies.route import ModelRoute
 from xds_server.decide.changes import ChangeKind, changes
+from xds_server.decide.comeback import UNCUT_S
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.decide.health import stale_after_s
 from xds_server.fleet import EngineId, Fleet, declared, redeclared, with_report
 
+INFINITE = float("inf")
 IN, OUT, LEAVING = Health.HEALTHY, Health.UNHEALTHY, Health.DRAINING
 
 
@@ -99,6 +101,12 @@ class Story:
         engines = self.decided().engines
         return "".join(engines[engine.id].health.value[0] for engine in self.fleet.pools["pool"])
 
+    def back(self) -> str:
+        """The same, once whoever was cut off has been let in again."""
+        self.decided()
+        self.now_s += UNCUT_S
+        return self.health()
+
     def weights(self, caller: str) -> dict[str, int]:
         return dict(self.decided().zone_weights["pool", caller])
 
@@ -136,7 +144,7 @@ def test_hard_evidence_takes_everyone_out_after_two_looks(verdict: Verdict) -> N
     for engine in ("e0", "e1"):
         story.hear(engine, verdict)
     assert story.health() == "UU"
-    assert story.hear("e0", Verdict.READY).health() == "HU"
+    assert story.hear("e0", Verdict.READY).back() == "HU"
 
 
 def test_soft_evidence_stops_at_the_floor_of_pool_and_zone() -> None:
@@ -160,7 +168,7 @@ def test_the_worst_member_decides_for_its_group() -> None:
     story = Story(policies("aaaa", groups=("g", "g", "", "")))
     assert story.hear("e0", Verdict.READY).hear("e1", Verdict.HUNG, times=2).health() == "UUHH"
     assert "shares GPUs with e1" in reason(story, "e0")
-    assert story.hear("e1", Verdict.READY).health() == "HHHH"
+    assert story.hear("e1", Verdict.READY).back() == "HHHH"
 
 
 def test_a_reading_that_the_pool_shares_ejects_nobody() -> None:
@@ -191,7 +199,7 @@ def test_age_ejects_nobody_and_readmits_late() -> None:
     assert story.health() == "HU"
     assert "stale" in reason(story, "e0")
     story.decided(12 * stale_s)
-    assert story.health() == "HH"
+    assert story.back() == "HH"
 
 
 def test_an_edit_of_the_policy_is_decided_on() -> None:
@@ -218,7 +226,7 @@ def test_changes_are_told_once() -> None:
     assert changes(start, story.decided()) == ()
     dead = story.hear("e0", Verdict.DEAD, times=2).decided()
     told = [one for one in changes(start, dead) if one.kind is ChangeKind.HEALTH]
-    assert [(one.subject, one.before, one.after) for one in told] == [("pool/e0", "HEALTHY", "UNHEALTHY")]
+    assert [(str(one.subject), one.before, one.after) for one in told] == [("pool/e0", "HEALTHY", "UNHEALTHY")]
     assert told[0].reason
     assert changes(dead, story.hear("e0", Verdict.DEAD).decided()) == ()
 
@@ -253,6 +261,7 @@ def test_a_lost_zone_is_absent_and_nothing_ready_keeps_the_last_map() -> None:
     assert set(story.weights("a")) == {"b", "c"}
     for engine in ("e0", "e1", "e2"):
         story.hear(engine, Verdict.READY)
+    assert story.back() == "HHH"
     assert story.weights("a") == before
 
 
@@ -320,7 +329,8 @@ def test_whatever_happens(events: list[tuple[int, Verdict, float, int]], zones: 
                 assert decision.health is IN
                 continue
             if engine.report.verdict.good:
-                assert decision.health is IN, "recovery is never refused"
+                assert decision.health is IN or decision.until_s is not None, "recovery is never refused"
+                assert story.now_s < (decision.until_s or INFINITE)
             if engine.report.verdict is Verdict.DRAINING:
                 assert decision.health is LEAVING
             if engine.report.verdict.hard and engine.bad_looks >= 2:
@@ -369,6 +379,7 @@ def test_deciding_twice_decides_the_same_and_memory_changes_no_answer(
                         declared=(),
                         made_of=(None, None),
                         valid_until_s=pool.valid_until_s,
+                        comebacks=pool.comebacks,
                     )
                     for name, pool in before.pools.items()
                 },
