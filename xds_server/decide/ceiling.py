@@ -1,24 +1,43 @@
-"""How much one proxy may have in flight to a pool: the static admission ceiling and its part of the retries.
+"""How much may be in flight to a pool, and each proxy's part of it: the admission ceiling.
 
-A pool of ``S`` slots whose requests take ``s`` seconds serves ``S / s`` of them per second, so one that arrives
-when ``S x (1 + W / s)`` are in flight waits about ``W``. Everything above is refused at once, which costs
-nothing, instead of after a queue that costs the caller its deadline and the engine work nobody waits for.
+Engines of ``S`` slots whose requests take ``s`` seconds serve ``S / s`` of them per second, so one that arrives
+when ``S x (1 + W / s)`` are in flight waits about ``W``. Everything above is refused at once, which costs nothing,
+instead of after a queue that costs the caller its deadline and the engine work nobody waits for. Only engines that
+are in count, one on trial by the share it gets, so the promise holds at any capacity; requests that are stuck on
+engines that are out (``held``) are added for the proxies that hold them, or half an outage would become a whole.
 
-Slots are the declared ones here. Where live capacity is known, the same formula takes those.
+The ceiling moves at once, down and up, when an engine comes or goes. What is only learned a little differently
+moves nothing, and demand that drifts moves each part at most five times a second.
+
+Where no proxy tells what arrives, gateways share evenly and each sidecar gets the whole: without knowing which of
+a thousand will ask, a thousandth each would refuse almost everyone.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from policies.model import PolicySet
 from policies.pool import EnginePoolSpec
 from policies.resilience import Limits, ResilienceSpec
 from policies.route import PriorityClass
-from xds_server.decide.decisions import Ceiling
+from xds_server.decide.decisions import Admission, Capacity, Ceiling, EngineDecision, Health, LadderState
+from xds_server.decide.demand import Demand, demands
+from xds_server.decide.held import held_by
+from xds_server.decide.places import Around, Places, Supply, by_classes, places, quiet_parts, settled, up
+from xds_server.fleet import Engine, EngineId
+from xds_server.traffic import PoolTraffic, Proxy
 
 GATEWAY: Final = "gateway"
 SIDECAR: Final = "sidecar"
+
+_LEARNED_STEP: Final = 0.03
+"""A total that learned numbers move by less stays: one that follows every estimate is a push to every proxy."""
+
+_CALM: Final = 0.9
+"""Pressure below which a pool that was asked for all it can serve counts as calm again."""
 
 
 def classes_by_pool(policies: PolicySet) -> Mapping[str, frozenset[PriorityClass]]:
@@ -38,64 +57,306 @@ def classes_in_use(policies: PolicySet, pool: str) -> frozenset[PriorityClass]:
     return classes_by_pool(policies).get(pool, frozenset())
 
 
-def pool_ceiling(limits: Limits, service_time_s: float, slots: int) -> tuple[int, str]:
-    """Requests in flight to a pool of ``slots`` that the limits allow, at least 1, and how that came about."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ready:
+    """What engines that are in can do together: calls at once and per second; ``by`` names what it is made of."""
+
+    slots: float
+    per_s: float
+    count: int
+    in_use: float | None
+    by: tuple[object, ...]
+
+
+def admission(
+    pool: EnginePoolSpec,
+    resilience: ResilienceSpec,
+    engines: Sequence[Engine],
+    decisions: Mapping[EngineId, EngineDecision],
+    capacities: Mapping[EngineId, Capacity],
+    *,
+    traffic: PoolTraffic | None,
+    classes: frozenset[PriorityClass],
+    proxies: Mapping[str, Proxy],
+    proxies_by_role: Mapping[str, int],
+    ladder: LadderState | None,
+    before: Admission | None,
+    now_s: float,
+) -> Admission:
+    """What is let in of the pool's traffic now, and each connected proxy's part.
+
+    Where no part has moved, ``by_proxy`` is the very same mapping as ``before``.
+    """
+    ready = _ready(pool, engines, decisions, capacities, traffic)
+    total, how = _total(resilience.limits, pool, ready, before)
+    around = _around(
+        engines,
+        decisions,
+        capacities,
+        traffic=traffic,
+        proxies=proxies,
+        proxies_by_role=proxies_by_role,
+        before=before,
+        now_s=now_s,
+    )
+    pressure = _pressure(around.demand, ready)
+    crowded = pressure is not None and pressure >= (_CALM if before is not None and before.crowded else 1.0)
+    supply = Supply(
+        total=total,
+        hold_s=total / ready.per_s if ready.per_s else pool.service_time,
+        service_s=ready.slots / ready.per_s if ready.per_s else pool.service_time,
+        crowded=crowded,
+    )
+    shed_batch = ladder is not None and ladder.shed_batch
+    of_class = by_classes(supply, around.demand, classes, resilience.limits.priorities, shed_batch=shed_batch)
+    in_force = not resilience.shadowed(resilience.limits.mode)
+    basis = (
+        (resilience.limits, ready.by),
+        (resilience.retry_budget, tuple(sorted(proxies_by_role.items())), classes, shed_batch, crowded, in_force),
+    )
+    known = before if before is not None and before.basis == basis else None
+    percent, least = _retries(resilience, proxies_by_role, ladder, in_force=in_force)
+    if in_force:
+        wanted = places(supply, of_class, around, classes)
+        parts = settled(
+            wanted,
+            _unmoved(known, around.held),
+            of_class,
+            around,
+            moved_at_s=known.moved_at_s if known is not None else {},
+            now_s=now_s,
+        )
+    else:
+        parts = dict.fromkeys((*around.gateways, *around.others), _wide(resilience, of_class[1]))
+    held = sum(around.held.values())
+    reason = _reason(total, how, ready, len(engines), held, in_force=in_force)
+    by_proxy, moved_at_s = _ceilings(parts, (percent, least), around, reason, before=before, now_s=now_s)
+    return Admission(
+        total=total,
+        interactive=up(of_class[0]),
+        batch=up(of_class[1]),
+        held=held,
+        slots=ready.slots,
+        wait_s=max(0.0, supply.hold_s - supply.service_s),
+        pressure=pressure,
+        utilization=ready.in_use / ready.slots if ready.in_use is not None and ready.slots else None,
+        in_force=in_force,
+        by_proxy=by_proxy,
+        capacities=capacities,
+        reason=reason,
+        retry_percent=percent,
+        retry_min_concurrency=least,
+        demand=around.demand,
+        moved_at_s=moved_at_s,
+        held_by=around.held,
+        crowded=crowded,
+        basis=basis,
+    )
+
+
+def ceiling_for_role(
+    admission: Admission, resilience: ResilienceSpec, role: str, proxies_by_role: Mapping[str, int]
+) -> Ceiling:
+    """The ceiling of a proxy of ``role`` that has no part of its own yet: as one that asks for nothing has."""
+    gateways = proxies_by_role.get(GATEWAY, 0)
+    around = Around(
+        gateways=(),
+        others=(),
+        gateway_count=max(1, gateways),
+        other_count=sum(proxies_by_role.values()) - gateways,
+        demand=admission.demand,
+        held={},
+    )
+    if admission.in_force:
+        interactive, batch = (
+            up(quiet_parts(of_class, around, crowded=admission.crowded)[role != GATEWAY])
+            for of_class in (admission.interactive, admission.batch)
+        )
+    else:
+        wide = _wide(resilience, admission.batch)
+        interactive, batch = wide.interactive, wide.batch
+    return Ceiling(
+        interactive=interactive,
+        batch=batch,
+        retry_percent=admission.retry_percent,
+        retry_min_concurrency=admission.retry_min_concurrency,
+        reason=f"{admission.reason}; an even part until it has asked for something",
+    )
+
+
+def _around(
+    engines: Sequence[Engine],
+    decisions: Mapping[EngineId, EngineDecision],
+    capacities: Mapping[EngineId, Capacity],
+    *,
+    traffic: PoolTraffic | None,
+    proxies: Mapping[str, Proxy],
+    proxies_by_role: Mapping[str, int],
+    before: Admission | None,
+    now_s: float,
+) -> Around:
+    """Who shares the pool, what each asks, and what each holds on engines that are out."""
+    name = engines[0].id.pool if engines else ""
+    serving = {node: one for node, one in proxies.items() if not one.pools or name in one.pools}
+    gateways = tuple(node for node, one in serving.items() if one.role == GATEWAY)
+    others = tuple(node for node, one in serving.items() if one.role != GATEWAY)
+    remembered = proxies_by_role.get(GATEWAY, 0)
+    gateway_count = max(len(gateways), remembered)
+    return Around(
+        gateways=gateways,
+        others=others,
+        gateway_count=gateway_count,
+        other_count=max(len(others), sum(proxies_by_role.values()) - remembered),
+        demand=demands(serving, traffic, before.demand if before is not None else {}, now_s),
+        held=held_by(
+            serving.values(),
+            engines,
+            decisions,
+            capacities,
+            traffic=traffic,
+            gateways=frozenset(gateways),
+            sharers=gateway_count,
+            now_s=now_s,
+        ),
+    )
+
+
+def pool_ceiling(limits: Limits, service_time_s: float, slots: float) -> tuple[int, str]:
+    """Requests in flight to engines of so many slots that the limits allow, at least 1, and how it came about."""
     if limits.max_concurrent is not None:
         return limits.max_concurrent, f"maxConcurrent {limits.max_concurrent}"
     if limits.concurrent_per_slot is not None:
         allowed = slots * limits.concurrent_per_slot
-        how = f"{slots} slots x {limits.concurrent_per_slot:g} per slot"
+        how = f"{slots:.4g} slots x {limits.concurrent_per_slot:g} per slot"
     else:
         allowed = slots * (1 + limits.max_wait / service_time_s)
-        how = f"{slots} slots x (1 + {limits.max_wait:g} s wait / {service_time_s:g} s service)"
-    return max(1, _up(allowed)), how
+        how = f"{slots:.4g} slots x (1 + {limits.max_wait:g} s wait / {service_time_s:.3g} s service)"
+    return max(1, up(allowed)), how
 
 
-def ceiling(
+def _ready(
     pool: EnginePoolSpec,
+    engines: Sequence[Engine],
+    decisions: Mapping[EngineId, EngineDecision],
+    capacities: Mapping[EngineId, Capacity],
+    traffic: PoolTraffic | None,
+) -> _Ready:
+    slots = per_s = in_use = 0.0
+    by: list[object] = [pool.service_time]
+    seen = traffic.engines if traffic is not None else {}
+    count = 0
+    for engine in engines:
+        decision = decisions[engine.id]
+        if decision.health is not Health.HEALTHY:
+            continue
+        capacity, part = capacities[engine.id], decision.traffic_percent / 100
+        slots += capacity.slots * part
+        per_s += capacity.slots * part / capacity.service_s
+        count += 1
+        by += (engine.id.engine, engine.slots, part)
+        calls = seen.get(engine.id.engine)
+        if calls is not None:
+            in_use += min(calls.busy if calls.in_flight is None else calls.in_flight, capacity.slots * part)
+    return _Ready(slots=slots, per_s=per_s, count=count, in_use=in_use, by=tuple(by))
+
+
+def _total(limits: Limits, pool: EnginePoolSpec, ready: _Ready, before: Admission | None) -> tuple[int, str]:
+    """The ceiling, and how it came about; as it was where only learned numbers moved it, and by little."""
+    total, how = pool_ceiling(limits, ready.slots / ready.per_s if ready.per_s else pool.service_time, ready.slots)
+    same = before is not None and before.basis[:1] == ((limits, ready.by),)
+    if same and before is not None and abs(total - before.total) < _LEARNED_STEP * before.total:
+        return before.total, how
+    return total, how
+
+
+def _unmoved(before: Admission | None, held: Mapping[str, int]) -> dict[str, Places]:
+    """The places of the proxies that hold as much on engines that are out as they did."""
+    if before is None:
+        return {}
+    return {
+        node: Places(interactive=one.interactive, batch=one.batch)
+        for node, one in before.by_proxy.items()
+        if before.held_by.get(node, 0) == held.get(node, 0)
+    }
+
+
+def _retries(
     resilience: ResilienceSpec,
-    *,
-    slots: int,
-    classes: frozenset[PriorityClass],
-    role: str,
     proxies_by_role: Mapping[str, int],
-) -> Ceiling:
-    """The ceiling of each proxy of ``role``.
+    ladder: LadderState | None,
+    *,
+    in_force: bool,
+) -> tuple[float, int]:
+    """One proxy's part of the retry budget: percentage, and how many are always allowed.
 
-    Gateways share the pool evenly. Each sidecar gets the whole ceiling: without knowing which of a thousand will
-    ask, a thousandth each would refuse almost everyone. Theirs is a backstop against one caller, not a promise.
-    A class gets its share only where the other class is in use too. All parts are rounded up, to 1 at least,
-    but a share of 0 % is none.
+    A percentage of what each proxy has in flight adds up to the same percentage of the fleet; the number is
+    divided, to one at least unless the fleet has none.
     """
-    total, how = pool_ceiling(resilience.limits, pool.service_time, slots)
-    sharers = max(1, proxies_by_role.get(role, 0)) if role == GATEWAY else 1
-    shares = resilience.limits.priorities
-    both = len(classes) > 1
-    interactive = total * shares.interactive.share_percent / 100 if both else total
-    batch = total * shares.batch.share_percent / 100 if both else total
-    reason = f"{total} in flight = {how}"
-    if both:
-        reason += f"; {shares.interactive.share_percent:g} % interactive, {shares.batch.share_percent:g} % batch"
-    if sharers > 1:
-        reason += f"; shared by {sharers} gateways"
-    elif role != GATEWAY:
-        reason += "; whole for each proxy of this role"
-    return Ceiling(
-        interactive=_up(interactive / sharers),
-        batch=_up(batch / sharers),
-        # A percentage of what each proxy has in flight adds up to the same percentage of the fleet.
-        retry_percent=resilience.retry_budget.percent_under_ceiling,
-        retry_min_concurrency=_retries_at_least(resilience, proxies_by_role),
-        reason=reason,
-    )
+    budget = resilience.retry_budget
+    percent = budget.percent_under_ceiling if in_force else budget.percent_without_ceiling
+    if ladder is not None and ladder.retries_minimum:
+        percent = 0.0
+    whole = budget.min_concurrency
+    return percent, max(1, whole // max(1, sum(proxies_by_role.values()))) if whole else 0
 
 
-def _retries_at_least(resilience: ResilienceSpec, proxies_by_role: Mapping[str, int]) -> int:
-    """One proxy's part of the retries that are always allowed: at least one, unless the fleet has none."""
-    whole = resilience.retry_budget.min_concurrency
-    return max(1, whole // max(1, sum(proxies_by_role.values()))) if whole else 0
+def _wide(resilience: ResilienceSpec, batch: float) -> Places:
+    """As good as no ceiling, except that the ladder may refuse batch requests all the same."""
+    wide = resilience.limits.max_connections
+    return Places(interactive=wide, batch=wide if batch else 0)
 
 
-def _up(amount: float) -> int:
-    """Rounded up, forgiving the last digits of floating point."""
-    return math.ceil(amount - 1e-9 * max(1.0, amount))
+def _pressure(demand: Mapping[str, Demand], ready: _Ready) -> float | None:
+    if not demand or not ready.per_s:
+        return None
+    return math.fsum(one.per_s for one in demand.values()) / ready.per_s
+
+
+def _reason(total: int, how: str, ready: _Ready, engines: int, held: int, *, in_force: bool) -> str:
+    reason = f"{total} in flight = {how}, {ready.count} of {engines} engines in"
+    if held:
+        reason += f"; {held} more are held by engines that are out"
+    return reason if in_force else f"not in force; it would be {reason}"
+
+
+def _ceilings(
+    parts: Mapping[str, Places],
+    retries: tuple[float, int],
+    around: Around,
+    reason: str,
+    *,
+    before: Admission | None,
+    now_s: float,
+) -> tuple[Mapping[str, Ceiling], Mapping[str, float]]:
+    """A ceiling for each part, the same as before where its numbers are, and when each part last moved."""
+    known: Mapping[str, Ceiling] = before.by_proxy if before is not None else {}
+    since_s: Mapping[str, float] = before.moved_at_s if before is not None else {}
+    whole_per_s = math.fsum(one.per_s for one in around.demand.values())
+    found, moved_at_s = {}, {}
+    for node, part in parts.items():
+        last = known.get(node)
+        numbers = (part.interactive, part.batch, *retries)
+        if last is not None and numbers == (
+            last.interactive,
+            last.batch,
+            last.retry_percent,
+            last.retry_min_concurrency,
+        ):
+            found[node], moved_at_s[node] = last, since_s.get(node, now_s)
+            continue
+        demand, held = around.demand.get(node), around.held.get(node, 0)
+        share = (
+            "an even part" if demand is None else f"its part by {demand.per_s:.3g} of {whole_per_s:.3g} requests/s"
+        )
+        stuck = f", and {held} that engines hold that are out" if held else ""
+        found[node] = Ceiling(
+            interactive=part.interactive,
+            batch=part.batch,
+            retry_percent=retries[0],
+            retry_min_concurrency=retries[1],
+            reason=f"{reason}; {share}{stuck}",
+        )
+        moved_at_s[node] = now_s
+    if len(found) == len(known) and all(known.get(node) is one for node, one in found.items()):
+        return known, since_s
+    return MappingProxyType(found), MappingProxyType(moved_at_s)

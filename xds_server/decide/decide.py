@@ -13,8 +13,8 @@ from policies.model import PolicySet
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from policies.route import PriorityClass
-from xds_server.decide.ceiling import GATEWAY, SIDECAR, admission, ceiling_for_role, classes_by_pool
 from xds_server.decide.capacity import capacities
+from xds_server.decide.ceiling import GATEWAY, SIDECAR, admission, ceiling_for_role, classes_by_pool
 from xds_server.decide.decisions import Decisions, EngineDecision, PoolDecisions, ZoneShares
 from xds_server.decide.engines import engine_decisions
 from xds_server.decide.zones import MIN_INTERVAL_S, zone_shares
@@ -105,21 +105,38 @@ def _pool(
         previous=_NO_ZONES if before is None else before.zones,
         now_s=around.now_s,
     )
-    slots = sum(engine.slots for engine in engines)
+    known = before.admission if before is not None else None
+    capacity = capacities(
+        pool,
+        resilience,
+        engines,
+        None,
+        decisions=decided,
+        before=known.capacities if known is not None else {},
+        now_s=around.now_s,
+    )
+    admitted = admission(
+        pool,
+        resilience,
+        engines,
+        decided,
+        capacity,
+        traffic=None,
+        classes=classes,
+        proxies={},
+        proxies_by_role=around.proxies_by_role,
+        ladder=None,
+        before=known,
+        now_s=around.now_s,
+    )
     return PoolDecisions(
         engines=decided,
         zones=zones,
         ceilings={
-            role: ceiling(
-                pool,
-                resilience,
-                slots=slots,
-                classes=classes,
-                role=role,
-                proxies_by_role=around.proxies_by_role,
-            )
+            role: ceiling_for_role(admitted, resilience, role, around.proxies_by_role)
             for role in sorted(_ROLES.union(around.proxies_by_role))
         },
+        admission=admitted,
         declared=engines,
         made_of=(pool, resilience, *made_of),
         breakers=outcome.breakers,

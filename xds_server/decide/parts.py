@@ -1,0 +1,108 @@
+"""How a number of places is divided: over the priority classes of a pool, then over its proxies.
+
+Envoy counts each class of each proxy by itself, and none of them can lend a place to another. So places are given
+to whoever is seen to need them, again and again, and what nobody needs to whoever refuses callers now.
+
+All amounts are of requests in flight. ``hold_s`` is how long each one holds its place when the wait the policy
+allows is used up; ``service_s`` how long when there is no wait at all.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from policies.resilience import PriorityLimits
+
+_SPREAD: Final = 3.0
+"""Standard deviations of what it has in flight that a proxy has room for beyond the mean, where there is room."""
+
+_QUIET_SHARE: Final = 0.1
+"""Of an even part: what a gateway keeps that asks for nothing, so that it can begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """One proxy, or one class of all proxies: requests per second, and whether it refuses some of them now."""
+
+    per_s: float
+    sheds: bool
+
+
+def by_class(
+    total: float, interactive: Asker, batch: Asker, shares: PriorityLimits, hold_s: float
+) -> tuple[float, float]:
+    """Places for interactive and batch requests; they add up to ``total``.
+
+    Each class is sure of its share while it wants that much. What one leaves free the other gets; where both want
+    more, interactive requests come first, and what nobody wants is divided by the shares.
+    """
+    sure_interactive, sure_batch = _sure(shares)
+    want_interactive, want_batch = _want(interactive, total, hold_s), _want(batch, total, hold_s)
+    # A class that is quiet keeps the room to begin with; what it asks for then gets it the rest.
+    keep_batch = max(min(want_batch, sure_batch * total), _QUIET_SHARE * sure_batch * total)
+    keep_interactive = max(want_interactive, _QUIET_SHARE * sure_interactive * total)
+    places_interactive = min(keep_interactive, total - keep_batch)
+    places_batch = min(max(want_batch, keep_batch), total - places_interactive)
+    free = total - places_interactive - places_batch
+    both = sure_interactive + sure_batch
+    lead = sure_interactive / both if both else 1.0
+    return places_interactive + free * lead, places_batch + free * (1 - lead)
+
+
+def _sure(shares: PriorityLimits) -> tuple[float, float]:
+    """The shares, of which more than everything cannot be promised."""
+    interactive, batch = shares.interactive.share_percent / 100, shares.batch.share_percent / 100
+    most = max(1.0, interactive + batch)
+    return interactive / most, batch / most
+
+
+def _want(asker: Asker, total: float, hold_s: float) -> float:
+    if asker.sheds:
+        return total
+    held = asker.per_s * hold_s
+    # One standard deviation: the rest is lent within a round of the first refusal, and every place kept free
+    # for one class is one the other is refused.
+    return min(total, held + math.sqrt(held))
+
+
+def by_proxy(total: float, askers: Sequence[Asker], hold_s: float, service_s: float) -> list[float]:
+    """A part of ``total`` for each asker, in their order; they add up to it.
+
+    In proportion to what is asked where that is more than there is. Otherwise each gets what it asks and room for
+    its bursts, which are larger for small askers; what is left goes to those that refuse callers all the same,
+    or, where none does, again in proportion.
+    """
+    if not askers:
+        return []
+    asked = [asker.per_s * hold_s for asker in askers]
+    whole = math.fsum(asked)
+    if whole <= 0:
+        return [total / len(askers)] * len(askers)
+    fits = min(1.0, total / whole)
+    parts = [fits * one for one in asked]
+    room = max(0.0, total - math.fsum(parts))
+    if room > 0:
+        bursts = [_SPREAD * math.sqrt(asker.per_s * service_s) for asker in askers]
+        given = min(1.0, room / max(math.fsum(bursts), 1e-9))
+        parts = [part + given * burst for part, burst in zip(parts, bursts, strict=True)]
+        parts = _added(parts, askers, max(0.0, total - math.fsum(parts)))
+    return _floored(parts, _QUIET_SHARE * total / len(askers))
+
+
+def _added(parts: Sequence[float], askers: Sequence[Asker], room: float) -> list[float]:
+    weights = [part + 1 if asker.sheds else 0.0 for part, asker in zip(parts, askers, strict=True)]
+    if not any(weights):
+        weights = list(parts)
+    scale = room / math.fsum(weights)
+    return [part + scale * weight for part, weight in zip(parts, weights, strict=True)]
+
+
+def _floored(parts: Sequence[float], floor: float) -> list[float]:
+    """The parts, none below ``floor``, with the same sum: those above it give in proportion to what they have."""
+    missing = math.fsum(floor - part for part in parts if part < floor)
+    above = math.fsum(part - floor for part in parts if part > floor)
+    if missing <= 0 or above <= 0:
+        return list(parts)
+    left = 1 - missing / above
+    return [floor + (part - floor) * left if part > floor else floor for part in parts]
