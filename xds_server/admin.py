@@ -1,8 +1,9 @@
 """The admin port: health, metrics and status over HTTP, for people, probes and scrapers.
 
-It reads; the one thing it can change is to let go of policies that are held back because they drop too much.
-On loopback by default, because it has no authentication. Every answer but ``/metrics`` is JSON, refusals too,
-and its shapes are the dataclasses of ``status``.
+It reads, and it takes two things: orders for engines, and the word to let go of policies that are held back
+because they drop too much. On loopback by default, for it has no authentication. An order must say that it is
+JSON and may not come from a page in a browser: such a page reaches loopback too, for anybody. Every answer
+but ``/metrics`` is JSON, refusals too, and its shapes are the dataclasses of ``status``.
 """
 
 import json
@@ -12,12 +13,31 @@ from typing import Any, Final, Protocol
 
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from pydantic import TypeAdapter, ValidationError
 
 from xds_server.config import Address, ConfigError
+from xds_server.ledger.orders import RefusedOrderError
+from xds_server.ledger.scene import UnknownNameError
 from xds_server.metrics import Metrics
-from xds_server.status import EngineStatus, PoliciesStatus, ProxyStatus, Readiness, SnapshotStatus
+from xds_server.overrides import Action
+from xds_server.status import (
+    EngineStatus,
+    EventStatus,
+    OrderRequest,
+    OrderStatus,
+    PoliciesStatus,
+    PoolStatus,
+    ProxyStatus,
+    Readiness,
+    ShadowStatus,
+    SnapshotStatus,
+    Story,
+    ZoneStatus,
+)
 
 ROLES: Final = ("gateway", "sidecar")
+MAX_BODY_BYTES: Final = 64 * 1024
+_ORDER: Final = TypeAdapter(OrderRequest)
 
 
 class Facts(Protocol):
@@ -37,9 +57,36 @@ class Facts(Protocol):
         """Let go of held policies; False when none are held."""
         ...
 
+    def story(self, name: str) -> Story: ...
+
+    def events(self, name: str, since: int) -> Sequence[EventStatus]: ...
+
+    def pools(self) -> Sequence[PoolStatus]: ...
+
+    def zones(self) -> Sequence[ZoneStatus]: ...
+
+    def shadow(self) -> ShadowStatus: ...
+
+    def orders(self) -> Sequence[OrderStatus]: ...
+
+    def order(self, asked: OrderRequest) -> OrderStatus: ...
+
+    def end_order(self, name: str, by: str) -> bool:
+        """End the order for an engine; False when there is none."""
+        ...
+
 
 def application(facts: Facts, metrics: Metrics) -> web.Application:
     """The aiohttp application that answers from ``facts``."""
+    app = web.Application(middlewares=[_answer_refusals], client_max_size=MAX_BODY_BYTES)
+    _add_state(app, facts, metrics)
+    _add_reasons(app, facts)
+    _add_orders(app, facts)
+    return app
+
+
+def _add_state(app: web.Application, facts: Facts, metrics: Metrics) -> None:
+    """What is served, to whom, and from what."""
 
     async def healthz(request: web.Request) -> web.Response:
         _only(request)
@@ -80,7 +127,6 @@ def application(facts: Facts, metrics: Metrics) -> web.Application:
             raise _RefusalError(409, "no policies are held back")
         return _json({"released": True})
 
-    app = web.Application(middlewares=[_answer_refusals])
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/metrics", scrape)
@@ -89,7 +135,63 @@ def application(facts: Facts, metrics: Metrics) -> web.Application:
     app.router.add_get("/v1/policies", policies)
     app.router.add_get("/v1/snapshot", snapshot)
     app.router.add_post("/v1/allow-shrink", allow_shrink)
-    return app
+
+
+def _add_reasons(app: web.Application, facts: Facts) -> None:
+    """What was decided, and why."""
+
+    async def why(request: web.Request) -> web.Response:
+        asked = _only(request, "name")
+        return _json(asdict(facts.story(_named(asked))))
+
+    async def events(request: web.Request) -> web.Response:
+        asked = _only(request, "name", "since")
+        since = asked.get("since", "0")
+        if not since.isdecimal():
+            raise _RefusalError(400, f"since is {since!r}; it is the number of an event")
+        found = facts.events(asked.get("name", ""), int(since))
+        return _json({"events": [asdict(event) for event in found]})
+
+    async def pools(request: web.Request) -> web.Response:
+        _only(request)
+        return _json({"pools": [asdict(pool) for pool in facts.pools()]})
+
+    async def zones(request: web.Request) -> web.Response:
+        _only(request)
+        return _json({"zones": [asdict(zone) for zone in facts.zones()]})
+
+    async def shadow(request: web.Request) -> web.Response:
+        _only(request)
+        return _json(asdict(facts.shadow()))
+
+    app.router.add_get("/v1/why", why)
+    app.router.add_get("/v1/events", events)
+    app.router.add_get("/v1/pools", pools)
+    app.router.add_get("/v1/zones", zones)
+    app.router.add_get("/v1/shadow", shadow)
+
+
+def _add_orders(app: web.Application, facts: Facts) -> None:
+    """What operators order."""
+
+    async def orders(request: web.Request) -> web.Response:
+        _only(request)
+        return _json({"orders": [asdict(order) for order in facts.orders()]})
+
+    async def give_order(request: web.Request) -> web.Response:
+        _only(request)
+        return _json(asdict(facts.order(await _order(request))), 201)
+
+    async def end_order(request: web.Request) -> web.Response:
+        asked = _only(request, "name", "by")
+        _not_from_a_page(request)
+        if not facts.end_order(_named(asked), asked.get("by", "")):
+            raise _RefusalError(409, f"there is no order for {asked['name']}")
+        return _json({"ended": True})
+
+    app.router.add_get("/v1/orders", orders)
+    app.router.add_post("/v1/orders", give_order)
+    app.router.add_delete("/v1/orders", end_order)
 
 
 class AdminServer:
@@ -135,6 +237,33 @@ def _only(request: web.Request, *known: str) -> dict[str, str]:
     return dict(request.query)
 
 
+def _named(asked: dict[str, str]) -> str:
+    if not asked.get("name"):
+        raise _RefusalError(400, "say whom with ?name=")
+    return asked["name"]
+
+
+def _not_from_a_page(request: web.Request) -> None:
+    """Refuse what a page in a browser sends: browsers always say where such a request comes from."""
+    if "Origin" in request.headers:
+        raise _RefusalError(403, "requests of web pages change nothing here")
+
+
+async def _order(request: web.Request) -> OrderRequest:
+    _not_from_a_page(request)
+    if request.content_type != "application/json":
+        raise _RefusalError(415, "an order is JSON: send Content-Type: application/json")
+    try:
+        asked = _ORDER.validate_json(await request.read())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "body"
+        raise _RefusalError(400, f"{where}: {first['msg']}") from error
+    if asked.action not in tuple(Action):
+        raise _RefusalError(400, f"action is {asked.action!r}; allowed: {', '.join(Action)}")
+    return asked
+
+
 def _json(answer: Any, status: int = 200) -> web.Response:
     return web.json_response(answer, status=status, dumps=lambda value: json.dumps(value, ensure_ascii=False))
 
@@ -147,5 +276,9 @@ async def _answer_refusals(
         return await handler(request)
     except _RefusalError as refusal:
         return _json({"error": str(refusal)}, refusal.status)
+    except UnknownNameError as refusal:
+        return _json({"error": str(refusal)}, 404)
+    except RefusedOrderError as refusal:
+        return _json({"error": str(refusal)}, 409)
     except web.HTTPException as refusal:
         return _json({"error": f"{request.method} {request.path}: {refusal.reason}"}, refusal.status)

@@ -27,6 +27,9 @@ from xds_server.config import Address, ConfigError, ServeConfig
 from xds_server.decide.decisions import Decisions
 from xds_server.draining import Draining
 from xds_server.facts import ServerFacts
+from xds_server.ledger.ledger import MAX_BYTES, ledger_from
+from xds_server.ledger.lines import Lines, tail
+from xds_server.ledger.orders import Orders
 from xds_server.metrics import Metrics
 from xds_server.observe import ProxyObserver
 from xds_server.publish import Nack, Publisher
@@ -107,8 +110,18 @@ class _Server:
         )
         self._draining = Draining()
         self._telling: asyncio.TimerHandle | None = None
+        self._lines = Lines(config.ledger, MAX_BYTES) if config.ledger else None
+        self._ledger = ledger_from(self._lines, tail(config.ledger) if config.ledger else ())
+        self._orders = Orders(
+            config.state_dir, on_change=self._reconciler.proxies_changed, tell=self._ledger.tell
+        )
         self._facts = ServerFacts(
-            self._reconciler, self._publisher, agents=self._agents.agents, gpu=self._agents.gpu
+            self._reconciler,
+            self._publisher,
+            agents=self._agents.agents,
+            gpu=self._agents.gpu,
+            ledger=self._ledger,
+            orders=self._orders,
         )
         self._metrics.observe(self._facts.families)
 
@@ -120,6 +133,7 @@ class _Server:
                     "serve.exposed", setting=name, address=str(address), reason="no encryption, no authentication"
                 )
         _check_free(config.listen)
+        self._orders.restore()
         self._restore()
         async with AdminServer(config.admin, self._facts, self._metrics) as admin, asyncio.TaskGroup() as tasks:
             tasks.create_task(_stopped(stop), name="signals")
@@ -129,6 +143,9 @@ class _Server:
             tasks.create_task(self._agents.run(), name="agents")
             tasks.create_task(self._prober.run(), name="prober")
             tasks.create_task(self._reconciler.run(), name="reconcile")
+            tasks.create_task(self._orders.run(), name="orders")
+            if self._lines is not None:
+                tasks.create_task(self._lines.run(), name="ledger")
             if self._store is not None:
                 tasks.create_task(self._keep(self._store), name="store")
             admin_address = Address(config.admin.host, admin.port)
@@ -189,6 +206,9 @@ class _Server:
         self._reconciler.hear(report)
 
     def _published(self, decisions: Decisions, snapshots: Mapping[View, Snapshot]) -> None:
+        if self._reconciler.built is not None:
+            inputs = self._reconciler.built.inputs
+            self._ledger.observe(inputs.policies, inputs.fleet, decisions)
         if self._draining.engines:
             self._draining.published(decisions, snapshots)
             self._tell_soon()

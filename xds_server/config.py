@@ -70,6 +70,10 @@ class ServeConfig:
         default=None,
         metadata=_says("Folder that keeps the last good policies, to start from when the files are unreadable."),
     )
+    ledger: Path | None = field(
+        default=None,
+        metadata=_says("File every change of state is appended to; read again at the next start."),
+    )
     allow_shrink: bool = field(
         default=False,
         metadata=_says("Publish also what drops more than half of the resources and engines at once."),

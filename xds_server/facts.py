@@ -10,7 +10,14 @@ from prometheus_client.core import Metric
 from engine.report import GpuSummary
 from policies.findings import PolicyError
 from xds_server.fleet import Engine, EngineId
+from xds_server.ledger.event import Now
+from xds_server.ledger.ledger import Ledger
+from xds_server.ledger.orders import Orders, RefusedOrderError, below_floor
+from xds_server.ledger.scene import Scene, UnknownNameError, event_status, meant
+from xds_server.ledger.story import story
+from xds_server.ledger.tables import order_rows, pool_rows, proxy_rows, shadow_report, with_decision, zone_rows
 from xds_server.metrics import gauge
+from xds_server.overrides import Action, Override
 from xds_server.publish import Publisher
 from xds_server.publish.publisher import ProxyState
 from xds_server.reconcile import Reconciler
@@ -18,15 +25,22 @@ from xds_server.snapshot import Resource, Snapshot
 from xds_server.status import (
     AgentStatus,
     EngineStatus,
+    EventStatus,
+    OrderRequest,
+    OrderStatus,
     PoliciesStatus,
     PolicyProblem,
+    PoolStatus,
     ProxyStatus,
     Readiness,
     RefusedResource,
     ResourceStatus,
+    ShadowStatus,
     SnapshotStatus,
+    Story,
     SyncState,
     TypeStatus,
+    ZoneStatus,
 )
 from xds_server.streams import WatchStatus
 from xds_server.translate.view import View
@@ -45,13 +59,19 @@ class ServerFacts:
         *,
         agents: Callable[[], Mapping[EngineId, AgentStatus]] = dict,
         gpu: Callable[[EngineId], GpuSummary | None] = lambda _: None,
+        ledger: Ledger | None = None,
+        orders: Orders | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._reconciler = reconciler
         self._publisher = publisher
         self._agents = agents
         self._gpu = gpu
+        self._ledger = ledger or Ledger(clock=clock, wall=wall)
+        self._orders = orders or Orders(clock=clock, wall=wall)
         self._clock = clock
+        self._wall = wall
         self.listening = False
         """Whether the xDS port is open."""
 
@@ -67,15 +87,17 @@ class ServerFacts:
 
     def proxies(self) -> Sequence[ProxyStatus]:
         """Every connected proxy."""
-        now_s = self._clock()
-        return [self._proxy(state, now_s) for state in self._publisher.proxies()]
+        now_s, scene = self._clock(), self._scene()
+        return [self._proxy(state, scene, now_s) for state in self._publisher.proxies()]
 
     def engines(self) -> Sequence[EngineStatus]:
         """Every declared engine."""
-        return [
-            replace(engine, gpu=self._gpu(EngineId(engine.pool, engine.engine)) or engine.gpu)
-            for engine in self._engines()
-        ]
+        scene = self._scene()
+        told = []
+        for engine in self._engines():
+            key = EngineId(engine.pool, engine.engine)
+            told.append(replace(with_decision(engine, key, scene), gpu=self._gpu(key) or engine.gpu))
+        return told
 
     def _engines(self) -> Sequence[EngineStatus]:
         """The same without what agents say of GPUs, which is read only for people."""
@@ -121,6 +143,103 @@ class ServerFacts:
         """Let go of policies that are held back; False when none are."""
         return self._reconciler.release_shrink()
 
+    # -- why, and who ordered what -------------------------------------------------------------------------
+
+    def _scene(self) -> Scene | None:
+        """Everything questions about the present are answered from; None while nothing is decided."""
+        built = self._reconciler.built
+        if built is None:
+            return None
+        now = Now(s=self._clock(), unix_s=self._wall())
+        return Scene(
+            policies=built.inputs.policies,
+            fleet=built.inputs.fleet,
+            decisions=built.decisions,
+            book=self._ledger.book,
+            now=now,
+            orders=self._orders.active(now.s),
+        )
+
+    def story(self, name: str) -> Story:
+        """Why an engine, zone or pool is as it is; ``UnknownNameError`` where nobody is meant."""
+        scene = self._scene()
+        if scene is None:
+            raise UnknownNameError("nothing is decided yet")
+        return story(name, scene)
+
+    def events(self, name: str, since: int) -> Sequence[EventStatus]:
+        """What is remembered, oldest first; with a ``name`` of that engine, zone, pool or proxy only."""
+        now = Now(s=self._clock(), unix_s=self._wall())
+        book, scene = self._ledger.book, self._scene()
+        if not name:
+            found = book.since(since)
+        elif book.about(proxy=name):
+            found = book.about(proxy=name)
+        elif scene is None:
+            raise UnknownNameError("nothing is decided yet")
+        else:
+            subject = meant(name, scene)
+            found = book.about(pool=subject.pool, engine=subject.engine, zone=subject.zone)
+        return [event_status(event, now) for event in found if event.number > since]
+
+    def pools(self) -> Sequence[PoolStatus]:
+        """Every pool in figures."""
+        scene = self._scene()
+        return [] if scene is None else pool_rows(scene)
+
+    def zones(self) -> Sequence[ZoneStatus]:
+        """Every pool in every zone in figures."""
+        scene = self._scene()
+        return [] if scene is None else zone_rows(scene)
+
+    def shadow(self) -> ShadowStatus:
+        """What decisions that are not enforced would have done."""
+        return shadow_report(self._ledger.shadow)
+
+    def orders(self) -> Sequence[OrderStatus]:
+        """Every order in force."""
+        now_s = self._clock()
+        return order_rows(self._orders.active(now_s), now_s)
+
+    def order(self, asked: OrderRequest) -> OrderStatus:
+        """Take an order; ``UnknownNameError`` and ``RefusedOrderError`` say why not."""
+        scene, key = self._engine_meant(asked.engine)
+        action = Action(asked.action)
+        if action is not Action.RESTORE and not asked.force:
+            refusal = below_floor(
+                key,
+                scene.fleet.pools[key.pool],
+                scene.decisions.engines,
+                scene.policies.effective[key.pool].breaker,
+            )
+            if refusal:
+                raise RefusedOrderError(f"{refusal}; --force does it all the same")
+        self._orders.give(
+            Override(
+                engine=key,
+                action=action,
+                until_s=scene.now.s + asked.for_s,
+                reason=asked.reason,
+                by=asked.by,
+                force=asked.force,
+            )
+        )
+        return next(one for one in self.orders() if EngineId(one.pool, one.engine) == key)
+
+    def end_order(self, name: str, by: str) -> bool:
+        """End the order for an engine; False when there is none."""
+        _, key = self._engine_meant(name)
+        return self._orders.end(key, by) is not None
+
+    def _engine_meant(self, name: str) -> tuple[Scene, EngineId]:
+        scene = self._scene()
+        if scene is None:
+            raise UnknownNameError("nothing is decided yet")
+        subject = meant(name, scene)
+        if not subject.engine:
+            raise UnknownNameError(f"{name!r} is no engine; orders are for engines")
+        return scene, EngineId(subject.pool, subject.engine)
+
     def families(self) -> Iterable[Metric]:
         """Metrics of the present: connections, sync states, ages of reports."""
         connections: dict[tuple[str, ...], float] = {}
@@ -149,7 +268,7 @@ class ServerFacts:
         yield gauge("switchgear_agents", "Agents by whether they are heard.", ("state",), found)
         yield gauge("switchgear_engines", "Engines by decided health.", ("pool", "zone", "health"), healths)
 
-    def _proxy(self, state: ProxyState, now_s: float) -> ProxyStatus:
+    def _proxy(self, state: ProxyState, scene: Scene | None, now_s: float) -> ProxyStatus:
         view = state.view if isinstance(state.view, View) else View()
         desired = self._publisher.desired(view) or _NOTHING
         return ProxyStatus(
@@ -161,6 +280,7 @@ class ServerFacts:
             protocol=state.mode.value,
             connected_s=round(now_s - state.connected_at_s, 3),
             types=tuple(_type(kind, desired, now_s) for kind in state.types),
+            traffic=() if scene is None else proxy_rows(state.node.id, scene),
         )
 
     def _engine(self, engine: Engine, agent: AgentStatus | None, now_s: float) -> EngineStatus:

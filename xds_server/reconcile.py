@@ -265,7 +265,6 @@ class Reconciler:
         if self.serving is None or self.fleet is None:
             return
         built = self._build(self.serving.policies, self.fleet, now_s)
-        _log_health(self.built.decisions if self.built else None, built.decisions)
         self.built = built
         self._tell_stale()
         if not self.ready.is_set() and not self._engines_had_their_say(now_s):
@@ -417,25 +416,6 @@ def _can_change(before: EngineReport | None, now: EngineReport, decision: Engine
     if before is None or decision is None or before.verdict is not now.verdict:
         return True
     return (decision.health is Health.HEALTHY) != now.verdict.good
-
-
-def _log_health(before: Decisions | None, now: Decisions) -> None:
-    """One line for each engine whose health is decided otherwise than before."""
-    for key, decision in now.engines.items():
-        known = before.engines.get(key) if before else None
-        if known is decision:
-            continue
-        if known is None and decision.health is not Health.HEALTHY:
-            _log.warning("engine.health", engine=str(key), health=decision.health.value, reason=decision.reason)
-        elif known is not None and known.health is not decision.health:
-            log = _log.info if decision.health is Health.HEALTHY else _log.warning
-            log(
-                "engine.health",
-                engine=str(key),
-                health=decision.health.value,
-                before=known.health.value,
-                reason=decision.reason,
-            )
 
 
 def _parts(built: Built) -> dict[View, Mapping[str, int]]:

@@ -3,6 +3,7 @@
 Ages are seconds at the moment of the answer. ``None`` means not known, or not so.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -51,6 +52,25 @@ class ProxyStatus:
     protocol: str
     connected_s: float
     types: tuple[TypeStatus, ...]
+    traffic: tuple["ProxyPoolStatus", ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyPoolStatus:
+    """One proxy's part in one pool: what comes to it, what it refuses, what it may have in flight, by class.
+
+    ``shuns`` are engines it sends nothing although they are in: Envoy's own ejections.
+    """
+
+    pool: str
+    arrivals_per_s: float
+    shed_per_s: float
+    retries_per_s: float
+    in_flight: int
+    ceiling_interactive: int | None
+    ceiling_batch: int | None
+    telemetry_age_s: float | None
+    shuns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +89,10 @@ class EngineStatus:
     """One engine: what was last reported of it and by whom, and what was decided.
 
     ``verdict``, ``source`` and ``report_age_s`` are None while nothing has been heard; ``address`` is empty while
-    a host name has not been resolved; ``agent`` is None where none is declared.
+    a host name has not been resolved; ``agent`` is None where none is declared. ``ejector`` is who wants it out,
+    ``floor`` that it is kept in all the same; ``shadow`` the health it would have, were that enforced; ``order``
+    an operator's. What proxies see is None where none tells: ``in_flight``, ``error_percent`` of the last
+    ``window_calls``, ``done_per_s``, ``service_s``. ``shunned_by`` are proxies that send it nothing by themselves.
     """
 
     pool: str
@@ -96,6 +119,22 @@ class EngineStatus:
     revision: str = ""
     gpu: GpuSummary | None = None
     drain: DrainRequest | None = None
+    ejector: str | None = None
+    floor: bool = False
+    traffic_percent: float = 100.0
+    cut: bool = False
+    returns: str = ""
+    until_in_s: float | None = None
+    shadow: str | None = None
+    shadow_reason: str = ""
+    order: str | None = None
+    in_flight: int | None = None
+    error_percent: float | None = None
+    window_calls: int | None = None
+    done_per_s: float | None = None
+    service_s: float | None = None
+    slots: float | None = None
+    shunned_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,3 +194,173 @@ class Readiness:
 
     ready: bool
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventStatus:
+    """One event of the ledger; see ``docs/operating.md``.
+
+    ``place`` is the ``file:line`` that set the field ``rule``, or says that nobody did. ``until_in_s`` is when it
+    is looked at again at the latest, in seconds from the answer. ``times`` transitions like this one, the first
+    ``first_age_s`` ago, are told as one.
+    """
+
+    number: int
+    at_unix_s: float
+    age_s: float
+    kind: str
+    subject: str
+    pool: str
+    engine: str
+    zone: str
+    proxy: str
+    before: str
+    after: str
+    evidence: str
+    rule: str
+    place: str
+    returns: str
+    until_in_s: float | None
+    alarm: bool
+    numbers: Mapping[str, float]
+    times: int
+    first_age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleStatus:
+    """A field that rules a decision: its value for the pool, and the ``file:line`` that set it."""
+
+    field: str
+    value: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """Why an engine, a zone or a pool is as it is. Every part is sentences, for people.
+
+    ``well``: as it should be. ``now`` is what it is and since when; ``because`` the evidence with its figures;
+    ``why_not`` why it is not as one might expect from the evidence; ``returns`` what would reverse it,
+    ``until_in_s`` seconds from the answer at the latest; ``past`` what happened before, newest first.
+    """
+
+    subject: str
+    kind: str
+    well: bool
+    now: str
+    because: tuple[str, ...] = ()
+    why_not: tuple[str, ...] = ()
+    ruled_by: tuple[RuleStatus, ...] = ()
+    returns: str = ""
+    until_in_s: float | None = None
+    past: tuple[EventStatus, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStatus:
+    """One pool in figures; what no proxy tells, and what is not decided, is None.
+
+    ``ceiling`` and ``held`` are requests in flight, ``shed_per_s`` by priority class. ``shadow`` names the parts
+    that are decided and not enforced.
+    """
+
+    pool: str
+    model: str
+    engines: int
+    healthy: int
+    kept_in: int
+    level: int
+    level_reason: str
+    ceiling: int | None
+    held: int | None
+    ceiling_reason: str
+    slots: float
+    in_flight: int | None
+    arrivals_per_s: float | None
+    done_per_s: float | None
+    shed_per_s: Mapping[str, float]
+    retries_per_s: float | None
+    error_percent: float | None
+    pressure: float | None
+    utilization: float | None
+    hedging: bool | None
+    hedge_delay_s: float | None
+    answer_p99_s: float | None
+    first_byte_p99_s: float | None
+    telemetry_age_s: float | None
+    shadow: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZoneStatus:
+    """One pool in one zone: its engines there, and where calls from there go, in percent by engine zone."""
+
+    pool: str
+    zone: str
+    engines: int
+    healthy: int
+    slots: int
+    in_flight: int | None
+    sends_percent: Mapping[str, float]
+    reason: str
+    age_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderRequest:
+    """An order that somebody gives; ``engine`` as for ``switchgear why``, ``for_s`` how long it is to hold."""
+
+    engine: str
+    action: str
+    for_s: float
+    reason: str
+    by: str = ""
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderStatus:
+    """An operator's order that is in force."""
+
+    pool: str
+    engine: str
+    action: str
+    reason: str
+    by: str
+    force: bool
+    given_at_unix_s: float
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowEngineStatus:
+    """What would have become of one engine; see ``ledger.shadow``."""
+
+    pool: str
+    engine: str
+    reason: str
+    times: int
+    out_s: float
+    failed: int
+    succeeded: int
+    capacity_percent: float
+    out_now: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowPoolStatus:
+    """What a ceiling that is not in force would have refused, by estimate."""
+
+    pool: str
+    reason: str
+    over_s: float
+    refused: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowStatus:
+    """What decisions that are not enforced would have done since the server started."""
+
+    engines: tuple[ShadowEngineStatus, ...]
+    pools: tuple[ShadowPoolStatus, ...]

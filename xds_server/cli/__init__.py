@@ -35,6 +35,7 @@ _COMMANDS: Final[Mapping[str, _Entry]] = MappingProxyType(
         "serve": _Entry(module="serve", summary="Run the control plane."),
         "bootstrap": _Entry(module="bootstrap", summary="Print an Envoy bootstrap that connects here."),
         "status": _Entry(module="status", summary="Show each proxy and whether it has what it should."),
+        "why": _Entry(module="why", summary="Say why an engine, a zone or a pool is as it is."),
     }
 )
 

@@ -102,6 +102,12 @@ def _server(said: str) -> tuple[str, int]:
     show_default=True,
     help="Variant of ADS; both serve the same.",
 )
+@click.option(
+    "--cuts/--no-cuts",
+    default=True,
+    show_default=True,
+    help="Whether this Envoy ends what a hung engine holds when told to; start it with --drain-time-s 0 then.",
+)
 def command(
     *,
     node: str,
@@ -113,6 +119,7 @@ def command(
     servers: tuple[str, ...],
     admin_port: int,
     protocol: Literal["delta", "sotw"],
+    cuts: bool,
 ) -> None:
     """Print a complete Envoy bootstrap that connects here."""
     text = bootstrap_yaml(
@@ -126,6 +133,7 @@ def command(
             servers=[_server(server) for server in servers],
             admin_port=admin_port,
             protocol=protocol,
+            cuts=cuts,
         )
     )
     click.echo(text, nl=False)

@@ -4,31 +4,22 @@ The answer is "no" (exit code 1) while any proxy refuses something, and while th
 held back: then what the operator wrote is not what is served. STALE alone is "yes": a push is under way.
 """
 
-import http.client
 import json
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from xds_server.cli.asking import admin_option, ask
 from xds_server.cli.engines_table import age, show_engines
 
-TIMEOUT_S: Final = 5.0
 _STYLES: Final = {"SYNCED": "green", "STALE": "yellow", "NACK": "bold red"}
 
 
 @click.command(name="status", short_help="Show each proxy and whether it has what it should.")
-@click.option(
-    "--admin",
-    default="http://127.0.0.1:18001",
-    show_default=True,
-    envvar="SWITCHGEAR_ADMIN_URL",
-    metavar="URL",
-    help="Admin port of the server.",
-)
+@admin_option
 @click.option(
     "--output",
     type=click.Choice(["table", "json"]),
@@ -43,9 +34,9 @@ def command(admin: str, output: str) -> int:
     refused or held back, 2 when the server cannot be asked.
     """
     answer = {
-        "proxies": _ask(admin, "/v1/proxies")["proxies"],
-        "policies": _ask(admin, "/v1/policies"),
-        "engines": _ask(admin, "/v1/engines")["engines"],
+        "proxies": ask(admin, "/v1/proxies")["proxies"],
+        "policies": ask(admin, "/v1/policies"),
+        "engines": ask(admin, "/v1/engines")["engines"],
     }
     if output == "json":
         click.echo(json.dumps(answer, indent=2, ensure_ascii=False))
@@ -53,44 +44,6 @@ def command(admin: str, output: str) -> int:
         _show(answer)
     refused = any(kind["state"] == "NACK" for proxy in answer["proxies"] for kind in proxy["types"])
     return 1 if refused or answer["policies"]["state"] != "accepted" else 0
-
-
-def _ask(admin: str, path: str) -> Any:
-    """The JSON at ``path`` of the admin port; ``click.UsageError`` when it cannot be had."""
-    host, port = _place(admin)
-    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        body = answer.read()
-    except http.client.HTTPException as error:  # what it says instead may be binary
-        raise click.UsageError(f"{admin} answers, but not in HTTP: is it the --admin port?") from error
-    except OSError as error:
-        reason = str(error) or type(error).__name__
-        raise click.UsageError(
-            f"no server answers at {admin}: {reason}. Is `switchgear serve` running?"
-        ) from error
-    finally:
-        connection.close()
-    try:
-        if answer.status == http.client.OK:
-            return json.loads(body)
-    except ValueError as error:
-        raise click.UsageError(f"{admin} answers, but not as Switchgear does: is it the --admin port?") from error
-    raise click.UsageError(f"{admin}{path} answered {answer.status}: is it the --admin port of a Switchgear?")
-
-
-def _place(admin: str) -> tuple[str, int]:
-    """Host and port of the admin port; ``click.UsageError`` when ``admin`` names none."""
-    wrong = click.UsageError(f"--admin {admin!r} is not an address such as http://127.0.0.1:18001")
-    try:
-        url = urlsplit(admin if "//" in admin else f"http://{admin}")
-        host, port = url.hostname, url.port
-    except ValueError as error:
-        raise wrong from error
-    if url.scheme != "http" or not host:
-        raise wrong
-    return host, port or 80
 
 
 def _show(answer: dict[str, Any]) -> None:

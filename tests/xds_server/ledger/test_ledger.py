@@ -1,0 +1,121 @@
+"""Decisions go by, and each transition is one event: with its line of the policies, its figures and its end."""
+
+import asyncio
+import contextlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from policies.model import PolicySet
+from xds_server.decide.change import ChangeKind
+from xds_server.decide.decisions import Ejector, EngineDecision, Health
+from xds_server.fleet import Fleet
+from xds_server.ledger.ledger import Ledger, ledger_from
+from xds_server.ledger.lines import Lines, tail
+from xds_server.traffic import STALE_S, EngineTraffic, ProxyTraffic
+
+from .conftest import decided, seen
+
+OUT = EngineDecision(
+    health=Health.UNHEALTHY,
+    reason="12 of its last 25 calls failed",
+    since_s=100.0,
+    ejector=Ejector.ERRORS,
+    until_s=160.0,
+    returns="by five good trial calls",
+)
+BACK = EngineDecision(health=Health.HEALTHY, reason="five good trial calls", since_s=161.0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.s = 100.0
+
+    def ledger(self, lines: Lines | None = None) -> Ledger:
+        return Ledger(lines, clock=lambda: self.s, wall=lambda: 1_000_000.0 + self.s)
+
+
+def test_a_transition_has_figures_place_and_end(policies: PolicySet, fleet: Fleet) -> None:
+    clock = Clock()
+    ledger = clock.ledger()
+    ledger.observe(policies, fleet, decided(fleet))
+    failing = seen(fleet, {"r1": EngineTraffic(window_calls=25, window_failures=12)})
+    ledger.observe(policies, failing, decided(fleet, r1=OUT))
+    (event,) = [one for one in ledger.book.since(0) if one.kind is ChangeKind.HEALTH]
+    assert (event.before, event.after, event.at_unix_s) == ("HEALTHY", "UNHEALTHY", 1_000_100.0)
+    assert event.evidence == "12 of its last 25 calls failed"
+    assert event.numbers["window_failures"] == 12
+    assert event.rule == "ResiliencePolicy.spec.breaker.errorRatePercent"
+    assert event.place.endswith("chat.yaml:19")
+    assert (event.returns, event.until_unix_s) == ("by five good trial calls", 1_000_160.0)
+
+
+def test_what_stays_is_told_once(policies: PolicySet, fleet: Fleet) -> None:
+    ledger = Clock().ledger()
+    assert ledger.observe(policies, fleet, decided(fleet)) == []
+    assert len(ledger.observe(policies, fleet, decided(fleet, r1=OUT))) == 1
+    assert ledger.observe(policies, fleet, decided(fleet, r1=replace(OUT, reason="13 of 25"))) == []
+
+
+def test_a_flapping_engine_does_not_flood_the_log(policies: PolicySet, fleet: Fleet) -> None:
+    clock = Clock()
+    ledger = clock.ledger()
+    ledger.observe(policies, fleet, decided(fleet))
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(32):
+            clock.s += 1
+            ledger.observe(policies, fleet, decided(fleet, r1=OUT))
+            ledger.observe(policies, fleet, decided(fleet, r1=BACK))
+    # The 1st, 2nd, 4th, 8th, 16th and 32nd time, both ways.
+    assert [line.get("times", 1) for line in logs if line["event"] == "engine.health"] == [
+        times for times in (1, 2, 4, 8, 16, 32) for _ in range(2)
+    ]
+    assert len(ledger.book) == 2
+
+
+def test_silence_of_telemetry_is_news_once_and_so_is_its_return(policies: PolicySet, fleet: Fleet) -> None:
+    clock = Clock()
+    ledger = clock.ledger()
+    heard = seen(fleet, {}, **{"gw-1": ProxyTraffic(heard_at_s=100.0)})
+    told: list[tuple[str, str, bool]] = []
+
+    def look(view: Fleet) -> None:
+        events = ledger.observe(policies, view, decided(fleet))
+        told.extend((str(one.subject), one.after, one.alarm) for one in events)
+
+    look(heard)
+    clock.s += STALE_S + 1
+    look(heard)
+    look(heard)
+    clock.s += 1
+    look(seen(fleet, {}, **{"gw-1": ProxyTraffic(heard_at_s=clock.s)}))
+    assert sorted(told[:2]) == [("chat", "lost", True), ("gw-1", "lost", True)]
+    assert sorted(told[2:]) == [("chat", "heard", False), ("gw-1", "heard", False)]
+
+
+async def test_the_file_is_read_again_and_half_a_line_is_passed_over(
+    tmp_path: Path, policies: PolicySet, fleet: Fleet
+) -> None:
+    clock, file = Clock(), tmp_path / "ledger.jsonl"
+    lines = Lines(file, 10_000)
+    ledger = clock.ledger(lines)
+    ledger.observe(policies, fleet, decided(fleet))
+    ledger.observe(policies, fleet, decided(fleet, r1=OUT))
+    writer = asyncio.create_task(lines.run())
+    await asyncio.sleep(0)
+    writer.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await writer
+    with file.open("a") as half:
+        half.write('{"number": 7, "at_s"')
+    assert json.loads(tail(file)[0])["kind"] == "health"
+    again = Clock().ledger()
+    again.read(tail(file))
+    (event,) = again.book.since(0)
+    (before,) = ledger.book.since(0)
+    assert replace(event, at_s=before.at_s) == before
+    with structlog.testing.capture_logs() as logs:
+        assert len(ledger_from(None, tail(file)).book) == 1
+    assert [line["lines"] for line in logs] == [1]

@@ -1,0 +1,82 @@
+"""Files of lines: bounded, read again after a crash, and never in the way."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from xds_server.ledger.lines import Lines, rotated, tail
+
+
+@contextlib.asynccontextmanager
+async def writing(lines: Lines) -> AsyncIterator[None]:
+    task = asyncio.create_task(lines.run())
+    try:
+        yield
+    finally:
+        await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_what_waits_at_the_end_is_written(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "l", 1000)
+    async with writing(lines):
+        for number in range(5):
+            assert lines.write(str(number))
+    assert tail(tmp_path / "l") == ["0", "1", "2", "3", "4"]
+
+
+async def test_half_a_line_of_a_crash_stays_alone(tmp_path: Path) -> None:
+    (tmp_path / "l").write_text('{"whole": 1}\n{"ha')
+    lines = Lines(tmp_path / "l", 1000)
+    async with writing(lines):
+        lines.write("next")
+    assert tail(tmp_path / "l") == ['{"whole": 1}', '{"ha', "next"]
+
+
+async def test_it_rotates_by_size_and_never_keeps_more_than_two(tmp_path: Path) -> None:
+    file = tmp_path / "l"
+    lines = Lines(file, 100)
+    async with writing(lines):
+        for number in range(100):
+            if lines.full:
+                lines.rotate()
+            lines.write(f"{number:09}")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["l", "l.1"]
+    assert file.stat().st_size <= 110
+    assert rotated(file).stat().st_size <= 110
+    read = tail(file)
+    assert read == [f"{number:09}" for number in range(100 - len(read), 100)]
+
+
+async def test_a_disk_that_takes_nothing_costs_lines_and_nothing_else(tmp_path: Path) -> None:
+    lines = Lines(Path("/dev/full"), 1000)
+    async with writing(lines):
+        lines.write("lost")
+    assert lines.lost == 1
+    lines = Lines(tmp_path / "no" / "such" / "folder", 1000)
+    async with writing(lines):
+        lines.write("lost")
+        lines.write("too")
+    assert lines.lost == 2
+
+
+async def test_more_than_can_wait_is_counted_and_refused(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "l", 1000, most_waiting=2)
+    assert [lines.write("x") for _ in range(4)] == [True, True, False, False]
+    assert lines.lost == 2
+
+
+def test_of_a_long_file_only_whole_last_lines_are_read(tmp_path: Path) -> None:
+    (tmp_path / "l").write_text("".join(f"{number:04}\n" for number in range(100)))
+    assert tail(tmp_path / "l", 12) == ["0098", "0099"]
+
+
+@pytest.mark.parametrize("name", ["absent", "folder"])
+def test_what_is_no_file_has_no_lines(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    assert tail(tmp_path / name) == []

@@ -1,0 +1,211 @@
+"""Why: in sentences, with the figures and the line that ruled, for whatever was decided."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.report import EngineReport, Evidence, Verdict
+from policies.model import PolicySet
+from xds_server.decide.decisions import Admission, Ceiling, Ejector, EngineDecision, Health, LadderState
+from xds_server.fleet import EngineId, Fleet, with_report
+from xds_server.ledger.scene import UnknownNameError, meant
+from xds_server.ledger.story import story
+from xds_server.overrides import Action, Override
+from xds_server.status import Story
+from xds_server.traffic import EngineTraffic, ProxyTraffic
+
+from .conftest import decided, scene, seen, with_pool
+
+WELL = EngineDecision(health=Health.HEALTHY, reason="ready: tokens move", since_s=40.0)
+HUNG = EngineReport(
+    pool="chat",
+    engine="r1",
+    verdict=Verdict.HUNG,
+    evidence="no token for 3.2 s",
+    observed_at_s=99.0,
+    reasons=(Evidence(reading="tokens", sentence="no token for 3.2 s", threshold="2 s"),),
+)
+
+
+def told(one: Story) -> str:
+    return "\n".join((one.now, *one.because, *one.why_not, one.returns))
+
+
+def test_a_hung_engine_names_verdict_threshold_and_line(policies: PolicySet, fleet: Fleet) -> None:
+    out = EngineDecision(
+        health=Health.UNHEALTHY,
+        reason="hung: no token for 3.2 s",
+        since_s=59.0,
+        verdict=Verdict.HUNG,
+        ejector=Ejector.VERDICT,
+        cut=True,
+        until_s=160.0,
+    )
+    found = story("r1", scene(policies, with_report(fleet, HUNG, 99.5), decided(fleet, r1=out)))
+    assert not found.well
+    assert found.now.startswith("chat/r1 (zone a) is out, since 41 s, because what it says of itself")
+    assert "held against 2 s" in told(found)
+    (rule,) = found.ruled_by
+    assert (rule.field, rule.value) == ("spec.probe.stallAfter", "2")
+    assert rule.place.endswith("chat.yaml:6")
+    assert found.until_in_s == 60.0
+
+
+def test_a_failing_engine_below_the_threshold_is_in_and_says_so(policies: PolicySet, fleet: Fleet) -> None:
+    busy = seen(fleet, {"r1": EngineTraffic(window_calls=20, window_failures=5, in_flight=3)})
+    found = story("r1", scene(policies, busy, decided(fleet, r1=WELL)))
+    assert found.well
+    assert "Of its last 20 calls 5 failed (25 %; the breaker opens from 30 %); 3 in flight." in found.because
+    assert found.why_not == ("Some of its calls fail, and it is in: 25 % is below errorRatePercent 30 %.",)
+
+
+def test_few_calls_are_said_to_be_few(policies: PolicySet, fleet: Fleet) -> None:
+    busy = seen(fleet, {"r1": EngineTraffic(window_calls=4, window_failures=4)})
+    found = story("r1", scene(policies, busy, decided(fleet, r1=WELL)))
+    assert found.why_not == ("Some of its calls fail; 4 are too few (minCalls 8).",)
+
+
+def test_the_floor_keeps_and_both_lines_are_named(policies: PolicySet, fleet: Fleet) -> None:
+    kept = replace(WELL, reason="without it the pool has 25 %", ejector=Ejector.ERRORS, floor=True)
+    found = story("r1", scene(policies, fleet, decided(fleet, r1=kept)))
+    assert not found.well
+    assert "its answers fail" in found.why_not[0]
+    assert "too few others are left" in found.why_not[0]
+    assert [rule.field for rule in found.ruled_by] == [
+        "spec.breaker.capacityFloorPercent",
+        "spec.breaker.errorRatePercent",
+    ]
+    assert found.ruled_by[0].place == "built-in default"
+    assert found.ruled_by[1].place.endswith("chat.yaml:19")
+
+
+def test_an_engine_that_only_an_envoy_keeps_out(policies: PolicySet, fleet: Fleet) -> None:
+    traffic = seen(fleet, {"r1": EngineTraffic()}, **{"gw-1": ProxyTraffic(silent={"r1": 34})})
+    found = story("r1", scene(policies, traffic, decided(fleet, r1=WELL)))
+    assert "gw-1 sends it nothing: 0 requests while its peers got 34" in told(found)
+    assert "Envoy's own ejection" in told(found)
+
+
+def test_shadow_says_what_would_be(policies: PolicySet, fleet: Fleet) -> None:
+    would = EngineDecision(health=Health.UNHEALTHY, reason="12 of 20 calls failed", since_s=90.0)
+    found = story("r1", scene(policies, fleet, decided(fleet, r1=replace(WELL, shadow=would))))
+    assert found.why_not == ("It would be UNHEALTHY if that were enforced (shadow): 12 of 20 calls failed",)
+
+
+def test_an_order_says_who_why_and_how_long(policies: PolicySet, fleet: Fleet) -> None:
+    order = Override(
+        engine=EngineId("chat", "r1"), action=Action.EJECT, until_s=820.0, reason="bad NVLink", by="ann"
+    )
+    out = EngineDecision(
+        health=Health.UNHEALTHY, reason="eject: bad NVLink", since_s=99.0, ejector=Ejector.OPERATOR
+    )
+    view = replace(scene(policies, fleet, decided(fleet, r1=out)), orders={order.engine: order})
+    found = story("chat/r1", view)
+    assert "An order of ann holds for another 12 m: eject (bad NVLink)." in found.why_not
+    assert "switchgear restore" in found.returns
+    assert found.ruled_by == ()
+
+
+def test_a_pool_tells_its_ceiling_who_sheds_and_its_level(policies: PolicySet, fleet: Fleet) -> None:
+    admission = Admission(
+        total=48,
+        interactive=43,
+        batch=5,
+        held=8,
+        slots=24.0,
+        wait_s=2.0,
+        pressure=1.4,
+        utilization=1.0,
+        in_force=True,
+        by_proxy={
+            "gw-1": Ceiling(interactive=40, batch=5, retry_percent=100, retry_min_concurrency=1, reason="share")
+        },
+        capacities={},
+        reason="24 slots x (1 + 2 s / 2 s)",
+    )
+    out = EngineDecision(health=Health.UNHEALTHY, reason="dead", since_s=0.0)
+    level = LadderState(level=1, reason="pressure 140 %", since_s=90.0)
+    decisions = with_pool(decided(fleet, r1=out), admission=admission, ladder=level)
+    traffic = seen(fleet, {}, **{"gw-1": ProxyTraffic(shed_per_s={"interactive": 3.25})})
+    found = story("chat", scene(policies, traffic, decisions))
+    assert found.now == "3 of 4 engines of pool chat take new requests; degraded to level 1; it is full."
+    assert "Ceiling: 56 requests in flight (48 for engines that are in, 8 held" in told(found)
+    assert "- gw-1: 40 interactive, 5 batch; refuses 3.2 interactive per second." in found.because
+    assert "Asked of it: 140 %" in told(found)
+
+
+def test_a_zone_counts_its_engines(policies: PolicySet, fleet: Fleet) -> None:
+    out = EngineDecision(health=Health.UNHEALTHY, reason="dead", since_s=0.0)
+    found = story("a", scene(policies, fleet, decided(fleet, r1=out)))
+    assert found.now == "1 of 2 engines of zone a take new requests."
+    assert found.because == ("Pool chat: 1 of 2 engines here are in; out: r1.",)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("r9", "did you mean"), ("chta", "did you mean chat"), ("???", "switchgear get engines")]
+)
+def test_who_is_not_known_gets_near_names(policies: PolicySet, fleet: Fleet, name: str, hint: str) -> None:
+    with pytest.raises(UnknownNameError, match="there is no engine, zone or pool") as error:
+        meant(name, scene(policies, fleet, decided(fleet)))
+    assert hint in str(error.value)
+
+
+def test_a_name_that_is_two_things_asks_which(fleet: Fleet, policies: PolicySet) -> None:
+    engines = fleet.pools["chat"]
+    both = replace(fleet, pools={"a": engines, **fleet.pools})
+    view = scene(policies, both, decided(fleet))
+    with pytest.raises(UnknownNameError, match="pool:a or zone:a; say which"):
+        meant("a", view)
+    assert meant("zone:a", view).zone == "a"
+    assert meant("pool:a", view).pool == "a"
+
+
+decisions_of_any_kind = st.builds(
+    EngineDecision,
+    health=st.sampled_from(Health),
+    reason=st.text(max_size=20),
+    since_s=st.floats(0, 200),
+    verdict=st.none() | st.sampled_from(Verdict),
+    ejector=st.none() | st.sampled_from(Ejector),
+    floor=st.booleans(),
+    traffic_percent=st.sampled_from([100.0, 25.0, 0.0]),
+    cut=st.booleans(),
+    until_s=st.none() | st.floats(0, 1000),
+    returns=st.sampled_from(["", "soon"]),
+    shadow=st.none()
+    | st.builds(EngineDecision, health=st.sampled_from(Health), reason=st.just("x"), since_s=st.just(1.0)),
+)
+
+
+@given(
+    decision=decisions_of_any_kind,
+    verdict=st.none() | st.sampled_from(Verdict),
+    traffic=st.none()
+    | st.builds(
+        EngineTraffic,
+        window_calls=st.integers(0, 30),
+        window_failures=st.integers(0, 30),
+        in_flight=st.none() | st.integers(0, 9),
+    ),
+)
+def test_there_is_a_sentence_for_whatever_was_decided(
+    policies: PolicySet, decision: EngineDecision, verdict: Verdict | None, traffic: EngineTraffic | None
+) -> None:
+    from xds_server.fleet import declared  # noqa: PLC0415 - fixtures of a function do not mix with hypothesis
+
+    fleet = declared(policies)
+    if verdict is not None:
+        fleet = with_report(fleet, replace(HUNG, verdict=verdict), 99.0)
+    if traffic is not None:
+        fleet = seen(fleet, {"r1": traffic})
+    found = story("r1", scene(policies, fleet, decided(fleet, r1=decision)))
+    assert found.now.startswith("chat/r1 (zone a) ")
+    assert found.now.endswith(".")
+    assert found.because
+    assert all(found.because)
+    # Out, and nobody says what would bring it back: that is the question at 3 a.m.
+    assert found.returns or decision.health is Health.HEALTHY
+    if decision.floor and decision.health is Health.HEALTHY:
+        assert found.why_not

@@ -1,0 +1,96 @@
+"""``switchgear why``: the story of an engine, a zone or a pool, in sentences."""
+
+import json
+import shutil
+import textwrap
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+
+from xds_server.cli.asking import admin_option, ask
+from xds_server.cli.complaints import printable
+from xds_server.cli.engines_table import age
+
+_WIDTH: Final = 100
+_NARROW: Final = 40
+
+
+@click.command(name="why", short_help="Say why an engine, a zone or a pool is as it is.")
+@click.argument("name", metavar="ENGINE|ZONE|POOL")
+@admin_option
+@click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Form of the answer.",
+)
+def command(name: str, admin: str, output: str) -> int:
+    """Say what it is and since when, and why.
+
+    That is: on what evidence, which line of the policies ruled, what would reverse it and when, what happened
+    before, and why not otherwise where the evidence speaks against it.
+
+    An engine is named POOL/ENGINE, or by its own name where no other pool has it; pool:NAME and zone:NAME say
+    which is meant where a name is both.
+
+    Exit code: 0 when all is as it should be, 1 when not (an engine is out or kept in against the evidence, a pool
+    is full or degraded), 2 when there is no such name, more than one, or no server.
+    """
+    answer = ask(admin, f"/v1/why?name={quote(name, safe='')}")
+    click.echo(json.dumps(answer, indent=2, ensure_ascii=False) if output == "json" else as_text(answer))
+    return 0 if answer["well"] else 1
+
+
+def as_text(story: dict[str, Any]) -> str:
+    """The story, wrapped for a terminal of any width from 80 columns."""
+    width = min(_WIDTH, max(_NARROW, shutil.get_terminal_size((_WIDTH, 24)).columns))
+    return printable("\n".join(line for text in _lines(story) for line in _wrapped(text, width)))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    indent = " " * (len(text) - len(text.lstrip(" ")))
+    return textwrap.wrap(
+        text, width, subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False
+    ) or [""]
+
+
+def _lines(story: dict[str, Any]) -> Iterator[str]:
+    yield story["now"]
+    for sentence in story["because"]:
+        yield f"  {sentence}"
+    if story["why_not"]:
+        yield ""
+        yield "Why not otherwise:"
+        for sentence in story["why_not"]:
+            yield f"  {sentence}"
+    if story["ruled_by"]:
+        yield ""
+        yield "Ruled by:"
+        for rule in story["ruled_by"]:
+            value = f": {rule['value']}" if rule["value"] else ""
+            yield f"  {rule['field']}{value} ({rule['place']})"
+    if story["returns"]:
+        until = story["until_in_s"]
+        latest = "" if until is None else f"; looked at again in {age(until)} at the latest"
+        yield ""
+        yield f"What would change it: {story['returns']}{latest}."
+    yield ""
+    yield "Before:" if story["past"] else "Before: nothing is remembered."
+    for event in story["past"]:
+        yield f"  {event_line(event)}"
+
+
+def event_line(event: dict[str, Any], *, whose: bool = False) -> str:
+    """``41s ago: health HEALTHY -> UNHEALTHY: hung: ...``."""
+    subject = f"{event['subject']}: " if whose else ""
+    before = f"{event['before']} -> " if event["before"] else ""
+    times = ""
+    if event["times"] > 1:
+        times = f" ({event['times']} times in {age(event['first_age_s'] - event['age_s'])})"
+    return (
+        f"{age(event['age_s'])} ago: {subject}{event['kind']} {before}{event['after']}{times}: {event['evidence']}"
+    )

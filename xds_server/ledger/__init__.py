@@ -1,0 +1,1 @@
+"""What happened, and why: events, what is kept of them, and the sentences and reports made of them."""

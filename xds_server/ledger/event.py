@@ -1,0 +1,111 @@
+"""One line of the ledger: a transition with its time and with the place in the policies that ruled it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from policies.merge import setter
+from policies.model import PolicySet
+from xds_server.decide.change import Change, ChangeKind, Subject
+
+BUILT_IN: Final = "built-in default"
+_NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One transition of one subject.
+
+    ``at_s`` is monotonic seconds of this process, ``at_unix_s`` for people and for the file. ``rule`` is the field
+    that ruled it and ``place`` the ``file:line`` that set that field, or that nobody did. ``until_unix_s`` is when
+    it is looked at again at the latest. ``times`` transitions like this one, the first at ``first_unix_s``, are
+    told as one: what goes to and fro must not push everything else out.
+    """
+
+    number: int
+    at_s: float
+    at_unix_s: float
+    kind: ChangeKind
+    subject: Subject
+    before: str
+    after: str
+    evidence: str
+    rule: str = ""
+    place: str = ""
+    returns: str = ""
+    until_unix_s: float | None = None
+    alarm: bool = False
+    numbers: Mapping[str, float] = field(default_factory=lambda: _NO_NUMBERS)
+    times: int = 1
+    first_unix_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Now:
+    """One moment on both clocks, in seconds."""
+
+    s: float
+    unix_s: float
+
+    def unix_of(self, moment_s: float) -> float:
+        """The Unix time of a monotonic time."""
+        return self.unix_s + moment_s - self.s
+
+    def monotonic_of(self, moment_unix_s: float) -> float:
+        """The monotonic time of a Unix time."""
+        return self.s + moment_unix_s - self.unix_s
+
+
+def event_of(change: Change, now: Now, policies: PolicySet | None, number: int = 0) -> Event:
+    """The change as it stands in the ledger."""
+    return Event(
+        number=number,
+        at_s=now.s,
+        at_unix_s=round(now.unix_s, 3),
+        kind=change.kind,
+        subject=change.subject,
+        before=change.before,
+        after=change.after,
+        evidence=change.reason,
+        rule=change.rule,
+        place=place_of(change.rule, change.subject.pool, policies),
+        returns=change.returns,
+        until_unix_s=None if change.until_s is None else round(now.unix_of(change.until_s), 3),
+        alarm=change.alarm,
+        numbers=change.numbers,
+        first_unix_s=round(now.unix_s, 3),
+    )
+
+
+def place_of(rule: str, pool: str, policies: PolicySet | None) -> str:
+    """``file:line`` of who set the field ``rule`` for ``pool``; empty where no field ruled."""
+    kind, _, path = rule.partition(".")
+    if not path or policies is None:
+        return ""
+    if kind == "ResiliencePolicy":
+        name = setter(policies, pool, path)
+        origin = policies.origins.get(f"{kind}/{name}.{path}") if name is not None else None
+    else:
+        origin = policies.origins.get(f"{kind}/{pool}.{path}")
+    return BUILT_IN if origin is None else f"{origin.file}:{origin.line}"
+
+
+_ADAPTER: Final = TypeAdapter(Event)
+
+
+def as_line(event: Event) -> str:
+    """The event as one line of JSON, without what is empty."""
+    return _ADAPTER.dump_json(event, exclude_defaults=True).decode()
+
+
+def from_line(line: str, now: Now) -> Event | None:
+    """The event of one line, its monotonic time counted back from ``now``; None when it is not one."""
+    try:
+        event = _ADAPTER.validate_json(line)
+    except ValidationError:
+        return None
+    until = event.at_unix_s if event.first_unix_s == 0.0 else event.first_unix_s
+    return replace(event, at_s=now.monotonic_of(event.at_unix_s), first_unix_s=until)

@@ -1,0 +1,165 @@
+"""The ledger: watches decisions go by and keeps each transition as an event, in memory and perhaps in a file."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from policies.model import PolicySet
+from xds_server.decide.change import Change, ChangeKind, Subject
+from xds_server.decide.changes import ceiling_is_news, changes
+from xds_server.decide.decisions import Admission, Decisions
+from xds_server.fleet import EngineId, Fleet
+from xds_server.ledger.book import Book
+from xds_server.ledger.event import Event, Now, as_line, event_of, from_line
+from xds_server.ledger.hearing import heard, hearing_changes
+from xds_server.ledger.lines import Lines
+from xds_server.ledger.shadow import ShadowBook
+
+MAX_BYTES: Final = 32 * 1024 * 1024
+"""Size at which the ledger's file is put aside: some 60 000 events."""
+
+_LOGGED: Final = frozenset(
+    {
+        ChangeKind.HEALTH,
+        ChangeKind.KEPT,
+        ChangeKind.SHEDDING,
+        ChangeKind.LADDER,
+        ChangeKind.ZONE,
+        ChangeKind.ORDER,
+        ChangeKind.TELEMETRY,
+    }
+)
+"""Transitions that somebody who reads the log waits for; all of them are in the ledger."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What the last round left, to compare the next one with."""
+
+    decisions: Decisions
+    heard: Mapping[Subject, bool]
+
+
+class Ledger:
+    """Every transition, as an event. ``observe`` after each round; ``tell`` for what happens between them."""
+
+    def __init__(
+        self,
+        lines: Lines | None = None,
+        *,
+        book: Book | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._lines = lines
+        self._clock = clock
+        self._wall = wall
+        self._seen: _Seen | None = None
+        self._told: dict[str, Admission] = {}
+        self._policies: PolicySet | None = None
+        self.book = book or Book()
+        self.shadow = ShadowBook()
+
+    def observe(self, policies: PolicySet, fleet: Fleet, decisions: Decisions) -> Sequence[Event]:
+        """Note what became different since the last round; the events of it."""
+        now = self._now()
+        self._policies = policies
+        seen, self._seen = self._seen, _Seen(decisions=decisions, heard=heard(fleet.traffic, now.s))
+        before = None if seen is None else seen.decisions
+        found = list(hearing_changes({} if seen is None else seen.heard, self._seen.heard))
+        if before is not decisions:
+            found.extend(changes(before, decisions, self._told))
+            self._remember_ceilings(decisions)
+        self.shadow.observe(fleet, decisions, now.s)
+        return [self._add(_with_traffic(change, fleet), now) for change in found]
+
+    def tell(self, change: Change) -> Event:
+        """Note something that is no decision: an order, say."""
+        return self._add(change, self._now())
+
+    def read(self, lines: Iterable[str]) -> int:
+        """Take over events of earlier runs; how many lines were none."""
+        now, foreign = self._now(), 0
+        for line in lines:
+            event = from_line(line, now)
+            if event is None:
+                foreign += 1
+            else:
+                self.book.add(event)
+        return foreign
+
+    def _now(self) -> Now:
+        return Now(s=self._clock(), unix_s=self._wall())
+
+    def _remember_ceilings(self, decisions: Decisions) -> None:
+        for name, pool in decisions.pools.items():
+            told = self._told.get(name)
+            if pool.admission is not None and (told is None or ceiling_is_news(told, pool.admission)):
+                self._told[name] = pool.admission
+        for name in self._told.keys() - decisions.pools.keys():
+            del self._told[name]
+
+    def _add(self, change: Change, now: Now) -> Event:
+        event = self.book.add(event_of(change, now, self._policies))
+        # What goes to and fro is written at its 1st, 2nd, 4th, 8th ... time.
+        if event.times & (event.times - 1):
+            return event
+        if self._lines is not None:
+            if self._lines.full:
+                self._lines.rotate()
+            self._lines.write(as_line(event))
+        if event.kind in _LOGGED:
+            _say(event)
+        return event
+
+
+def ledger_from(lines: Lines | None, earlier: Sequence[str] = ()) -> Ledger:
+    """A ledger that goes on from the lines of earlier runs."""
+    ledger = Ledger(lines)
+    foreign = ledger.read(earlier)
+    if foreign:
+        _log.warning("ledger.skipped", lines=foreign, reason="half-written, or not of a ledger")
+    return ledger
+
+
+def _with_traffic(change: Change, fleet: Fleet) -> Change:
+    """The change with what its engine's calls came to at this moment."""
+    subject = change.subject
+    if not subject.engine:
+        return change
+    pool = fleet.traffic.get(subject.pool)
+    traffic = None if pool is None else pool.engines.get(subject.engine)
+    if traffic is None:
+        return change
+    numbers = {
+        "window_calls": float(traffic.window_calls),
+        "window_failures": float(traffic.window_failures),
+        "failures_in_a_row": float(traffic.failures_in_a_row),
+        **({} if traffic.in_flight is None else {"in_flight": float(traffic.in_flight)}),
+        **change.numbers,
+    }
+    return replace(change, numbers=numbers)
+
+
+def _say(event: Event) -> None:
+    log = _log.warning if event.alarm else _log.info
+    subject = event.subject
+    fields: dict[str, object] = {"reason": event.evidence}
+    if event.before:
+        fields["before"] = event.before
+    if event.times > 1:
+        fields["times"] = event.times
+    if subject.engine:
+        told = "health" if event.kind is ChangeKind.HEALTH else "now"
+        key = str(EngineId(subject.pool, subject.engine))
+        log(f"engine.{event.kind}", engine=key, **{told: event.after}, **fields)
+    else:
+        for name in ("pool", "zone", "proxy"):
+            if getattr(subject, name):
+                fields[name] = getattr(subject, name)
+        log(f"decide.{event.kind}", now=event.after, **fields)

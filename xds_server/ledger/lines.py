@@ -1,0 +1,131 @@
+"""A file of lines that is written beside the loop, stays within its size, and whose troubles stay its own.
+
+Whoever has a line hands it over and goes on; a thread writes what has gathered. A full disk costs lines, which are
+counted, and one line in the log. When the file is full it becomes ``FILE.1``, the one before is dropped, and a new
+one begins: never more than twice ``max_bytes``. A crash may leave half a line at the end; the next run begins on
+a new one, and readers pass over the half.
+"""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+MOST_WAITING: Final = 20_000
+"""Lines that may wait for the disk: some seconds of the worst there is."""
+
+TAIL_BYTES: Final = 8 * 1024 * 1024
+
+_log = structlog.get_logger()
+
+
+class Lines:
+    """One file that lines are appended to."""
+
+    def __init__(self, path: Path, max_bytes: int, most_waiting: int = MOST_WAITING) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._most_waiting = most_waiting
+        self._waiting: list[str | None] = []
+        self._wake = asyncio.Event()
+        self._failing = False
+        self._bytes = path.stat().st_size if path.is_file() else 0
+        self.lost = 0
+        """Lines that were not written."""
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time for ``rotate``."""
+        return self._bytes >= self._max_bytes
+
+    def write(self, line: str) -> bool:
+        """Have a line written soon; False, and counted, when too many wait already."""
+        if len(self._waiting) >= self._most_waiting:
+            self.lost += 1
+            return False
+        self._waiting.append(line)
+        self._bytes += len(line) + 1
+        self._wake.set()
+        return True
+
+    def rotate(self) -> None:
+        """Let the lines from here on begin a new file."""
+        self._waiting.append(None)
+        self._bytes = 0
+
+    async def run(self) -> None:
+        """Write, for ever; what still waits at the end is written before it ends."""
+        writing: asyncio.Future[None] | None = None
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                batch, self._waiting = self._waiting, []
+                writing = asyncio.ensure_future(asyncio.to_thread(self._append, batch))
+                await asyncio.shield(writing)
+        finally:
+            if writing is not None:
+                # What came later must not get in front of a batch that is still being written.
+                await asyncio.wait((writing,))
+            if self._waiting:
+                self._append(self._waiting)
+
+    def _append(self, batch: Sequence[str | None]) -> None:
+        """Write a batch; what cannot be written is counted."""
+        left = sum(line is not None for line in batch)
+        try:
+            part: list[str] = []
+            for line in batch:
+                if line is None:
+                    left -= self._write(part)
+                    part = []
+                    self._path.replace(rotated(self._path))
+                else:
+                    part.append(line)
+            left -= self._write(part)
+        except OSError as error:
+            self.lost += left
+            if not self._failing:
+                _log.error("file.failed", file=str(self._path), reason=error.strerror or str(error))
+            self._failing = True
+        else:
+            if self._failing:
+                _log.info("file.recovered", file=str(self._path), lost=self.lost)
+            self._failing = False
+
+    def _write(self, lines: Sequence[str]) -> int:
+        if not lines:
+            return 0
+        with self._path.open("ab") as file:
+            torn = file.tell() > 0 and not _ends_a_line(self._path)
+            file.write((("\n" if torn else "") + "".join(f"{line}\n" for line in lines)).encode())
+        return len(lines)
+
+
+def rotated(path: Path) -> Path:
+    """Where the lines before the newest file are."""
+    return path.with_name(f"{path.name}.1")
+
+
+def tail(path: Path, most_bytes: int = TAIL_BYTES) -> list[str]:
+    """The last lines of a file and of the one before it, oldest first; empty when there are none."""
+    lines: list[str] = []
+    for one in (path, rotated(path)):
+        room = most_bytes - sum(map(len, lines))
+        if room <= 0 or not one.is_file():
+            break
+        with one.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - room))
+            found = file.read().decode("utf-8", "replace").splitlines()
+        lines = [*(found[1:] if size > room else found), *lines]
+    return lines
+
+
+def _ends_a_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"

@@ -1,0 +1,249 @@
+"""What operators ordered: kept while it holds, ended when its time comes, and remembered over a restart.
+
+An order is given for an engine and a time, never for ever: what nobody remembers should end by itself. Another
+order for the same engine takes the place of the one before. To go below the capacity floor it must be forced.
+"""
+
+import asyncio
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import structlog
+from pydantic import TypeAdapter, ValidationError
+
+from policies.resilience import Breaker
+from xds_server.decide.change import Change, ChangeKind, Subject
+from xds_server.decide.decisions import EngineDecision, Health
+from xds_server.fleet import Engine, EngineId
+from xds_server.ledger.scene import span
+from xds_server.overrides import Action, Override
+
+FILE_NAME: Final = "orders.json"
+LONGEST_S: Final = 7 * 86_400.0
+MOST: Final = 10_000
+
+_log = structlog.get_logger()
+
+
+class RefusedOrderError(Exception):
+    """The order is not taken; the message says why, and what would help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """An order as it stands in the file: its end on the clock of people, which a restart does not change."""
+
+    pool: str
+    engine: str
+    action: Action
+    until_unix_s: float
+    reason: str
+    by: str = ""
+    force: bool = False
+    given_at_unix_s: float = 0.0
+
+
+_KEPT: Final = TypeAdapter(tuple[_Kept, ...])
+
+
+def below_floor(
+    leaving: EngineId,
+    engines: Sequence[Engine],
+    decisions: Mapping[EngineId, EngineDecision],
+    breaker: Breaker,
+) -> str:
+    """Why ``leaving`` may not go without force; empty when enough slots stay, or it is out already.
+
+    Engines of its tensor-parallel group leave with it.
+    """
+    group = next((one.tensor_parallel_group for one in engines if one.id == leaving), "")
+
+    def goes(engine: Engine) -> bool:
+        return engine.id == leaving or bool(group and engine.tensor_parallel_group == group)
+
+    def takes(engine: Engine) -> bool:
+        decision = decisions.get(engine.id)
+        return decision is not None and decision.health is Health.HEALTHY
+
+    if not any(takes(engine) for engine in engines if goes(engine)):
+        return ""
+    zones = sorted({engine.zone for engine in engines if goes(engine) and engine.zone})
+    for place, members in (
+        ("the pool", list(engines)),
+        *((f"zone {zone}", [engine for engine in engines if engine.zone == zone]) for zone in zones),
+    ):
+        stay = [engine for engine in members if takes(engine) and not goes(engine)]
+        share = 100 * sum(engine.slots for engine in stay) / max(1, sum(engine.slots for engine in members))
+        if share < breaker.capacity_floor_percent:
+            return (
+                f"without it {place} has {share:.0f} % of its slots, capacityFloorPercent is "
+                f"{breaker.capacity_floor_percent:g} %"
+            )
+        if place == "the pool" and len(stay) < breaker.capacity_floor_engines:
+            return (
+                f"without it the pool has {len(stay)} engines, capacityFloorEngines is "
+                f"{breaker.capacity_floor_engines}"
+            )
+    return ""
+
+
+class Orders:
+    """Every order in force. ``on_change`` is called when one comes or goes, ``tell`` with what goes on record."""
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        on_change: Callable[[], None] = lambda: None,
+        tell: Callable[[Change], object] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``folder`` keeps them over a restart; without one they end with the process."""
+        self._path = None if folder is None else folder / FILE_NAME
+        self._on_change = on_change
+        self._tell = tell
+        self._clock = clock
+        self._wall = wall
+        self._orders: dict[EngineId, Override] = {}
+        self._changed = asyncio.Event()
+
+    def active(self, now_s: float) -> Mapping[EngineId, Override]:
+        """The orders that hold at ``now_s``."""
+        return {key: order for key, order in self._orders.items() if order.until_s > now_s}
+
+    def give(self, order: Override) -> Override:
+        """Take an order; ``RefusedOrderError`` when it cannot be one. The floor is not asked about here."""
+        left_s = order.until_s - self._clock()
+        if not 0 < left_s <= LONGEST_S:
+            raise RefusedOrderError(f"an order holds for more than 0 s and at most {span(LONGEST_S)}")
+        if not order.reason.strip():
+            raise RefusedOrderError("say a reason: whoever finds the order will want to know")
+        if len(self._orders) >= MOST and order.engine not in self._orders:
+            raise RefusedOrderError(f"there are {MOST} orders already")
+        order = replace(order, given_at_unix_s=self._wall())
+        before = self._orders.get(order.engine)
+        self._orders[order.engine] = order
+        forced = ", forced" if order.force else ""
+        self._record(
+            order,
+            before="none" if before is None else before.action.value,
+            after=order.action.value,
+            reason=f"{_who(order)} ordered it for {span(left_s)}{forced}: {order.reason}",
+        )
+        return order
+
+    def end(self, engine: EngineId, by: str = "") -> Override | None:
+        """End the order for an engine before its time; None when there is none."""
+        order = self._orders.pop(engine, None)
+        if order is not None:
+            who = by or "somebody"
+            self._record(order, before=order.action.value, after="none", reason=f"{who} ended it: {order.reason}")
+        return order
+
+    def expire(self) -> float | None:
+        """End what is over; the monotonic time at which the next one is, None when there is none."""
+        now_s = self._clock()
+        for key, order in list(self._orders.items()):
+            if order.until_s <= now_s:
+                del self._orders[key]
+                self._record(
+                    order, before=order.action.value, after="none", reason=f"its time is over: {order.reason}"
+                )
+        return min((order.until_s for order in self._orders.values()), default=None)
+
+    async def run(self) -> None:
+        """End orders in time and keep them on disk, for ever."""
+        while True:
+            next_s = self.expire()
+            if self._changed.is_set():
+                self._changed.clear()
+                await asyncio.to_thread(self._save, self._as_kept())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if next_s is None else max(0.01, next_s - self._clock())):
+                    await self._changed.wait()
+
+    def restore(self) -> None:
+        """Take up the orders that an earlier run kept and that still hold; a damaged file is only reported."""
+        if self._path is None or not self._path.is_file():
+            return
+        try:
+            kept = _KEPT.validate_json(self._path.read_bytes())
+        except (OSError, ValidationError) as error:
+            _log.error("orders.ignored", file=str(self._path), reason=str(error).splitlines()[0])
+            return
+        now_s, now_unix_s = self._clock(), self._wall()
+        for one in kept[:MOST]:
+            until_s = now_s + one.until_unix_s - now_unix_s
+            if until_s > now_s:
+                self._orders[EngineId(one.pool, one.engine)] = Override(
+                    engine=EngineId(one.pool, one.engine),
+                    action=one.action,
+                    until_s=min(until_s, now_s + LONGEST_S),
+                    reason=one.reason,
+                    by=one.by,
+                    force=one.force,
+                    given_at_unix_s=one.given_at_unix_s,
+                )
+        if self._orders:
+            _log.info("orders.restored", orders=len(self._orders))
+
+    def _record(self, order: Override, *, before: str, after: str, reason: str) -> None:
+        self._changed.set()
+        self._tell(
+            Change(
+                kind=ChangeKind.ORDER,
+                subject=Subject(pool=order.engine.pool, engine=order.engine.engine),
+                before=before,
+                after=after,
+                reason=reason,
+                returns="" if after == "none" else "when its time is over, or with `switchgear restore`",
+                until_s=None if after == "none" else order.until_s,
+            )
+        )
+        self._on_change()
+
+    def _as_kept(self) -> tuple[_Kept, ...]:
+        ahead_s = self._wall() - self._clock()
+        return tuple(
+            _Kept(
+                pool=order.engine.pool,
+                engine=order.engine.engine,
+                action=order.action,
+                until_unix_s=order.until_s + ahead_s,
+                reason=order.reason,
+                by=order.by,
+                force=order.force,
+                given_at_unix_s=order.given_at_unix_s,
+            )
+            for order in self._orders.values()
+        )
+
+    def _save(self, kept: tuple[_Kept, ...]) -> None:
+        """Replace the file in one step."""
+        if self._path is None:
+            return
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(prefix=f".{FILE_NAME}.", dir=self._path.parent)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(_KEPT.dump_json(kept, indent=1))
+                    file.flush()
+                    os.fsync(file.fileno())
+                Path(name).replace(self._path)
+            except BaseException:
+                Path(name).unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            _log.error("orders.not_kept", file=str(self._path), reason=error.strerror or str(error))
+
+
+def _who(order: Override) -> str:
+    return order.by or "somebody"

@@ -1,0 +1,141 @@
+"""What decisions that are not enforced would have done: the report of shadow mode.
+
+An engine that would have been out is watched for as long as it would have been: how long, how many of its calls
+failed meanwhile (those another engine might have answered), and how many ended well, which it would have lost the
+pool. A ceiling that is not in force is watched for what it would have refused.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from xds_server.decide.decisions import Decisions, Health
+from xds_server.fleet import EngineId, Fleet
+from xds_server.traffic import EngineTraffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowTally:
+    """What would have become of one engine; seconds, calls, and its share of the pool's slots in percent."""
+
+    engine: EngineId
+    reason: str
+    times: int = 0
+    out_s: float = 0.0
+    failed: int = 0
+    succeeded: int = 0
+    capacity_percent: float = 0.0
+    out_now: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowCeiling:
+    """What a ceiling that is not in force would have refused; estimated from arrivals over capacity."""
+
+    pool: str
+    reason: str
+    over_s: float = 0.0
+    refused: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Interval:
+    """An engine that would be out now: as of ``at_s``, with its calls so far."""
+
+    at_s: float
+    failed: int
+    succeeded: int
+
+
+class ShadowBook:
+    """Adds up, round by round. Bounded by the fleet: one tally per engine and one per pool."""
+
+    def __init__(self) -> None:
+        self._tallies: dict[EngineId, ShadowTally] = {}
+        self._open: dict[EngineId, _Interval] = {}
+        self._ceilings: dict[str, ShadowCeiling] = {}
+        self._at_s: float | None = None
+
+    @property
+    def engines(self) -> Mapping[EngineId, ShadowTally]:
+        """By engine, those that would ever have been out."""
+        return self._tallies
+
+    @property
+    def ceilings(self) -> Mapping[str, ShadowCeiling]:
+        """By pool, those whose ceiling would ever have refused something."""
+        return self._ceilings
+
+    def observe(self, fleet: Fleet, decisions: Decisions, now_s: float) -> None:
+        """Add the time since the last round."""
+        passed_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)
+        self._at_s = now_s
+        for name, pool in decisions.pools.items():
+            for key, decision in pool.engines.items():
+                shadow = decision.shadow
+                would_leave = (
+                    shadow is not None
+                    and shadow.health is not Health.HEALTHY
+                    and decision.health is Health.HEALTHY
+                )
+                if would_leave and shadow is not None:
+                    self._out(key, shadow.reason, fleet, now_s)
+                elif key in self._open:
+                    self._count(key, fleet, now_s)
+                    del self._open[key]
+                    self._tallies[key] = replace(self._tallies[key], out_now=False)
+            admission = pool.admission
+            if admission is not None and not admission.in_force and (admission.pressure or 0.0) > 1.0:
+                self._over(name, admission.reason, _excess_per_s(fleet, name, admission.pressure or 0.0), passed_s)
+        for key in [key for key in self._tallies if key not in decisions.engines]:
+            del self._tallies[key]
+            self._open.pop(key, None)
+
+    def _out(self, key: EngineId, reason: str, fleet: Fleet, now_s: float) -> None:
+        tally = self._tallies.get(key) or ShadowTally(engine=key, reason=reason)
+        if key in self._open:
+            self._count(key, fleet, now_s)
+            tally = self._tallies[key]
+        else:
+            tally = replace(tally, times=tally.times + 1, out_now=True, capacity_percent=_share(fleet, key))
+            traffic = _traffic(fleet, key)
+            self._open[key] = _Interval(at_s=now_s, failed=traffic.failed, succeeded=traffic.succeeded)
+        self._tallies[key] = replace(tally, reason=reason)
+
+    def _count(self, key: EngineId, fleet: Fleet, now_s: float) -> None:
+        """Add what has happened since the engine was last looked at."""
+        before, traffic, tally = self._open[key], _traffic(fleet, key), self._tallies[key]
+        self._tallies[key] = replace(
+            tally,
+            out_s=tally.out_s + max(0.0, now_s - before.at_s),
+            # Telemetry that was lost and begins anew counts from the beginning: never less than nothing.
+            failed=tally.failed + max(0, traffic.failed - before.failed),
+            succeeded=tally.succeeded + max(0, traffic.succeeded - before.succeeded),
+        )
+        self._open[key] = _Interval(at_s=now_s, failed=traffic.failed, succeeded=traffic.succeeded)
+
+    def _over(self, pool: str, reason: str, excess_per_s: float, passed_s: float) -> None:
+        known = self._ceilings.get(pool) or ShadowCeiling(pool=pool, reason=reason)
+        self._ceilings[pool] = replace(
+            known, reason=reason, over_s=known.over_s + passed_s, refused=known.refused + excess_per_s * passed_s
+        )
+
+
+def _traffic(fleet: Fleet, key: EngineId) -> EngineTraffic:
+    pool = fleet.traffic.get(key.pool)
+    return (None if pool is None else pool.engines.get(key.engine)) or EngineTraffic()
+
+
+def _share(fleet: Fleet, key: EngineId) -> float:
+    engines = fleet.pools.get(key.pool, ())
+    whole = sum(engine.slots for engine in engines)
+    own = fleet.engine(key)
+    return 100.0 * own.slots / whole if own is not None and whole else 0.0
+
+
+def _excess_per_s(fleet: Fleet, pool: str, pressure: float) -> float:
+    """Requests per second above what the pool can serve, where ``pressure`` is asked of it."""
+    traffic = fleet.traffic.get(pool)
+    if traffic is None:
+        return 0.0
+    arrivals = sum(sum(proxy.arrivals_per_s.values()) for proxy in traffic.proxies.values())
+    return arrivals * (1.0 - 1.0 / pressure)
