@@ -16,6 +16,13 @@ TEMPLATE: Final = "bootstrap.yaml"
 MAX_CONNECTIONS: Final = 50_000
 """Downstream connections after which Envoy protects itself; far above what a fleet of engines can serve."""
 
+_START_CUTTING: Final = """\
+# Start Envoy with a drain time of zero: envoy -c THIS --drain-time-s 0
+# What a hung engine holds is ended by the removal of a listener, and that takes as long as the drain time."""
+
+_START_DRAINING: Final = """\
+# Start Envoy with a drain time no shorter than your longest stream: envoy -c THIS --drain-time-s 900"""
+
 _API_TYPES: Final = {"delta": "DELTA_GRPC", "sotw": "GRPC"}
 
 
@@ -25,7 +32,8 @@ class Bootstrap:
 
     ``servers`` are (host, port) of control planes, any of which will do. Empty ``pools`` means all.
     ``admin_port`` 0 takes a free one. ``listen_address`` is where this Envoy binds every listener; empty means as
-    the routes say.
+    the routes say. ``cuts``: whether this Envoy can be told to end what a hung engine holds; it must then be started
+    with a drain time of zero.
     """
 
     node: str
@@ -38,6 +46,7 @@ class Bootstrap:
     admin_port: int = 9901
     protocol: Literal["delta", "sotw"] = "delta"
     max_connections: int = MAX_CONNECTIONS
+    cuts: bool = True
 
 
 def bootstrap_yaml(one: Bootstrap) -> str:
@@ -54,6 +63,8 @@ def bootstrap_yaml(one: Bootstrap) -> str:
         admin_port=one.admin_port,
         api_type=_API_TYPES[one.protocol],
         max_connections=one.max_connections,
+        cuts=json.dumps(one.cuts),
+        start=_START_CUTTING if one.cuts else _START_DRAINING,
     )
 
 

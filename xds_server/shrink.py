@@ -3,7 +3,8 @@
 An empty mount, a file cut in half, the wrong folder: each of them parses, and an Envoy that is told of it
 removes everything at once. So more than half needs to be allowed. Counted are the resources of each view and
 the engines behind them: a pool cut from sixty engines to five is one changed resource, and an outage.
-Engines count by number, so that replacing all of them, as a rollout does, is no shrinking.
+Engines count by number, so that replacing all of them, as a rollout does, is no shrinking; the listeners that
+they are reached through do not count again.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Final
 
 from xds_server.fleet import Fleet
 from xds_server.snapshot import Snapshot
+from xds_server.translate.hops import ENGINE_LISTENERS, HOP_CLUSTERS
 from xds_server.translate.view import View
 from xds_server.type_urls import CLUSTER, SHORT_NAMES
 
@@ -21,10 +23,13 @@ _SHOWN: Final = 5
 def parts(snapshot: Snapshot, fleet: Fleet) -> Mapping[str, int]:
     """What a view is served, and how much of it: 1 for each resource, the number of engines for each cluster."""
     counted = {
-        f"{SHORT_NAMES.get(url, url)} {name}": 1 for url, named in snapshot.resources.items() for name in named
+        f"{SHORT_NAMES.get(url, url)} {name}": 1
+        for url, named in snapshot.resources.items()
+        for name in named
+        if not name.startswith((ENGINE_LISTENERS, HOP_CLUSTERS))
     }
-    counted |= {f"engines of {pool}": len(fleet.pools.get(pool, ())) for pool in snapshot.of(CLUSTER)}
-    return counted
+    pools = snapshot.of(CLUSTER).keys() & fleet.pools.keys()
+    return counted | {f"engines of {pool}": len(fleet.pools[pool]) for pool in pools}
 
 
 def dropped_too_much(before: Mapping[str, int], after: Mapping[str, int]) -> str:

@@ -12,7 +12,7 @@ ROLES: Final = ("gateway", "sidecar", GRPC_ROLE)
 
 
 def view_of(node: NodeInfo) -> View:
-    """The view of this node: its zone, and ``role``, ``pools`` and ``listen_address`` of its metadata.
+    """The view of this node: its zone, and ``role``, ``pools``, ``listen_address`` and ``cuts`` of its metadata.
 
     Who names no role that exists is a gateway, unless it is a gRPC client with its own xDS stack, which cannot
     be served what an Envoy is.
@@ -27,6 +27,7 @@ def view_of(node: NodeInfo) -> View:
         role=str(role),
         pools=named or frozenset(),
         listen_address=_address(node.metadata.get("listen_address")),
+        cuts=role != GRPC_ROLE and node.metadata.get("cuts") is True,
     )
 
 

@@ -8,13 +8,14 @@
     pools: [llama]
     proxies: 2
     engines: {llama/e1: hung}              # verdicts, held long enough to count
+    decided: {llama: {ladder: {level: 3, max_tokens: 64}}}  # fields of decisions on a pool, in place of those made
 
 The other files are what is expected. ``pytest --update-golden`` rewrites them and deletes orphans.
 """
 
 import json
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from engine.report import EngineReport, Verdict
 from policies.load import load
 from policies.model import PolicySet
 from xds_server.decide.decide import decide
+from xds_server.decide.decisions import Decisions, HedgeDecision, LadderState, PoolDecisions, TimeLimits
 from xds_server.fleet import Fleet, declared, with_report
 from xds_server.sources.resolver import host_names, resolved
 from xds_server.translate.item import Item
@@ -63,7 +65,10 @@ def compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> Case:
     paths = asked.get("policies", [str((folder / "policy.yaml").relative_to(ROOT))])
     policies = load([Path(path) for path in paths])
     view = View(
-        zone=asked.get("zone", ""), role=asked.get("role", "gateway"), pools=frozenset(asked.get("pools", ()))
+        zone=asked.get("zone", ""),
+        role=asked.get("role", "gateway"),
+        pools=frozenset(asked.get("pools", ())),
+        cuts=asked.get("cuts", False),
     )
     # Host names get addresses of the block for documentation, in their order.
     addresses = {host: f"192.0.2.{number}" for number, host in enumerate(sorted(host_names(policies)), 1)}
@@ -76,7 +81,19 @@ def compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> Case:
         calling_zones=frozenset({view.zone}),
         now_s=10.0,
     )
+    decisions = replace(decisions, pools={**decisions.pools, **instead(decisions, asked.get("decided", {}))})
     return Case(folder=folder, view=view, items=translate(policies, fleet, decisions, view))
+
+
+def instead(decisions: Decisions, asked: dict[str, dict[str, dict[str, Any]]]) -> dict[str, PoolDecisions]:
+    kinds = {"hedge": HedgeDecision, "limits": TimeLimits, "ladder": LadderState}
+    return {
+        pool: replace(
+            decisions.pools[pool],
+            **{name: kinds[name](reason="", since_s=0.0, **values) for name, values in fields.items()},
+        )
+        for pool, fields in asked.items()
+    }
 
 
 def reported(fleet: Fleet, policies: PolicySet, verdicts: dict[str, str]) -> Fleet:

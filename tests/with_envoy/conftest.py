@@ -26,7 +26,7 @@ START_LIMIT_S = 60.0
 FLAGS = (
     "--concurrency", "1",
     "--use-dynamic-base-id",
-    "--drain-time-s", "5",
+    "--drain-time-s", "0",
     "--file-flush-interval-msec", "200",
     "--log-level", "warning",
 )  # fmt: skip

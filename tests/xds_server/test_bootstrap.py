@@ -19,7 +19,7 @@ def test_bootstrap_says_who_the_envoy_is():
         "id": 'edge "1": #x',
         "cluster": "sidecar",
         "locality": {"region": "r1", "zone": "zone-a"},
-        "metadata": {"role": "sidecar", "pools": ["llama", "small"], "listen_address": ""},
+        "metadata": {"role": "sidecar", "pools": ["llama", "small"], "listen_address": "", "cuts": True},
     }
 
 
@@ -31,6 +31,14 @@ def test_bootstrap_reconnects_fast_and_never_waits_long_for_runtime():
     assert layer["rtds_layer"]["name"] == "switchgear"
     assert layer["rtds_layer"]["rtds_config"]["initial_fetch_timeout"] == "1s"
     assert bootstrap["admin"]["address"]["socket_address"]["address"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(("option", "cuts", "start"), [("--cuts", True, "0"), ("--no-cuts", False, "900")])
+def test_bootstrap_command_says_how_to_start_an_envoy_that_cuts_and_one_that_does_not(option, cuts, start, capsys):
+    assert main(["bootstrap", "--node", "n", "--zone", "a", option]) == 0
+    text = capsys.readouterr().out
+    assert yaml.safe_load(text)["node"]["metadata"]["cuts"] is cuts
+    assert f"--drain-time-s {start}\n" in text
 
 
 @pytest.mark.parametrize(("protocol", "api_type"), [("delta", "DELTA_GRPC"), ("sotw", "GRPC")])

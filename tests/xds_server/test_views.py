@@ -26,6 +26,17 @@ def test_a_grpc_client_with_its_own_xds_stack_is_known_by_its_agent():
     assert view_of(node(agent="gRPC Python")).role == "grpc"
 
 
+@pytest.mark.parametrize(
+    ("said", "cuts"), [(True, True), (False, False), ("true", False), (1, False), (None, False)]
+)
+def test_only_who_says_so_in_so_many_words_is_told_to_cut(said, cuts):
+    assert view_of(node({"cuts": said})).cuts is cuts
+
+
+def test_a_grpc_client_has_no_listeners_to_cut_with():
+    assert not view_of(node({"cuts": True, "role": "grpc"})).cuts
+
+
 @pytest.mark.parametrize("address", ["localhost", "", 7, None, ["127.0.0.2"], "127.0.0.1:80"])
 def test_an_address_nobody_can_bind_is_ignored(address):
     assert view_of(node({"listen_address": address})).listen_address == ""

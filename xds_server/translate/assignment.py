@@ -8,6 +8,7 @@ Source: envoy/config/endpoint/v3/endpoint.proto, endpoint_components.proto
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +19,25 @@ class HostPort:
     port: int
 
 
+DESTINATION_METADATA: Final = "envoy.filters.listener.original_dst"
+"""Where Envoy's original_dst filter looks for the address that an internal connection is for."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InternalListener:
-    """A listener inside the same Envoy; ``endpoint_id`` tells its endpoints of one cluster apart."""
+    """A listener inside the same Envoy, which passes on to ``destination``.
+
+    Envoy tells the endpoints of one listener apart by the destination: another one is another host to it.
+    """
 
     name: str
-    endpoint_id: str = ""
+    destination: HostPort
+
+    @property
+    def endpoint_id(self) -> str:
+        """The destination as Envoy writes addresses."""
+        host = self.destination.host
+        return f"[{host}]:{self.destination.port}" if ":" in host else f"{host}:{self.destination.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

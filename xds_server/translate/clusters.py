@@ -38,6 +38,7 @@ from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
 from envoy_data_plane.envoy.type.v3 import Percent
 
 from policies.resilience import Breaker, ResilienceSpec, SlowStart
+from xds_server.translate.hops import hop_socket
 from xds_server.translate.shapes import EDS_FETCH_TIMEOUT_S, over_ads, packed, seconds
 
 CHOICE_COUNT: Final = 3
@@ -54,8 +55,8 @@ OPEN_RETRY_CONCURRENCY: Final = 3
 _HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
-def cluster(pool: str, spec: ResilienceSpec) -> Cluster:
-    """The Envoy cluster of a pool."""
+def cluster(pool: str, spec: ResilienceSpec, *, hop: bool = False) -> Cluster:
+    """The Envoy cluster of a pool; with ``hop`` its endpoints are listeners inside the proxy."""
     return Cluster(
         name=pool,
         type=ClusterDiscoveryType.EDS,
@@ -77,7 +78,8 @@ def cluster(pool: str, spec: ResilienceSpec) -> Cluster:
                 for priority in (RoutingPriority.DEFAULT, RoutingPriority.HIGH)
             ]
         ),
-        outlier_detection=outlier_detection(spec.breaker, hedged=spec.hedging.enabled),
+        transport_socket=hop_socket() if hop else None,
+        outlier_detection=outlier_detection(spec.breaker, hedged=spec.hedging.enabled, hop=hop),
         typed_extension_protocol_options={_HTTP_OPTIONS: packed(_http_options(spec.breaker.count_statuses))},
     )
 
@@ -96,36 +98,50 @@ def _open_threshold(priority: RoutingPriority, connections: int) -> CircuitBreak
     )
 
 
-def outlier_detection(breaker: Breaker, *, hedged: bool = False) -> OutlierDetection:
+def outlier_detection(breaker: Breaker, *, hedged: bool = False, hop: bool = False) -> OutlierDetection:
     """Envoy's own breaker: local to each proxy, fast, and a backstop to what the control plane decides.
 
+    The control plane keeps out what must stay out, so an ejection by Envoy is short. It grows by as much with each
+    one in a row, which is what holds a failing engine out while there is no control plane.
+
     ``max_ejection_percent`` is the promise of the capacity floor: Envoy ejects no engine that would break it, and
-    so never the only one of a pool. Equal base and longest ejection times make the cooldown constant.
+    so never the only one of a pool.
 
     To Envoy a hedge is a timeout of the first try, a local failure of an engine that may only be slow. Where
     hedging is on, local failures in a row therefore eject nobody.
+
+    Through a hop every connection succeeds at first, and Envoy begins to count local failures anew with each
+    success. There they are counted as the 503 and 504 they end in, where only an answer ends the row.
     """
     threshold = math.ceil(breaker.error_rate_percent)
     local_errors = 0 if hedged else breaker.consecutive_local_errors
+    as_answers = hop and local_errors > 0
+    # Ejections end, and shares of failures are taken, once in an interval.
+    interval_s = min(breaker.interval, breaker.local_ejection)
     return OutlierDetection(
-        interval=seconds(breaker.interval),
-        base_ejection_time=seconds(breaker.cooldown),
-        max_ejection_time=seconds(breaker.cooldown),
+        interval=seconds(interval_s),
+        base_ejection_time=seconds(breaker.local_ejection),
+        max_ejection_time=seconds(max(breaker.cooldown, breaker.local_ejection)),
         max_ejection_percent=100 - math.ceil(breaker.capacity_floor_percent),
         always_eject_one_host=False,
         successful_active_health_check_uneject_host=False,
         # Timeouts and refusals are counted apart from answers, or a success of one kind hides the other.
-        split_external_local_origin_errors=True,
+        split_external_local_origin_errors=not as_answers,
         consecutive_5xx=max(1, breaker.consecutive_errors),
         enforcing_consecutive_5xx=100 if breaker.consecutive_errors else 0,
         consecutive_local_origin_failure=max(1, local_errors),
-        enforcing_consecutive_local_origin_failure=100 if local_errors else 0,
+        enforcing_consecutive_local_origin_failure=100 if local_errors and not as_answers else 0,
+        # With an error matcher no answer of an engine is a gateway failure, so these are local ones only.
+        consecutive_gateway_failure=max(1, local_errors),
+        enforcing_consecutive_gateway_failure=100 if as_answers else 0,
         failure_percentage_threshold=threshold,
         enforcing_failure_percentage=100 if threshold else 0,
         failure_percentage_minimum_hosts=1,
-        failure_percentage_request_volume=breaker.window_calls,
+        failure_percentage_request_volume=max(
+            min(breaker.min_calls, breaker.window_calls),
+            math.ceil(breaker.window_calls * interval_s / breaker.interval),
+        ),
         # Envoy turns these on by default, with thresholds that know nothing of shedding or of small fleets.
-        enforcing_consecutive_gateway_failure=0,
         enforcing_success_rate=0,
         enforcing_local_origin_success_rate=0,
     )

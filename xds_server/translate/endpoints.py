@@ -19,7 +19,14 @@ from typing import Final
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.decide.zones import OVERPROVISIONING_PERCENT
 from xds_server.fleet import Engine
-from xds_server.translate.assignment import AssignmentSpec, EndpointSpec, HostPort, LocalitySpec
+from xds_server.translate.assignment import (
+    AssignmentSpec,
+    EndpointSpec,
+    HostPort,
+    InternalListener,
+    LocalitySpec,
+)
+from xds_server.translate.hops import engine_listener_name
 from xds_server.translate.memo import Memo
 
 ENGINE_LABEL: Final = "engine"
@@ -36,11 +43,12 @@ _HEAVIEST: Final = 10_000
 
 
 def assignment(
-    pool: str, engines: tuple[Engine, ...], decisions: Decisions, zone: str, memo: Memo
+    pool: str, engines: tuple[Engine, ...], decisions: Decisions, zone: str, memo: Memo, *, hop: bool = False
 ) -> AssignmentSpec:
     """The endpoints of a pool for callers in ``zone``, engines in the order of the policy.
 
-    Addresses must be IP addresses: host names are resolved before the fleet gets here.
+    Addresses must be IP addresses: host names are resolved before the fleet gets here. With ``hop`` every engine
+    is a listener inside the proxy, which passes on to that address.
     """
     peers: dict[tuple[str, str], list[Engine]] = {}
     for engine in engines:
@@ -51,13 +59,13 @@ def assignment(
         for engine, weight in zip(there, picking_weights(there), strict=True):
             decision = decisions.engines.get(engine.id)
             if decision is None or not decision.gone:
-                endpoint = _endpoint(engine, _health(engine, decisions), weight, memo)
+                endpoint = _endpoint(engine, _health(engine, decisions), weight, memo, hop=hop)
                 by_place.setdefault(place, []).append(endpoint)
     weights = zone_weights(pool, engines, decisions, zone)
     return AssignmentSpec(
         cluster=pool,
         localities=tuple(
-            _locality(pool, place, weights.get(place[1]) or None, tuple(by_place[place]), memo)
+            _locality(pool, place, weights.get(place[1]) or None, tuple(by_place[place]), memo, hop=hop)
             for place in sorted(by_place)
         ),
         # The weights were divided by the healthy share that Envoy multiplies them with, and by no more than that.
@@ -98,28 +106,39 @@ def zone_weights(pool: str, engines: tuple[Engine, ...], decisions: Decisions, z
 
 
 def _locality(
-    pool: str, place: tuple[str, str], weight: int | None, endpoints: tuple[EndpointSpec, ...], memo: Memo
+    pool: str,
+    place: tuple[str, str],
+    weight: int | None,
+    endpoints: tuple[EndpointSpec, ...],
+    memo: Memo,
+    *,
+    hop: bool,
 ) -> LocalitySpec:
     region, zone = place
     return memo.of(
-        ("locality", pool, place, weight),
+        ("locality", pool, place, weight, hop),
         (endpoints,),
         lambda: LocalitySpec(region=region, zone=zone, weight=weight, endpoints=endpoints),
     )
 
 
-def _endpoint(engine: Engine, health: Health, weight: int, memo: Memo) -> EndpointSpec:
+def _endpoint(engine: Engine, health: Health, weight: int, memo: Memo, *, hop: bool) -> EndpointSpec:
+    address = HostPort(host=engine.address, port=engine.port)
     # The same object as last time where nothing has changed: the encoder then has its bytes already.
     return memo.of(
-        ("endpoint", engine.id, health),
+        ("endpoint", engine.id, health, hop),
         (engine.address, engine.port, weight, engine.labels),
         lambda: EndpointSpec(
-            address=HostPort(host=engine.address, port=engine.port),
+            address=_listener_of(engine, address) if hop else address,
             health=STATUS[health],
             weight=weight,
             labels=((ENGINE_LABEL, engine.id.engine), *sorted(engine.labels.items())),
         ),
     )
+
+
+def _listener_of(engine: Engine, address: HostPort) -> InternalListener:
+    return InternalListener(name=engine_listener_name(engine.id.pool, engine.id.engine), destination=address)
 
 
 def _health(engine: Engine, decisions: Decisions) -> Health:

@@ -8,11 +8,21 @@ from betterproto2 import Casing
 from envoy_data_plane.envoy.config.core.v3 import HealthStatus
 
 from xds_server.translate.access_logs import SERVER_CLUSTER
-from xds_server.translate.assignment import AssignmentSpec, EndpointSpec, HostPort, InternalListener, LocalitySpec
+from xds_server.translate.assignment import (
+    DESTINATION_METADATA,
+    AssignmentSpec,
+    EndpointSpec,
+    HostPort,
+    InternalListener,
+    LocalitySpec,
+)
 from xds_server.translate.item import Item
 from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME, SHORT_NAMES
 
 _CONNECTION_MANAGER: Final = "envoy.filters.network.http_connection_manager"
+_INTERNAL_LISTENERS: Final = (
+    "type.googleapis.com/envoy.extensions.bootstrap.internal_listener.v3.InternalListener"
+)
 _HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
@@ -60,6 +70,9 @@ def static_bootstrap(items: Iterable[Item], server: tuple[str, int] | None = Non
         by_type.setdefault(item.type_url, {})[item.name] = as_json(item)
     endpoints, routes = by_type.get(ENDPOINT, {}), by_type.get(ROUTE, {})
     return {
+        "bootstrap_extensions": [
+            {"name": "envoy.bootstrap.internal_listener", "typed_config": {"@type": _INTERNAL_LISTENERS}}
+        ],
         "static_resources": {
             "clusters": [
                 *(_static_cluster(one, endpoints) for one in by_type.get(CLUSTER, {}).values()),
@@ -103,6 +116,8 @@ def _as_in_proto(field: str) -> str:
 
 def _static_cluster(cluster: dict[str, Any], endpoints: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     kept = {key: value for key, value in cluster.items() if key != "eds_cluster_config"}
+    if cluster["name"] not in endpoints:
+        return cluster
     return {**kept, "type": "STATIC", "load_assignment": endpoints[cluster["name"]]}
 
 
@@ -139,9 +154,16 @@ def _endpoint(spec: EndpointSpec) -> dict[str, Any]:
     return {
         "endpoint": {"address": _address(spec.address)},
         "health_status": HealthStatus(spec.health).name,
-        "metadata": {"filter_metadata": {"envoy.lb": dict(spec.labels)}},
+        "metadata": {"filter_metadata": _metadata(spec)},
         "load_balancing_weight": spec.weight,
     }
+
+
+def _metadata(spec: EndpointSpec) -> dict[str, dict[str, str]]:
+    labels = {"envoy.lb": dict(spec.labels)}
+    if isinstance(spec.address, HostPort):
+        return labels
+    return {**labels, DESTINATION_METADATA: {"local": spec.address.endpoint_id}}
 
 
 def _address(address: HostPort | InternalListener) -> dict[str, Any]:

@@ -12,11 +12,18 @@ from envoy_data_plane.envoy.config.route.v3 import Route
 from policies.model import PolicySet
 from policies.route import ModelRoute
 from xds_server.decide.decisions import Decisions
-from xds_server.fleet import Fleet
+from xds_server.fleet import EngineId, Fleet
 from xds_server.translate.clusters import cluster
 from xds_server.translate.endpoints import assignment, zone_weights
 from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
 from xds_server.translate.grpc_client import api_listener, plain_cluster
+from xds_server.translate.hops import (
+    engine_listener,
+    engine_listener_name,
+    hop_cluster,
+    hop_cluster_name,
+    hopped,
+)
 from xds_server.translate.in_force import in_force
 from xds_server.translate.item import Item
 from xds_server.translate.layers import runtime_item
@@ -56,10 +63,22 @@ def translate(
             *(_assignment(policies, fleet, decisions, view.zone, pool, memo=memo) for pool in here.pools),
             *(_api_listener(policies, pool, memo) for pool in here.pools),
         )
+    hops = frozenset(pool for pool in here.pools if view.cuts and hopped(policies.effective[pool]))
     return (
         _runtime(policies, fleet, decisions, view, access_log_percent, memo=memo),
-        *(_cluster(policies, pool, memo) for pool in here.pools),
-        *(_assignment(policies, fleet, decisions, view.zone, pool, memo=memo) for pool in here.pools),
+        *(_cluster(policies, pool, memo, hop=pool in hops) for pool in here.pools),
+        *(_hop_cluster(policies, pool, memo) for pool in here.pools if view.cuts),
+        *(
+            _assignment(policies, fleet, decisions, view.zone, pool, memo=memo, hop=pool in hops)
+            for pool in here.pools
+        ),
+        # Of every pool: one whose policy no longer wants hops may still have requests on their way through them.
+        *(
+            one
+            for pool in here.pools
+            if view.cuts
+            for one in _engine_listeners(policies, fleet, decisions, pool, memo)
+        ),
         *(_listener(policies, view, port, routes, memo) for port, routes in here.routes.items()),
         *(_routes(policies, decisions, port, routes, memo) for port, routes in here.routes.items()),
     )
@@ -79,14 +98,52 @@ def _runtime(
     return memo.of((RUNTIME, view), (item,), lambda: item)
 
 
-def _cluster(policies: PolicySet, pool: str, memo: Memo) -> Item:
+def _cluster(policies: PolicySet, pool: str, memo: Memo, *, hop: bool) -> Item:
     spec = policies.effective[pool]
     origins = cluster_origins(policies, pool)
     return memo.of(
-        (CLUSTER, pool),
+        (CLUSTER, pool, hop),
         (spec, origins),
-        lambda: Item(type_url=CLUSTER, name=pool, message=cluster(pool, spec), origins=origins),
+        lambda: Item(type_url=CLUSTER, name=pool, message=cluster(pool, spec, hop=hop), origins=origins),
     )
+
+
+def _hop_cluster(policies: PolicySet, pool: str, memo: Memo) -> Item:
+    spec = policies.effective[pool]
+    origins = cluster_origins(policies, pool)
+    name = hop_cluster_name(pool)
+    return memo.of(
+        (CLUSTER, name),
+        (spec, origins),
+        lambda: Item(type_url=CLUSTER, name=name, message=hop_cluster(pool, spec), origins=origins),
+    )
+
+
+def _engine_listeners(
+    policies: PolicySet, fleet: Fleet, decisions: Decisions, pool: str, memo: Memo
+) -> tuple[Item, ...]:
+    """The listeners that engines are reached through, without those of engines that are cut off."""
+    names = [engine.id.engine for engine in fleet.pools.get(pool, ()) if not _is_cut(decisions, engine.id)]
+    origins = pool_origins(policies, pool)
+    return memo.of(
+        ("engine listeners", pool),
+        (names, origins),
+        lambda: tuple(_engine_listener(pool, engine, origins, memo) for engine in names),
+    )
+
+
+def _engine_listener(pool: str, engine: str, origins: tuple[str, ...], memo: Memo) -> Item:
+    name = engine_listener_name(pool, engine)
+    return memo.of(
+        (LISTENER, name),
+        (origins,),
+        lambda: Item(type_url=LISTENER, name=name, message=engine_listener(pool, engine), origins=origins),
+    )
+
+
+def _is_cut(decisions: Decisions, engine: EngineId) -> bool:
+    decision = decisions.engines.get(engine)
+    return decision is not None and decision.cut
 
 
 def _plain_cluster(policies: PolicySet, pool: str, memo: Memo) -> Item:
@@ -109,27 +166,34 @@ def _api_listener(policies: PolicySet, pool: str, memo: Memo) -> Item:
 
 
 def _assignment(
-    policies: PolicySet, fleet: Fleet, decisions: Decisions, zone: str, pool: str, *, memo: Memo
+    policies: PolicySet,
+    fleet: Fleet,
+    decisions: Decisions,
+    zone: str,
+    pool: str,
+    *,
+    memo: Memo,
+    hop: bool = False,
 ) -> Item:
     engines = fleet.pools.get(pool, ())
     decided = decisions.pools.get(pool)
     if decided is None:
-        spec = assignment(pool, engines, decisions, zone, memo)
+        spec = assignment(pool, engines, decisions, zone, memo, hop=hop)
     else:
         # What endpoints are made of, in a form that compares in microseconds: most pools have not changed.
         spec = memo.of(
-            ("assignment", pool, zone),
+            ("assignment", pool, zone, hop),
             (
                 policies.pools[pool],
                 tuple([engine.address for engine in engines]),
                 tuple(decided.engines.values()),
                 zone_weights(pool, engines, decisions, zone),
             ),
-            lambda: assignment(pool, engines, decisions, zone, memo),
+            lambda: assignment(pool, engines, decisions, zone, memo, hop=hop),
         )
     origins = pool_origins(policies, pool)
     return memo.of(
-        (ENDPOINT, pool, zone),
+        (ENDPOINT, pool, zone, hop),
         (spec, origins),
         lambda: Item(type_url=ENDPOINT, name=pool, message=spec, origins=origins),
     )

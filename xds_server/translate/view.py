@@ -8,6 +8,7 @@ class View:
     """What distinguishes the configuration of one proxy from another's.
 
     ``pools`` limits what is served to the named pools and the routes that lead to them; empty means all.
+    ``cuts``: this proxy can end what an engine holds, by the removal of the listener it went through.
     ``listen_address`` takes the place of the address that routes name, for a proxy that shares its host with
     others; empty means as the routes say.
     """
@@ -16,3 +17,4 @@ class View:
     role: str = "gateway"
     pools: frozenset[str] = frozenset()
     listen_address: str = ""
+    cuts: bool = False

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from xds_server.translate.assignment import (
+    DESTINATION_METADATA,
     AssignmentSpec,
     DropOverload,
     EndpointSpec,
@@ -138,7 +139,7 @@ def _chunk(endpoint: EndpointSpec) -> bytes:
             (
                 delimited(1, delimited(1, _address(endpoint)) + text(3, endpoint.hostname)),
                 _number(2, endpoint.health),
-                _metadata(3, endpoint.labels),
+                _metadata(3, endpoint),
                 _uint32_value(4, endpoint.weight),
             )
         ),
@@ -153,12 +154,19 @@ def _address(endpoint: EndpointSpec) -> bytes:
     return delimited(3, delimited(1, address.name.encode()) + text(2, address.endpoint_id))
 
 
-def _metadata(number: int, labels: tuple[tuple[str, str], ...]) -> bytes:
-    """A core.v3.Metadata with one Struct of strings; nothing when there are no labels."""
-    if not labels:
-        return b""
-    struct = _map([(name, delimited(3, value.encode())) for name, value in labels])
-    return delimited(number, _map([(_LABELS_NAMESPACE, struct)]))
+def _metadata(number: int, endpoint: EndpointSpec) -> bytes:
+    """A core.v3.Metadata: labels, and where a listener passes on to; nothing when there is neither."""
+    structs = []
+    if endpoint.labels:
+        structs.append((_LABELS_NAMESPACE, _strings(endpoint.labels)))
+    if not isinstance(endpoint.address, HostPort):
+        structs.append((DESTINATION_METADATA, _strings((("local", endpoint.address.endpoint_id),))))
+    return delimited(number, _map(structs)) if structs else b""
+
+
+def _strings(fields: tuple[tuple[str, str], ...]) -> bytes:
+    """The payload of a Struct of strings."""
+    return _map([(name, delimited(3, value.encode())) for name, value in fields])
 
 
 def _map(entries: list[tuple[str, bytes]]) -> bytes:

@@ -6,8 +6,8 @@ from policies.resilience import ResilienceSpec
 from xds_server.translate.clusters import cluster
 
 
-def made(**breaker):
-    return cluster("p", ResilienceSpec.model_validate({"breaker": breaker})).outlier_detection
+def made(*, hop=False, **breaker):
+    return cluster("p", ResilienceSpec.model_validate({"breaker": breaker}), hop=hop).outlier_detection
 
 
 @pytest.mark.parametrize(("floor", "ejected"), [(50, 50), (0, 100), (100, 0), (33.4, 66)])
@@ -25,6 +25,39 @@ def test_what_is_zero_is_off():
     assert (on.consecutive_5xx, on.enforcing_consecutive_5xx) == (5, 100)
     assert (on.consecutive_local_origin_failure, on.enforcing_consecutive_local_origin_failure) == (2, 100)
     assert (on.failure_percentage_threshold, on.enforcing_failure_percentage) == (40, 100)
+
+
+@pytest.mark.parametrize("hop", [False, True])
+def test_local_failures_are_counted_where_a_connection_that_opened_does_not_hide_them(hop):
+    detection = made(hop=hop)
+    assert detection.split_external_local_origin_errors is not hop
+    assert detection.enforcing_consecutive_local_origin_failure == (0 if hop else 100)
+    assert detection.enforcing_consecutive_gateway_failure == (100 if hop else 0)
+    assert detection.consecutive_gateway_failure == detection.consecutive_local_origin_failure == 2
+
+
+def test_local_failures_that_eject_nobody_eject_nobody_through_a_hop_either():
+    off = made(hop=True, consecutiveLocalErrors=0)
+    assert off.split_external_local_origin_errors
+    assert (off.enforcing_consecutive_gateway_failure, off.enforcing_consecutive_local_origin_failure) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("breaker", "interval_s", "base_s", "longest_s", "volume"),
+    [
+        ({}, 1, 1, 60, 8),
+        ({"localEjection": "10s"}, 5, 10, 60, 25),
+        ({"windowCalls": 100}, 1, 1, 60, 20),
+        ({"windowCalls": 4}, 1, 1, 60, 4),
+        ({"localEjection": "30s", "cooldown": "10s"}, 5, 30, 30, 25),
+    ],
+)
+def test_envoys_own_ejections_are_short_and_grow(breaker, interval_s, base_s, longest_s, volume):
+    detection = made(**breaker)
+    assert detection.interval.total_seconds() == interval_s
+    assert detection.base_ejection_time.total_seconds() == base_s
+    assert detection.max_ejection_time.total_seconds() == longest_s
+    assert detection.failure_percentage_request_volume == volume
 
 
 @pytest.mark.parametrize("statuses", [[], [500], [500, 502, 504]])

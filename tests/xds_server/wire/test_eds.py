@@ -28,7 +28,11 @@ ENDPOINTS = st.builds(
     address=st.builds(
         HostPort, host=st.sampled_from(["10.0.0.1", "2001:db8::1", ""]), port=st.sampled_from([0, 80, 65_535])
     )
-    | st.builds(InternalListener, name=WORDS, endpoint_id=WORDS),
+    | st.builds(
+        InternalListener,
+        name=WORDS,
+        destination=st.builds(HostPort, host=st.sampled_from(["10.0.0.1", "2001:db8::1"]), port=st.just(80)),
+    ),
     health=st.sampled_from([0, 1, 2, 3, 5]),
     weight=st.sampled_from([None, 0, 1, 128, 2**32 - 1]),
     hostname=WORDS,
@@ -95,11 +99,13 @@ def _lb_endpoint(spec: EndpointSpec) -> endpoint.LbEndpoint:
                 server_listener_name=spec.address.name, endpoint_id=spec.address.endpoint_id
             )
         )
-    labels = core.Metadata(filter_metadata={"envoy.lb": Struct.from_dict(dict(spec.labels))})
+    structs = {"envoy.lb": Struct.from_dict(dict(spec.labels))} if spec.labels else {}
+    if isinstance(spec.address, InternalListener):
+        structs["envoy.filters.listener.original_dst"] = Struct.from_dict({"local": spec.address.endpoint_id})
     return endpoint.LbEndpoint(
         endpoint=endpoint.Endpoint(address=address, hostname=spec.hostname),
         health_status=core.HealthStatus(spec.health),
-        metadata=labels if spec.labels else None,
+        metadata=core.Metadata(filter_metadata=structs) if structs else None,
         load_balancing_weight=spec.weight,
     )
 
