@@ -118,18 +118,18 @@ _RETRIES: Final = (
         fix="Lower the limits, or retryBudget.percent to 20.",
     ),
     Code(
+        code="SG114",
+        title="hedging that never comes",
+        meaning="Hedging is enabled, and another field of it leaves no room for a single hedge.",
+        example=_policy("hedging: {enabled: true, delay: 1s, belowUtilizationPercent: 0}"),
+        fix="belowUtilizationPercent 60 and maxPercent 5, or turn hedging off.",
+    ),
+    Code(
         code="SG115",
         title="hedging without cap",
         meaning="Hedges are allowed for a large share of requests, or while the pool is full.",
         example=_policy("hedging: {enabled: true, delay: 1s, maxPercent: 100}"),
         fix="maxPercent 5, belowUtilizationPercent 60.",
-    ),
-    Code(
-        code="SG116",
-        title="hedging without delay",
-        meaning="Hedging is on, but nothing says when the second try begins; so none does.",
-        example=_policy("hedging: {enabled: true}"),
-        fix="Set hedging.delay to about the 95th percentile of the time to the first token.",
     ),
     Code(
         code="SG117",
@@ -143,18 +143,10 @@ _RETRIES: Final = (
         code="SG118",
         title="limit that hedging replaces",
         meaning="A hedge runs on Envoy's timer of one try, spends its retry budget and counts as a local failure. So "
-        "where hedging is on, perTry and firstToken end no try, connection failures in a row eject no engine, and "
-        "hedging.maxPercent bounds retries, too.",
+        "while hedging is on, perTry and firstToken end no try and hedging.maxPercent bounds retries, too; and where "
+        "it is enabled at all, connection failures in a row eject no engine.",
         example=_policy("hedging: {enabled: true, delay: 1s}, timeouts: {nonStreaming: {perTry: 1m}}"),
         fix="Remove the limit, or turn hedging off.",
-    ),
-    Code(
-        code="SG119",
-        title="hedging at any utilization",
-        meaning="How full a pool is, is not measured yet. Until it is, belowUtilizationPercent has no effect: hedging "
-        "goes on when every slot is taken, held only by maxPercent.",
-        example=_policy("hedging: {enabled: true, delay: 1s, belowUtilizationPercent: 50}"),
-        fix="Choose maxPercent so that a full pool can bear it.",
     ),
 )
 
@@ -300,4 +292,42 @@ _ROUTES: Final = (
     ),
 )
 
-ADVICE: Final = (*_TIMING, *_RETRIES, *_CAPACITY, *_ROUTES)
+_DEGRADATION: Final = (
+    Code(
+        code="SG140",
+        title="levels out of order",
+        meaning="A level of the ladder is to begin at a lower pressure than the one before it. Levels are entered one after another, so it begins where that one does.",
+        example=_policy("degradation: {fallback: {abovePressurePercent: 150}}"),
+        fix="Let abovePressurePercent rise from noHedging to fallback, shed and maintenance.",
+    ),
+    Code(
+        code="SG141",
+        title="fallback level without a fallback",
+        meaning="The policy says when the fallback takes what does not fit, but no route to the pool has one.",
+        example=_policy("degradation: {fallback: {maxSharePercent: 50}}"),
+        fix="Name a fallback in the route, or leave it out.",
+    ),
+    Code(
+        code="SG142",
+        title="nothing to shed",
+        meaning="Level 3 refuses batch requests and long answers. The pool has no batch route, and no length is named.",
+        example=_policy("degradation: {shed: {abovePressurePercent: 120}}"),
+        fix="Say shed.maxTokens, or priority: batch in the routes that can wait.",
+    ),
+    Code(
+        code="SG143",
+        title="maintenance too early",
+        meaning="Everyone gets the maintenance answer at a pressure at which the pool still serves much of what is asked; the ceiling would refuse only the rest.",
+        example=_policy("degradation: {maintenance: {enabled: true, abovePressurePercent: 150}}"),
+        fix="1000, or leave maintenance to an operator.",
+    ),
+    Code(
+        code="SG144",
+        title="ladder that goes to and fro",
+        meaning="A level is left sooner than the pressure can show what leaving it does, or at the very pressure at which it is entered.",
+        example=_policy("degradation: {leaveAfter: 500ms}"),
+        fix="leaveAfter 5s, marginPercent 10.",
+    ),
+)
+
+ADVICE: Final = (*_TIMING, *_RETRIES, *_CAPACITY, *_ROUTES, *_DEGRADATION)

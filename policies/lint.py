@@ -9,6 +9,7 @@ from typing import Final
 from policies.advice import Advised, PoolRule, SetRule
 from policies.findings import Finding
 from policies.lint_capacity import CAPACITY_RULES, SHARED_RULES
+from policies.lint_degradation import DEGRADATION_RULES
 from policies.lint_hedging import HEDGING_RULES
 from policies.lint_retries import RETRY_RULES
 from policies.lint_routes import ROUTE_RULES
@@ -16,7 +17,13 @@ from policies.lint_timing import TIMING_RULES
 from policies.model import PolicySet
 from policies.origin import Origin
 
-_POOL_RULES: Final[tuple[PoolRule, ...]] = (*TIMING_RULES, *RETRY_RULES, *HEDGING_RULES, *CAPACITY_RULES)
+_POOL_RULES: Final[tuple[PoolRule, ...]] = (
+    *TIMING_RULES,
+    *RETRY_RULES,
+    *HEDGING_RULES,
+    *CAPACITY_RULES,
+    *DEGRADATION_RULES,
+)
 _SET_RULES: Final[tuple[SetRule, ...]] = (*SHARED_RULES, *ROUTE_RULES)
 _NOWHERE: Final = Origin(file="", line=0, column=0)
 

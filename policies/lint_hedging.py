@@ -1,4 +1,4 @@
-"""Lint: hedges that cost more than they save, and limits that say nothing where hedging is on."""
+"""Lint: hedges that cost more than they save or never come, and limits that say nothing where hedging is on."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -28,14 +28,25 @@ def _hedging_without_cap(one: Advised) -> Iterator[Finding]:
         )
 
 
-def _hedging_without_delay(one: Advised) -> Iterator[Finding]:
-    if one.spec.hedging.enabled and one.spec.hedging.delay is None:
-        yield one.policy(
-            "SG116",
-            "spec.hedging.enabled",
-            "hedging is on but has no delay, so there is no moment at which a second try would begin",
-            "say hedging.delay: about the time that 95 % of the first tokens need",
-        )
+def _hedging_that_never_comes(one: Advised) -> Iterator[Finding]:
+    hedging = one.spec.hedging
+    if not hedging.enabled:
+        return
+    for name, percent, why in (
+        ("belowUtilizationPercent", hedging.below_utilization_percent, "no pool is used less than 0 %"),
+        (
+            "maxPercent",
+            hedging.max_percent,
+            "0 % of the requests may be hedged, and only the fewest retries are left",
+        ),
+    ):
+        if not percent:
+            yield one.policy(
+                "SG114",
+                f"spec.hedging.{name}",
+                f"hedging is enabled but never comes: {why}",
+                "say belowUtilizationPercent 60 and maxPercent 5, or turn hedging off",
+            )
 
 
 def _hedging_cannot_see_streams(one: Advised) -> Iterator[Finding]:
@@ -51,30 +62,31 @@ def _hedging_cannot_see_streams(one: Advised) -> Iterator[Finding]:
 
 def _hedging_in_the_place_of_others(one: Advised) -> Iterator[Finding]:
     hedging, timeouts = one.spec.hedging, one.spec.timeouts
-    if not hedging.enabled or hedging.delay is None:
+    if not hedging.enabled:
         return
     remove = "remove it, or turn hedging off"
+    rests = f"it holds only while hedging rests, from {hedging.below_utilization_percent:g} % of the slots in use"
     # A hedge runs on Envoy's timer of one try, and to Envoy is a retry after a local failure.
     if timeouts.non_streaming.per_try:
         yield one.policy(
             "SG118",
             "spec.timeouts.nonStreaming.perTry",
-            "where hedging is on no try is given up: after hedging.delay another one runs beside it",
+            f"while hedging is on no try is given up, another one runs beside it; {rests}",
             remove,
         )
     if timeouts.streaming.first_token and one.pool.first_token_gate:
         yield one.policy(
             "SG118",
             "spec.timeouts.streaming.firstToken",
-            "where hedging is on no try is given up for a late first token: after hedging.delay another one runs "
-            "beside it, and the longer of firstToken and betweenTokens ends the request",
+            "while hedging is on no try is given up for a late first token, another one runs beside it, and the "
+            f"longer of firstToken and betweenTokens ends the request; {rests}",
             remove,
         )
     if one.says("spec.breaker.consecutiveLocalErrors") and one.spec.breaker.consecutive_local_errors:
         yield one.policy(
             "SG118",
             "spec.breaker.consecutiveLocalErrors",
-            "where hedging is on connection failures in a row eject no engine: to Envoy a hedge is one of them",
+            "where hedging is enabled connection failures in a row eject no engine: to Envoy a hedge is one",
             remove,
         )
     if one.says("spec.retryBudget.percent") and one.spec.retry_budget.percent_under_ceiling > hedging.max_percent:
@@ -82,27 +94,14 @@ def _hedging_in_the_place_of_others(one: Advised) -> Iterator[Finding]:
             "SG118",
             "spec.retryBudget.percent",
             f"retries and hedges share one budget in Envoy, so hedging.maxPercent, {hedging.max_percent:g} %, "
-            "holds for retries, too",
+            "holds for retries, too, while it is on",
             "raise hedging.maxPercent, or say the same here",
-        )
-
-
-def _hedging_at_any_utilization(one: Advised) -> Iterator[Finding]:
-    path = "spec.hedging.belowUtilizationPercent"
-    if one.spec.hedging.enabled and one.spec.hedging.below_utilization_percent < 100 and one.says(path):
-        yield one.policy(
-            "SG119",
-            path,
-            "has no effect yet, as utilization is not measured: requests are hedged however full the pool is, "
-            f"up to maxPercent, {one.spec.hedging.max_percent:g} %",
-            "choose maxPercent so that a full pool can bear it",
         )
 
 
 HEDGING_RULES: Final[tuple[PoolRule, ...]] = (
     _hedging_without_cap,
-    _hedging_without_delay,
+    _hedging_that_never_comes,
     _hedging_cannot_see_streams,
     _hedging_in_the_place_of_others,
-    _hedging_at_any_utilization,
 )

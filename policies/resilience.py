@@ -297,7 +297,8 @@ class StreamTimeouts(Spec):
     first_token: Duration | None = described(
         None,
         "Longest wait for the first token before the request is tried elsewhere.",
-        why="off: it must exceed allowed wait plus longest prefill, which only the operator knows",
+        why="absent: the allowed wait plus three times the longest first byte lately, behind the first-token gate; "
+        "off where nothing is measured, as it must exceed allowed wait plus longest prefill",
         unit="duration",
         le=86400,
     )
@@ -318,7 +319,8 @@ class UnaryTimeouts(Spec):
     per_try: Duration | None = described(
         None,
         "Longest one try may take before the request is tried elsewhere.",
-        why="off: below allowed wait plus longest service it turned 86 % goodput into 62 %",
+        why="absent: the allowed wait plus one and a half times the longest answer lately; off where nothing is "
+        "measured, as below allowed wait plus longest service it turned 86 % goodput into 62 %",
         unit="duration",
         le=86400,
     )
@@ -378,8 +380,8 @@ class Hedging(Spec):
     )
     below_utilization_percent: Percent = described(
         60.0,
-        "Hedge only while the pool's slots are used less than this.",
-        why="hedging a full pool feeds the queue",
+        "Hedge only while the pool's slots are used less than this; again from 10 points below it.",
+        why="hedging a full pool feeds the queue. Where use is not known, only a delay that is given goes on",
         unit="%",
     )
 

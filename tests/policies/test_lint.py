@@ -99,10 +99,13 @@ def test_zones_that_are_not_said_are_not_judged(tmp_path: Path, sound: str) -> N
     ("hedging", "others", "codes"),
     [
         ("enabled: true, delay: 1s", "", []),
-        ("enabled: true, delay: 1s, belowUtilizationPercent: 60", "", ["SG119"]),
+        ("enabled: true", "", []),  # the delay is measured
+        ("enabled: true, belowUtilizationPercent: 0", "", ["SG114"]),
+        ("enabled: true, maxPercent: 0", "", ["SG114"]),
+        ("belowUtilizationPercent: 0", "", []),
         ("enabled: true, delay: 1s, belowUtilizationPercent: 100", "", ["SG115"]),
         ("delay: 1s, belowUtilizationPercent: 60", "timeouts: {nonStreaming: {perTry: 75s}}", []),
-        ("enabled: true", "timeouts: {nonStreaming: {perTry: 75s}}", ["SG116"]),  # no delay, no hedge
+        ("enabled: true", "timeouts: {nonStreaming: {perTry: 75s}}", ["SG118"]),
         ("enabled: true, delay: 1s", "timeouts: {nonStreaming: {perTry: 75s}}", ["SG118"]),
         ("enabled: true, delay: 1s", "timeouts: {streaming: {firstToken: 20s}}", ["SG118"]),
         ("enabled: true, delay: 1s", "breaker: {consecutiveLocalErrors: 2}", ["SG118"]),
@@ -117,3 +120,59 @@ def test_what_hedging_leaves_of_other_limits(
     gated = sound.replace("model: llama", "model: llama\n  firstTokenGate: true")
     spec = f"{{hedging: {{{hedging}}}, retries: {{attempts: 1}}, {others}}}"
     assert sorted(code for code, _ in advice(tmp_path, gated, f"{HEAD}{spec}\n")) == codes
+
+
+BATCH = """\
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: night}
+spec: {listener: {port: 81}, priority: batch, pools: [{pool: chat}]}
+"""
+
+FALLBACK = """\
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: small}
+spec:
+  model: llama
+  endpoints:
+    - {address: 10.0.1.1, port: 8000, zone: a}
+    - {address: 10.0.1.2, port: 8000, zone: b}
+    - {address: 10.0.1.3, port: 8000, zone: c}
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: spare}
+spec: {listener: {port: 82}, fallback: small, pools: [{pool: chat}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("ladder", "others", "codes"),
+    [
+        ("", [], []),
+        ("fallback: {abovePressurePercent: 90}", [FALLBACK], []),
+        ("fallback: {abovePressurePercent: 89}", [FALLBACK], ["SG140"]),
+        ("fallback: {abovePressurePercent: 131}", [FALLBACK], ["SG140"]),
+        ("noHedging: {enabled: false}, fallback: {abovePressurePercent: 50}", [FALLBACK], []),
+        ("fallback: {enabled: false, abovePressurePercent: 50}", [], []),
+        ("fallback: {maxSharePercent: 50}", [], ["SG141"]),
+        ("fallback: {maxSharePercent: 50}", [FALLBACK], []),
+        ("shed: {abovePressurePercent: 120}", [], ["SG142"]),
+        ("shed: {abovePressurePercent: 120, maxTokens: 100}", [], []),
+        ("shed: {abovePressurePercent: 120}", [BATCH], []),
+        ("maintenance: {enabled: true}", [], []),
+        ("maintenance: {enabled: true, abovePressurePercent: 200}", [], []),
+        ("maintenance: {enabled: true, abovePressurePercent: 199}", [], ["SG143"]),
+        ("maintenance: {abovePressurePercent: 199}", [], []),
+        ("leaveAfter: 2s", [], []),
+        ("leaveAfter: 1999ms", [], ["SG144"]),
+        ("enterAfter: 6s", [], ["SG144"]),
+        ("marginPercent: 0", [], ["SG144"]),
+    ],
+)
+def test_ladders_at_their_edges(
+    tmp_path: Path, sound: str, ladder: str, others: list[str], codes: list[str]
+) -> None:
+    spec = f"{HEAD.replace('default', 'own')}{{pools: [chat], degradation: {{{ladder}}}}}\n"
+    assert sorted(code for code, _ in advice(tmp_path, sound, *others, spec)) == codes
