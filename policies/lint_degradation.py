@@ -6,6 +6,7 @@ from typing import Final
 from policies.advice import Advised, PoolRule
 from policies.findings import Finding
 from policies.quantity import format_duration as text
+from policies.resilience import Degradation
 from policies.route import ModelRoute, PriorityClass
 
 _STEPS: Final = (
@@ -29,11 +30,14 @@ def _routes(one: Advised) -> Iterator[ModelRoute]:
             yield route
 
 
-def _wanted(one: Advised, step: str) -> str:
-    """The field of a step that the operator wrote; "" where it is as built in."""
-    fields = ("enabled", "abovePressurePercent", "maxSharePercent", "maxTokens", "message")
-    paths = (f"spec.degradation.{step}.{field}" for field in fields)
-    return next((path for path in paths if one.says(path)), "")
+def _wanted(one: Advised, block: str) -> str:
+    """A field of a step that the operator set to something of their own; "" where the step is as built in."""
+    step, built_in = getattr(one.spec.degradation, block), getattr(Degradation(), block)
+    for name, field in type(step).model_fields.items():
+        path = f"spec.degradation.{block}.{field.alias or name}"
+        if getattr(step, name) != getattr(built_in, name) and one.says(path):
+            return path
+    return ""
 
 
 def _steps_out_of_order(one: Advised) -> Iterator[Finding]:

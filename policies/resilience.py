@@ -297,8 +297,8 @@ class StreamTimeouts(Spec):
     first_token: Duration | None = described(
         None,
         "Longest wait for the first token before the request is tried elsewhere.",
-        why="absent: the allowed wait plus three times the longest first byte lately, behind the first-token gate; "
-        "off where nothing is measured, as it must exceed allowed wait plus longest prefill",
+        why="absent: the allowed wait plus three times the longest first byte lately, behind the first-token "
+        "gate; off where nothing is measured, as it must exceed allowed wait plus longest prefill",
         unit="duration",
         le=86400,
     )
