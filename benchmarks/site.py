@@ -159,7 +159,9 @@ class Site:
         page = await self.json(f"{envoy}/clusters?format=json")
         for cluster in page.get("cluster_statuses", []):
             for host in cluster.get("host_statuses", []):
-                if host["address"]["socket_address"]["port_value"] == engine.port:
+                # An engine is a listener inside the Envoy, which is named after it.
+                listener = host["address"].get("envoy_internal_address", {}).get("server_listener_name", "")
+                if listener.rpartition("/")[2] == engine.config.name:
                     found: dict[str, Any] = host
                     return found
         return None

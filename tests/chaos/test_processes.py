@@ -173,5 +173,5 @@ async def test_the_envoy_command_starts_an_envoy(tmp_path) -> None:
         url = f"http://{address_path.read_text()}/server_info"
         async with aiohttp.ClientSession() as session, session.get(url) as response:
             options = (await response.json())["command_line_options"]
-        assert (options["concurrency"], options["drain_time"]) == (1, "5s")
+        assert (options["concurrency"], options["drain_time"]) == (1, "0s")
         assert await processes.stop(envoy, limit_s=20) == 0

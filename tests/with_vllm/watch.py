@@ -113,14 +113,18 @@ class Watch:
             clusters = await self._json(f"http://127.0.0.1:{self._envoy_admin}/clusters?format=json")
             engines = await self._json(f"http://127.0.0.1:{self._admin}/v1/engines")
             at_s = time.monotonic()
+            # An engine is a listener inside the Envoy, which is named after it.
             healths = {
-                host["address"]["socket_address"]["port_value"]: host["health_status"]
+                host["address"]["envoy_internal_address"]["server_listener_name"].rpartition("/")[2]: host[
+                    "health_status"
+                ]
                 for cluster in clusters.get("cluster_statuses", [])
                 for host in cluster.get("host_statuses", [])
+                if "envoy_internal_address" in host["address"]
             }
             told = {one["engine"]: one for one in engines.get("engines", [])}
-            for port, name in self._engines.items():
-                one, health = told.get(name, {}), healths.get(port, {})
+            for name in self._engines.values():
+                one, health = told.get(name, {}), healths.get(name, {})
                 self._keep(
                     name,
                     Seen(
