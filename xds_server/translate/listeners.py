@@ -45,6 +45,7 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
 from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher
 from envoy_data_plane.google.protobuf import Any, Struct, Value
 
+from xds_server.translate.access_logs import attempt_log, listener_log
 from xds_server.translate.refusals import LENGTH_FIELDS
 from xds_server.translate.routes import route_configuration_name
 from xds_server.translate.scripts import FILTER, REQUEST_METADATA, scripts
@@ -82,8 +83,11 @@ def connection_manager(port: int) -> Any:
         http_filters=[
             HttpFilter(name="envoy.filters.http.json_to_metadata", typed_config=packed(_request_fields())),
             HttpFilter(name=FILTER, typed_config=scripts()),
-            HttpFilter(name="envoy.filters.http.router", typed_config=packed(Router())),
+            HttpFilter(
+                name="envoy.filters.http.router", typed_config=packed(Router(upstream_log=[attempt_log()]))
+            ),
         ],
+        access_log=[listener_log()],
         # Every limit on a stream is the route's; these are Envoy's own and would cut healthy generations.
         stream_idle_timeout=seconds(0),
         request_timeout=seconds(0),
