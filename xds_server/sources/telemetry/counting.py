@@ -89,7 +89,9 @@ class Spread:
         calls = sum(merged.values())
         places = sorted(merged)
         p50, p95, p99 = (self._quantile(places, merged, share * calls) for share in (0.50, 0.95, 0.99))
-        return Tail(p50_s=p50, p95_s=p95, p99_s=p99, calls=calls)
+        # The upper end of its bin: what is made of it must not be too short.
+        longest = self._SHORTEST_S * math.exp(places[-1] * self._RATIO)
+        return Tail(p50_s=p50, p95_s=p95, p99_s=p99, calls=calls, longest_s=longest)
 
     def _quantile(self, places: list[int], counts: dict[int, int], rank: float) -> float:
         seen = 0

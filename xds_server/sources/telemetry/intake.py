@@ -4,6 +4,8 @@ A peer is never waited for and never made to wait: whatever it sends is read, an
 counted. A peer that sends rubbish loses its own stream and nothing else.
 """
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections.abc import Callable

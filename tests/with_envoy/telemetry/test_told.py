@@ -1,0 +1,139 @@
+"""What a real Envoy tells of each way a call can end, and what the book makes of it.
+
+One test per group of rows of the table in ``outcomes``: when an Envoy of another version tells it differently,
+this is where it shows.
+"""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from chaos.fake_engine import faults
+from xds_server.sources.telemetry.outcomes import Outcome
+from xds_server.traffic import STALE_S
+
+from .conftest import Told, until
+
+pytestmark = pytest.mark.envoy
+
+SUCCESS, FAILURE, NEUTRAL, NOT_SENT = list(Outcome)[:4]
+
+
+def outcomes(told: list[Told]) -> list[Outcome]:
+    return [one.outcome for one in told]
+
+
+async def test_answers(rig):
+    assert await rig.call("one-plain") == [Told(pool="one", engine="e0", outcome=SUCCESS)]
+    await rig.engines["e0"].set_fault(faults.ErrorAfterWork())
+    assert outcomes(await rig.call("one-plain")) == [FAILURE]
+    await rig.engines["e0"].set_fault(faults.Shed())
+    assert outcomes(await rig.call("one-plain")) == [NEUTRAL]
+    assert outcomes(await rig.call("odd-busy")) == [NEUTRAL]
+    assert outcomes(await rig.call("odd-missing")) == [NEUTRAL]
+    assert rig.statuses == [200, 500, 503, 429, 404]
+
+
+async def test_broken_connections(rig):
+    assert outcomes(await rig.call("dead-plain")) == [FAILURE]
+    for how in ("reset", "close", "rubbish", "half"):
+        assert await rig.call(f"odd-{how}") == [Told(pool="odd", engine="odd", outcome=FAILURE)], how
+
+
+async def test_silence(rig):
+    await rig.engines["e0"].set_fault(faults.Hang())
+    assert outcomes(await rig.call("one-per-try")) == [FAILURE]
+    # Headers come at once, and then nothing.
+    silent = await rig.call("one-per-try-idle", stream=True)
+    assert silent == [Told(pool="one", engine="e0", outcome=FAILURE, streaming=True)]
+    # The route's own limits: the try says nothing of them, the listener does.
+    assert outcomes(await rig.call("one-timeout", told=2)) == [NEUTRAL, FAILURE]
+    assert outcomes(await rig.call("one-idle", told=2, stream=True)) == [NEUTRAL, FAILURE]
+
+
+async def test_a_caller_who_leaves_is_nobodys_failure(rig):
+    await rig.engines["e0"].set_fault(faults.Hang())
+    assert outcomes(await rig.call("one-plain", give_up_s=0.3)) == [NEUTRAL]
+    assert outcomes(await rig.call("one-plain", give_up_s=0.3, stream=True)) == [NEUTRAL]
+
+
+async def test_refusals_are_arrivals(rig):
+    assert outcomes(await rig.call("full-plain")) == [NOT_SENT]
+    assert outcomes(await rig.call("empty-plain")) == [NOT_SENT]
+    assert outcomes(await rig.call("shut-plain")) == [NOT_SENT]
+    assert rig.statuses == [503, 503, 503]
+    for pool in ("full", "empty", "shut"):
+        (proxy,) = rig.traffic(pool).proxies.values()
+        assert proxy.arrivals_per_s == proxy.shed_per_s != {}
+
+
+async def test_second_tries_are_told_apart(rig):
+    seen: set[tuple[Outcome, ...]] = set()
+    while len(seen) < 2:  # the first pick is the dead engine, or it is not
+        before = len(rig.book.told)
+        await rig.call("two-retried")
+        await until(lambda: rig.book.told[-1].outcome is SUCCESS, "the last try ends")
+        told = rig.book.told[before:]
+        tried = [(one.engine, one.first) for one in told]
+        assert tried in ([("gone", True), ("e1", False)], [("e1", True)])
+        seen.add(tuple(outcomes(told)))
+    assert seen == {(SUCCESS,), (FAILURE, SUCCESS)}
+
+
+def settled(told: list[Told]) -> bool:
+    return {one.engine for one in told} == {"e0", "e1"} or (told[0].engine == "e1" and told[0].first)
+
+
+async def test_hedges_are_no_failures(rig):
+    await rig.engines["e0"].set_fault(faults.Slow(factor=20))
+    told: list[Told] = []
+    while len(told) < 2:  # until the slow one is picked first
+        before = len(rig.book.told)
+        await rig.call("hedge-on")
+        # A try of e1 that is not the first has another one beside it.
+        await until(lambda: rig.book.told[before:] and settled(rig.book.told[before:]), "both tries end")  # noqa: B023
+        told = rig.book.told[before:]
+    assert {one.engine: (one.outcome, one.first) for one in told} == {"e0": (NEUTRAL, True), "e1": (SUCCESS, False)}
+
+
+async def test_engines_behind_a_hop_are_known_by_their_listener(rig):
+    assert await rig.call("cut-plain") == [Told(pool="cut", engine="e0", outcome=SUCCESS)]
+    await rig.engines["e0"].set_fault(faults.Hang())
+    held = asyncio.create_task(rig.call("cut-plain", give_up_s=5.0))
+
+    def in_flight() -> Any:
+        traffic = rig.traffic("cut")
+        return traffic and traffic.engines["e0"].in_flight
+
+    await until(in_flight, "the load report tells of the request")
+    assert in_flight() == 1
+    held.cancel()
+
+
+async def test_requests_that_hang_show_in_load_reports_and_fade_with_the_stream(rig):
+    await rig.call("one-plain")
+    await rig.engines["e0"].set_fault(faults.Hang())
+    held = [asyncio.create_task(rig.call("one-plain")) for _ in range(3)]
+
+    def in_flight() -> Any:
+        traffic = rig.traffic("one")
+        return traffic and traffic.engines["e0"].in_flight
+
+    await until(lambda: in_flight() == 3, "three requests in flight")
+    assert rig.traffic("one").proxies["envoy-under-test"].in_flight_on == {"e0": 3}
+    last_s = rig.traffic("one").heard_at_s
+    await rig.stop_server()
+    assert in_flight() == 3
+    assert rig.telemetry.traffic(last_s + STALE_S + 2.0) == {}
+    for one in held:
+        one.cancel()
+
+
+async def test_the_sampling_is_lowered_live(rig):
+    await rig.set_runtime("switchgear.access_log.percent", 0)
+    for _ in range(3):
+        await rig.call("one-plain", told=0)
+    await rig.set_runtime("switchgear.access_log.percent", 100)
+    assert len(await rig.call("one-plain")) == 1
+    assert len(rig.book.told) == 1
