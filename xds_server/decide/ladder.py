@@ -21,9 +21,9 @@ TOP: Final = 4
 SHARE_STEP_PERCENT: Final = 5.0
 """The share of the fallback moves in such steps: each move is a push of weights to every proxy."""
 
-SHARE_INTERVAL_S: Final = RATE_S + 1.0
-"""A share stays this long. Pressure is a mean over ``RATE_S``: judged sooner, a share is judged by what was before
-it, and the next one overshoots."""
+SHARE_INTERVAL_S: Final = RATE_S + 2.0
+"""A share stays this long. Pressure is a mean over ``RATE_S``, smoothed over a second after that: judged sooner, a
+share is judged by what was before it, and the next one overshoots."""
 
 _MOST_PERCENT: Final = 95.0  # something must go on arriving at the pool, or nobody sees when it has room again
 _OVERFULL: Final = 1.05  # pressure of a fallback that is to be relieved; between this and 1 it only gets no more

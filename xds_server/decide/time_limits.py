@@ -191,10 +191,10 @@ def _next(
         doubted_at_s=doubted_at_s,
         per_try_s=said.per_try_s
         if unary.per_try is not None
-        else _steadied(None if before is None else before.per_try_s, per_try, since_s, now_s),
+        else _steadied(None if before is None else before.per_try_s, per_try, since_s, now_s, admission),
         first_token_s=said.first_token_s
         if streaming.first_token is not None
-        else _steadied(None if before is None else before.first_token_s, first_token, since_s, now_s),
+        else _steadied(None if before is None else before.first_token_s, first_token, since_s, now_s, admission),
     )
     parts = (
         _sentence("perTry", limits.per_try_s, per_try, given=unary.per_try is not None),
@@ -294,9 +294,12 @@ def _derived(
     return _Derived(limit_s=limit_s, how=how)
 
 
-def _steadied(old_s: float | None, derived: _Derived, since_s: float, now_s: float) -> float | None:
+def _steadied(
+    old_s: float | None, derived: _Derived, since_s: float, now_s: float, admission: Admission | None
+) -> float | None:
     new_s = derived.limit_s
-    rested = now_s - since_s >= DOWN_INTERVAL_S
+    # While no engine is in there is no wait to go by.
+    rested = now_s - since_s >= DOWN_INTERVAL_S and admission is not None and admission.slots > 0
     if new_s is None or old_s is None:
         return new_s if new_s is None or rested else None
     if new_s > old_s * (1 + MOVE) or (rested and new_s < old_s * (1 - MOVE)):

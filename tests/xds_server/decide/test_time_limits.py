@@ -29,13 +29,15 @@ SHORT = EnginePoolSpec.model_validate(
 )
 
 
-def admitted(used: float | None = 0.5, *, wait_s: float = 2.0, in_force: bool = True) -> Admission:
+def admitted(
+    used: float | None = 0.5, *, wait_s: float = 2.0, in_force: bool = True, slots: float = 64
+) -> Admission:
     return Admission(
         total=320,
         interactive=320,
         batch=320,
         held=0,
-        slots=64,
+        slots=slots,
         wait_s=wait_s,
         pressure=used,
         utilization=used,
@@ -82,6 +84,7 @@ class Pool:
         used: float | None = 0.5,
         in_force: bool = True,
         wait_s: float = 2.0,
+        slots: float = 64,
         failing: int = 0,
         hedge: HedgeDecision | None = None,
         engines: tuple[Engine, ...] = (),
@@ -94,7 +97,7 @@ class Pool:
             self.limits,
             traffic=None if silent else told(answer, first_byte, at_s=self.now_s, failing=failing),
             engines=engines,
-            admission=admitted(used, in_force=in_force, wait_s=wait_s),
+            admission=admitted(used, in_force=in_force, wait_s=wait_s, slots=slots),
             hedge=hedge,
             now_s=self.now_s,
         )
@@ -221,6 +224,12 @@ def test_where_the_promised_wait_is_not_kept_the_limit_follows_the_tail() -> Non
     assert pool.settled(tail(0.8)).per_try_s == pytest.approx(3.2)
     assert pool.step(1, tail(3.15, p99_s=3.1), used=1.0).per_try_s == pytest.approx(4.7)
     assert pool.step(1, tail(6.0, p99_s=5.5), used=1.0).per_try_s == pytest.approx(8.3)
+
+
+def test_a_limit_does_not_shrink_while_no_engine_is_in() -> None:
+    pool = Pool()
+    assert pool.settled(tail(0.8)).per_try_s == pytest.approx(3.2)
+    assert pool.step(60, tail(0.8), used=None, wait_s=0.0, slots=0.0).per_try_s == pytest.approx(3.2)
 
 
 def test_in_a_hedged_pool_nothing_is_forgotten() -> None:
