@@ -39,10 +39,21 @@ def as_yaml(items: Iterable[Item]) -> str:
     return "".join(_document(item) for item in items)
 
 
+class _Dumper(yaml.CSafeDumper):
+    """Writes a text of several lines, a script say, as the lines it has."""
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
 def _document(item: Item) -> str:
     origins = f", from {', '.join(item.origins)}" if item.origins else ""
     resource = {"@type": item.type_url, **as_json(item)}
-    text = yaml.dump(resource, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, width=110)
+    text = yaml.dump(resource, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
     return f"---  # {SHORT_NAMES[item.type_url]} {item.name}{origins}\n{text}"
 
 
