@@ -4,9 +4,10 @@ Feed ``request`` with what the peer says and ``offer`` with the newest snapshot,
 ``poll`` until it has none. There is no queue: what is due is worked out when somebody can send it, so a slow
 peer skips what it was too slow for.
 
-The order keeps traffic whole (make before break): clusters and their endpoints, then listeners and routes
-that may name them, and removals of clusters only when the peer has confirmed the routes that stopped using
-them. Endpoints never wait for a cluster's acknowledgement, because Envoy gives it only after it has them.
+The order keeps traffic whole (make before break): clusters, listeners that endpoints may name, endpoints, then
+routes; removals of listeners after the endpoints that stopped naming them, and removals of clusters only when the
+peer has confirmed the routes that stopped using them. Endpoints never wait for a cluster's acknowledgement,
+because Envoy gives it only after it has them.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -69,6 +70,7 @@ class Stream:
         self._changes = changes or Changes()
         self._watches: dict[str, Watch] = {}
         self._order: tuple[Watch, ...] = ()
+        self._steps: tuple[tuple[Watch, bool], ...] = ()
         self._removals_wait_since_s: float | None = None
         self._clusters_confirmed_at_s = now_s
 
@@ -125,14 +127,12 @@ class Stream:
 
     def poll(self, now_s: float) -> Response | None:
         """The next response to send, ``None`` when nothing is due; it counts as sent at ``now_s``."""
-        for watch in self._order:
+        for watch, removals in self._steps:
             if (watch.dirty or watch.owed) and not self._must_wait(watch, now_s):
-                removals = watch.type_url not in _BROKEN_LAST
-                if response := self._due(watch, now_s, removals=removals):
+                response = self._due(watch, now_s, removals=removals)
+                if response is not None:
                     return response
-        if response := self._due_removal(now_s):
-            return response
-        return None
+        return self._due_removal(now_s)
 
     def due(self, now_s: float) -> list[Response]:
         """All responses to send now, in order."""
@@ -177,6 +177,7 @@ class Stream:
         self._watches[watch.type_url] = watch
         last = len(PUSH_ORDER)
         self._order = tuple(sorted(self._watches.values(), key=lambda item: _RANK.get(item.type_url, last)))
+        self._steps = tuple(_steps(self._order))
 
     def _subscribe_unasked(self, now_s: float) -> None:
         """Treat clusters and listeners as asked for by an Envoy that lost its own subscription.
@@ -333,6 +334,24 @@ class Stream:
                     watch.forced.update(push.content)
                     watch.dirty.update(push.content)
                 yield Stuck(type_url=watch.type_url, resources=push.resources, waiting_s=waiting_s)
+
+
+def _steps(order: Collection[Watch]) -> Iterator[tuple[Watch, bool]]:
+    """In which order types are looked at, each with whether removals of it may go out then.
+
+    Those of listeners go out when the endpoints that stopped naming them have, and before the routes; those of
+    clusters and endpoints have to wait for more than their turn.
+    """
+    last = _RANK[ENDPOINT]
+    for watch in order:
+        if _RANK.get(watch.type_url, last + 1) <= last:
+            yield watch, watch.type_url not in (*_BROKEN_LAST, LISTENER)
+    for watch in order:
+        if watch.type_url == LISTENER:
+            yield watch, True
+    for watch in order:
+        if _RANK.get(watch.type_url, last + 1) > last:
+            yield watch, True
 
 
 def _empty_layer(name: str) -> Resource:

@@ -1,5 +1,7 @@
 """Each rule of the protocol as an example."""
 
+from typing import Any
+
 import pytest
 
 from xds_server.snapshot import Snapshot, resource, snapshot
@@ -246,6 +248,47 @@ def test_types_go_out_in_an_order_that_keeps_traffic_whole() -> None:
     # Routes wait until the clusters they may name are confirmed, which they are when they have warmed.
     assert ack(stream, first[2]) == []
     assert [SHORT_NAMES[response.type_url] for response in ack(stream, first[1])] == ["LDS", "RDS"]
+
+
+def answered(stream: Stream) -> Stream:
+    while due := stream.due(0.0):
+        for response in due:
+            version = {"version": response.version} if stream.mode is Mode.SOTW else {}
+            kind: Any = SotwRequest if stream.mode is Mode.SOTW else DeltaRequest
+            wanted = {"names": {ENDPOINT: ("c",), ROUTE: ("rc",)}.get(response.type_url, ())} if version else {}
+            stream.request(kind(type_url=response.type_url, nonce=response.nonce, **version, **wanted), 0.0)
+    return stream
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_listener_is_there_before_the_endpoint_that_names_it_and_goes_after(mode: Mode) -> None:
+    def wanted(*engines: str, route: str = "1") -> Snapshot:
+        said = {"LDS": {"in": "1", **dict.fromkeys(engines, "1")}, "EDS": {"c": " ".join(engines)}}
+        return serve(CDS={"c": "1"}, RDS={"rc": route}, **said)
+
+    stream = Stream(mode, ENVOY, wanted("x"), sequence=1, now_s=0.0)
+    for type_url, names_ in ((CLUSTER, ()), (ENDPOINT, ("c",)), (LISTENER, ()), (ROUTE, ("rc",))):
+        if mode is Mode.SOTW:
+            stream.request(SotwRequest(type_url=type_url, names=names_), 0.0)
+        else:
+            stream.request(DeltaRequest(type_url=type_url, subscribe=names_), 0.0)
+    answered(stream)
+    stream.offer(wanted("y", route="2"), 2)
+    pushes = [
+        (SHORT_NAMES[response.type_url], sorted(names(response)), sorted(response.removed))
+        for response in stream.due(0.0)
+    ]
+    if mode is Mode.SOTW:
+        listeners = [["in", "x", "y"], ["in", "y"]]  # what is absent is removed
+        removed = []
+    else:
+        listeners, removed = [["y"], []], ["x"]
+    assert pushes == [
+        ("LDS", listeners[0], []),
+        ("EDS", ["c"], []),
+        ("LDS", listeners[1], removed),
+        ("RDS", ["rc"], []),
+    ]
 
 
 def test_routes_do_not_wait_for_new_clusters_for_ever() -> None:
