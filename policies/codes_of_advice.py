@@ -290,6 +290,47 @@ _ROUTES: Final = (
         ),
         fix="Give one of them another port.",
     ),
+    Code(
+        code="SG134",
+        title="fallback that is never used",
+        meaning="The fallback serves another model, and modelChange says that no caller ever gets one.",
+        example=_example(
+            "kind: EnginePool\nmetadata: {name: small}\n"
+            "spec: {model: a, endpoints: [{address: 10.1.0.1, port: 80}, {address: 10.1.0.2, port: 80}]}\n---\n"
+            "kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: chat}], fallback: small, modelChange: never}\n"
+        ),
+        fix="Name a fallback of the same model, or say modelChange: opt-in or disclosed.",
+    ),
+    Code(
+        code="SG135",
+        title="nothing to opt in to",
+        meaning="Callers are to opt in to another model, but the route can lead to no other.",
+        example=_example(
+            "kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: chat}], modelChange: opt-in}\n"
+        ),
+        fix="Name a fallback of another model, or leave modelChange out.",
+    ),
+    Code(
+        code="SG136",
+        title="hedges for what must not run twice",
+        meaning="The pool hedges, and the route's requests have side effects: of those only the ones that carry an Idempotency-Key are hedged.",
+        example=_example(
+            "kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: chat}], sideEffects: true}\n---\n"
+            "kind: ResiliencePolicy\nmetadata: {name: default}\nspec: {hedging: {enabled: true, delay: 1s}}\n"
+        ),
+        fix="Have callers send an Idempotency-Key, or mark single requests instead of the route.",
+    ),
+    Code(
+        code="SG137",
+        title="split between models",
+        meaning="Part of the requests for a model is always served by another one, and nothing tells their callers: only fallbacks are disclosed.",
+        example=_example(
+            "kind: EnginePool\nmetadata: {name: small}\n"
+            "spec: {model: a, endpoints: [{address: 10.1.0.1, port: 80}, {address: 10.1.0.2, port: 80}]}\n---\n"
+            "kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: chat}, {pool: small, weight: 5}]}\n"
+        ),
+        fix="Make it the fallback, or give each model a route.",
+    ),
 )
 
 _DEGRADATION: Final = (

@@ -7,6 +7,7 @@ from typing import Final
 from policies.advice import SetRule
 from policies.findings import Finding
 from policies.model import PolicySet
+from policies.route import ModelChange
 
 _OF_THE_ROUTE: Final = ("retries", "timeouts", "hedging")
 """What Envoy keeps with a route, though a policy says it of a pool."""
@@ -41,6 +42,76 @@ def _fallbacks(policies: PolicySet) -> Iterator[Finding]:
                 message=f"route {name}: the fallback {fallback} is a target too, and fails when the target does",
                 fix="name another pool, a smaller model say, or remove the fallback",
             )
+
+
+def _unused_fallbacks(policies: PolicySet) -> Iterator[Finding]:
+    for name, route in policies.routes.items():
+        fallback = route.spec.fallback
+        if fallback is None or route.spec.model_change is not ModelChange.NEVER:
+            continue
+        own, other = _models(policies, route.spec.pools[0].pool, fallback)
+        if own != other:
+            yield Finding(
+                code="SG134",
+                origin=policies.origin("ModelRoute", name, "spec.fallback"),
+                path="spec.fallback",
+                message=f"route {name}: the fallback {fallback} serves {other}, not {own}, and modelChange "
+                "is never: it takes nothing, whatever happens",
+                fix=f"name a pool that serves {own}, or say modelChange: opt-in or disclosed",
+            )
+
+
+def _model_change_of_nothing(policies: PolicySet) -> Iterator[Finding]:
+    for name, route in policies.routes.items():
+        said = policies.origins.get(f"ModelRoute/{name}.spec.modelChange")
+        if said is None or route.spec.model_change is not ModelChange.OPT_IN:
+            continue
+        fallback = route.spec.fallback
+        own, other = _models(policies, route.spec.pools[0].pool, fallback or route.spec.pools[0].pool)
+        if own == other:
+            why = "it has no fallback" if fallback is None else f"its fallback {fallback} serves {own}, too"
+            yield Finding(
+                code="SG135",
+                origin=said,
+                path="spec.modelChange",
+                message=f"route {name}: nobody need opt in to anything, as {why}",
+                fix="name a fallback of another model, or leave modelChange out",
+            )
+
+
+def _side_effects_and_hedges(policies: PolicySet) -> Iterator[Finding]:
+    for name, route in policies.routes.items():
+        first = route.spec.pools[0].pool
+        if route.spec.side_effects and policies.effective[first].hedging.enabled:
+            yield Finding(
+                code="SG136",
+                origin=policies.origin("ModelRoute", name, "spec.sideEffects"),
+                path="spec.sideEffects",
+                message=f"route {name}: pool {first} hedges, but requests with side effects are never run twice: "
+                "only those with an Idempotency-Key are hedged here",
+                fix="have callers send an Idempotency-Key, or leave sideEffects out and mark single requests with "
+                "x-switchgear-side-effects: true",
+            )
+
+
+def _split_between_models(policies: PolicySet) -> Iterator[Finding]:
+    for name, route in policies.routes.items():
+        first = route.spec.pools[0].pool
+        for pool in (target.pool for target in route.spec.pools[1:] if target.weight):
+            own, other = _models(policies, first, pool)
+            if own != other:
+                yield Finding(
+                    code="SG137",
+                    origin=policies.origin("ModelRoute", name, "spec.pools"),
+                    path="spec.pools",
+                    message=f"route {name}: some requests for {own} are served by {other} in pool {pool}, always, "
+                    "and no header tells their callers",
+                    fix=f"say fallback: {pool}, which is disclosed, or give {other} a route of its own",
+                )
+
+
+def _models(policies: PolicySet, one: str, other: str) -> tuple[str, str]:
+    return policies.pools[one].spec.model, policies.pools[other].spec.model
 
 
 def _ruled_by_the_first(policies: PolicySet) -> Iterator[Finding]:
@@ -83,4 +154,13 @@ def _is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
-ROUTE_RULES: Final[tuple[SetRule, ...]] = (_unreached, _fallbacks, _ruled_by_the_first, _own_ports)
+ROUTE_RULES: Final[tuple[SetRule, ...]] = (
+    _unreached,
+    _fallbacks,
+    _unused_fallbacks,
+    _model_change_of_nothing,
+    _side_effects_and_hedges,
+    _split_between_models,
+    _ruled_by_the_first,
+    _own_ports,
+)

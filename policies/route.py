@@ -75,17 +75,24 @@ class ModelRouteSpec(Spec):
     )
     fallback: Name | None = described(
         None,
-        "Pool that takes over while a target pool has no ready engine, or is full (a smaller model, say).",
+        "Pool that takes over while a target pool has no ready engine, has only failing ones, or is full "
+        "(a smaller model, say).",
     )
     model_change: ModelChange = described(
         ModelChange.DISCLOSED,
-        "Whether the fallback may be another model; never: it is used only where its model is the same.",
-        why="no caller gets another model without being told: the answer names it in a header",
+        "Whether the fallback may be another model. opt-in: only for callers who send "
+        "`x-switchgear-allow-model-change: true`; never: it is used only where its model is the same. Its engines "
+        "are asked by their own model's name, whatever name the request has.",
+        why="no caller gets another model without being told: the answer then has `x-switchgear-served-model` "
+        "and `x-switchgear-fallback`, and in no other case",
     )
     side_effects: bool = described(
         False,
         "Whether requests change something outside the engine; those are never tried again once sent, nor hedged, "
-        "unless they carry an Idempotency-Key.",
+        "unless they carry an `Idempotency-Key`. Elsewhere a caller says so of one request by "
+        "`x-switchgear-side-effects: true`, with the same exception.",
+        why="a second try may run what the first has already done; before it was sent (connection refused, stream "
+        "refused) any request is tried elsewhere",
     )
     max_body_bytes: int = described(
         16 * 1024 * 1024,

@@ -176,3 +176,38 @@ def test_ladders_at_their_edges(
 ) -> None:
     spec = f"{HEAD.replace('default', 'own')}{{pools: [chat], degradation: {{{ladder}}}}}\n"
     assert sorted(code for code, _ in advice(tmp_path, sound, *others, spec)) == codes
+
+
+SMALL = """\
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: small}
+spec:
+  model: MODEL
+  endpoints: [{address: 10.1.0.1, port: 80}, {address: 10.1.0.2, port: 80}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "route", "codes"),
+    [
+        ("tiny", "fallback: small", []),
+        ("tiny", "fallback: small, modelChange: opt-in", []),
+        ("tiny", "fallback: small, modelChange: never", ["SG134"]),
+        ("llama", "fallback: small, modelChange: never", []),
+        ("llama", "fallback: small, modelChange: opt-in", ["SG135"]),
+        ("llama", "fallback: small, modelChange: disclosed", []),
+        ("tiny", "fallback: small, sideEffects: true", []),
+    ],
+)
+def test_who_gets_another_model(tmp_path: Path, sound: str, model: str, route: str, codes: list[str]) -> None:
+    routed = sound.replace("pools: [{pool: chat}]", f"pools: [{{pool: chat}}]\n  {route}".replace(", ", "\n  "))
+    assert [code for code, _ in advice(tmp_path, routed, SMALL.replace("MODEL", model))] == codes
+
+
+@pytest.mark.parametrize(
+    ("model", "weight", "codes"), [("tiny", 5, ["SG137"]), ("tiny", 0, ["SG130"]), ("llama", 5, [])]
+)
+def test_a_split_between_models(tmp_path: Path, sound: str, model: str, weight: int, codes: list[str]) -> None:
+    routed = sound.replace("pools: [{pool: chat}]", f"pools: [{{pool: chat}}, {{pool: small, weight: {weight}}}]")
+    assert [code for code, _ in advice(tmp_path, routed, SMALL.replace("MODEL", model))] == codes
