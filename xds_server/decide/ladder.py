@@ -26,7 +26,7 @@ SHARE_INTERVAL_S: Final = RATE_S + 2.0
 share is judged by what was before it, and the next one overshoots."""
 
 _MOST_PERCENT: Final = 95.0  # something must go on arriving at the pool, or nobody sees when it has room again
-_OVERFULL: Final = 1.05  # pressure of a fallback that is to be relieved; between this and 1 it only gets no more
+_OVERFULL: Final = 1.05  # pressure of a fallback that is to be relieved; from 1 to this it only gets no more
 _HIGHEST: Final = 1000.0  # pressures above are the same to us, and an infinite one cannot be reckoned with
 
 
@@ -235,8 +235,6 @@ def _moved(share: float, asked: float, fallback: FallbackView) -> float:
     if full > _OVERFULL:
         # Were all of the fallback's load from here, this would leave it just full; as it is, never less than that.
         return min(moved, _whole_steps(share / full))
-    if full >= 1:
-        return min(moved, share)
     if moved <= share:
         return moved
     # In shares of what is asked here: what the fallback can serve beyond all that it gets already.

@@ -100,17 +100,22 @@ def test_off_at_once_and_on_after_a_while_well_below_the_limit() -> None:
     assert broken.calm_since_s is None
 
 
-@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=300), st.floats(0, 100))
-def test_it_never_begins_twice_within_its_interval(rounds: list[tuple[float, bool]], limit_percent: float) -> None:
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.integers(1, 30)), max_size=30),
+    st.sampled_from([0.0, 5.0, 60.0, 100.0]),
+)
+def test_it_never_begins_twice_within_its_interval(
+    spells: list[tuple[float, bool, int]], limit_percent: float
+) -> None:
     said = policy(delay="1s", belowUtilizationPercent=limit_percent)
     decision: HedgeDecision | None = None
-    began = []
-    for number, (used, forbidden) in enumerate(rounds):
-        ladder = FORBIDS if forbidden else ALLOWS
-        before, decision = decision, decided(decision, said, used=used, ladder=ladder, now_s=number / 2)
+    began, now_s = [], 0.0
+    for used, forbidden in [(used, forbidden) for used, forbidden, long in spells for _ in range(long)]:
+        ladder, now_s = FORBIDS if forbidden else ALLOWS, now_s + 0.5
+        before, decision = decision, decided(decision, said, used=used, ladder=ladder, now_s=now_s)
         assert not (decision.on and (forbidden or used * 100 >= limit_percent))  # off at once
         if decision.on and not (before is not None and before.on):
-            began.append(number / 2)
+            began.append(now_s)
     assert all(later - earlier >= ON_INTERVAL_S for earlier, later in pairwise(began))
 
 

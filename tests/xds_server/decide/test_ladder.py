@@ -126,13 +126,19 @@ def test_a_level_is_next_to_the_one_before_and_lasts(
             changed_s = number * TICK_S
 
 
-@given(st.floats(0.1, 3), st.lists(st.floats(0, 0.099), min_size=2, max_size=300), st.integers(0, 3))
+@given(
+    st.sampled_from([0.9, 1.0, 1.3]),
+    st.floats(0.001, 0.099),
+    st.lists(st.tuples(st.floats(0, 0.099), st.integers(1, 8)), min_size=2, max_size=40),
+    st.integers(0, 3),
+)
 def test_pressure_that_wobbles_within_the_margin_never_goes_to_and_fro(
-    base: float, wobble: list[float], level: int
+    threshold: float, below: float, wobble: list[tuple[float, int]], level: int
 ) -> None:
     state = LadderState(level=level, reason="", since_s=0.0)
     said = policy(enterAfter="200ms", leaveAfter="200ms")
-    levels = [level, *(one.level for one in climb([base + more for more in wobble], said, state=state))]
+    pressures = [threshold - below + more for more, long in wobble for _ in range(long)]
+    levels = [level, *(one.level for one in climb(pressures, said, state=state))]
     assert levels in (sorted(levels), sorted(levels, reverse=True))
 
 
