@@ -100,6 +100,14 @@ def test_off_at_once_and_on_after_a_while_well_below_the_limit() -> None:
     assert broken.calm_since_s is None
 
 
+def test_it_rests_for_a_while_even_when_the_pool_empties_at_once() -> None:
+    off = decided(decided(now_s=49.0), used=0.9, now_s=50.0)
+    calm = decided(off, used=0.1, now_s=50.1)
+    assert hedge_due_s(calm, 50.1) == 50.0 + ON_INTERVAL_S
+    assert not decided(calm, used=0.1, now_s=50.0 + ON_INTERVAL_S - 0.01).on
+    assert decided(calm, used=0.1, now_s=50.0 + ON_INTERVAL_S).on
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.integers(1, 30)), max_size=30),
     st.sampled_from([0.0, 5.0, 60.0, 100.0]),
