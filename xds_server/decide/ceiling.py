@@ -24,7 +24,7 @@ from policies.pool import EnginePoolSpec
 from policies.resilience import Limits, ResilienceSpec
 from policies.route import PriorityClass
 from xds_server.decide.decisions import Admission, Capacity, Ceiling, EngineDecision, Health, LadderState
-from xds_server.decide.demand import Demand, demands
+from xds_server.decide.demand import demands
 from xds_server.decide.held import held_by
 from xds_server.decide.places import Around, Places, Supply, by_classes, places, quiet_parts, settled, up
 from xds_server.fleet import Engine, EngineId
@@ -99,7 +99,7 @@ def admission(
         before=before,
         now_s=now_s,
     )
-    pressure = _pressure(around.demand, ready)
+    pressure = _pressure(around, ready)
     crowded = pressure is not None and pressure >= (_CALM if before is not None and before.crowded else 1.0)
     supply = Supply(
         total=total,
@@ -147,6 +147,7 @@ def admission(
         retry_percent=percent,
         retry_min_concurrency=least,
         demand=around.demand,
+        told=_told(around, before),
         moved_at_s=moved_at_s,
         held_by=around.held,
         crowded=crowded,
@@ -169,7 +170,7 @@ def ceiling_for_role(
     )
     if admission.in_force:
         interactive, batch = (
-            up(quiet_parts(of_class, around, crowded=admission.crowded)[role != GATEWAY])
+            up(quiet_parts(of_class, around, crowded=admission.crowded)[role != GATEWAY]) if of_class else 0
             for of_class in (admission.interactive, admission.batch)
         )
     else:
@@ -202,12 +203,15 @@ def _around(
     others = tuple(node for node, one in serving.items() if one.role != GATEWAY)
     remembered = proxies_by_role.get(GATEWAY, 0)
     gateway_count = max(len(gateways), remembered)
+    demand = demands(serving, traffic, before.demand if before is not None else {}, now_s)
+    told = before.told if before is not None else frozenset()
     return Around(
         gateways=gateways,
         others=others,
         gateway_count=gateway_count,
         other_count=max(len(others), sum(proxies_by_role.values()) - remembered),
-        demand=demands(serving, traffic, before.demand if before is not None else {}, now_s),
+        demand=demand,
+        strangers=sum(node not in demand and node not in told for node in gateways),
         held=held_by(
             serving.values(),
             engines,
@@ -219,6 +223,14 @@ def _around(
             now_s=now_s,
         ),
     )
+
+
+def _told(around: Around, before: Admission | None) -> frozenset[str]:
+    """The proxies that have told their demand since they connected."""
+    told = before.told if before is not None else frozenset()
+    here = {*around.gateways, *around.others}
+    now = frozenset(node for node in here if node in around.demand or node in told)
+    return told if now == told else now
 
 
 def pool_ceiling(limits: Limits, service_time_s: float, slots: float) -> tuple[int, str]:
@@ -306,10 +318,14 @@ def _wide(resilience: ResilienceSpec, batch: float) -> Places:
     return Places(interactive=wide, batch=wide if batch else 0)
 
 
-def _pressure(demand: Mapping[str, Demand], ready: _Ready) -> float | None:
-    if not demand or not ready.per_s:
+def _pressure(around: Around, ready: _Ready) -> float | None:
+    """What is asked over what can be served; a gateway whose telemetry was lost asks as the others do."""
+    if not around.demand or not ready.per_s:
         return None
-    return math.fsum(one.per_s for one in demand.values()) / ready.per_s
+    asked_per_s = math.fsum(one.per_s for one in around.demand.values())
+    telling = sum(node in around.demand for node in around.gateways)
+    lost = len(around.gateways) - telling - around.strangers
+    return asked_per_s * (1 + lost / telling if telling else 1) / ready.per_s
 
 
 def _reason(total: int, how: str, ready: _Ready, engines: int, held: int, *, in_force: bool) -> str:

@@ -101,8 +101,8 @@ class Admission:
 
     ``retry_percent`` and ``retry_min_concurrency`` are the retry budget of each proxy.
 
-    The rest is what the next decision goes by: ``demand`` of each proxy that tells it, ``moved_at_s`` when its
-    part last moved, ``held_by`` what it holds on engines that are out, ``crowded`` whether as much is asked as can
+    The rest is what the next decision goes by: ``demand`` of each proxy that tells it, ``told`` those
+    that ever did, ``moved_at_s`` when a part last moved, ``held_by`` what it holds on engines that are out, ``crowded`` whether as much is asked as can
     be served, and ``basis`` what makes every part move at once when it changes.
     """
 
@@ -121,6 +121,7 @@ class Admission:
     retry_percent: float = 100.0
     retry_min_concurrency: int = 1
     demand: Mapping[str, Demand] = field(default_factory=dict, compare=False)
+    told: frozenset[str] = field(default=frozenset(), compare=False)
     moved_at_s: Mapping[str, float] = field(default_factory=dict, compare=False)
     held_by: Mapping[str, int] = field(default_factory=dict, compare=False)
     crowded: bool = field(default=False, compare=False)

@@ -66,13 +66,15 @@ def held_by(
 
 
 def _out(engine: Engine, decision: EngineDecision, capacity: Capacity | None) -> _Out:
-    said = engine.report.requests_in_flight if engine.report is not None else None
-    slots = capacity.slots if capacity is not None else engine.slots
+    told: float = 0.0  # an engine nobody reports on is out for its answers, so it gives some
+    if engine.report is not None:
+        said = engine.report.requests_in_flight
+        told = said if said is not None else capacity.slots if capacity is not None else engine.slots
     return _Out(
         since_s=decision.since_s,
         cut=decision.cut,
         gone=decision.gone,
-        told=slots if said is None else said,
+        told=told,
     )
 
 

@@ -17,6 +17,9 @@ from policies.resilience import PriorityLimits
 _SPREAD: Final = 3.0
 """Standard deviations of what it has in flight that a proxy has room for beyond the mean, where there is room."""
 
+_QUEUE_KEPT: Final = 0.25
+"""Of the places for waiting: what may be kept free for the bursts of one class."""
+
 _QUIET_SHARE: Final = 0.1
 """Of an even part: what a gateway keeps that asks for nothing, so that it can begin."""
 
@@ -30,7 +33,7 @@ class Asker:
 
 
 def by_class(
-    total: float, interactive: Asker, batch: Asker, shares: PriorityLimits, hold_s: float
+    total: float, interactive: Asker, batch: Asker, shares: PriorityLimits, *, hold_s: float, service_s: float
 ) -> tuple[float, float]:
     """Places for interactive and batch requests; they add up to ``total``.
 
@@ -38,7 +41,8 @@ def by_class(
     more, interactive requests come first, and what nobody wants is divided by the shares.
     """
     sure_interactive, sure_batch = _sure(shares)
-    want_interactive, want_batch = _want(interactive, total, hold_s), _want(batch, total, hold_s)
+    queue = total * max(0.0, 1 - service_s / hold_s)
+    want_interactive, want_batch = _want(interactive, total, hold_s, queue), _want(batch, total, hold_s, queue)
     # A class that is quiet keeps the room to begin with; what it asks for then gets it the rest.
     keep_batch = max(min(want_batch, sure_batch * total), _QUIET_SHARE * sure_batch * total)
     keep_interactive = max(want_interactive, _QUIET_SHARE * sure_interactive * total)
@@ -57,13 +61,17 @@ def _sure(shares: PriorityLimits) -> tuple[float, float]:
     return interactive / most, batch / most
 
 
-def _want(asker: Asker, total: float, hold_s: float) -> float:
+def _want(asker: Asker, total: float, hold_s: float, queue: float) -> float:
+    """What a class has in flight, and room for its bursts.
+
+    Places kept free for one class are refused to the other. While they are places in a queue no capacity idles for
+    it; where there is no queue to speak of, one standard deviation must do, and the next round lends the rest.
+    """
     if asker.sheds:
         return total
     held = asker.per_s * hold_s
-    # One standard deviation: the rest is lent within a round of the first refusal, and every place kept free
-    # for one class is one the other is refused.
-    return min(total, held + math.sqrt(held))
+    spread = math.sqrt(held)
+    return min(total, held + max(spread, min(_SPREAD * spread, _QUEUE_KEPT * queue)))
 
 
 def by_proxy(total: float, askers: Sequence[Asker], hold_s: float, service_s: float) -> list[float]:

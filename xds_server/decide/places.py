@@ -2,9 +2,11 @@
 
 Gateways divide the total by what arrives at each. One of which nothing is known keeps an even part, and so does
 one that is away for a moment. Sidecars share by arrivals, too, but a thousandth of a pool is no room for a caller
-that asks two things at once: while less is asked than can be served, each has an even part of the total, and two
-places where that is more. Together they may then have about twice the total, and two each; as soon as as much is
-asked as can be served, only their shares are left, and one place each.
+that asks two things at once. So while less is asked than can be served each has room for what it, or the mean
+sidecar, has in flight, for four standard deviations more, and two places beside; or an even part of the total where
+that is more. For a thousand sidecars with fifty requests in flight that is three places each: more than the pool
+has, and they do not ask all at once. As soon as as much is asked as can be served, only their shares are left, and
+one place each.
 """
 
 import math
@@ -18,6 +20,12 @@ from xds_server.decide.demand import Demand
 from xds_server.decide.parts import Asker, by_class, by_proxy
 
 _SIDECAR_LEAST: Final = 2.0
+_SIDECAR_SPREAD: Final = 4.0
+"""With two places, and a quarter of a request in flight on the mean, a sidecar would refuse 2.4 % of its callers
+while the pool idles (Erlang's formula); with these it is one in ten thousand."""
+
+_SPREAD: Final = 3.0
+"""Standard deviations of what is in flight that there is room for beyond the mean."""
 
 _STEP: Final = 0.03
 _MIN_INTERVAL_S: Final = 0.2
@@ -49,7 +57,8 @@ class Supply:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
     """Among whom: the connected ``gateways`` and ``others``, how many there are when those that are away for a
-    moment count too, the demand of each that tells it, and what each holds on engines that are out."""
+    moment count too, the demand of each that tells it, and what each holds on engines that are out. ``strangers``
+    are connected gateways that were never heard of: most likely nobody asks them for anything."""
 
     gateways: tuple[str, ...]
     others: tuple[str, ...]
@@ -57,6 +66,7 @@ class Around:
     other_count: int
     demand: Mapping[str, Demand]
     held: Mapping[str, int]
+    strangers: int = 0
 
 
 def by_classes(
@@ -86,7 +96,7 @@ def by_classes(
         per_s=math.fsum(one.batch_per_s for one in demand.values()),
         sheds=any(one.sheds_batch for one in demand.values()),
     )
-    return by_class(supply.total, interactive, batch, shares, supply.hold_s)
+    return by_class(supply.total, interactive, batch, shares, hold_s=supply.hold_s, service_s=supply.service_s)
 
 
 def places(
@@ -118,10 +128,28 @@ def _divided(supply: Supply, total: float, around: Around, of: PriorityClass | N
         silent = around.gateway_count - sum(node in around.demand for node in around.gateways)
         askers = [_asker(around.demand[node], of) for node in telling]
         rest = max(0.0, total - silent * even)
+        if around.strangers:
+            # A gateway that stands by may have its even part twice over, or it would keep capacity idle for ever.
+            needed = math.fsum(asker.per_s for asker in askers) * supply.hold_s
+            needed += _SPREAD * math.sqrt(needed)
+            rest = min(max(rest, needed), total - (silent - around.strangers) * even)
         parts.update(zip(telling, by_proxy(rest, askers, supply.hold_s, supply.service_s), strict=True))
-    for node in around.others:
-        parts[node] = max(parts.get(node, 0.0), least)
+    if around.others:
+        held = {
+            node: _asker(around.demand[node], of).per_s * supply.service_s
+            for node in around.others
+            if node in around.demand
+        }
+        mean = math.fsum(held.values()) / len(around.others)
+        for node in around.others:
+            parts[node] = max(parts.get(node, 0.0), least)
+            if held and not supply.crowded:
+                parts[node] = max(parts[node], _bursty(max(mean, held.get(node, 0.0))))
     return {node: max(1, up(part)) for node, part in parts.items()}
+
+
+def _bursty(held: float) -> float:
+    return _SIDECAR_LEAST + held + _SIDECAR_SPREAD * math.sqrt(held)
 
 
 def quiet_parts(total: float, around: Around, *, crowded: bool) -> tuple[float, float]:
