@@ -1,11 +1,15 @@
 """Which engines are listed, with which health, and how much each zone gets."""
 
+from dataclasses import replace
+
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from engine.report import Verdict
 from xds_server.decide.decisions import Health
-from xds_server.fleet import declared
-from xds_server.translate.endpoints import assignment, picking_weights
+from xds_server.fleet import EngineId, declared
+from xds_server.translate.endpoints import assignment, picking_weights, reduced
 from xds_server.translate.memo import Memo
 
 ENGINES = """kind: EnginePool
@@ -76,3 +80,38 @@ def test_engines_of_a_zone_are_filled_by_their_slots(policies, engines, weights)
     for number, spec in enumerate(engines):
         text += f"  - {{address: 10.0.0.{number}, port: 1, {spec}}}\n"
     assert picking_weights(declared(policies(text)).pools["p"]) == weights
+
+
+def test_an_engine_on_trial_weighs_less_than_its_peers_in_the_zone_only(policies, decided):
+    fleet = declared(policies(ENGINES.replace(", slots: 4", "")))
+    decisions = decided(fleet)
+    on_trial = EngineId("p", "x")
+    engines = decisions.engines | {on_trial: replace(decisions.engines[on_trial], traffic_percent=25.0)}
+    spec = assignment("p", fleet.pools["p"], replace(decisions, engines=engines), "a", Memo())
+    weights = {dict(one.labels)["engine"]: one.weight for zone in spec.localities for one in zone.endpoints}
+    assert weights["x"] / weights["y"] == pytest.approx(0.1375, rel=0.01)
+    assert weights["z"] == 3
+
+
+def test_an_engine_that_is_out_changes_no_weight_by_a_trial_that_is_to_come(policies, decided):
+    fleet = declared(policies(ENGINES.replace(", slots: 4", "")))
+    decisions = decided(fleet, out={"p/x": Health.UNHEALTHY})
+    waiting = EngineId("p", "x")
+    engines = decisions.engines | {waiting: replace(decisions.engines[waiting], traffic_percent=25.0)}
+    spec = assignment("p", fleet.pools["p"], replace(decisions, engines=engines), "a", Memo())
+    assert [one.weight for one in spec.localities[0].endpoints] == [1, 1]
+
+
+@given(
+    weights=st.lists(st.integers(1, 10_000), min_size=1, max_size=6),
+    percents=st.lists(st.floats(0, 100), min_size=6, max_size=6),
+)
+def test_reduced_weights_keep_their_order_and_envoys_limits(weights, percents):
+    lowered = reduced(weights, percents[: len(weights)])
+    assert len(lowered) == len(weights)
+    assert all(1 <= weight <= 10_000_000 for weight in lowered)
+    assert reduced(weights, [100.0] * len(weights)) == tuple(weights)
+    for one, percent in zip(range(len(weights)), percents, strict=False):
+        for other, less in zip(range(len(weights)), percents, strict=False):
+            if weights[one] >= weights[other] and percent >= less:
+                assert lowered[one] >= lowered[other]
