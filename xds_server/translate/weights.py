@@ -5,7 +5,7 @@ control plane moves weights, by RTDS, in milliseconds.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from policies.route import ModelRoute
 from xds_server.decide.decisions import Decisions, Ejector, EngineDecision, Health, LadderState
@@ -16,12 +16,16 @@ RESOLUTION: Final = 10_000
 """What all weights of a route come to while a share of them is moved: shares are as fine as 0.01 %."""
 
 
-def ready_pools(fleet: Fleet, decisions: Decisions) -> tuple[frozenset[str], frozenset[str]]:
-    """Pools that serve, and pools with any engine that takes new requests.
+Shares: TypeAlias = Mapping[str, float]
+"""Pool -> how much of its traffic it can take, in percent above 0; a pool that can take none is absent."""
+
+
+def ready_pools(fleet: Fleet, decisions: Decisions) -> tuple[Shares, Shares]:
+    """Pools that serve, and pools with any engine that takes new requests, for where none of the first are left.
 
     A pool serves while one engine is in on its own merits. Engines that answer errors and are in only because too
-    few others are left keep a pool from serving nobody, but a fallback does better. An engine nothing was decided
-    of counts as well.
+    few others are left are better than nobody, but a fallback is better than they. Where the only others are on
+    trial, the pool is on trial itself. An engine nothing was decided of counts as well.
     """
     taking = {
         pool: [
@@ -31,9 +35,15 @@ def ready_pools(fleet: Fleet, decisions: Decisions) -> tuple[frozenset[str], fro
         ]
         for pool, engines in fleet.pools.items()
     }
+    serving = {
+        pool: max(
+            (100.0 if one is None else one.traffic_percent for one in engines if not _failing(one)), default=0.0
+        )
+        for pool, engines in taking.items()
+    }
     return (
-        frozenset(pool for pool, engines in taking.items() if any(not _failing(one) for one in engines)),
-        frozenset(pool for pool, engines in taking.items() if engines),
+        {pool: percent for pool, percent in serving.items() if percent},
+        {pool: 100.0 for pool, engines in taking.items() if engines},
     )
 
 
@@ -43,7 +53,7 @@ def _failing(decision: EngineDecision | None) -> bool:
 
 def route_weights(
     route: ModelRoute,
-    ready: Sequence[frozenset[str]],
+    ready: Sequence[Shares],
     ladders: Mapping[str, LadderState],
     models: Mapping[str, str],
 ) -> Mapping[str, Mapping[str, int]]:
@@ -55,9 +65,9 @@ def route_weights(
 
 
 def live_weights(
-    route: ModelRoute, pools: Sequence[str], ready: Sequence[frozenset[str]], ladders: Mapping[str, LadderState]
+    route: ModelRoute, pools: Sequence[str], ready: Sequence[Shares], ladders: Mapping[str, LadderState]
 ) -> Mapping[str, int]:
-    """Weight of each of these pools of a route now; ``ready`` is which pools to use, the best set first.
+    """Weight of each of these pools of a route now; ``ready`` is which pools to use, the best ones first.
 
     The weight of a pool that is not ready moves to the fallback; without a ready fallback the other pools of the
     route share it by their own weights. Of a pool that is full the share moves that its ladder says. With nothing
@@ -72,24 +82,26 @@ def live_weights(
 
 
 def _moved(
-    route: ModelRoute, declared: Mapping[str, int], usable: frozenset[str], ladders: Mapping[str, LadderState]
+    route: ModelRoute, declared: Mapping[str, int], usable: Shares, ladders: Mapping[str, LadderState]
 ) -> Mapping[str, int]:
     fallback = route.spec.fallback
-    live = {pool: weight if pool in usable else 0 for pool, weight in declared.items()}
-    if fallback not in live or fallback not in usable or _closed(ladders.get(fallback)):
-        return live
-    live[fallback] += sum(weight for pool, weight in declared.items() if pool not in usable)
-    shares = {
-        pool: weight * ladders[pool].fallback_percent / 100
-        for pool, weight in live.items()
-        if weight and pool != fallback and pool in ladders and ladders[pool].fallback_percent
+    if fallback is None or fallback not in declared or fallback not in usable or _closed(ladders.get(fallback)):
+        return {pool: weight if pool in usable else 0 for pool, weight in declared.items()}
+    total = sum(declared.values())
+    kept = {
+        pool: weight * usable.get(pool, 0.0) / 100 * (1 - _share(ladders.get(pool)))
+        for pool, weight in declared.items()
+        if pool != fallback
     }
-    if not shares:
-        return live
-    unit = RESOLUTION / sum(live.values())
-    kept = {pool: round((weight - shares.get(pool, 0.0)) * unit) for pool, weight in live.items()}
-    kept[fallback] = 0
-    return kept | {fallback: RESOLUTION - sum(kept.values())}
+    if all(share in {0, declared[pool]} for pool, share in kept.items()):
+        whole = {pool: declared[pool] if share else 0 for pool, share in kept.items()}
+        return {**whole, fallback: total - sum(whole.values())}
+    parts = {pool: round(share * RESOLUTION / total) for pool, share in kept.items()}
+    return {**parts, fallback: RESOLUTION - sum(parts.values())}
+
+
+def _share(ladder: LadderState | None) -> float:
+    return 0.0 if ladder is None else ladder.fallback_percent / 100
 
 
 def _closed(ladder: LadderState | None) -> bool:

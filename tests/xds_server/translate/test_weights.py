@@ -39,7 +39,7 @@ def route(pools, fallback=None, model_change="disclosed"):
 )
 def test_live_weights(pools, fallback, ready, expected):
     one = route(pools, fallback)
-    assert live_weights(one, tuple(expected), [frozenset(ready)], {}) == expected
+    assert live_weights(one, tuple(expected), [dict.fromkeys(ready, 100.0)], {}) == expected
 
 
 def full(percent, **more):
@@ -47,7 +47,8 @@ def full(percent, **more):
 
 
 def weights(one, ready, ladders=None, models=None):
-    tiers = (frozenset(ready),) if isinstance(ready, str) else tuple(map(frozenset, ready))
+    ready = [ready] if isinstance(ready, str) else ready
+    tiers = [one if isinstance(one, dict) else dict.fromkeys(one, 100.0) for one in ready]
     return route_weights(one, tiers, ladders or {}, models or {})
 
 
@@ -56,11 +57,13 @@ def weights(one, ready, ladders=None, models=None):
     [
         ("abf", {"a": full(0)}, {"a": 90, "b": 10, "f": 0}),
         ("abf", {"a": full(25)}, {"a": 6750, "b": 1000, "f": 2250}),
-        ("abf", {"a": full(100), "b": full(100)}, {"a": 0, "b": 0, "f": 10_000}),
+        ("abf", {"a": full(100), "b": full(100)}, {"a": 0, "b": 0, "f": 100}),
         ("af", {"a": full(50)}, {"a": 4500, "b": 0, "f": 5500}),  # full and gone add up
         ("ab", {"a": full(50)}, {"a": 90, "b": 10, "f": 0}),  # a fallback that is not there takes nothing
         ("abf", {"a": full(50), "f": full(0, maintenance="shut")}, {"a": 90, "b": 10, "f": 0}),
         (["f", "abf"], {"a": full(50)}, {"a": 0, "b": 0, "f": 100}),
+        ([{"a": 25.0, "b": 100.0, "f": 100.0}], {}, {"a": 2250, "b": 1000, "f": 6750}),  # a is on trial
+        ([{"a": 25.0, "b": 100.0}], {}, {"a": 90, "b": 10, "f": 0}),
         (["", "af"], {}, {"a": 90, "b": 0, "f": 10}),  # failing engines before none at all
     ],
 )
@@ -118,28 +121,30 @@ def test_a_pool_is_ready_while_one_engine_takes_requests(policies, decided):
         "kind: EnginePool\nmetadata: {name: empty}\nspec: {model: m}",
     )
     fleet = declared(policy_set)
-    assert ready_pools(fleet, decided(fleet)) == ({"p"}, {"p"})
-    assert ready_pools(fleet, decided(fleet, out={"p/x": Health.UNHEALTHY})) == ({"p"}, {"p"})
-    assert ready_pools(fleet, decided(fleet, out={"p/x": Health.UNHEALTHY, "p/y": Health.DRAINING})) == (
-        set(),
-        set(),
-    )
+    assert ready_pools(fleet, decided(fleet)) == (ALL, ALL)
+    assert ready_pools(fleet, decided(fleet, out={"p/x": Health.UNHEALTHY})) == (ALL, ALL)
+    assert ready_pools(fleet, decided(fleet, out={"p/x": Health.UNHEALTHY, "p/y": Health.DRAINING})) == ({}, {})
+
+
+ALL = {"p": 100.0}
 
 
 @pytest.mark.parametrize(
-    ("ejector", "floor", "serves"),
+    ("ejector", "floor", "percent", "serves"),
     [
-        (Ejector.ERRORS, True, False),
-        (Ejector.SLOWNESS, True, True),  # slow, but it answers
-        (Ejector.ERRORS, False, True),  # on trial
+        (Ejector.ERRORS, True, 100.0, {}),
+        (Ejector.SLOWNESS, True, 100.0, ALL),  # slow, but it answers
+        (Ejector.ERRORS, False, 25.0, {"p": 25.0}),  # on trial
     ],
 )
-def test_a_pool_kept_from_emptiness_only_by_its_floor_does_not_serve(policies, decided, ejector, floor, serves):
+def test_what_a_pool_serves_that_only_its_floor_keeps(policies, decided, ejector, floor, percent, serves):
     endpoints = "endpoints: [{address: 10.0.0.1, port: 1, name: x}, {address: 10.0.0.1, port: 2, name: y}]"
     fleet = declared(policies(f"kind: EnginePool\nmetadata: {{name: p}}\nspec: {{model: m, {endpoints}}}"))
     decisions = decided(fleet, out={"p/x": Health.UNHEALTHY})
     kept = {
-        key: replace(one, ejector=ejector, floor=floor) if one.health is Health.HEALTHY else one
+        key: replace(one, ejector=ejector, floor=floor, traffic_percent=percent)
+        if one.health is Health.HEALTHY
+        else one
         for key, one in decisions.engines.items()
     }
-    assert ready_pools(fleet, replace(decisions, engines=kept)) == ({"p"} if serves else set(), {"p"})
+    assert ready_pools(fleet, replace(decisions, engines=kept)) == (serves, ALL)
