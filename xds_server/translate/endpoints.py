@@ -102,8 +102,8 @@ def reduced(weights: Sequence[int], percents: Sequence[float]) -> tuple[int, ...
     """The weights with those of engines on trial lowered, so that they get these shares of their normal traffic.
 
     Where nobody is on trial, the weights as they are. Between unequal weights Envoy picks by weight / (requests in
-    flight + 1): one lowered to 25 % gives 25 % of the traffic in an idle pool, and 50 % in a busy one. It is lowered
-    to what gives the wanted share where the other engines have ``TYPICAL_IN_FLIGHT`` each. For 25 % an Envoy gave
+    flight + 1): one lowered to 25 % gives 25 % of the traffic in an idle pool, and 50 % in a busy one. So it is
+    lowered to what gives the wanted share where the others have ``TYPICAL_IN_FLIGHT`` each. For 25 % an Envoy gave
     14 % to an idle engine and 34 % to one in a pool with 30 in flight on each.
     """
     if all(percent >= _ALL_PERCENT for percent in percents):

@@ -153,7 +153,8 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
         if dynamic_endpoints:
             write_endpoints(path, {item.name: as_json(item) for item in items if item.type_url == ENDPOINT})
             for cluster in bootstrap["static_resources"]["clusters"]:
-                del cluster["load_assignment"]
+                if cluster.pop("load_assignment", None) is None:
+                    continue
                 cluster["type"] = "EDS"
                 cluster["eds_cluster_config"] = {
                     "eds_config": {"path_config_source": {"path": str(path)}, "resource_api_version": "V3"}
