@@ -1,0 +1,71 @@
+"""docs/decisions.md names every module that decides, and every field by which an operator bounds one."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from policies.resilience import (
+    Breaker,
+    Degradation,
+    Hedging,
+    Limits,
+    RetryBudget,
+    Straggler,
+    Timeouts,
+    Zones,
+)
+
+ROOT = Path(__file__).parents[3]
+DOC = (ROOT / "docs" / "decisions.md").read_text()
+NAMED = set(re.findall(r"`([A-Za-z_.]+)", DOC))
+BLOCKS: dict[str, type[BaseModel]] = {
+    "breaker": Breaker,
+    "straggler": Straggler,
+    "limits": Limits,
+    "retryBudget": RetryBudget,
+    "hedging": Hedging,
+    "timeouts": Timeouts,
+    "zones": Zones,
+    "degradation": Degradation,
+}
+
+
+def fields(path: str, model: type[BaseModel]) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        inner, own = field.annotation, f"{path}.{field.alias or name}"
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from fields(own, inner)
+        else:
+            yield own
+
+
+def modules() -> list[str]:
+    return sorted(path.stem for path in (ROOT / "xds_server" / "decide").glob("*.py") if path.stem != "__init__")
+
+
+@pytest.mark.parametrize("path", [one for block, model in BLOCKS.items() for one in fields(block, model)])
+def test_every_field_of_a_decision_is_named(path: str) -> None:
+    # The ladder's levels share their two fields, which are named once.
+    ladder = path.startswith("degradation.") and path.endswith((".enabled", ".abovePressurePercent"))
+    assert path in NAMED or (ladder and path.rpartition(".")[0] in NAMED and path.rpartition(".")[2] in NAMED)
+
+
+@pytest.mark.parametrize("module", modules())
+def test_every_module_that_decides_is_named(module: str) -> None:
+    assert module in NAMED
+
+
+def test_no_field_is_named_that_is_not_there() -> None:
+    known = {one for block, model in BLOCKS.items() for one in fields(block, model)}
+    spoken = {name for name in NAMED if name.partition(".")[0] in BLOCKS and "." in name}
+    assert {
+        name for name in spoken if not any(one == name or one.startswith(f"{name}.") for one in known)
+    } == set()
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", DOC):
+        assert (ROOT / "docs" / target).is_file(), target
