@@ -27,6 +27,10 @@ CONFIRM_S: Final = 0.1
 OUT_INTERVAL_S: Final = 0.25
 
 
+RECOVERED_CANARIES: Final = 16
+"""An engine that owed a token is asked often until so many came in a row: somebody waits for them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """What is known of one engine after some readings.
@@ -60,6 +64,7 @@ class Judgement:
     shed_since_s: float | None = None
     errored: bool = False
     canary: Canary | None = None
+    canary_failed: bool = False
 
     @property
     def verdict(self) -> Verdict | None:
@@ -122,9 +127,15 @@ class Judgement:
             bad_in_row=0 if good else self.bad_in_row + judged.fresh,
         )
 
+    @property
+    def recovering(self) -> bool:
+        """Whether its canaries brought tokens again only lately, and more of them are worth asking for."""
+        return self.canary_failed and not self.saturated
+
     def pause_s(self, at_s: float, probe: ProbeSettings) -> float:
         """Seconds until the next look is due: sooner when it may confirm or change something."""
-        if self.verdict is not None and self.verdict.good and self.good_in_row >= probe.healthy_after:
+        good = self.verdict is not None and self.verdict.good and self.good_in_row >= probe.healthy_after
+        if good and not self.recovering:
             pause_s = probe.interval_s
         elif 0 < self.bad_in_row < probe.unhealthy_after:
             pause_s = min(CONFIRM_S, probe.interval_s)
@@ -277,6 +288,7 @@ def _answered(before: Judgement, answer: Answer) -> Judgement:
     ended = replace(before, asked_at_s=None)
     failure = answer.failure
     if failure is None:
+        in_row = 1 if before.canary is None else before.canary.in_row + 1
         return replace(
             ended,
             heard_at_s=answer.at_s,
@@ -290,14 +302,13 @@ def _answered(before: Judgement, answer: Answer) -> Judgement:
             answer=None,
             cuts_in_row=0,
             shed_since_s=None,
-            canary=Canary(
-                in_row=1 if before.canary is None else before.canary.in_row + 1,
-                at_s=answer.at_s,
-                took_s=answer.at_s - answer.sent_at_s,
-            ),
+            canary=Canary(in_row=in_row, at_s=answer.at_s, took_s=answer.at_s - answer.sent_at_s),
+            canary_failed=before.canary_failed and in_row < RECOVERED_CANARIES,
         )
-    if failure.trouble is not Trouble.OURS and ended.canary is not None:
-        ended = replace(ended, canary=replace(ended.canary, in_row=0))
+    if failure.trouble is not Trouble.OURS and not failure.shed:
+        # To be turned away for want of room is no failure, and no proof either.
+        known = ended.canary
+        ended = replace(ended, canary=known and replace(known, in_row=0), canary_failed=True)
     if failure.trouble is Trouble.SILENT:
         return replace(ended, progressed=False, answer=None, shed_since_s=None)
     if failure.trouble is Trouble.OURS:

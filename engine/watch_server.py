@@ -17,6 +17,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from engine.judgement import RECOVERED_CANARIES
 from engine.proto import engine_report_pb2 as pb
 from engine.report import EngineReport
 from engine.report_wire import encode
@@ -73,6 +74,8 @@ def _gist(report: EngineReport) -> tuple[object, ...]:
         report.model,
         tuple(reason.reading for reason in report.reasons),
         report.gpu.action if report.gpu else None,
+        # An engine that is out for its failures is waited for, canary by canary.
+        min(report.canary.in_row, RECOVERED_CANARIES) if report.canary else 0,
     )
 
 

@@ -157,10 +157,11 @@ def with_report(fleet: Fleet, report: EngineReport, now_s: float) -> Fleet:
     verdict = report.verdict
     bad = not verdict.good and verdict is not Verdict.DRAINING
     # Nothing that was seen of one engine process speaks for or against the next, nor do looks of one judge for
-    # those of another.
-    same = engine.report is None or (engine.report.source, engine.report.boot_id) == (
-        report.source,
-        report.boot_id,
+    # those of another. An engine that does not answer does not say either which process it would be.
+    known = engine.report
+    same = known is None or (
+        known.source is report.source
+        and (known.boot_id == report.boot_id or not (known.boot_id and report.boot_id))
     )
     updated = replace(
         engine,

@@ -30,7 +30,7 @@ def pause_s(now: Standing, config: AgentConfig, at_s: float, *, look_s: float, c
     ``counts`` says whether the engine's own count of requests can be trusted to show that work has come.
     """
     pause = now.judgement.pause_s(at_s, config.probe)
-    if calm(now):
+    if calm(now) and not now.judgement.recovering:
         pause = max(pause, config.idle_interval_s if counts else min(config.idle_interval_s, _UNCOUNTED_IDLE_S))
     elif now.order is not None:
         pause = min(pause, _DRAIN_INTERVAL_S)
@@ -55,4 +55,6 @@ def wants_token(now: Standing, config: AgentConfig, at_s: float, asked_at_s: flo
     if now.order is not None and now.judgement.stalled_since_s is None and now.produces:
         return False
     moving = now.produces and now.judgement.progressed
-    return not moving or asked_at_s is None or at_s - asked_at_s >= config.idle_interval_s
+    if not moving or asked_at_s is None or now.judgement.recovering:
+        return True
+    return at_s - asked_at_s >= config.idle_interval_s

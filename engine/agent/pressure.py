@@ -14,8 +14,8 @@ from engine.vllm_metrics import Counters
 WINDOW_S: Final = 30.0
 # A window is cut at this grain: thirty kept readings, and tails that do not jump.
 _GRAIN_S: Final = 1.0
-# Tokens per second follow the load faster than a window of half a minute would.
-_RATE_WINDOW_S: Final = 5.0
+# Tokens per second follow the engine: one that turns slow must not look quick for the rest of a long window.
+_RATE_WINDOW_S: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,7 @@ class BreakerState:
     """What has to be remembered of one engine's breaker from one decision to the next.
 
     ``opens`` counts openings since it was last well for long. ``succeeded`` and ``failed`` are the engine's totals
-    when the phase began. ``proofs`` are canaries in a row that brought a token since then, the newest at
+    at ``since_s``, when the phase or its books began. ``proofs`` are canaries in a row that brought a token since then, the newest at
     ``proof_at_s``. ``failing`` is the rate, 0..1, and ``why`` the sentence that opened it. ``boot`` is the engine
     process all this is about.
     """
@@ -138,8 +138,7 @@ def _cleared(state: BreakerState, seen: Seen, boot: str, now_s: float) -> Breake
     same = state.phase is Phase.CLOSED and state.boot == boot
     if same and (state.succeeded, state.failed) == (succeeded, failed):
         return state
-    since_s = state.since_s if state.phase is Phase.CLOSED else now_s
-    return BreakerState(since_s=since_s, opens=state.opens, succeeded=succeeded, failed=failed, boot=boot)
+    return BreakerState(since_s=now_s, opens=state.opens, succeeded=succeeded, failed=failed, boot=boot)
 
 
 def _closed(state: BreakerState, policy: Breaker, seen: Seen, boot: str, now_s: float) -> BreakerState | None:

@@ -31,7 +31,7 @@ FALSE_ALARM: Final = 1e-3
 """Chance that an engine of a healthy pool looks this slow at one look, over all engines of the pool together."""
 
 # Calls without a count of tokens beside them prove less: their lengths are not known.
-_UNSURE: Final = 3.0
+_UNSURE: Final = 4.0
 
 WELL_AGAIN: Final = 1.5
 """Times slower than its peers up to which an engine counts as well again."""
@@ -192,9 +192,13 @@ def slowness(
     """How many times slower than its peers, the sentence, and since when where the evidence says; 0: not slow."""
     sure = tokens_per_s is not None and cohort.tokens_per_s is not None
     if tokens_per_s is not None and cohort.tokens_per_s is not None:
-        times = cohort.tokens_per_s / max(tokens_per_s, 1e-9)
-        if times <= WELL_AGAIN:
+        if cohort.tokens_per_s <= WELL_AGAIN * tokens_per_s:
             return _NOT_SLOW
+    by_calls = _by_calls(book, cohort, policy, sure=sure)
+    if by_calls[0]:
+        return by_calls
+    if tokens_per_s is not None and cohort.tokens_per_s is not None:
+        times = cohort.tokens_per_s / max(tokens_per_s, 1e-9)
         if times >= policy.slower_than:
             return (
                 min(_MOST_TIMES, times),
@@ -202,24 +206,9 @@ def slowness(
                 f"({policy.slower_than:g} times slower is out)",
                 None,
             )
-    if book is not None and cohort.finished_per_work_s is not None:
-        work_s, finished = book.work_s + book.past_work_s, book.finished + book.past_finished
-        expected = cohort.finished_per_work_s * work_s
-        if (
-            expected >= LEAST_EXPECTED
-            and finished * policy.slower_than <= expected
-            and _unlikely(finished, expected, 1.0 if sure else _UNSURE, FALSE_ALARM / cohort.engines)
-        ):
-            return (
-                min(_MOST_TIMES, expected / max(finished, 0.5)),
-                f"finished {finished} calls in {book.at_s - book.since_s:.1f} s, its peers would have "
-                f"finished {expected:.0f} ({policy.slower_than:g} times slower is out)",
-                book.since_s,
-            )
     if traffic is not None and traffic.service_s and cohort.service_s:
         times = traffic.service_s / cohort.service_s
-        calls = traffic.done_per_s * RATE_S
-        if times >= policy.slower_than and calls >= LEAST_EXPECTED:
+        if times >= policy.slower_than and traffic.done_per_s * RATE_S >= LEAST_EXPECTED:
             return (
                 times,
                 f"its calls take {traffic.service_s:.2f} s, those of its peers {cohort.service_s:.2f} s "
@@ -227,6 +216,26 @@ def slowness(
                 None,
             )
     return _NOT_SLOW
+
+
+def _by_calls(
+    book: Book | None, cohort: Peers, policy: Straggler, *, sure: bool
+) -> tuple[float, str, float | None]:
+    """The same by calls finished alone; ``sure``: tokens say at least that it may be so."""
+    if book is None or cohort.finished_per_work_s is None:
+        return _NOT_SLOW
+    finished = book.finished + book.past_finished
+    expected = cohort.finished_per_work_s * (book.work_s + book.past_work_s)
+    if expected < LEAST_EXPECTED or finished * policy.slower_than > expected:
+        return _NOT_SLOW
+    if not _unlikely(finished, expected, 1.0 if sure else _UNSURE, FALSE_ALARM / cohort.engines):
+        return _NOT_SLOW
+    return (
+        min(_MOST_TIMES, expected / max(finished, 0.5)),
+        f"finished {finished} calls in {book.at_s - book.since_s:.1f} s, its peers would have "
+        f"finished {expected:.0f} ({policy.slower_than:g} times slower is out)",
+        book.since_s,
+    )
 
 
 def _unlikely(finished: int, expected: float, spread: float, chance: float) -> bool:
@@ -259,9 +268,7 @@ def stepped(
         return _returning(state, well_at_s, kept_out, now_s)
     times, why, evident_s = slow
     if times:
-        since_s = (
-            state.slow_since_s if state.slow_since_s is not None else (now_s if evident_s is None else evident_s)
-        )
+        since_s = min(since_s for since_s in (state.slow_since_s, evident_s, now_s) if since_s is not None)
         if now_s - since_s >= policy.after:
             outs = state.outs + 1
             return StragglerState(
@@ -297,7 +304,8 @@ def _returning(state: StragglerState, well_at_s: float | None, kept_out: bool, n
         return state
     if state.proofs >= proofs_needed(state.outs):
         return StragglerState(outs=state.outs, since_s=now_s)
-    if now_s >= state.until_s:
+    # While its speed can be seen without them, requests need not try it.
+    if now_s >= state.until_s and now_s - state.proof_at_s >= _FRESH_S:
         return StragglerState(outs=state.outs, since_s=now_s, until_s=now_s + _TRIAL_S, trial=True)
     return state
 
@@ -308,8 +316,8 @@ def returns(state: StragglerState, trial_share_percent: float) -> str:
         return "ends when it has kept up with its peers for a while"
     return (
         f"{proofs_needed(state.outs)} looks in a row at which it is at most {WELL_AGAIN:g} times slower than its "
-        f"peers bring it back; {cooldown_s(COOLDOWN_S, MOST_COOLDOWN_S, state.outs):g} s after it left it gets "
-        f"{trial_share_percent:g} % of its traffic on trial"
+        f"peers bring it back; {cooldown_s(COOLDOWN_S, MOST_COOLDOWN_S, state.outs):g} s after it left, where no "
+        f"look shows its speed, it gets {trial_share_percent:g} % of its traffic on trial"
     )
 
 

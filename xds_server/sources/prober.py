@@ -20,7 +20,7 @@ from typing import Final
 
 from engine.engine_http import EngineHttp, Target, session
 from engine.heartbeat import Heartbeat
-from engine.judgement import Judgement
+from engine.judgement import OUT_INTERVAL_S, Judgement
 from engine.probe_settings import ProbeSettings
 from engine.reading import Answer, Failure, Look
 from engine.report import EngineReport
@@ -115,6 +115,7 @@ class Prober:
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311 -- spreads load, guards no secret
         self._probed: Mapping[EngineId, Probed] = MappingProxyType({})
+        self._out: Collection[EngineId] = frozenset()
         self._changed = asyncio.Event()
         self._sequence = itertools.count(1)
         self._heartbeat = Heartbeat(clock)
@@ -123,6 +124,10 @@ class Prober:
         """Probe the engines of these policies from now on, ``besides`` those; others are left undisturbed."""
         self._probed = probed(policies, besides)
         self._changed.set()
+
+    def hurry(self, out: Collection[EngineId]) -> None:
+        """Look at these engines as often as at any that is out, however well they seem: others keep them out."""
+        self._out = out
 
     async def run(self) -> None:
         """Probe until cancelled."""
@@ -160,7 +165,7 @@ class Prober:
                     canary = asyncio.create_task(engine.ask(self._prompt()))
                 if tripwire is None and judgement.verdict is not None and judgement.verdict.good:
                     tripwire = asyncio.create_task(engine.gone())
-                due_at_s = self._clock() + self._pause_s(judgement, probe)
+                due_at_s = self._clock() + self._pause_s(one, judgement)
                 while (wait_s := due_at_s - self._clock()) > 0:
                     out = [task for task in (canary, tripwire) if task is not None]
                     if not out:
@@ -177,7 +182,7 @@ class Prober:
                         judgement = self._judged(one, judgement, answer)
                         if answer.failure is not None:
                             # What the counters say right now decides what this silence means.
-                            pause_s = self._pause_s(judgement, probe) if answer.failure.answered else 0.0
+                            pause_s = self._pause_s(one, judgement) if answer.failure.answered else 0.0
                             due_at_s = min(due_at_s, self._clock() + pause_s)
         finally:
             out = [task for task in (canary, tripwire) if task is not None]
@@ -204,8 +209,11 @@ class Prober:
     def _count(self, kind: ProbeKind, failure: Failure | None, seconds: float) -> None:
         self._on_probe(kind, "answered" if failure is None else failure.trouble.value, seconds)
 
-    def _pause_s(self, judgement: Judgement, probe: ProbeSettings) -> float:
-        return judgement.pause_s(self._clock(), probe) * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
+    def _pause_s(self, one: Probed, judgement: Judgement) -> float:
+        pause_s = judgement.pause_s(self._clock(), one.target.probe)
+        if EngineId(one.pool, one.engine) in self._out:
+            pause_s = min(pause_s, OUT_INTERVAL_S)
+        return pause_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
 
     def _prompt(self) -> str:
         """A prompt that no cache has seen: its first word is already different."""
