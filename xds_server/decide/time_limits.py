@@ -21,7 +21,7 @@ answer. Where nobody tells how long calls take, nothing is derived.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -95,7 +95,7 @@ def time_limits(
         said,
         tells=None if traffic is None or now_s - traffic.heard_at_s > STALE_S else traffic,
         admission=admission,
-        reported_s=_reported_s(engines, now_s),
+        reported_s=_reported_s(engines, now_s) if pool.first_token_gate else 0.0,
         # A hedge ends the calls that would have shown how long they take.
         shortened=hedge is not None and hedge.on,
         obeyed=not shadow,
@@ -246,14 +246,14 @@ def _widened(
         timeouts.streaming.first_token is None and before.first_token_s is not None
     )
     due = doubted_at_s is None or now_s - doubted_at_s >= _DOUBT_INTERVAL_S
-    if derived and due and tells is not None and _most_fail_some(list(tells.engines.values())):
+    if derived and due and tells is not None and _most_fail_some(tells.engines.values()):
         return min(2 * before.widened, _WIDEST), now_s
     if doubted_at_s is not None and now_s - doubted_at_s >= REMEMBER_S:
         return 1.0, None
     return before.widened, doubted_at_s
 
 
-def _most_fail_some(engines: Sequence[EngineTraffic]) -> bool:
+def _most_fail_some(engines: Iterable[EngineTraffic]) -> bool:
     heard = [one for one in engines if one.window_calls >= _WINDOW_CALLS]
     failing = sum(one.window_failures >= _FAILING * one.window_calls and one.window_failures > 0 for one in heard)
     return failing > len(heard) / 2
