@@ -223,12 +223,15 @@ class LadderState:
 class ZoneShares:
     """Engine zone -> weight 1..1000 for one calling zone; a zone that gets nothing is absent.
 
-    ``since_s`` is when these weights were chosen, in monotonic seconds.
+    ``since_s`` is when these weights were chosen, in monotonic seconds. ``asked_per_s`` is what the proxies of the
+    calling zone are asked for, averaged over long (None: nobody tells), as of ``asked_at_s``.
     """
 
     weights: Mapping[str, int]
     reason: str
     since_s: float
+    asked_per_s: float | None = field(default=None, compare=False)
+    asked_at_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,9 +266,11 @@ class Decisions:
 
     ``zone_weights``: (pool, calling zone) -> engine zone -> weight 1..1000; a zone that gets nothing is absent.
     ``ceilings``: (pool, role of the proxy) -> ceiling. ``pools`` holds the same by pool, with reasons and times.
+    ``leaving``: engines that are declared no more, until when (monotonic) they may finish what they have.
     """
 
     engines: Mapping[EngineId, EngineDecision]
     zone_weights: Mapping[tuple[str, str], Mapping[str, int]]
     ceilings: Mapping[tuple[str, str], Ceiling]
     pools: Mapping[str, PoolDecisions] = field(default_factory=lambda: _NO_POOLS)
+    leaving: Mapping[EngineId, float] = field(default_factory=dict)

@@ -122,8 +122,12 @@ def _hop_cluster(policies: PolicySet, pool: str, memo: Memo) -> Item:
 def _engine_listeners(
     policies: PolicySet, fleet: Fleet, decisions: Decisions, pool: str, memo: Memo
 ) -> tuple[Item, ...]:
-    """The listeners that engines are reached through, without those of engines that are cut off."""
+    """The listeners that engines are reached through, without those of engines that are cut off.
+
+    An engine that has left the pool keeps its own while it may still be answering.
+    """
     names = [engine.id.engine for engine in fleet.pools.get(pool, ()) if not _is_cut(decisions, engine.id)]
+    names += sorted(key.engine for key in decisions.leaving if key.pool == pool)
     origins = pool_origins(policies, pool)
     return memo.of(
         ("engine listeners", pool),

@@ -163,3 +163,14 @@ def test_an_engine_nothing_was_decided_of_is_not_cut(policies: Callable[..., Pol
     decisions = Decisions(engines={EngineId("p", "x"): sick}, zone_weights={}, ceilings={})
     served = assemble(translate(policy_set, fleet, decisions, CUTS))
     assert {engine_listener_name("p", "x"), engine_listener_name("p", "y")} <= served.of(LISTENER).keys()
+
+
+def test_an_engine_that_left_its_pool_keeps_its_listener_while_it_may_be_answering(
+    policies: Callable[..., PolicySet], decided: Any
+) -> None:
+    policy_set = policies(POOLS)
+    fleet = declared(policy_set)
+    decisions = replace(decided(fleet), leaving={EngineId("p", "gone"): 99.0, EngineId("q", "other"): 99.0})
+    served = assemble(translate(policy_set, fleet, decisions, CUTS))
+    assert set(served.of(LISTENER)) == {"engine/p/gone", "engine/p/x", "engine/p/y", "port-8080"}
+    assert "gone" not in addresses(served)
