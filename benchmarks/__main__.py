@@ -12,7 +12,7 @@ from typing import Final
 
 from rich.console import Console
 
-NAMES: Final = ("eds_encode", "policy_to_snapshot", "fanout", "fault_to_quiet", "detect", "agents")
+NAMES: Final = ("eds_encode", "policy_to_snapshot", "fanout", "fault_to_quiet", "detect", "agents", "signals")
 LONG: Final = ("failover",)
 
 

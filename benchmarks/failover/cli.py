@@ -16,7 +16,8 @@ from rich.console import Console
 
 from benchmarks.failover.contestants import CONTESTANTS
 from benchmarks.failover.experiment import Cell, run
-from benchmarks.failover.result import FOLDER, counts, file_name, read, result, write
+from benchmarks.failover.page import page
+from benchmarks.failover.result import FOLDER, counts, file_name, read, result, usual, write
 from benchmarks.failover.scenarios import DEAD, DEAF, MORE, SCENARIOS, SIX
 from benchmarks.failover.setting import EngineKind, Setting
 from benchmarks.failover.sides import SideError
@@ -43,6 +44,9 @@ def main(argv: Sequence[str]) -> int:
     """
     options = _parser().parse_args(argv)
     console = Console(width=options.width)
+    if options.page is not None:
+        page(usual(read(sorted(options.results.glob("*.json")))), options.page)
+        return 0
     try:
         cells = cells_of(options)
     except ValueError as problem:
@@ -194,6 +198,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--again", action="store_true", help="make also what is there already")
     add("--budget-minutes", type=float, default=1e6, help="begin no cell that would end later")
     add("--results", type=Path, default=FOLDER, help="(%(default)s)")
+    add("--page", type=Path, help="write all results there are as a page, such as docs/failover.md; make none")
     add("--width", type=int, default=200, help="columns of the table (%(default)s)")
     setting = parser.add_argument_group("the setting, where it is to be other than the scenario's")
     add = setting.add_argument

@@ -11,9 +11,9 @@ Nothing here knows of detection, randomness or the caller's patience, all of whi
 was full before the fault may be longer than W afterwards, which gives a little.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from benchmarks.failover.scenarios import Outage
@@ -21,7 +21,6 @@ from benchmarks.failover.setting import Setting
 from chaos.fake_engine import ErrorAfterWork, Fault
 
 RECOVERY_LAG_S: Final = 0.5
-_STEP_S: Final = 0.005
 _WARM_UP_S: Final = 60.0
 
 
@@ -35,26 +34,36 @@ class Prediction:
 
 def predicted(setting: Setting, outages: Sequence[Outage]) -> Prediction:
     """For the outages of a plan, which count from the start of the fault window."""
+    ends_s = {0.0, setting.fault_s, setting.fault_s + setting.after_s}
+    for one in outages:
+        ends_s |= {one.start_s, one.end_s + RECOVERY_LAG_S}
+    edges = [-_WARM_UP_S, *sorted(at_s for at_s in ends_s if 0.0 <= at_s <= setting.fault_s + setting.after_s)]
     waiting = 0.0
-    arrived = {"fault": 0.0, "after": 0.0}
-    served = dict(arrived)
-    steps = math.ceil((_WARM_UP_S + setting.fault_s + setting.after_s) / _STEP_S)
-    for step in range(steps):
-        at_s = step * _STEP_S - _WARM_UP_S
-        capacity = _capacity_per_s(setting, outages, at_s)
-        come = setting.rate_per_s * _STEP_S
-        room = max(0.0, capacity * setting.max_wait_s - waiting + capacity * _STEP_S)
-        admitted = min(come, room)
-        waiting = max(0.0, waiting + admitted - capacity * _STEP_S)
-        if at_s >= 0:
-            window = "fault" if at_s < setting.fault_s else "after"
-            arrived[window] += come
-            served[window] += admitted
-    both = sum(arrived.values())
+    served = {"before": 0.0, "fault": 0.0, "after": 0.0}
+    for start_s, end_s in pairwise(edges):
+        capacity = _capacity_per_s(setting, outages, start_s)
+        admitted, waiting = _stretch(
+            setting.rate_per_s, capacity, capacity * setting.max_wait_s, waiting, end_s - start_s
+        )
+        served["before" if start_s < 0 else "fault" if start_s < setting.fault_s else "after"] += admitted
+    offered = setting.rate_per_s
     return Prediction(
-        fault_percent=100.0 * served["fault"] / arrived["fault"],
-        both_percent=100.0 * sum(served.values()) / both,
+        fault_percent=100.0 * served["fault"] / (offered * setting.fault_s),
+        both_percent=100.0 * (served["fault"] + served["after"]) / (offered * (setting.fault_s + setting.after_s)),
     )
+
+
+def _stretch(offered: float, capacity: float, room: float, waiting: float, long_s: float) -> tuple[float, float]:
+    """What is let in during ``long_s`` of one capacity, and how many wait at its end; at most ``room`` may."""
+    if waiting > room:
+        # A queue that was within its limit before capacity fell: nobody is let in until it is again.
+        drained_s = min(long_s, (waiting - room) / capacity) if capacity else long_s
+        waiting, long_s = waiting - capacity * drained_s, long_s - drained_s
+    if offered <= capacity:
+        return offered * long_s, max(0.0, waiting - (capacity - offered) * long_s)
+    filling_s = min(long_s, (room - waiting) / (offered - capacity))
+    full_s = long_s - filling_s
+    return offered * filling_s + capacity * full_s, waiting + (offered - capacity) * filling_s
 
 
 def _capacity_per_s(setting: Setting, outages: Sequence[Outage], at_s: float) -> float:

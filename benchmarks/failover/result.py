@@ -15,7 +15,7 @@ from benchmarks.failover.experiment import Cell
 from benchmarks.failover.history import History
 from benchmarks.failover.measures import measured
 from benchmarks.failover.prediction import predicted
-from benchmarks.failover.scenarios import outages
+from benchmarks.failover.scenarios import SCENARIOS, outages
 from benchmarks.failover.setting import Setting
 from benchmarks.failover.targets import checks
 from benchmarks.failover.validity import bench
@@ -72,6 +72,18 @@ def file_name(cell: Cell) -> str:
         *said,
     )
     return ".".join(parts) + ".json"
+
+
+def usual(results: Iterable[Result]) -> list[Result]:
+    """Those in whose setting only load and seed are other than the scenario's own."""
+    found = []
+    for one in results:
+        expected = asdict(SCENARIOS[one["scenario"]].setting(Setting()))
+        same = {name: value for name, value in expected.items() if name not in NAMED_APART}
+        # By way of JSON, which knows no tuples.
+        if json.dumps(same) == json.dumps({name: one["setting"][name] for name in same}):
+            found.append(one)
+    return found
 
 
 def write(folder: Path, cell: Cell, found: Result) -> Path:

@@ -65,7 +65,9 @@ def bench(history: History, setting: Setting) -> Bench:
     if not history.outcomes:
         problems.append("no request was sent")
     elif setting.load_percent <= BUSY_PERCENT:
-        before = [one.ok for one in history.outcomes if one.arrived_at_s < history.fault_s]
+        # Whose answer was due before the fault: the others it may have hit.
+        due_s = history.fault_s - 2.0 * setting.longest_service_s
+        before = [one.ok for one in history.outcomes if one.arrived_at_s < due_s]
         good_percent = 100.0 * sum(before) / len(before) if before else 100.0
         if good_percent < FEWEST_BEFORE_PERCENT:
             problems.append(f"only {good_percent:.1f} % were served before the fault began")

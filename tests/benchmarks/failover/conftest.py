@@ -1,0 +1,99 @@
+"""Hand-made histories: the experiment begins at 100 s, the fault at 110 s; it ends at 120 s, and all at 130 s."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.failover.history import Attempt, History, ProxySample
+from benchmarks.failover.scenarios import Outage
+from chaos.fake_engine.book import Outcome as Fate
+from chaos.outcomes import Outcome, Reason
+
+BEGAN_S, FAULT_S, HEALED_S, END_S = 100.0, 110.0, 120.0, 130.0
+
+
+class Story:
+    """Builders of outcomes, attempts, samples and outages; the plain one of each is one that went well."""
+
+    fault_s = FAULT_S
+    healed_s = HEALED_S
+
+    @staticmethod
+    def outcome(
+        number: int, at_s: float, *, reason: Reason = Reason.OK, latency_s: float = 0.5, **more: object
+    ) -> Outcome:
+        """A request that arrived at ``at_s``."""
+        plain = Outcome(
+            request_id=f"load-1-{number}",
+            target="proxy-0",
+            streaming=False,
+            arrived_at_s=at_s,
+            lag_s=0.0,
+            status=200,
+            reason=reason,
+            first_token_s=None,
+            latency_s=latency_s,
+            tokens=10,
+        )
+        return replace(plain, **more)  # type: ignore[arg-type] # a test's settings
+
+    @staticmethod
+    def attempt(
+        number: int,
+        engine: int,
+        at_s: float,
+        *,
+        fate: Fate = Fate.FINISHED,
+        slot_s: float = 0.5,
+        wait_s: float | None = 0.0,
+        closed_s: float | None = None,
+        reason: str = "",
+    ) -> Attempt:
+        """A call that arrived at ``at_s`` and got its slot ``wait_s`` later, or never."""
+        started_s = None if wait_s is None else at_s + wait_s
+        ended_s = at_s + (wait_s or 0.0) + slot_s
+        return Attempt(
+            engine=engine,
+            request_id=f"load-1-{number}",
+            fate=fate,
+            reason=reason,
+            arrived_at_s=at_s,
+            closed_at_s=ended_s if closed_s is None else closed_s,
+            started_at_s=started_s,
+            slot_s=slot_s if wait_s is not None else 0.0,
+        )
+
+    @staticmethod
+    def sample(
+        at_s: float, sent: dict[int, int], *, proxy: int = 0, retries: int = -1, **more: object
+    ) -> ProxySample:
+        """What an Envoy said at ``at_s``."""
+        plain = ProxySample(at_s=at_s, proxy=proxy, in_flight={}, sent=sent, retries=retries)
+        return replace(plain, **more)  # type: ignore[arg-type] # a test's settings
+
+    @staticmethod
+    def outage(engine: int, fault: object, start_s: float = FAULT_S, end_s: float = HEALED_S) -> Outage:
+        return Outage(engine=engine, fault=fault, start_s=start_s, end_s=end_s)  # type: ignore[arg-type]
+
+    @staticmethod
+    def history(
+        *outages: Outage,
+        outcomes: list[Outcome] | None = None,
+        attempts: list[Attempt] | None = None,
+        **more: object,
+    ) -> History:
+        plain = History(
+            began_s=BEGAN_S,
+            fault_s=FAULT_S,
+            healed_s=HEALED_S,
+            end_s=END_S,
+            outages=outages,
+            outcomes=outcomes or [],
+            attempts=sorted(attempts or [], key=lambda one: one.arrived_at_s),
+        )
+        return replace(plain, **more)  # type: ignore[arg-type] # a test's settings
+
+
+@pytest.fixture
+def story() -> type[Story]:
+    return Story
