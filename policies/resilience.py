@@ -481,7 +481,10 @@ class Degradation(Spec):
         10.0, "How far below its threshold the pressure must be before a level is left.", unit="%"
     )
     no_hedging: Step = described(
-        Step(above_pressure_percent=90.0), "Level 1: no hedging, retries at their minimum."
+        Step(above_pressure_percent=100.0),
+        "Level 1: no hedging, retries at their minimum.",
+        why="not below 100 %: one of eight engines restarting at 80 % load makes 91 %, and there retries lose "
+        "nothing; hedges end at their own limit before that",
     )
     fallback: FallbackStep = described(FallbackStep, "Level 2: the fallback pool takes what does not fit.")
     shed: ShedStep = described(ShedStep, "Level 3: batch requests and long answers are refused.")

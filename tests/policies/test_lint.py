@@ -151,8 +151,8 @@ spec: {listener: {port: 82}, fallback: small, pools: [{pool: chat}]}
     ("ladder", "others", "codes"),
     [
         ("", [], []),
-        ("fallback: {abovePressurePercent: 90}", [FALLBACK], []),
-        ("fallback: {abovePressurePercent: 89}", [FALLBACK], ["SG140"]),
+        ("fallback: {abovePressurePercent: 100, maxSharePercent: 99}", [FALLBACK], []),
+        ("fallback: {abovePressurePercent: 99}", [FALLBACK], ["SG140"]),
         ("fallback: {abovePressurePercent: 131}", [FALLBACK], ["SG140"]),
         ("noHedging: {enabled: false}, fallback: {abovePressurePercent: 50}", [FALLBACK], []),
         ("fallback: {enabled: false, abovePressurePercent: 50}", [], []),

@@ -96,7 +96,7 @@ def test_a_level_that_is_off_is_passed_without_action_and_the_top_is_never_enter
 
 def test_thresholds_that_do_not_rise_are_read_as_if_they_did() -> None:
     said = policy(fallback={"abovePressurePercent": 150}, shed={"abovePressurePercent": 120})
-    assert entered_from(said)[:3] == (90, 150, 150)
+    assert entered_from(said)[:3] == (100, 150, 150)
     assert climb(held(1.3, 10), said)[-1].level == 1
 
 
@@ -127,7 +127,7 @@ def test_a_level_is_next_to_the_one_before_and_lasts(
 
 
 @given(
-    st.sampled_from([0.9, 1.0, 1.3]),
+    st.sampled_from([1.0, 1.3]),
     st.floats(0.001, 0.099),
     st.lists(st.tuples(st.floats(0, 0.099), st.integers(1, 8)), min_size=2, max_size=40),
     st.integers(0, 3),
@@ -288,7 +288,7 @@ def test_the_same_object_comes_back_where_nothing_changed(shadow: bool) -> None:
 def test_it_says_when_to_ask_again() -> None:
     said = policy()
     assert ladder_due_s(said, climb([0.5])[-1], 100.0) == float("inf")
-    assert ladder_due_s(said, climb([0.95])[-1], 100.0) == 101.0
+    assert ladder_due_s(said, climb([1.05])[-1], 100.0) == 101.0
     state = climb(held(2.0, 5))[-1]
     assert ladder_due_s(said, climb([0.1], state=state, start_s=110.0)[-1], 110.0) == 115.0
     assert ladder_due_s(said, climb([None], state=state, start_s=110.0)[-1], 110.0) == 110.0 + STALE_S
@@ -297,6 +297,6 @@ def test_it_says_when_to_ask_again() -> None:
 def test_the_reason_has_the_numbers() -> None:
     reason = climb(held(1.1, 1.2))[-1].reason
     assert reason == (
-        "level 1: 110 % of what the pool serves is asked for, entered from 90 %; "
+        "level 1: 110 % of what the pool serves is asked for, entered from 100 %; "
         "no hedging and the fewest retries; level 2 from 100 %"
     )
