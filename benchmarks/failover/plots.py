@@ -80,8 +80,14 @@ def timelines(results: Sequence[Result], path: Path) -> None:
         if column:
             grid[0][column].set_ylabel("")
             grid[1][column].set_ylabel("")
-    grid[0][-1].legend(frameon=False, loc="upper right", fontsize=8)
-    grid[1][-1].legend(frameon=False, loc="upper right", fontsize=8)
+    # Last, for it ends the scaling to what is drawn; rows share it.
+    grid[1][0].set_ylim(bottom=0)
+    for row, place in ((grid[0], "outside upper left"), (grid[1], "outside upper right")):
+        labelled = {
+            label: artist for axes in row for artist, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        if labelled:
+            figure.legend(list(labelled.values()), list(labelled), loc=place, ncols=3, frameon=False, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=_DPI)
 
@@ -103,7 +109,7 @@ def _timeline(fate: Axes, flight: Axes, one: Result) -> None:
         seen = [(second, each[name]) for second, each in zip(at, bins, strict=True) if each[name] is not None]
         if seen:
             flight.plot(*zip(*seen, strict=True), label=label, color=colour, linewidth=1.3)
-    flight.set(ylabel="requests", xlabel="seconds from the fault", ylim=(0, None))
+    flight.set(ylabel="requests", xlabel="seconds from the fault")
     for axes in (fate, flight):
         axes.axvspan(0, setting["fault_s"], color="#f3dede", zorder=0)
         _plain(axes)
