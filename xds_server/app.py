@@ -12,9 +12,10 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import structlog
@@ -27,20 +28,25 @@ from xds_server.config import Address, ConfigError, ServeConfig
 from xds_server.decide.decisions import Decisions
 from xds_server.draining import Draining
 from xds_server.facts import ServerFacts
+from xds_server.fleet import EngineId
 from xds_server.ledger.ledger import MAX_BYTES, ledger_from
 from xds_server.ledger.lines import Lines, tail
 from xds_server.ledger.orders import Orders
 from xds_server.metrics import Metrics
 from xds_server.observe import ProxyObserver
+from xds_server.overrides import Override
 from xds_server.publish import Nack, Publisher
 from xds_server.reconcile import Reconciler, Serving
-from xds_server.snapshot import Snapshot
+from xds_server.snapshot import Resource, Snapshot
 from xds_server.sources.agents import AgentDialer
 from xds_server.sources.files import Accepted, PolicyFiles
 from xds_server.sources.prober import Prober
 from xds_server.sources.resolver import Resolver, host_names
+from xds_server.sources.telemetry import Telemetry
 from xds_server.store import LastGood, Store, StoreError
 from xds_server.streams import Mode, NodeInfo
+from xds_server.traffic import PoolTraffic
+from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
 from xds_server.translate.view import View
 from xds_server.transport import GrpcAdsServer
 from xds_server.type_urls import ENDPOINT
@@ -95,9 +101,15 @@ class _Server:
             epoch=epoch,
             identifier="switchgear",
         )
+        self._lines = Lines(config.ledger, MAX_BYTES) if config.ledger else None
+        self._ledger = ledger_from(self._lines, tail(config.ledger) if config.ledger else ())
+        self._orders = Orders(config.state_dir, on_change=self._news, tell=self._ledger.tell)
+        self._telemetry = Telemetry(self._metrics, on_news=self._news)
+        self._connected = _Connected(self._publisher)
         self._reconciler = Reconciler(
-            _Connected(self._publisher),
+            self._connected,
             self._metrics,
+            signals=_Signals(self._telemetry, self._orders),
             allow_shrink=config.allow_shrink,
             first_reports_s=config.first_reports_s,
             on_adopted=self._adopted,
@@ -110,11 +122,6 @@ class _Server:
         )
         self._draining = Draining()
         self._telling: asyncio.TimerHandle | None = None
-        self._lines = Lines(config.ledger, MAX_BYTES) if config.ledger else None
-        self._ledger = ledger_from(self._lines, tail(config.ledger) if config.ledger else ())
-        self._orders = Orders(
-            config.state_dir, on_change=self._reconciler.proxies_changed, tell=self._ledger.tell
-        )
         self._facts = ServerFacts(
             self._reconciler,
             self._publisher,
@@ -124,6 +131,7 @@ class _Server:
             orders=self._orders,
         )
         self._metrics.observe(self._facts.families)
+        self._metrics.observe(self._telemetry.families)
 
     async def run(self, stop: asyncio.Event, on_listening: Callable[[Listening], None]) -> None:
         config = self._config
@@ -156,7 +164,9 @@ class _Server:
 
     async def _transport(self, admin: Address, on_listening: Callable[[Listening], None]) -> None:
         listen = self._config.listen
-        transport = GrpcAdsServer(self._publisher, host=listen.host, port=listen.port)
+        transport = GrpcAdsServer(
+            self._publisher, host=listen.host, port=listen.port, handlers=self._telemetry.handlers()
+        )
         try:
             port = await transport.start()
         except OSError as error:
@@ -169,6 +179,7 @@ class _Server:
             await transport.run()
         finally:
             self._facts.listening = False
+            self._telemetry.stop()
             await transport.stop()
 
     async def _follow_files(self) -> None:
@@ -184,16 +195,22 @@ class _Server:
     def _proxies_changed(self) -> None:
         self._reconciler.proxies_changed()
 
+    def _news(self) -> None:
+        self._reconciler.look_again()
+
     def _refused(self) -> None:
         self._reconciler.worth_keeping.set()
 
     def _resolved(self) -> None:
         self._reconciler.resolve(self._resolver.addresses)
+        if self._reconciler.serving is not None:
+            self._telemetry.watch(self._reconciler.serving.policies, self._resolver.addresses)
 
     def _adopted(self, serving: Serving) -> None:
         self._agents.watch(serving.policies)
         self._prober.watch(serving.policies, self._agents.covered)
         self._resolver.want(host_names(serving.policies))
+        self._telemetry.watch(serving.policies, self._resolver.addresses)
 
     def _covered(self) -> None:
         if self._reconciler.serving is not None:
@@ -209,6 +226,7 @@ class _Server:
         if self._reconciler.built is not None:
             inputs = self._reconciler.built.inputs
             self._ledger.observe(inputs.policies, inputs.fleet, decisions)
+        self._telemetry.connected(self._connected.envoys())
         if self._draining.engines:
             self._draining.published(decisions, snapshots)
             self._tell_soon()
@@ -288,9 +306,25 @@ class _Connected:
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
+        self._nodes: Mapping[str, Hashable] = {}
+        self._views: Mapping[str, View] = {}
+        self._envoys: frozenset[str] = frozenset()
 
     def views(self) -> frozenset[View]:
         return frozenset(view for view in self._publisher.views if isinstance(view, View))
+
+    def nodes(self) -> Mapping[str, View]:
+        nodes = self._publisher.nodes
+        if nodes is not self._nodes:
+            self._nodes = nodes
+            self._views = MappingProxyType({node: view for node, view in nodes.items() if isinstance(view, View)})
+            self._envoys = frozenset(node for node, view in self._views.items() if view.role != GRPC_ROLE)
+        return self._views
+
+    def envoys(self) -> Collection[str]:
+        """The node ids of those that report their traffic; the same object while nobody came or went."""
+        self.nodes()
+        return self._envoys
 
     def proxies_by_role(self) -> Mapping[str, int]:
         return self._counts(lambda view: view.role)
@@ -305,9 +339,27 @@ class _Connected:
                 counts[key_of(view)] = counts.get(key_of(view), 0) + count
         return counts
 
-    def publish(self, snapshots: Mapping[View, Snapshot]) -> None:
+    def publish(self, snapshots: Mapping[View, Snapshot], own: Mapping[str, Resource]) -> None:
         by_key: dict[Hashable, Snapshot] = {view: snapshot for view, snapshot in snapshots.items()}  # noqa: C416 - keys change their type
-        self._publisher.publish(by_key, time.monotonic())
+        self._publisher.publish(by_key, time.monotonic(), own)
+
+
+class _Signals:
+    """Telemetry and orders as the reconciler needs them."""
+
+    def __init__(self, telemetry: Telemetry, orders: Orders) -> None:
+        self._telemetry = telemetry
+        self._orders = orders
+
+    @property
+    def access_log_percent(self) -> float:
+        return 100 * self._telemetry.sampling
+
+    def traffic(self, now_s: float) -> Mapping[str, PoolTraffic]:
+        return self._telemetry.traffic(now_s)
+
+    def overrides(self, now_s: float) -> Mapping[EngineId, Override]:
+        return self._orders.active(now_s)
 
 
 class _Announcing(ProxyObserver):

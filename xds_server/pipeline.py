@@ -5,7 +5,7 @@ already done: with or without it the answer is the same.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from types import MappingProxyType
 from typing import Final
@@ -14,8 +14,11 @@ from policies.model import PolicySet
 from xds_server.assemble import Assembler
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import Decisions
-from xds_server.fleet import Fleet
-from xds_server.snapshot import Snapshot
+from xds_server.fleet import EngineId, Fleet
+from xds_server.overrides import Override
+from xds_server.snapshot import Resource, Snapshot
+from xds_server.traffic import Proxy
+from xds_server.translate.layers import own_runtime_items
 from xds_server.translate.memo import Memo
 from xds_server.translate.translate import translate
 from xds_server.translate.view import View
@@ -28,8 +31,9 @@ REFERENCE_VIEW: Final = View()
 class Inputs:
     """What snapshots are made of.
 
-    ``views`` are those of connected proxies, ``calling_zones`` the zones that also have some on their way back;
-    ``now_s`` is monotonic.
+    ``nodes`` are the views of connected proxies by node id, ``views`` those to build; ``proxies_by_role`` and
+    ``calling_zones`` also count proxies on their way back. ``access_log_percent`` is the share of calls that
+    proxies are to report. ``now_s`` is monotonic.
     """
 
     policies: PolicySet
@@ -39,16 +43,23 @@ class Inputs:
     proxies_by_role: Mapping[str, int]
     now_s: float
     calling_zones: frozenset[str] = frozenset()
+    nodes: Mapping[str, View] = field(default_factory=dict)
+    overrides: Mapping[EngineId, Override] = field(default_factory=dict)
+    access_log_percent: float = 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """What was made of ``inputs``: decisions and a snapshot for each view, and the seconds each stage took."""
+    """What was made of ``inputs``: decisions, a snapshot for each view, and the seconds each stage took.
+
+    ``own`` is the runtime layer of each connected proxy that has limits of its own, by node id.
+    """
 
     inputs: Inputs
     decisions: Decisions
     snapshots: Mapping[View, Snapshot]
     stages_s: Mapping[str, float]
+    own: Mapping[str, Resource] = field(default_factory=dict)
 
 
 class Pipeline:
@@ -58,6 +69,8 @@ class Pipeline:
         self._memo = Memo()
         self._swept_for: PolicySet | None = None
         self._assembler = Assembler()
+        self._nodes: Mapping[str, View] = {}
+        self._proxies: Mapping[str, Proxy] = {}
 
     def build(self, inputs: Inputs) -> Built:
         """Decisions and snapshots of these inputs."""
@@ -69,10 +82,19 @@ class Pipeline:
             proxies_by_role=inputs.proxies_by_role,
             calling_zones=inputs.calling_zones.union(view.zone for view in self._wanted(inputs.views)),
             now_s=inputs.now_s,
+            proxies=self._known(inputs.nodes),
+            overrides=inputs.overrides,
         )
         decided_s = perf_counter()
         items = {
-            view: translate(inputs.policies, inputs.fleet, decisions, view, self._memo)
+            view: translate(
+                inputs.policies,
+                inputs.fleet,
+                decisions,
+                view,
+                self._memo,
+                access_log_percent=inputs.access_log_percent,
+            )
             for view in self._wanted(inputs.views)
         }
         if inputs.policies is not self._swept_for:
@@ -81,10 +103,12 @@ class Pipeline:
             self._swept_for = inputs.policies
         translated_s = perf_counter()
         snapshots = {view: self._assembler.assemble(found) for view, found in items.items()}
+        own = self._own(inputs, decisions)
         return Built(
             inputs=inputs,
             decisions=decisions,
             snapshots=MappingProxyType(snapshots),
+            own=MappingProxyType(own),
             stages_s=MappingProxyType(
                 {
                     "decide": decided_s - started_s,
@@ -99,6 +123,30 @@ class Pipeline:
         return self._assembler.assemble(
             translate(built.inputs.policies, built.inputs.fleet, built.decisions, view, self._memo)
         )
+
+    def _known(self, nodes: Mapping[str, View]) -> Mapping[str, Proxy]:
+        """The proxies as decisions see them; the same object for the same nodes."""
+        if nodes is not self._nodes:
+            self._nodes = nodes
+            self._proxies = MappingProxyType(
+                {
+                    node: Proxy(node=node, zone=view.zone, role=view.role, cuts=view.cuts, pools=view.pools)
+                    for node, view in nodes.items()
+                }
+            )
+        return self._proxies
+
+    def _own(self, inputs: Inputs, decisions: Decisions) -> dict[str, Resource]:
+        """The runtime layer of each proxy that some pool has a part of its own for."""
+        items = own_runtime_items(
+            inputs.policies,
+            inputs.fleet,
+            decisions,
+            inputs.nodes,
+            memo=self._memo,
+            access_log_percent=inputs.access_log_percent,
+        )
+        return {node: self._assembler.resource(item) for node, item in items.items()}
 
     @staticmethod
     def _wanted(views: Iterable[View]) -> frozenset[View]:

@@ -23,13 +23,15 @@ from engine.report import EngineReport, Source
 from policies.model import PolicySet
 from xds_server import roster as rosters
 from xds_server.decide.decisions import Decisions, EngineDecision, Health
-from xds_server.fleet import EngineId, Fleet, declared, redeclared, with_report
+from xds_server.fleet import EngineId, Fleet, declared, redeclared, with_report, with_traffic
 from xds_server.metrics import Metrics
+from xds_server.overrides import Override
 from xds_server.pipeline import REFERENCE_VIEW, Built, Inputs, Pipeline
 from xds_server.shrink import held_back, parts
-from xds_server.snapshot import Snapshot
+from xds_server.snapshot import Resource, Snapshot
 from xds_server.sources.files import Accepted, PolicyState, Refused
 from xds_server.sources.resolver import host_names, resolved
+from xds_server.traffic import PoolTraffic
 from xds_server.translate.view import View
 from xds_server.type_urls import SHORT_NAMES
 
@@ -39,9 +41,14 @@ SPACING_S: Final = 0.02
 TICK_S: Final = 0.5
 """Longest time between two rounds: reports age and cooldowns end without anyone saying so."""
 
+TRAFFIC_TICK_S: Final = 0.1
+"""The same while proxies report traffic: ceilings and breakers follow it, and ten looks a second are enough."""
+
 _SHOWN_ERRORS: Final = 10
 _STALE: Final = "serving the policies of the last run until the files are accepted"
 _BUG: Final = "a bug in Switchgear, not in the policies; see reconcile.failed in the log"
+
+_NO_ORDERS: Final[Mapping[EngineId, Override]] = MappingProxyType({})
 
 _log = structlog.get_logger()
 
@@ -53,6 +60,10 @@ class Proxies(Protocol):
         """The views of connected proxies."""
         ...
 
+    def nodes(self) -> Mapping[str, View]:
+        """The view of each connected proxy by its node id; the same object while nobody came or went."""
+        ...
+
     def proxies_by_role(self) -> Mapping[str, int]:
         """How many proxies of each role are connected."""
         ...
@@ -61,8 +72,25 @@ class Proxies(Protocol):
         """How many proxies of each zone are connected."""
         ...
 
-    def publish(self, snapshots: Mapping[View, Snapshot]) -> None:
-        """Give every proxy the snapshot of its view."""
+    def publish(self, snapshots: Mapping[View, Snapshot], own: Mapping[str, Resource]) -> None:
+        """Give every proxy the snapshot of its view, and those named in ``own`` a runtime layer of their own."""
+        ...
+
+
+class Signals(Protocol):
+    """What is known beside policies and reports."""
+
+    def traffic(self, now_s: float) -> Mapping[str, PoolTraffic]:
+        """What proxies saw lately, by pool; the same object for a pool of which nothing new is known."""
+        ...
+
+    @property
+    def access_log_percent(self) -> float:
+        """The share of calls that proxies are to report."""
+        ...
+
+    def overrides(self, now_s: float) -> Mapping[EngineId, Override]:
+        """The orders of operators that hold now; the same object while they are the same."""
         ...
 
 
@@ -98,6 +126,7 @@ class Reconciler:
         proxies: Proxies,
         metrics: Metrics,
         *,
+        signals: Signals | None = None,
         allow_shrink: bool = False,
         first_reports_s: float = 0.0,
         on_adopted: Callable[[Serving], None] = lambda _: None,
@@ -113,6 +142,7 @@ class Reconciler:
         self._clock = clock
         self._on_adopted = on_adopted
         self._on_round = on_round
+        self._signals = signals
         self._pipeline = Pipeline()
         self._allow_shrink = allow_shrink
         self._first_reports_s = first_reports_s
@@ -125,6 +155,7 @@ class Reconciler:
         self._failure = ""
         self._told_stale = False
         self._published: dict[View, Snapshot] = {}
+        self._own: Mapping[str, Resource] = {}
         self.roster = rosters.EMPTY
         self.callers = rosters.EMPTY
         self.files = Files(state="unread", digest="", since_s=clock())
@@ -191,6 +222,10 @@ class Reconciler:
         """Note that a proxy came, went, or is of another view than before."""
         self._wake.set()
 
+    def look_again(self) -> None:
+        """Note that traffic or orders are different now."""
+        self._wake.set()
+
     def release_shrink(self) -> bool:
         """Let go of policies that are held back; False when none are."""
         if self._held is None:
@@ -234,7 +269,7 @@ class Reconciler:
         while True:
             # Not wait_for: before Python 3.12 it can swallow a cancellation that meets the end of the wait.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TICK_S):
+                async with asyncio.timeout(TRAFFIC_TICK_S if self.fleet and self.fleet.traffic else TICK_S):
                     await self._wake.wait()
             self._wake.clear()
             started_s = self._clock()
@@ -264,6 +299,8 @@ class Reconciler:
                 raise
         if self.serving is None or self.fleet is None:
             return
+        if self._signals is not None:
+            self.fleet = with_traffic(self.fleet, self._signals.traffic(now_s))
         built = self._build(self.serving.policies, self.fleet, now_s)
         self.built = built
         self._tell_stale()
@@ -298,6 +335,9 @@ class Reconciler:
                 views=self._proxies.views() if views is None else views,
                 proxies_by_role=self.roster.counts(),
                 calling_zones=frozenset(self.callers.counts()),
+                nodes=self._proxies.nodes(),
+                overrides=self._signals.overrides(now_s) if self._signals else _NO_ORDERS,
+                access_log_percent=self._signals.access_log_percent if self._signals else 100.0,
                 now_s=now_s,
             )
         )
@@ -358,11 +398,14 @@ class Reconciler:
     def _publish(self, built: Built) -> None:
         # The same snapshot again would be a push that has to be compared on every stream to find nothing in it.
         fresh = {view: _unless_equal(self._published.get(view), made) for view, made in built.snapshots.items()}
-        if fresh.keys() == self._published.keys() and all(fresh[view] is self._published[view] for view in fresh):
+        same = fresh.keys() == self._published.keys() and all(
+            fresh[view] is self._published[view] for view in fresh
+        )
+        if same and _equal(self._own, built.own):
             self._urgent_since_s = None
             return
-        self._published = fresh
-        self._proxies.publish(fresh)
+        self._published, self._own = fresh, built.own
+        self._proxies.publish(fresh, built.own)
         if self._urgent_since_s is not None:
             self._metrics.report_to_push_seconds.observe(self._clock() - self._urgent_since_s)
             self._urgent_since_s = None
@@ -420,6 +463,13 @@ def _can_change(before: EngineReport | None, now: EngineReport, decision: Engine
 
 def _parts(built: Built) -> dict[View, Mapping[str, int]]:
     return {view: parts(snapshot, built.inputs.fleet) for view, snapshot in built.snapshots.items()}
+
+
+def _equal(published: Mapping[str, Resource], made: Mapping[str, Resource]) -> bool:
+    """Whether the same proxies have layers of the same versions."""
+    return published.keys() == made.keys() and all(
+        item is published[node] or item.version == published[node].version for node, item in made.items()
+    )
 
 
 def _unless_equal(published: Snapshot | None, made: Snapshot) -> Snapshot:

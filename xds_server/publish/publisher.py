@@ -116,6 +116,7 @@ class Publisher:
         self._views: dict[Hashable, _Served] = {}
         self._idle: dict[Hashable, None] = {}
         self._own: Mapping[str, Resource] = _NOTHING_OWN
+        self._nodes: Mapping[str, Hashable] | None = None
         self._sessions_of: dict[str, dict[Session, None]] = {}
         self._sequence = 0
         self._trials: dict[str, tuple[tuple[str, str], int]] = {}
@@ -127,6 +128,20 @@ class Publisher:
     def views(self) -> tuple[Hashable, ...]:
         """The views that have a proxy now: those worth building a snapshot for."""
         return tuple(self._views)
+
+    @property
+    def nodes(self) -> Mapping[str, Hashable]:
+        """The view of every connected proxy by its node id; the same object while nobody comes or goes."""
+        if self._nodes is None:
+            self._nodes = MappingProxyType(
+                {
+                    node: session.view
+                    for node, sessions in self._sessions_of.items()
+                    for session in sessions
+                    if session.view is not None
+                }
+            )
+        return self._nodes
 
     @property
     def proxies_by_view(self) -> Mapping[Hashable, int]:
@@ -205,6 +220,7 @@ class Publisher:
             self._idle.pop(key, None)
         view.sessions[session] = None
         self._sessions_of.setdefault(node.id, {})[session] = None
+        self._nodes = None
         stream = Stream(
             session.mode,
             node,
@@ -220,6 +236,7 @@ class Publisher:
     def detach(self, session: "Session", view: _Served, node: NodeInfo, reason: str) -> None:
         """Forget a session; a view that has none left is no longer built."""
         view.sessions.pop(session, None)
+        self._nodes = None
         if of_node := self._sessions_of.get(node.id):
             of_node.pop(session, None)
             if not of_node:
@@ -353,6 +370,11 @@ class Session:
         self._stream: Stream | None = None
         self._view: _Served | None = None
         self._closed = False
+
+    @property
+    def view(self) -> Hashable | None:
+        """The view of this proxy; ``None`` until it has said who it is."""
+        return None if self._view is None else self._view.key
 
     def request(self, data: bytes, now_s: float) -> None:
         """Take the bytes of one request; ``StreamError`` ends the stream."""
