@@ -1,11 +1,12 @@
 """Pictures of results: who kept what, beside each other, and one experiment from second to second."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 import matplotlib as mpl
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -82,14 +83,18 @@ def timelines(results: Sequence[Result], path: Path) -> None:
             grid[1][column].set_ylabel("")
     # Last, for it ends the scaling to what is drawn; rows share it.
     grid[1][0].set_ylim(bottom=0)
-    for row, place in ((grid[0], "outside upper left"), (grid[1], "outside upper right")):
-        labelled = {
-            label: artist for axes in row for artist, label in zip(*axes.get_legend_handles_labels(), strict=True)
-        }
-        if labelled:
-            figure.legend(list(labelled.values()), list(labelled), loc=place, ncols=3, frameon=False, fontsize=9)
+    figure.legend(*_labelled(grid[0]), loc="outside upper left", ncols=3, frameon=False, fontsize=9)
+    figure.legend(*_labelled(grid[1]), loc="outside upper right", ncols=3, frameon=False, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=_DPI)
+
+
+def _labelled(row: Iterable[Axes]) -> tuple[list[Artist], list[str]]:
+    """Each label of a row of plots once, with an artist that has it."""
+    found = {
+        label: artist for axes in row for artist, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    return list(found.values()), list(found)
 
 
 def _timeline(fate: Axes, flight: Axes, one: Result) -> None:
