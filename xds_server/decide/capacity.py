@@ -32,8 +32,8 @@ from xds_server.traffic import RATE_S, EngineTraffic, PoolTraffic
 _MEMORY_S: Final = 10.0
 """Weight of a call falls to 1/e after so long: a change of model or prompts is known within half a minute."""
 
-_MEMORY_CALLS: Final = 20
-"""Slow engines remember longer: so many service times by one slot, or a mean would be of the short calls only."""
+_MEMORY_CALLS: Final = 40
+"""Slow engines remember as long as they need for so many calls: half full they must still come to enough."""
 
 _ENOUGH_CALLS: Final = 20.0
 """An estimate of these is right within about a quarter where times scatter like an exponential distribution."""

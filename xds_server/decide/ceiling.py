@@ -269,7 +269,7 @@ def _ready(
         calls = seen.get(engine.id.engine)
         if calls is not None:
             in_use += min(calls.busy if calls.in_flight is None else calls.in_flight, capacity.slots * part)
-    return _Ready(slots=slots, per_s=per_s, count=count, in_use=in_use, by=tuple(by))
+    return _Ready(slots=slots, per_s=per_s, count=count, in_use=in_use if seen else None, by=tuple(by))
 
 
 def _total(limits: Limits, pool: EnginePoolSpec, ready: _Ready, before: Admission | None) -> tuple[int, str]:

@@ -3,10 +3,10 @@
 Gateways divide the total by what arrives at each. One of which nothing is known keeps an even part, and so does
 one that is away for a moment. Sidecars share by arrivals, too, but a thousandth of a pool is no room for a caller
 that asks two things at once. So while less is asked than can be served each has room for what it, or the mean
-sidecar, has in flight, for four standard deviations more, and two places beside; or an even part of the total where
-that is more. For a thousand sidecars with fifty requests in flight that is three places each: more than the pool
-has, and they do not ask all at once. As soon as as much is asked as can be served, only their shares are left, and
-one place each.
+sidecar, has in flight, for four standard deviations more, and two places beside; or an even part of the total
+where that is more. For a thousand sidecars with fifty requests in flight that is three places each: more than the
+pool has, and they do not ask all at once. As soon as as much is asked as can be served, only their shares are
+left, and one place each.
 """
 
 import math

@@ -1,31 +1,54 @@
 """Which zones serve the callers of a zone, and in what proportion.
 
-Local first, up to what the local engines can hold; the rest goes to zones by what they have to spare. Without
-knowing the demand, callers are taken to ask evenly from every zone that has proxies, for as much as the healthy
-fleet can hold: then every engine ends up equally loaded, wherever the failures are.
+Local first, up to what the local engines can serve; the rest goes to zones by what they have to spare. What
+engines can serve is their capacity, slots over service time, not their number; what a zone's callers ask is what
+its proxies tell. Local engines are filled to nine tenths, or as far as the whole fleet is filled where that is
+more: then every engine ends up equally loaded, wherever the failures are. Where nobody tells what is asked, callers
+are taken to ask evenly from every zone that has proxies, for as much as the fleet can serve.
 
 Envoy multiplies a zone's weight by the share of its listed hosts that are healthy (overprovisioning factor 100,
 which ``translate`` says in each assignment). So a weight here is the wanted share *divided* by that share: the
 product is what is wanted, in the same push as the health it was computed from, and when Envoy ejects a host on
 its own, or the control plane is away, the weight still follows. See ``docs/adr/0003-zone-weights.md``.
 
-Each change of weights rebuilds Envoy's balancer: weights are rounded, small moves are skipped, and other moves
-wait for half a second, except where a zone comes or goes.
+Each change of weights rebuilds Envoy's balancer: demand is averaged until chance does not move it, weights are
+rounded, small moves are skipped, and other moves wait for half a second, except where a zone comes or goes.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
 from policies.resilience import Zones
-from xds_server.decide.decisions import EngineDecision, Health, ZoneShares
+from xds_server.decide.decisions import Capacity, EngineDecision, Health, ZoneShares
+from xds_server.decide.demand import Demand
 from xds_server.fleet import Engine, EngineId
+from xds_server.traffic import RATE_S, Proxy
 
 OVERPROVISIONING_PERCENT: Final = 100
 WEIGHT_SUM: Final = 1000
 _STEP: Final = 10
 _SMALL_MOVE: Final = 20
 MIN_INTERVAL_S: Final = 0.5
+
+_FULL: Final = 0.9
+"""Of what a zone can serve: above it requests wait there by chance while engines idle elsewhere."""
+
+_SLOW_S: Final = 10.0
+_FAST_S: Final = 1.0
+_CHANCE: Final = 4.0
+"""Demand is averaged over ten seconds, and over one where it is off by more standard deviations than these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Zones:
+    """By zone: calls per second of healthy engines, number of engines Envoy is told of, and of healthy ones."""
+
+    per_s: Mapping[str, float]
+    listed: Mapping[str, int]
+    healthy: Mapping[str, int]
 
 
 def zone_shares(
@@ -34,79 +57,130 @@ def zone_shares(
     policy: Zones,
     *,
     callers: Iterable[str],
+    capacities: Mapping[EngineId, Capacity],
+    demand: Mapping[str, Demand],
+    proxies: Mapping[str, Proxy],
+    shadow: bool,
     previous: Mapping[str, ZoneShares],
     now_s: float,
 ) -> dict[str, ZoneShares]:
     """Shares for callers of each zone in ``callers``, and of each zone with engines, and of no zone.
 
-    When no engine is ready the previous shares stay, so that recovery needs no second push.
+    ``demand`` is by node id, as the admission has it. When no engine is ready the previous shares stay, so that
+    recovery needs no second push. In ``shadow`` mode every caller shares the engines by their capacity.
     """
-    capacity, listed, healthy = _capacity(engines, decisions)
+    zones = _zones(engines, decisions, capacities)
     asking = frozenset(callers)
+    all_callers = sorted({"", *asking, *(engine.zone for engine in engines)})
+    told = _told(demand, proxies)
+    asked = {zone: _averaged(told.get(zone), previous.get(zone), now_s) for zone in all_callers}
+    if not zones.per_s:
+        return {caller: before for caller in all_callers if (before := previous.get(caller)) is not None}
     # Proxies that do not say where they are add no demand of their own: they are taken to be everywhere.
-    demanding = (asking - {""}) or frozenset(capacity)
+    assumed = _assumed((asking - {""}) or frozenset(zones.per_s), asked, sum(zones.per_s.values()))
     shares = {}
-    for caller in sorted({"", *asking, *(engine.zone for engine in engines)}):
-        before = previous.get(caller)
-        if not capacity:
-            if before is not None:
-                shares[caller] = before
-            continue
-        wanted, reason = _wanted(caller, capacity, demanding, policy)
-        raw = {zone: share * listed[zone] / healthy[zone] for zone, share in wanted.items()}
-        shares[caller] = _steadied(_weights(raw, policy), reason, before, now_s)
+    for caller in all_callers:
+        if shadow:
+            wanted, reason = _by_capacity(zones.per_s), "not in force: by the capacity of healthy engines"
+        else:
+            wanted, reason = _wanted(caller, zones.per_s, assumed, policy)
+        raw = {zone: share * zones.listed[zone] / zones.healthy[zone] for zone, share in wanted.items()}
+        chosen = _steadied(_weights(raw, policy), reason, previous.get(caller), now_s)
+        if asked[caller] != chosen.asked_per_s:
+            chosen = replace(chosen, asked_per_s=asked[caller], asked_at_s=now_s)
+        shares[caller] = chosen
     return shares
 
 
-def _capacity(
-    engines: Sequence[Engine], decisions: Mapping[EngineId, EngineDecision]
-) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-    """Slots of healthy engines, number of engines Envoy is told of, and number of healthy ones, by zone."""
-    capacity: dict[str, int] = {}
+def _zones(
+    engines: Sequence[Engine],
+    decisions: Mapping[EngineId, EngineDecision],
+    capacities: Mapping[EngineId, Capacity],
+) -> _Zones:
+    per_s: dict[str, float] = {}
     listed: dict[str, int] = {}
     healthy: dict[str, int] = {}
     for engine in engines:
         decision = decisions[engine.id]
         if decision.health is Health.HEALTHY:
-            capacity[engine.zone] = capacity.get(engine.zone, 0) + engine.slots
+            capacity = capacities[engine.id]
+            able = capacity.slots / capacity.service_s * decision.traffic_percent / 100
+            per_s[engine.zone] = per_s.get(engine.zone, 0.0) + able
             healthy[engine.zone] = healthy.get(engine.zone, 0) + 1
         if not decision.gone:
             listed[engine.zone] = listed.get(engine.zone, 0) + 1
-    return capacity, listed, healthy
+    return _Zones(per_s=per_s, listed=listed, healthy=healthy)
+
+
+def _told(demand: Mapping[str, Demand], proxies: Mapping[str, Proxy]) -> dict[str, float]:
+    """Requests per second by calling zone, as its proxies tell now."""
+    told: dict[str, float] = {}
+    for node, one in demand.items():
+        proxy = proxies.get(node)
+        if proxy is not None:
+            told[proxy.zone] = told.get(proxy.zone, 0.0) + one.per_s
+    return told
+
+
+def _averaged(told_per_s: float | None, before: ZoneShares | None, now_s: float) -> float | None:
+    """The demand to go by: a move that chance explains is taken in slowly."""
+    if told_per_s is None or before is None or before.asked_per_s is None:
+        return told_per_s
+    known = before.asked_per_s
+    off = abs(told_per_s - known)
+    if off <= 0.01 * known:
+        return known
+    chance = _CHANCE * math.sqrt(max(told_per_s, known) / RATE_S)
+    over_s = _SLOW_S if off <= chance else _FAST_S
+    passed_s = min(now_s - before.asked_at_s, _FAST_S)
+    return known + (told_per_s - known) * (1 - math.exp(-passed_s / over_s))
+
+
+def _assumed(demanding: frozenset[str], asked: Mapping[str, float | None], able_per_s: float) -> dict[str, float]:
+    """Requests per second each calling zone is taken to ask for: one that does not tell asks as the others do."""
+    known = {zone: per_s for zone in demanding if (per_s := asked.get(zone)) is not None}
+    other = sum(known.values()) / len(known) if known else able_per_s / len(demanding)
+    return {zone: known.get(zone, other) for zone in demanding}
+
+
+def _by_capacity(per_s: Mapping[str, float]) -> dict[str, float]:
+    total = sum(per_s.values())
+    return {zone: able / total for zone, able in per_s.items()}
 
 
 def _wanted(
-    caller: str, capacity: Mapping[str, int], demanding: frozenset[str], policy: Zones
+    caller: str, per_s: Mapping[str, float], assumed: Mapping[str, float], policy: Zones
 ) -> tuple[dict[str, float], str]:
     """Share of the caller's requests each zone should get; they add up to 1."""
-    total = sum(capacity.values())
     if not caller:
-        return {zone: slots / total for zone, slots in capacity.items()}, "by the slots of healthy engines"
-    local = capacity.get(caller, 0)
-    if not policy.prefer_local:
-        share = local / total
-        reason = "by the slots of healthy engines"
-        spare: Mapping[str, float] = capacity
-    else:
-        demand = total / len(demanding | {caller})
-        share = min(1.0, local / demand)
-        spare = {
-            zone: slots - (min(slots, demand) if zone in demanding else 0.0) for zone, slots in capacity.items()
-        }
-        reason = f"{share:.0%} fits the {local} healthy slots of the zone, the rest by spare slots elsewhere"
-    others = {zone: room for zone, room in spare.items() if zone != caller}
-    if sum(others.values()) <= 0:
-        others = {zone: float(slots) for zone, slots in capacity.items() if zone != caller}
-    most_abroad = policy.max_cross_zone_percent / 100 if policy.spill or not policy.prefer_local else 0.0
+        return _by_capacity(per_s), "by the capacity of healthy engines"
+    able = sum(per_s.values())
+    local = per_s.get(caller, 0.0)
+    others = {zone: room for zone, room in per_s.items() if zone != caller}
     if not others:
         return {caller: 1.0}, "every ready engine is in the zone"
+    if not policy.prefer_local:
+        share, reason = local / able, "by the capacity of healthy engines"
+    else:
+        asks = assumed.get(caller)
+        if asks is None:  # nobody there yet: whoever comes will ask as the others do
+            asks = sum(assumed.values()) / len(assumed)
+            assumed = {**assumed, caller: asks}
+        filled = max(_FULL, sum(assumed.values()) / able)
+        share = min(1.0, filled * local / asks) if asks > 0 else 1.0
+        reason = (
+            f"{share:.0%} of {asks:.3g}/s fit the healthy engines of the zone ({local:.3g}/s), the rest by room"
+        )
+        room = {zone: filled * one - min(filled * one, assumed.get(zone, 0.0)) for zone, one in others.items()}
+        others = room if sum(room.values()) > 1e-9 * able else others
+    most_abroad = policy.max_cross_zone_percent / 100 if policy.spill or not policy.prefer_local else 0.0
     if local and 1 - share > most_abroad:
         share = 1 - most_abroad
         reason = f"at most {most_abroad:.0%} leaves the zone while it has a ready engine"
     elif not local:
-        reason = "no ready engine in the zone: by spare slots elsewhere"
-    room = sum(others.values())
-    wanted = {zone: (1 - share) * slots / room for zone, slots in others.items()}
+        share, reason = 0.0, "no ready engine in the zone: by the room elsewhere"
+    whole = sum(others.values())
+    wanted = {zone: (1 - share) * room / whole for zone, room in others.items()}
     if local:
         wanted[caller] = share
     return wanted, reason
