@@ -22,6 +22,7 @@ class _Entry:
 
     module: str
     summary: str
+    name: str = "command"
 
 
 _COMMANDS: Final[Mapping[str, _Entry]] = MappingProxyType(
@@ -35,7 +36,11 @@ _COMMANDS: Final[Mapping[str, _Entry]] = MappingProxyType(
         "serve": _Entry(module="serve", summary="Run the control plane."),
         "bootstrap": _Entry(module="bootstrap", summary="Print an Envoy bootstrap that connects here."),
         "status": _Entry(module="status", summary="Show each proxy and whether it has what it should."),
+        "get": _Entry(module="get", summary="Show engines, pools, zones, proxies, orders, events or shadow."),
         "why": _Entry(module="why", summary="Say why an engine, a zone or a pool is as it is."),
+        "eject": _Entry(module="orders", name="eject", summary="Take an engine out, for a time."),
+        "drain": _Entry(module="orders", name="drain", summary="Give an engine nothing new, for a time."),
+        "restore": _Entry(module="orders", name="restore", summary="End an order, or order an engine in."),
     }
 )
 
@@ -54,7 +59,7 @@ class _LazyGroup(click.Group):
         entry = _COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        command: click.Command = importlib.import_module(f"{__name__}.{entry.module}").command
+        command: click.Command = getattr(importlib.import_module(f"{__name__}.{entry.module}"), entry.name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

@@ -1,0 +1,231 @@
+"""``why``, ``get``, ``eject``, ``drain``, ``restore`` as an operator runs them, against a real server."""
+
+import http.server
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+LIMIT_S = 60.0
+SWITCHGEAR = str(Path(sys.executable).with_name("switchgear"))
+PORTS = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+
+
+class Engine:
+    """An engine that produces a token for whoever asks, until it is closed."""
+
+    def __init__(self) -> None:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def _answer(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                body = b'{"choices": [{"text": "a"}], "usage": {"completion_tokens": 1}, "server_load": 0}'
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_GET(self) -> None:
+                self._answer()
+
+            def do_POST(self) -> None:
+                self._answer()
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.port = self.server.server_port
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class Server:
+    """A running ``switchgear serve`` and its command line."""
+
+    def __init__(self, folder: Path, policies: str) -> None:
+        self.folder = folder
+        (folder / "policies").mkdir()
+        (folder / "policies" / "chat.yaml").write_text(policies)
+        self.start()
+
+    def start(self) -> None:
+        command = (SWITCHGEAR, "serve", "--policies", str(self.folder / "policies"), *PORTS)
+        kept = ("--state-dir", str(self.folder / "state"), "--ledger", str(self.folder / "ledger.jsonl"))
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen([*command, *kept], stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, (self.folder / "log").read_text()
+        self.admin = f"http://{json.loads(line)['admin']}"
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.communicate(timeout=LIMIT_S)
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        environment = {**os.environ, "SWITCHGEAR_ADMIN_URL": self.admin}
+        done = subprocess.run(
+            [SWITCHGEAR, *arguments], capture_output=True, text=True, env=environment, timeout=LIMIT_S, check=False
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        end_s = time.monotonic() + LIMIT_S
+        while not holds():
+            assert time.monotonic() < end_s, (self.folder / "log").read_text()
+            time.sleep(0.05)
+
+    def engine(self, name: str) -> dict[str, Any]:
+        _, out, _ = self.run("get", "engines", "-o", "json")
+        return next(one for one in json.loads(out)["engines"] if one["engine"] == name)
+
+
+@pytest.fixture
+def engines() -> Iterator[list[Engine]]:
+    made = [Engine() for _ in range(4)]
+    yield made
+    for engine in made:
+        engine.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path, engines: list[Engine]) -> Iterator[Server]:
+    endpoints = [
+        f"    - {{address: 127.0.0.1, port: {engine.port}, name: r{number}, zone: {'ab'[number // 2]}}}\n"
+        for number, engine in enumerate(engines)
+    ]
+    policies = (
+        "apiVersion: switchgear.dev/v1alpha1\nkind: EnginePool\nmetadata: {name: chat}\n"
+        "spec:\n  model: m\n  probe: {interval: 0.1s}\n  endpoints:\n" + "".join(endpoints)
+    )
+    running = Server(tmp_path, policies)
+    yield running
+    running.stop()
+
+
+def test_an_engine_that_leaves_and_comes_back_has_a_story(server: Server, engines: list[Engine]) -> None:
+    server.until(lambda: server.run("why", "r1")[0] == 0)
+    engines[1].close()
+    server.until(lambda: server.engine("r1")["health"] == "UNHEALTHY")
+    code, out, _ = server.run("why", "r1")
+    assert code == 1
+    assert out.startswith("chat/r1 (zone a) is out, since ")
+    assert "connection refused" in out
+    assert "spec.probe.unhealthyAfter: 2 (built-in default)" in out
+    assert re.search(r"ago: health HEALTHY -> UNHEALTHY: dead: ", out)
+    code, out, _ = server.run("why", "chat/r1", "-o", "json")
+    story = json.loads(out)
+    assert (code, story["well"], story["kind"]) == (1, False, "engine")
+    assert server.run("why", "chat")[1].startswith("3 of 4 engines of pool chat take new requests")
+    assert server.run("why", "zone:a")[1].startswith("1 of 2 engines of zone a take new requests")
+
+
+def test_names_nobody_has_are_asked_wrongly_with_a_way_out(server: Server) -> None:
+    code, out, error = server.run("why", "r11")
+    assert (code, out) == (2, "")
+    assert "did you mean r1" in error
+    assert server.run("get", "engines", "--pool", "chta")[0] == 2
+    assert server.run("eject", "chat", "--for", "1m", "--reason", "x")[0] == 2
+
+
+@pytest.mark.parametrize("what", ["engines", "zones", "pools", "proxies", "orders", "events", "shadow"])
+def test_everything_can_be_had_in_every_form(server: Server, what: str) -> None:
+    code, out, _ = server.run("get", what, "-o", "json")
+    assert code == 0
+    as_json = json.loads(out)[what]
+    assert isinstance(as_json, list)
+    assert list(yaml.safe_load(server.run("get", what, "-o", "yaml")[1])) == [what]
+    narrow, wide = server.run("get", what)[1], server.run("get", what, "-o", "wide")[1]
+    assert len(narrow.splitlines()) == (len(as_json) + 1 if as_json else 1)
+    if as_json and what != "shadow":
+        assert len(wide.splitlines()[0]) > len(narrow.splitlines()[0])
+
+
+def test_an_order_holds_over_a_restart_and_restore_ends_it(server: Server) -> None:
+    code, out, _ = server.run("eject", "r0", "--for", "30m", "--reason", "bad link", "--by", "ann")
+    assert (code, out) == (0, "eject chat/r0 for 30m: bad link\n")
+    server.until(lambda: server.engine("r0")["health"] == "UNHEALTHY")
+    server.until(lambda: "bad link" in (server.folder / "state" / "orders.json").read_text())
+    server.stop()
+    server.start()
+    server.until(lambda: server.engine("r0")["health"] == "UNHEALTHY")
+    (order,) = json.loads(server.run("get", "orders", "-o", "json")[1])["orders"]
+    assert (order["engine"], order["by"], order["reason"]) == ("r0", "ann", "bad link")
+    assert 1700 < order["left_s"] <= 1800
+    told = server.run("why", "r0")[1]
+    assert "An order of ann holds for another 30 m: eject (bad link)." in told
+    assert "order none -> eject" in told  # read from the ledger's file
+    assert server.run("restore", "r0")[0] == 0
+    server.until(lambda: server.engine("r0")["health"] == "HEALTHY")
+    code, _, error = server.run("restore", "r0")
+    assert code == 1
+    assert "there is no order" in error
+
+
+def test_an_order_across_the_floor_must_be_forced(server: Server) -> None:
+    for name in ("r0", "r2"):
+        assert server.run("drain", name, "--for", "5m", "--reason", "x")[0] == 0
+        server.until(lambda name=name: server.engine(name)["health"] == "DRAINING")  # type: ignore[misc]
+    code, _, error = server.run("eject", "r1", "--for", "5m", "--reason", "x")
+    assert code == 1
+    assert "25 % of its slots, capacityFloorPercent is 50 %" in error
+    assert "--force" in error
+    assert server.run("eject", "r1", "--for", "5m", "--reason", "x", "--force")[0] == 0
+    server.until(lambda: server.engine("r1")["health"] == "UNHEALTHY")
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "status"),
+    [
+        ("POST", {"Content-Type": "text/plain"}, 415),
+        ("POST", {"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ("POST", {"Content-Type": "application/json", "Origin": "http://evil.example"}, 403),
+        ("DELETE", {"Origin": "http://evil.example"}, 403),
+    ],
+)
+def test_a_page_in_a_browser_orders_nothing(
+    server: Server, method: str, headers: dict[str, str], status: int
+) -> None:
+    body = json.dumps({"engine": "r0", "action": "eject", "for_s": 60, "reason": "x"}).encode()
+    request = urllib.request.Request(
+        f"{server.admin}/v1/orders?name=r0" if method == "DELETE" else f"{server.admin}/v1/orders",
+        data=body,
+        headers=headers,
+        method=method,
+    )
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=LIMIT_S)
+    assert refused.value.code == status
+    assert json.loads(server.run("get", "orders", "-o", "json")[1])["orders"] == []
+
+
+def test_watching_on_a_pipe_prints_what_becomes_different(server: Server, engines: list[Engine]) -> None:
+    environment = {**os.environ, "SWITCHGEAR_ADMIN_URL": server.admin}
+    command = [SWITCHGEAR, "get", "engines", "--watch", "--interval", "100ms", "-o", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as watching:
+        try:
+            assert watching.stdout is not None
+            first = [json.loads(watching.stdout.readline()) for _ in range(4)]
+            assert [one["engine"] for one in first] == ["r0", "r1", "r2", "r3"]
+            engines[3].close()
+            while (news := json.loads(watching.stdout.readline()))["health"] != "UNHEALTHY":
+                assert news["engine"] == "r3"
+            assert news["engine"] == "r3"
+        finally:
+            watching.terminate()

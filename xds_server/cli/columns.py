@@ -1,0 +1,267 @@
+"""What ``switchgear get`` shows of each kind of thing: its columns, and which of them are state, not figures."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from xds_server.cli.engines_table import age
+
+Item = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column. ``wide``: shown by ``-o wide`` only. ``state``: another value of it is a change to tell of."""
+
+    title: str
+    cell: Callable[[Item], str]
+    wide: bool = False
+    state: bool = False
+    right: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of thing: where it is asked for, which list of the answer, and what is shown of each.
+
+    ``parts`` are lists of the answer, one after the other. ``name`` tells one item from another.
+    """
+
+    path: str
+    parts: tuple[str, ...]
+    name: Callable[[Item], str]
+    columns: tuple[Column, ...]
+    none: str
+
+
+def _plain(name: str, title: str = "", *, wide: bool = False, state: bool = False) -> Column:
+    return Column(title=title or name, cell=lambda item: _text(item[name]), wide=wide, state=state, right=False)
+
+
+def _figure(title: str, of: Callable[[Item], Any], form: str = "{:g}", *, wide: bool = False) -> Column:
+    def cell(item: Item) -> str:
+        value = of(item)
+        return "-" if value is None else form.format(value)
+
+    return Column(title=title, cell=cell, wide=wide, right=True)
+
+
+def _age(title: str, name: str, *, wide: bool = False) -> Column:
+    return Column(
+        title=title, cell=lambda item: "-" if item[name] is None else age(item[name]), wide=wide, right=True
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    return "-" if value in (None, "") else str(value)
+
+
+def _engine_name(item: Item) -> str:
+    return f"{item['pool']}/{item['engine']}"
+
+
+def _p99(name: str) -> Callable[[Item], Any]:
+    return lambda item: None if item[name] is None else item[name]["p99_s"]
+
+
+def _notes(item: Item) -> Sequence[str]:
+    """What else is to be known of an engine, most important first."""
+    notes = []
+    if item["order"]:
+        notes.append(f"order: {item['order']}")
+    if item["floor"]:
+        notes.append("kept in")
+    if item["traffic_percent"] < 100:
+        notes.append(f"on trial, {item['traffic_percent']:g} %")
+    if item["cut"]:
+        notes.append("cut")
+    if item["shadow"] and item["shadow"] != item["health"]:
+        notes.append(f"shadow: {item['shadow']}")
+    if item["shunned_by"]:
+        notes.append(f"kept out by {', '.join(item['shunned_by'])}")
+    return notes
+
+
+def _why(item: Item) -> str:
+    calm = item["health"] == "HEALTHY" and not item["floor"]
+    return "; ".join((*_notes(item), *([] if calm else [item["reason"]]))) or "-"
+
+
+def _sum_of(name: str) -> Callable[[Item], Any]:
+    return lambda item: sum(part[name] for part in item["traffic"]) if item["traffic"] else None
+
+
+def _ceilings(item: Item) -> str:
+    parts = [
+        f"{part['pool']} {part['ceiling_interactive']}/{part['ceiling_batch']}"
+        for part in item["traffic"]
+        if part["ceiling_interactive"] is not None
+    ]
+    return ", ".join(parts) or "-"
+
+
+def _shuns(item: Item) -> str:
+    return ", ".join(f"{part['pool']}/{engine}" for part in item["traffic"] for engine in part["shuns"]) or "-"
+
+
+def _sync(item: Item) -> str:
+    return (
+        ", ".join(f"{kind['type']} {kind['state']}" for kind in item["types"] if kind["state"] != "SYNCED") or "ok"
+    )
+
+
+def _percents(shares: Mapping[str, float]) -> str:
+    return ", ".join(f"{zone or 'no zone'} {share:g} %" for zone, share in shares.items()) or "-"
+
+
+def _transition(item: Item) -> str:
+    before = f"{item['before']} -> " if item["before"] else ""
+    times = f" x{item['times']}" if item["times"] > 1 else ""
+    return f"{before}{item['after']}{times}"
+
+
+_ENGINES: Final = (
+    Column(title="engine", cell=_engine_name),
+    _plain("zone", wide=True),
+    Column(title="health", cell=lambda item: item["health"] or "UNKNOWN", state=True),
+    _age("since", "health_age_s"),
+    _plain("verdict", state=True),
+    Column(title="out by", cell=lambda item: item["ejector"] or "-", wide=True, state=True),
+    _figure(
+        "busy", lambda item: item["in_flight"] if item["in_flight"] is not None else item["requests_in_flight"]
+    ),
+    _figure("slots", lambda item: item["slots"], "{:.0f}", wide=True),
+    _figure("err %", lambda item: item["error_percent"], "{:.0f}"),
+    _figure("ok/s", lambda item: item["done_per_s"], "{:.1f}"),
+    _figure("service s", lambda item: item["service_s"], "{:.2f}", wide=True),
+    _figure("TTFT p99 s", _p99("time_to_first_token"), "{:.3f}", wide=True),
+    _figure("TPOT p99 s", _p99("time_per_output_token"), "{:.3f}", wide=True),
+    Column(title="why", cell=_why),
+)
+_POOLS: Final = (
+    _plain("pool"),
+    Column(title="in", cell=lambda item: f"{item['healthy']}/{item['engines']}", state=True),
+    _figure("kept", lambda item: item["kept_in"], wide=True),
+    Column(title="level", cell=lambda item: str(item["level"]), state=True),
+    _figure("busy", lambda item: item["in_flight"]),
+    _figure("ceiling", lambda item: item["ceiling"]),
+    _figure("held", lambda item: item["held"], wide=True),
+    _figure("req/s", lambda item: item["arrivals_per_s"], "{:.1f}"),
+    _figure("ok/s", lambda item: item["done_per_s"], "{:.1f}"),
+    _figure("shed/s", lambda item: sum(item["shed_per_s"].values()), "{:.1f}"),
+    _figure("err %", lambda item: item["error_percent"], "{:.0f}"),
+    _figure("asked %", lambda item: None if item["pressure"] is None else 100 * item["pressure"], "{:.0f}"),
+    _figure("retry/s", lambda item: item["retries_per_s"], "{:.1f}", wide=True),
+    _figure("p99 s", lambda item: item["answer_p99_s"], "{:.2f}", wide=True),
+    _figure("first p99 s", lambda item: item["first_byte_p99_s"], "{:.3f}", wide=True),
+    Column(title="hedging", cell=lambda item: {None: "-", True: "on", False: "off"}[item["hedging"]], wide=True),
+    _plain("shadow", wide=True, state=True),
+    _plain("ceiling_reason", "how", wide=True),
+)
+_ZONES: Final = (
+    _plain("pool"),
+    Column(title="zone", cell=lambda item: item["zone"] or "(none)"),
+    Column(title="in", cell=lambda item: f"{item['healthy']}/{item['engines']}", state=True),
+    _figure("slots", lambda item: item["slots"]),
+    _figure("busy", lambda item: item["in_flight"]),
+    Column(title="calls from here go to", cell=lambda item: _percents(item["sends_percent"]), state=True),
+    _age("since", "age_s", wide=True),
+    _plain("reason", "why", wide=True),
+)
+_PROXIES: Final = (
+    _plain("node"),
+    _plain("zone"),
+    _plain("role"),
+    _plain("protocol", wide=True),
+    _age("up", "connected_s"),
+    Column(title="sync", cell=_sync, state=True),
+    _figure("req/s", _sum_of("arrivals_per_s"), "{:.1f}"),
+    _figure("shed/s", _sum_of("shed_per_s"), "{:.1f}"),
+    _figure("busy", _sum_of("in_flight"), "{:.0f}"),
+    _figure("retry/s", _sum_of("retries_per_s"), "{:.1f}", wide=True),
+    Column(title="ceiling (int/batch)", cell=_ceilings, wide=True),
+    Column(title="keeps out", cell=_shuns, state=True),
+    _plain("peer", wide=True),
+)
+_ORDERS: Final = (
+    Column(title="engine", cell=_engine_name),
+    _plain("action", state=True),
+    _age("left", "left_s"),
+    _plain("by"),
+    Column(title="forced", cell=lambda item: "yes" if item["force"] else "no", wide=True),
+    _plain("reason", "why"),
+)
+_EVENTS: Final = (
+    _age("ago", "age_s"),
+    _plain("subject"),
+    _plain("kind"),
+    Column(title="change", cell=_transition, state=True),
+    _plain("place", "ruled by", wide=True),
+    _plain("evidence", "why"),
+)
+_SHADOW: Final = (
+    Column(
+        title="subject", cell=lambda item: _engine_name(item) if "engine" in item else f"{item['pool']} (ceiling)"
+    ),
+    Column(title="would be out for", cell=lambda item: age(item["out_s"] if "engine" in item else item["over_s"])),
+    _figure("times", lambda item: item.get("times")),
+    _figure("failed", lambda item: item.get("failed")),
+    _figure("answered", lambda item: item.get("succeeded")),
+    _figure("refused", lambda item: item.get("refused"), "{:.0f}"),
+    _figure("capacity %", lambda item: item.get("capacity_percent"), "{:.0f}"),
+    Column(title="now", cell=lambda item: "out" if item.get("out_now") else "-", state=True),
+    _plain("reason", "why"),
+)
+
+KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        "engines": Kind(
+            path="/v1/engines",
+            parts=("engines",),
+            name=_engine_name,
+            columns=_ENGINES,
+            none="no engine is declared",
+        ),
+        "pools": Kind(
+            path="/v1/pools",
+            parts=("pools",),
+            name=lambda item: str(item["pool"]),
+            columns=_POOLS,
+            none="no pool is served",
+        ),
+        "zones": Kind(
+            path="/v1/zones",
+            parts=("zones",),
+            name=lambda item: f"{item['pool']} {item['zone']}",
+            columns=_ZONES,
+            none="no pool is served",
+        ),
+        "proxies": Kind(
+            path="/v1/proxies",
+            parts=("proxies",),
+            name=lambda item: str(item["node"]),
+            columns=_PROXIES,
+            none="no proxy is connected",
+        ),
+        "orders": Kind(
+            path="/v1/orders", parts=("orders",), name=_engine_name, columns=_ORDERS, none="no order is in force"
+        ),
+        "events": Kind(
+            path="/v1/events",
+            parts=("events",),
+            name=lambda item: str(item["number"]),
+            columns=_EVENTS,
+            none="nothing has happened yet",
+        ),
+        "shadow": Kind(
+            path="/v1/shadow",
+            parts=("engines", "pools"),
+            name=lambda item: f"{item['pool']}/{item.get('engine', '')}",
+            columns=_SHADOW,
+            none="nothing would have been done that was not done",
+        ),
+    }
+)

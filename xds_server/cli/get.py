@@ -1,0 +1,180 @@
+"""``switchgear get``: engines, pools, zones, proxies, orders, events and the shadow report, as tables or data."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+import yaml
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from policies.findings import did_you_mean
+from policies.quantity import parse_duration
+from xds_server.cli.asking import admin_option, ask
+from xds_server.cli.columns import KINDS, Column, Item, Kind
+from xds_server.cli.complaints import printable
+
+_UNBOUNDED: Final = 10_000
+_STYLES: Final = {"UNHEALTHY": "bold red", "DRAINING": "yellow", "HEALTHY": "green"}
+
+
+@click.command(name="get", short_help="Show engines, pools, zones, proxies, orders, events or the shadow report.")
+@click.argument("what", type=click.Choice(list(KINDS)))
+@admin_option
+@click.option("--pool", default="", metavar="POOL", help="Only what belongs to this pool.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "wide", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="Form of the answer; wide has more columns.",
+)
+@click.option("--watch", "-w", is_flag=True, help="Go on; on a pipe, print what becomes different.")
+@click.option("--interval", default="1s", show_default=True, metavar="DURATION", help="How often --watch asks.")
+def command(*, what: str, admin: str, pool: str, output: str, watch: bool, interval: str) -> int:
+    """Show one kind of thing in full; `switchgear status` is the overview, `switchgear why` the reasons.
+
+    shadow: what decisions that are not enforced would have done since the server started.
+
+    Exit code: 0, or 2 when the server cannot be asked or has no such pool.
+    """
+    asked = _Asked(admin=admin, kind=KINDS[what], pool=pool, output=output)
+    try:
+        pause_s = max(0.1, parse_duration(interval))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--interval") from error
+    items = asked.items()
+    if watch:
+        _watch(asked, items, pause_s)
+    elif asked.data:
+        click.echo(_data({what: items}, output), nl=False)
+    else:
+        console = Console()
+        # A reader that is no terminal gets whole lines, however long.
+        width = console.width if sys.stdout.isatty() else _UNBOUNDED
+        console.print(_shown(asked.kind, items, asked.wide, width), soft_wrap=True)
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What is wanted, of whom, and in which form."""
+
+    admin: str
+    kind: Kind
+    pool: str
+    output: str
+
+    @property
+    def wide(self) -> bool:
+        return self.output == "wide"
+
+    @property
+    def data(self) -> bool:
+        return self.output in ("json", "yaml")
+
+    def items(self) -> list[Item]:
+        """What there is now; ``click.ClickException`` when the server cannot be asked, or has no such pool."""
+        answer = ask(self.admin, self.kind.path)
+        items: list[Item] = [item for part in self.kind.parts for item in answer[part]]
+        if not self.pool:
+            return items
+        known = ask(self.admin, "/v1/policies")["pools"]
+        if self.pool not in known:
+            hint = did_you_mean(self.pool, known)
+            raise click.UsageError(f"there is no pool {self.pool!r}{f'; {hint}' if hint else ''}")
+        return [item for item in items if _belongs(item, self.pool)]
+
+
+def _belongs(item: Item, pool: str) -> bool:
+    if "pool" in item:
+        return bool(item["pool"] == pool)
+    return not item["pools"] or pool in item["pools"]  # a proxy; one that is served all pools names none
+
+
+def _data(answer: Any, output: str) -> str:
+    if output == "yaml":
+        return yaml.safe_dump(answer, sort_keys=False, allow_unicode=True)
+    return json.dumps(answer, indent=2, ensure_ascii=False) + "\n"
+
+
+def _shown(kind: Kind, items: Sequence[Item], wide: bool, width: int) -> Text:
+    """The table, each line cut where the terminal ends: a row that runs over two lines is read as two."""
+    if not items:
+        return Text(kind.none)
+    columns = [column for column in kind.columns if wide or not column.wide]
+    rows = [[_cell(column, item) for column in columns] for item in items]
+    titles = [column.title for column in columns]
+    widths = [max(map(len, cells)) for cells in zip(titles, *rows, strict=True)]
+    lines = []
+    for row in (titles, *rows):
+        line = Text()
+        for column, cell, wanted in zip(columns, row, widths, strict=True):
+            padded = cell.rjust(wanted) if column.right else cell.ljust(wanted)
+            line.append(padded, style="bold" if row is titles else _STYLES.get(cell, ""))
+            line.append("  ")
+        line.rstrip()
+        line.truncate(width, overflow="ellipsis")
+        lines.append(line)
+    return Text("\n").join(lines)
+
+
+def _cell(column: Column, item: Item) -> str:
+    return printable(column.cell(item)).replace("\n", " ")
+
+
+def _watch(asked: _Asked, items: list[Item], pause_s: float) -> None:
+    if not sys.stdout.isatty() or asked.data:
+        _follow(asked, items, pause_s)
+        return
+    console = Console()
+    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="ellipsis") as live:
+        while True:
+            live.update(_shown(asked.kind, items, asked.wide, console.width), refresh=True)
+            time.sleep(pause_s)
+            try:
+                items = asked.items()
+            except click.ClickException as error:
+                live.update(Text(error.format_message(), style="bold red"), refresh=True)
+                time.sleep(pause_s)
+
+
+def _follow(asked: _Asked, items: list[Item], pause_s: float) -> None:
+    """Print every item once, then those whose state becomes different, and the names of those that go."""
+    known: dict[str, tuple[str, ...]] = {}
+    while True:
+        for line in _news(asked.kind, items, known, asked.output):
+            click.echo(line)
+        sys.stdout.flush()
+        time.sleep(pause_s)
+        try:
+            items = asked.items()
+        except click.ClickException as error:
+            click.echo(error.format_message(), err=True)
+
+
+def _news(kind: Kind, items: Sequence[Item], known: dict[str, tuple[str, ...]], output: str) -> Iterator[str]:
+    present = {kind.name(item): item for item in items}
+    for name, item in present.items():
+        state = tuple(column.cell(item) for column in kind.columns if column.state)
+        if known.get(name) != state:
+            known[name] = state
+            yield _line(kind, item, output)
+    for name in [name for name in known if name not in present]:
+        del known[name]
+        yield json.dumps({"gone": name}) if output in ("json", "yaml") else f"{name} is gone"
+
+
+def _line(kind: Kind, item: Item, output: str) -> str:
+    if output == "json":
+        return json.dumps(item, ensure_ascii=False)
+    if output == "yaml":
+        return f"---\n{yaml.safe_dump(item, sort_keys=False, allow_unicode=True)}".rstrip()
+    columns = [column for column in kind.columns if output == "wide" or not column.wide]
+    return "  ".join(_cell(column, item) for column in columns)
