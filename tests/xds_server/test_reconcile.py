@@ -17,7 +17,7 @@ from policies.load import load_contents
 from xds_server.metrics import Metrics
 from xds_server.pipeline import Pipeline
 from xds_server.reconcile import Reconciler
-from xds_server.snapshot import Snapshot
+from xds_server.snapshot import Resource, Snapshot
 from xds_server.sources.files import Accepted, Refused
 from xds_server.translate.view import View
 from xds_server.type_urls import CLUSTER, ENDPOINT, RUNTIME
@@ -78,8 +78,12 @@ class Peers:
     def proxies_by_zone(self) -> Mapping[str, int]:
         return dict(Counter(view.zone for view in self.connected))
 
-    def publish(self, snapshots: Mapping[View, Snapshot]) -> None:
+    def nodes(self) -> Mapping[str, View]:
+        return {}
+
+    def publish(self, snapshots: Mapping[View, Snapshot], own: Mapping[str, Resource]) -> None:
         self.published.append(snapshots)
+        self.own = own
 
     @property
     def pools(self) -> list[str]:
