@@ -125,7 +125,11 @@ class Site:
         ]
         # JSON is YAML.
         documents = [
-            {"kind": "EnginePool", "metadata": {"name": "chat"}, "spec": {"model": "m", "endpoints": endpoints}},
+            {
+                "kind": "EnginePool",
+                "metadata": {"name": "chat"},
+                "spec": {"model": self.engines[0].config.model, "endpoints": endpoints},
+            },
             {
                 "kind": "ModelRoute",
                 "metadata": {"name": "chat"},

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.judgement import CONFIRM_S, OUT_INTERVAL_S, Judgement
+from engine.judgement import CONFIRM_S, OUT_INTERVAL_S, RECOVERED_CANARIES, Judgement
 from engine.probe_settings import ProbeSettings
 from engine.reading import Answer, Failure, Look, Trouble
 from engine.report import Doubt, Verdict
@@ -243,3 +243,34 @@ def test_every_engine_that_stands_still_is_found(load: int, interval_s: float, c
             judgement = judgement.asked(at_s)
     assert judgement.verdict is Verdict.HUNG
     assert at_s <= bound_s + 2 * interval_s
+
+
+def asked_for(count: int, start: Judgement, at_s: float, failure: Failure | None = None) -> Judgement:
+    """After so many canaries, one each second, that all end alike."""
+    for number in range(count):
+        sent_at_s = at_s + number
+        start = told(
+            [look(sent_at_s), sent_at_s, Answer(sent_at_s=sent_at_s, at_s=sent_at_s + 0.2, failure=failure)], start
+        )
+    return start
+
+
+def test_canaries_are_counted_in_a_row_with_what_the_last_good_one_took() -> None:
+    three = asked_for(2, READY, 1.0).canary
+    assert three is not None
+    assert (three.in_row, three.at_s, round(three.took_s, 3)) == (3, 2.2, 0.2)
+    assert asked_for(1, asked_for(2, READY, 1.0), 3.0, SHED).canary == three, "turned away for want of room"
+    assert asked_for(1, asked_for(2, READY, 1.0), 3.0, OURS).canary == three
+    failed = asked_for(1, asked_for(2, READY, 1.0), 3.0, ERROR)
+    assert failed.canary is not None
+    assert (failed.canary.in_row, failed.canary.at_s) == (0, 2.2)
+    again = asked_for(1, failed, 4.0).canary
+    assert again is not None
+    assert again.in_row == 1
+
+
+def test_an_engine_that_failed_is_asked_often_until_it_has_proved_itself() -> None:
+    well = asked_for(1, asked_for(1, READY, 1.0, ERROR), 2.0)
+    assert well.verdict is Verdict.READY
+    assert well.pause_s(2.2, PROBE) == OUT_INTERVAL_S
+    assert asked_for(RECOVERED_CANARIES, well, 3.0).pause_s(30.0, PROBE) == PROBE.interval_s

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from engine.proto import engine_report_pb2 as pb
 from engine.report import (
+    Canary,
     Doubt,
     DrainRequest,
     EngineReport,
@@ -60,6 +61,7 @@ FULL = EngineReport(
         ),
     ),
     drain=DrainRequest(deadline_in_s=30.0),
+    canary=Canary(in_row=3, at_s=6.5, took_s=0.25),
 )
 
 

@@ -47,9 +47,9 @@ class BreakerState:
     """What has to be remembered of one engine's breaker from one decision to the next.
 
     ``opens`` counts openings since it was last well for long. ``succeeded`` and ``failed`` are the engine's totals
-    at ``since_s``, when the phase or its books began. ``proofs`` are canaries in a row that brought a token since then, the newest at
-    ``proof_at_s``. ``failing`` is the rate, 0..1, and ``why`` the sentence that opened it. ``boot`` is the engine
-    process all this is about.
+    at ``since_s``, when the phase or its books began. ``proofs`` are canaries in a row that brought a token since
+    then, the newest at ``proof_at_s``. ``failing`` is the rate, 0..1, and ``why`` the sentence that opened it.
+    ``boot`` is the engine process all this is about.
     """
 
     phase: Phase = Phase.CLOSED

@@ -191,9 +191,12 @@ def slowness(
 ) -> tuple[float, str, float | None]:
     """How many times slower than its peers, the sentence, and since when where the evidence says; 0: not slow."""
     sure = tokens_per_s is not None and cohort.tokens_per_s is not None
-    if tokens_per_s is not None and cohort.tokens_per_s is not None:
-        if cohort.tokens_per_s <= WELL_AGAIN * tokens_per_s:
-            return _NOT_SLOW
+    if (
+        tokens_per_s is not None
+        and cohort.tokens_per_s is not None
+        and cohort.tokens_per_s <= WELL_AGAIN * tokens_per_s
+    ):
+        return _NOT_SLOW
     by_calls = _by_calls(book, cohort, policy, sure=sure)
     if by_calls[0]:
         return by_calls

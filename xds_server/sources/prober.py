@@ -30,6 +30,8 @@ from xds_server.fleet import EngineId
 
 # Engines of one policy were probably started together; looks at them should not be.
 _JITTER: Final = 0.1
+# A server that closes whoever is silent must not be looked at for ever.
+_TRIPWIRE_SPACE_S: Final = 1.0
 
 
 class ProbeKind(StrEnum):
@@ -156,6 +158,7 @@ class Prober:
         canary: asyncio.Task[Answer] | None = None
         # A connection that asks nothing and ends when the process does.
         tripwire: asyncio.Task[None] | None = None
+        armed_from_s = 0.0
         await asyncio.sleep(self._rng.uniform(0, probe.interval_s))
         try:
             while True:
@@ -163,7 +166,8 @@ class Prober:
                 if judgement.wants_canary:
                     judgement = judgement.asked(self._clock())
                     canary = asyncio.create_task(engine.ask(self._prompt()))
-                if tripwire is None and judgement.verdict is not None and judgement.verdict.good:
+                # Any process that answers can crash, be it well or not.
+                if tripwire is None and judgement.counters is not None and self._clock() >= armed_from_s:
                     tripwire = asyncio.create_task(engine.gone())
                 due_at_s = self._clock() + self._pause_s(one, judgement)
                 while (wait_s := due_at_s - self._clock()) > 0:
@@ -176,6 +180,7 @@ class Prober:
                         tripwire.result()
                         tripwire = None
                         due_at_s = self._clock()
+                        armed_from_s = due_at_s + _TRIPWIRE_SPACE_S
                     if canary is not None and canary.done():
                         answer, canary = canary.result(), None
                         self._count(ProbeKind.CANARY, answer.failure, answer.at_s - answer.sent_at_s)

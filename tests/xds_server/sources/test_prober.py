@@ -535,3 +535,21 @@ async def test_looks_are_spread_and_ejected_engines_are_looked_at_more_often() -
             began_s = time.monotonic()
             await watched.looks(4)
             assert time.monotonic() - began_s < 7.0, "looked at no more often than a healthy engine"
+
+
+async def test_an_engine_that_others_keep_out_is_looked_at_as_often_as_one_that_is_ill() -> None:
+    async with (
+        engine_up() as first,
+        engine_up() as second,
+        watching(policies({"e0": first.port, "e1": second.port}, interval="2s")) as watched,
+    ):
+        await watched.until_in("e0")
+        await watched.until_in("e1")
+        watched.prober.hurry({EngineId("pool", "e0")})
+        began = len(watched.reports)
+
+        def told_of(engine: str) -> int:
+            return sum(one.engine == engine for one in watched.reports[began:])
+
+        await watched.until(lambda: told_of("e0") >= 12, "a dozen reports")
+        assert told_of("e1") <= 6
