@@ -2,7 +2,8 @@
 
 Levels 1 and 2 look at all that is asked of the pool, 3 and 4 at what is left of it once the fallback has taken its
 share: batch is not shed for requests that another pool serves. What the fallback takes is invisible in the pool's
-own pressure, so it is added again, and a new share is given time to be seen before it is judged.
+own pressure. It is no more than the share would come to if every route had the fallback, and no more than all that
+the fallback is asked for; the smaller of the two is added again. A new share is given time to be seen.
 
 Pressure that nobody tells never raises a level. It holds the present one for a while, and then counts as none.
 Times and thresholds come from the policy, where each is explained; steps and pauses of the share are here.
@@ -25,7 +26,11 @@ SHARE_INTERVAL_S: Final = RATE_S + 2.0
 """A share stays this long. Pressure is a mean over ``RATE_S``, smoothed over a second after that: judged sooner, a
 share is judged by what was before it, and the next one overshoots."""
 
+LESS_INTERVAL_S: Final = 15.0
+"""And so long before some of it is taken back while the level lasts: what the fallback takes is only estimated."""
+
 _MOST_PERCENT: Final = 95.0  # something must go on arriving at the pool, or nobody sees when it has room again
+_ROOM_PERCENT: Final = 90.0  # what is left of the pressure below which the pool may take some of it back
 _OVERFULL: Final = 1.05  # pressure of a fallback that is to be relieved; from 1 to this it only gets no more
 _HIGHEST: Final = 1000.0  # pressures above are the same to us, and an infinite one cannot be reckoned with
 
@@ -48,12 +53,14 @@ class FallbackView:
 class _Reading:
     """What is known of the pool in this round: pressures in percent, ``asked`` with what the fallback took.
 
-    ``settled``: long enough since the share was chosen for ``asked`` to be believed.
+    ``settled``: long enough since the share was chosen for ``asked`` to be believed; ``rested``: long enough to
+    take some of it back.
     """
 
     left: float
     asked: float
     settled: bool
+    rested: bool
 
 
 def ladder(
@@ -96,7 +103,7 @@ def ladder_due_s(policy: Degradation, state: LadderState, now_s: float) -> float
     if state.unknown_since_s is not None and state.level:
         due_s.append(state.unknown_since_s + STALE_S)
     if state.fallback_since_s is not None:
-        due_s.append(state.fallback_since_s + SHARE_INTERVAL_S)
+        due_s += (state.fallback_since_s + SHARE_INTERVAL_S, state.fallback_since_s + LESS_INTERVAL_S)
     return min((moment for moment in due_s if moment > now_s), default=math.inf)
 
 
@@ -139,7 +146,7 @@ def _next(
     if not told:
         unknown_since_s = before.unknown_since_s if before.unknown_since_s is not None else now_s
     held = unknown_since_s is not None and now_s - unknown_since_s < STALE_S
-    reading = _reading(before, pressure if pressure is not None and told else 0.0, now_s)
+    reading = _reading(before, pressure if pressure is not None and told else 0.0, fallback, now_s)
     level, since_s, next_level, towards_s = before.level, before.since_s, None, None
     if not held:
         next_level = _wanted(policy, level, reading)
@@ -172,14 +179,24 @@ def _next(
     return replace(state, reason=_reason(policy, before, state, known=known, capacity=capacity))
 
 
-def _reading(before: LadderState, pressure: float, now_s: float) -> _Reading:
-    # Everything went to the fallback because no engine was in: what arrives now arrives undivided.
-    share = before.fallback_percent / 100 if before.fallback_percent <= _MOST_PERCENT else 0.0
+def _reading(before: LadderState, pressure: float, fallback: FallbackView | None, now_s: float) -> _Reading:
+    share = _share_of_pool(before) / 100
     left = 100 * min(pressure, _HIGHEST)
-    since_s = before.fallback_since_s
+    asked = left / (1 - share)
+    if fallback is not None:
+        asked = min(asked, left + 100 * fallback.relative_capacity * (fallback.pressure or 0.0))
+    lasted_s = math.inf if before.fallback_since_s is None else now_s - before.fallback_since_s
     return _Reading(
-        left=left, asked=left / (1 - share), settled=since_s is None or now_s - since_s >= SHARE_INTERVAL_S
+        left=left,
+        asked=asked if share else left,
+        settled=lasted_s >= SHARE_INTERVAL_S,
+        rested=lasted_s >= LESS_INTERVAL_S,
     )
+
+
+def _share_of_pool(before: LadderState) -> float:
+    """The share of a pool that serves; where everything went away because no engine was in, all of it is back."""
+    return before.fallback_percent if before.fallback_percent <= _MOST_PERCENT else 0.0
 
 
 def _wanted(policy: Degradation, level: int, reading: _Reading) -> int | None:
@@ -218,19 +235,23 @@ def _share(
         return 100.0
     if level < 2 or not policy.fallback.enabled:
         return 0.0
-    share = before.fallback_percent if before.fallback_percent <= _MOST_PERCENT else 0.0
+    share = _share_of_pool(before)
     if not held and reading.settled:
-        share = _moved(share, reading.asked / 100, fallback)
+        share = _moved(share, reading, fallback)
     return min(share, policy.fallback.max_share_percent, _MOST_PERCENT)
 
 
-def _moved(share: float, asked: float, fallback: FallbackView) -> float:
-    """The share in whole steps, half a step of slack on the way down so that noise does not move it."""
+def _moved(share: float, reading: _Reading, fallback: FallbackView) -> float:
+    """The share in whole steps: more while more is left than fits, less when there is clearly room again."""
     slack = SHARE_STEP_PERCENT / 2
-    overflow = 100 * (1 - 1 / asked) if asked > 1 else 0.0
     moved = share
-    if overflow > share or overflow < share - SHARE_STEP_PERCENT - slack:
+    if reading.left > 100:
+        overflow = 100 - (100 - share) * 100 / reading.left
         moved = SHARE_STEP_PERCENT * math.ceil(overflow / SHARE_STEP_PERCENT)
+    elif reading.left < _ROOM_PERCENT and reading.rested:
+        overflow = 100 - 10_000 / reading.asked if reading.asked > 100 else 0.0
+        if overflow < share - SHARE_STEP_PERCENT - slack or not overflow:
+            moved = SHARE_STEP_PERCENT * math.ceil(overflow / SHARE_STEP_PERCENT)
     full = fallback.pressure or 0.0
     if full > _OVERFULL:
         # Were all of the fallback's load from here, this would leave it just full; as it is, never less than that.
@@ -238,7 +259,7 @@ def _moved(share: float, asked: float, fallback: FallbackView) -> float:
     if moved <= share:
         return moved
     # In shares of what is asked here: what the fallback can serve beyond all that it gets already.
-    room = share + 100 * fallback.relative_capacity * (1 - full) / asked
+    room = share + 10_000 * fallback.relative_capacity * (1 - full) / reading.asked
     return max(share, min(moved, _whole_steps(room - slack)))
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.resilience import Degradation
@@ -173,25 +173,34 @@ def test_after_holding_it_steps_down() -> None:
 
 
 def served(
-    asked: float, seconds: float, fallback: float, relative: float = 1.0, error: float = 1.0
+    asked: float | Sequence[float],
+    seconds: float,
+    fallback: float,
+    relative: float = 1.0,
+    error: float = 1.0,
+    elsewhere: float = 0.0,
 ) -> list[LadderState]:
-    """A pool of which ``asked`` is asked and a fallback that is ``fallback`` full without it; pressures follow."""
+    """A pool of which ``asked`` is asked and a fallback that is ``fallback`` full without it; pressures follow.
+
+    ``elsewhere`` is asked by routes that have no fallback. Several demands last ``seconds`` each.
+    """
     state: LadderState | None = None
     states: list[LadderState] = []
     history: list[float] = []
     smooth = 0.0
-    for number in range(rounds(seconds)):
+    demands = [asked] if isinstance(asked, float) else asked
+    for number in range(rounds(seconds) * len(demands)):
+        demand = demands[number // rounds(seconds)]
         history.append(0.0 if state is None else state.fallback_percent / 100)
         window = history[-20:]  # pressure is a mean over two seconds
         smooth += 0.1 * (sum(window) / len(window) - smooth)  # and smoothed over one more
-        share = smooth
         state = ladder(
             policy(),
             state,
-            pressure=asked * (1 - share),
+            pressure=elsewhere + demand * (1 - smooth),
             capacity=True,
             fallback=FallbackView(
-                ready=True, pressure=fallback + asked * share / relative, relative_capacity=relative * error
+                ready=True, pressure=fallback + demand * smooth / relative, relative_capacity=relative * error
             ),
             shadow=False,
             now_s=100.0 + number * TICK_S,
@@ -200,13 +209,14 @@ def served(
     return states
 
 
-@given(st.floats(1.02, 5), st.floats(0, 0.9), st.floats(0.3, 4), st.floats(0.7, 1.4))
+@settings(deadline=None, max_examples=50)
+@given(st.floats(1.02, 5), st.floats(0, 0.9), st.floats(0.3, 4), st.floats(0.9, 1.4))
 def test_the_fallback_gets_the_overflow_and_is_not_overfilled(
     asked: float, other: float, relative: float, error: float
 ) -> None:
-    states = served(asked, 60, other, relative, error)
+    states = served(asked, 90, other, relative, error)
     share = states[-1].fallback_percent / 100
-    assert share == states[-100].fallback_percent / 100  # it came to rest
+    assert share == states[-200].fallback_percent / 100  # it came to rest
     step = 0.05 * asked / relative  # of the fallback's capacity
     filled = other + asked * share / relative
     assert filled <= 1.05 + 1e-6
@@ -222,6 +232,25 @@ def test_the_overflow_goes_to_the_fallback_in_whole_steps_and_level_three_waits_
     assert {state.level for state in states} == {0, 1, 2}
     assert f"{states[-1].fallback_percent:g} % of the requests go to the fallback" in states[-1].reason
     assert any(state.shed_batch for state in climb(held(1.5, 10)))  # without a fallback it is reached
+
+
+def test_routes_without_the_fallback_count_and_nothing_stays_when_there_is_room_again() -> None:
+    states = served([0.8, 0.1], 120, 0.1, relative=2.0, elsewhere=0.6)
+    full, room = states[rounds(120) - 1], states[-1]
+    assert full.level == 2
+    assert 0.6 + 0.8 * (1 - full.fallback_percent / 100) <= 1.0 + 1e-6
+    assert (room.level, room.fallback_percent) == (0, 0)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.floats(1.1, 10), st.floats(0, 0.85), st.floats(0, 0.9), st.floats(0.3, 4))
+def test_a_fallback_that_nobody_may_use_does_not_hold_the_level(
+    much: float, little: float, other: float, relative: float
+) -> None:
+    states = climb(held(much, 40), fallback=FallbackView(ready=True, pressure=other, relative_capacity=relative))
+    below = FallbackView(ready=True, pressure=other, relative_capacity=relative)
+    states = climb(held(little, 200), fallback=below, state=states[-1], start_s=200.0)
+    assert (states[-1].level, states[-1].fallback_percent) == (0, 0)
 
 
 def test_a_share_stays_until_its_effect_can_be_seen() -> None:
