@@ -12,7 +12,16 @@ from typing import Final
 
 from rich.console import Console
 
-NAMES: Final = ("eds_encode", "policy_to_snapshot", "fanout", "fault_to_quiet", "detect", "agents", "signals")
+NAMES: Final = (
+    "eds_encode",
+    "policy_to_snapshot",
+    "fanout",
+    "fault_to_quiet",
+    "detect",
+    "agents",
+    "signals",
+    "decide_loop",
+)
 LONG: Final = ("failover",)
 
 
