@@ -289,6 +289,8 @@ def _stragglers(this: _Round, asked: _Asked, due: _Due) -> dict[EngineId, Stragg
     for place, engine in enumerate(this.engines):
         state = states.get(engine.id)
         if state is None or not (state.out or state.trial):
+            if state is not None and state.slow_since_s is not None:
+                due.by(state.slow_since_s + policy.after)
             continue
         due.by(state.until_s)
         verdict = None if engine.report is None else engine.report.verdict

@@ -123,20 +123,29 @@ def booked(before: Book | None, traffic: EngineTraffic, in_use: int, *, after_s:
     passed_s = now_s - before.at_s
     if passed_s < _SAMPLE_S:
         return before
-    work_s = before.work_s + in_use * passed_s
-    if now_s - before.began_s < after_s / 2:
-        return replace(before, at_s=now_s, finished=done - before.done, work_s=work_s)
-    rate = _rate(before)
-    enough = rate is None or rate * work_s >= LEAST_EXPECTED / 2 or now_s - before.began_s >= _LONGEST_BUCKET_S
-    if not enough:
-        return replace(before, at_s=now_s, finished=done - before.done, work_s=work_s)
+    work_s, finished, lasted_s = before.work_s + in_use * passed_s, done - before.done, now_s - before.began_s
+    full = lasted_s >= after_s / 2
+    if full and lasted_s < _LONGEST_BUCKET_S:
+        rate = _rate(before)
+        full = rate is None or rate * work_s >= LEAST_EXPECTED / 2
+    if full:
+        return Book(
+            at_s=now_s,
+            began_s=now_s,
+            done=done,
+            past_began_s=before.began_s,
+            past_finished=finished,
+            past_work_s=work_s,
+        )
     return Book(
         at_s=now_s,
-        began_s=now_s,
-        done=done,
-        past_began_s=before.began_s,
-        past_finished=done - before.done,
-        past_work_s=work_s,
+        began_s=before.began_s,
+        done=before.done,
+        finished=finished,
+        work_s=work_s,
+        past_began_s=before.past_began_s,
+        past_finished=before.past_finished,
+        past_work_s=before.past_work_s,
     )
 
 
@@ -296,6 +305,8 @@ def stepped(
         return None
     if state.book is book and state.slow_since_s is None:
         return state
+    if not state.outs:
+        return StragglerState(book=book)  # the common case, ten times a second for each engine
     return replace(state, slow_since_s=None, book=book)
 
 
