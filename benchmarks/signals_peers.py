@@ -118,7 +118,7 @@ async def _tell(port: int, kind: str, name: str, size: int, interval_s: float) -
     async with grpc.aio.insecure_channel(
         f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]
     ) as channel:
-        call = channel.stream_stream(method)()
+        call: Any = channel.stream_stream(method)()
         await asyncio.sleep(rng.uniform(0, 2.0))
         due_s = asyncio.get_running_loop().time()
         for message in messages:

@@ -1,4 +1,4 @@
-"""A real Envoy that tells a real server of its calls: our listener, static clusters, engines that fail on command."""
+"""A real Envoy that tells a real server of its calls: our listener, static clusters, engines that fail when told."""
 
 import asyncio
 import json
@@ -63,9 +63,7 @@ class Recording(Book):
 
     def attempt(self, node, facts, engine, outcome, *, first, streaming, **other):  # type: ignore[no-untyped-def]
         assert node == NODE
-        self.told.append(
-            Told(pool=facts.name, engine=engine, outcome=outcome, first=first, streaming=streaming)
-        )
+        self.told.append(Told(pool=facts.name, engine=engine, outcome=outcome, first=first, streaming=streaming))
         super().attempt(node, facts, engine, outcome, first=first, streaming=streaming, **other)
 
     def failed(self, facts, engine, **other):  # type: ignore[no-untyped-def]
@@ -224,7 +222,10 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[Rig]:
         "full-plain": {},
         "shut-plain": {},
         "cut-plain": {},
-        **{f"odd-{how}": {"prefix_rewrite": f"/{how}"} for how in ("reset", "close", "rubbish", "half", "busy", "missing")},
+        **{
+            f"odd-{how}": {"prefix_rewrite": f"/{how}"}
+            for how in ("reset", "close", "rubbish", "half", "busy", "missing")
+        },
     }
     ports = {
         "one": {"e0": one},

@@ -94,7 +94,10 @@ async def test_hedges_are_no_failures(rig):
         # A try of e1 that is not the first has another one beside it.
         await until(lambda: rig.book.told[before:] and settled(rig.book.told[before:]), "both tries end")  # noqa: B023
         told = rig.book.told[before:]
-    assert {one.engine: (one.outcome, one.first) for one in told} == {"e0": (NEUTRAL, True), "e1": (SUCCESS, False)}
+    assert {one.engine: (one.outcome, one.first) for one in told} == {
+        "e0": (NEUTRAL, True),
+        "e1": (SUCCESS, False),
+    }
 
 
 async def test_engines_behind_a_hop_are_known_by_their_listener(rig):

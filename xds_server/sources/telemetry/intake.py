@@ -16,6 +16,10 @@ import grpc
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
+WRITE_LIMIT_S: Final = 1.0
+"""An answer is thirty bytes, which a peer's buffer takes at once; one that does not is not worth waiting for."""
+
+
 class IntakeError(Exception):
     """A peer's mistake; its stream ends, and ``flaw`` is what is counted."""
 
@@ -88,7 +92,8 @@ class Intake(grpc.GenericRpcHandler):
             self._streams.discard(stream)
             sitting.close()
             if answering is not None:
-                answering.cancel()
+                # gRPC cannot say how a stream ended while it still writes to it, not even if that was cancelled.
+                await asyncio.wait([answering], timeout=WRITE_LIMIT_S)
         if reason:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
 

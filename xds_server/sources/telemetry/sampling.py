@@ -10,9 +10,9 @@ from typing import Final
 STEPS: Final = (1.0, 0.5, 0.2, 0.1, 0.05, 0.01)
 
 BUDGET_PER_S: Final = 10_000.0
-"""Entries a second that are read without a sample: half a core's worth (benchmarks/results/signals.json)."""
+"""Entries a second, messages included, that are read unsampled: a quarter of a core (``benchmarks/signals``)."""
 
-MESSAGE_COST: Final = 4.0
+MESSAGE_COST: Final = 5.0
 """What a message costs besides its entries, in entries: many proxies with a few calls each send many messages."""
 
 ROOM: Final = 0.7
@@ -24,27 +24,43 @@ TOLD_AFTER_S: Final = 0.5
 """How long proxies go on with the share they had: the push, and what is on its way."""
 
 
+OBEYED: Final = 0.9
+"""A lower share that leaves more than this of the load is not being followed; asking for less would only make
+counts that are divided by it more wrong."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """The share wanted now, and since when; ``counted`` is the one that entries of this moment were made with."""
+    """The share wanted now, since when, and the one before.
+
+    ``load_before_per_s`` is what was read before the share was lowered, until that is seen to be followed.
+    """
 
     share: float = 1.0
     since_s: float = float("-inf")
     before: float = 1.0
+    load_before_per_s: float = float("inf")
 
     def counted(self, now_s: float) -> float:
-        """The share to divide counts by."""
+        """The share to divide counts by: entries of this moment were made with it."""
         return self.share if now_s - self.since_s >= TOLD_AFTER_S else self.before
 
     def after(self, load_per_s: float, now_s: float) -> "Sampling":
         """The sampling once so much has been read per second, in entries, with the present share."""
         if now_s - self.since_s < TOLD_AFTER_S * 2:
-            return self  # what is read was still made with the share before
+            return self  # what was read was still made with the share before
+        if load_per_s <= OBEYED * self.load_before_per_s < float("inf"):
+            return replace(self, load_before_per_s=float("inf")).after(load_per_s, now_s)  # it is followed
         whole = load_per_s / self.share
         fitting = next((step for step in STEPS if whole * step <= BUDGET_PER_S), STEPS[-1])
         if fitting < self.share:
-            return replace(self, share=fitting, since_s=now_s, before=self.share)
+            if load_per_s > OBEYED * self.load_before_per_s:
+                return self
+            return self._changed(fitting, load_per_s, now_s)
         up = max((place for place, step in enumerate(STEPS) if step > self.share), default=None)
         if up is None or now_s - self.since_s < RISE_S or whole * STEPS[up] > ROOM * BUDGET_PER_S:
             return self
-        return replace(self, share=STEPS[up], since_s=now_s, before=self.share)
+        return self._changed(STEPS[up], float("inf"), now_s)
+
+    def _changed(self, share: float, load_before_per_s: float, now_s: float) -> "Sampling":
+        return Sampling(share=share, since_s=now_s, before=self.share, load_before_per_s=load_before_per_s)

@@ -46,9 +46,7 @@ def documents(engines: int = 4, *, hedged: bool = False) -> list[dict[str, Any]]
 
 def policies_of(folder: Path, found: list[dict[str, Any]]) -> PolicySet:
     path = folder / "policies.yaml"
-    path.write_text(
-        "\n---\n".join(json.dumps({"apiVersion": "switchgear.dev/v1alpha1", **one}) for one in found)
-    )
+    path.write_text("\n---\n".join(json.dumps({"apiVersion": "switchgear.dev/v1alpha1", **one}) for one in found))
     return load([path])
 
 

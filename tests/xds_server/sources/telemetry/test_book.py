@@ -291,9 +291,7 @@ def test_whatever_is_told_counts_stay_sane(policies, steps):
             assert engine.done_per_s >= 0
             assert engine.busy >= 0
             # A report may count a little longer than STALE_S, until the next sweep; never one that is older.
-            held = [
-                counts.get(name, 0) for at_s, counts in newest.values() if now_s - at_s <= STALE_S + 1.0
-            ]
+            held = [counts.get(name, 0) for at_s, counts in newest.values() if now_s - at_s <= STALE_S + 1.0]
             assert engine.in_flight is None or 0 <= engine.in_flight <= sum(held)
         for proxy in traffic.proxies.values():
             assert all(rate > 0 for rate in (*proxy.arrivals_per_s.values(), *proxy.shed_per_s.values()))
@@ -301,7 +299,9 @@ def test_whatever_is_told_counts_stay_sane(policies, steps):
 
 
 @given(
-    calls=st.lists(st.tuples(NODES, ENGINES, st.sampled_from(list(Outcome)[:3]), st.floats(0.001, 10)), max_size=9),
+    calls=st.lists(
+        st.tuples(NODES, ENGINES, st.sampled_from(list(Outcome)[:3]), st.floats(0.001, 10)), max_size=9
+    ),
     seed=st.randoms(use_true_random=False),
 )
 def test_the_order_within_a_moment_does_not_matter_to_counts_and_rates(policies, calls, seed):

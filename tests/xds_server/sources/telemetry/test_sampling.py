@@ -1,0 +1,51 @@
+"""How much proxies are asked to tell: down at once, up slowly, and never because nobody listens."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xds_server.sources.telemetry.sampling import BUDGET_PER_S, RISE_S, STEPS, TOLD_AFTER_S, Sampling
+
+
+def test_nothing_is_left_out_within_the_budget():
+    assert Sampling().after(BUDGET_PER_S, 10.0) == Sampling()
+
+
+def test_it_falls_as_far_as_needed_at_once():
+    assert Sampling().after(4 * BUDGET_PER_S, 10.0).share == 0.2
+
+
+def test_what_is_on_its_way_is_still_counted_with_the_share_before():
+    sampling = Sampling().after(4 * BUDGET_PER_S, 10.0)
+    assert sampling.counted(10.0 + TOLD_AFTER_S / 2) == 1.0
+    assert sampling.counted(10.0 + TOLD_AFTER_S) == 0.2
+
+
+def test_it_rises_a_step_at_a_time_and_only_where_there_is_room():
+    sampling = Sampling().after(4 * BUDGET_PER_S, 10.0)
+    quiet = 0.1 * BUDGET_PER_S * sampling.share
+    assert sampling.after(quiet, 10.0 + RISE_S - 0.1).share == 0.2
+    assert sampling.after(quiet, 10.0 + RISE_S).share == 0.5
+    assert sampling.after(0.9 * BUDGET_PER_S * 0.4, 10.0 + RISE_S).share == 0.2
+
+
+def test_proxies_that_do_not_follow_are_not_asked_for_still_less():
+    sampling = Sampling().after(4 * BUDGET_PER_S, 10.0)
+    assert sampling.after(4 * BUDGET_PER_S, 20.0) is sampling
+    followed = sampling.after(0.8 * BUDGET_PER_S, 20.0)
+    assert followed.share == 0.2
+    assert followed.after(5 * BUDGET_PER_S, 21.0).share < 0.2
+
+
+@given(st.lists(st.floats(0, 200 * BUDGET_PER_S), min_size=1, max_size=50))
+def test_followed_it_settles_under_any_steady_load(loads):
+    sampling, now_s = Sampling(), 0.0
+    for load in [*loads, *[loads[-1]] * 100]:
+        now_s += 1.0
+        sampling = sampling.after(load * sampling.share, now_s)
+        assert sampling.share in STEPS
+    before = sampling
+    for _ in range(30):
+        now_s += 1.0
+        sampling = sampling.after(loads[-1] * sampling.share, now_s)
+    assert sampling is before
+    assert loads[-1] * sampling.share <= BUDGET_PER_S or sampling.share == STEPS[-1]

@@ -1,0 +1,226 @@
+"""The two services through a real port: what is counted, what is answered, and peers that misbehave."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import pytest
+
+from xds_server.metrics import Metrics
+from xds_server.sources.telemetry import Telemetry, access_logs, load_reports
+from xds_server.sources.telemetry import telemetry as module
+from xds_server.sources.telemetry.load_reports import INTERVALS_S, MOST, REPORTS_PER_S, interval_s
+from xds_server.traffic import STALE_S
+from xds_server.translate.access_logs import ATTEMPT_HEADER, LOG_NAME
+
+LIMIT_S = 30.0
+EVERY_FLAG = "upstream_connection_failure"
+
+
+def log(
+    *, node: str = "", name: str = LOG_NAME, calls: int = 1, code: int = 200, attempt: str = "1", port: int = 8000,
+    flag: str = "", kind: int = 9, route: str = "talk/non-streaming", cluster: str = "chat",
+) -> bytes:  # fmt: skip
+    message = access_logs.AccessLogs()
+    if node:
+        message.identifier.node.id = node
+        message.identifier.log_name = name
+    for _ in range(calls):
+        entry = message.http_logs.log_entry.add()
+        common = entry.common_properties
+        common.access_log_type = kind
+        address = common.upstream_remote_address.socket_address
+        address.address, address.port_value = "10.0.0.1", port
+        common.upstream_cluster, common.route_name = cluster, route
+        common.duration.FromMilliseconds(500)
+        if flag:
+            setattr(common.response_flags, flag, True)
+        if code:
+            common.time_to_last_upstream_rx_byte.FromMilliseconds(500)
+            entry.response.response_code.value = code
+        entry.request.request_headers[ATTEMPT_HEADER] = attempt
+    return bytes(message.SerializeToString())
+
+
+def report(node: str = "p1", *, cluster: str = "chat", in_progress: int = 1, issued: int = 1) -> bytes:
+    message = load_reports.LoadReport()
+    message.node = load_reports.Node(id=node).SerializeToString()
+    found = message.cluster_stats.add(cluster_name=cluster)
+    one = found.upstream_locality_stats.add().upstream_endpoint_stats.add()
+    address = one.address.socket_address
+    address.address, address.port_value = "10.0.0.1", 8000
+    one.total_requests_in_progress, one.total_issued_requests = in_progress, issued
+    return bytes(message.SerializeToString())
+
+
+@dataclass
+class Rig:
+    telemetry: Telemetry
+    metrics: Metrics
+    port: int
+    news: list[float]
+    channel: grpc.aio.Channel
+
+    def stream(self, method: str) -> Any:
+        return self.channel.stream_stream(method)()
+
+    def traffic(self) -> Any:
+        return self.telemetry.traffic(time.monotonic()).get("chat")
+
+    def errors(self, signal: str, flaw: str) -> float | None:
+        return self.metrics.registry.get_sample_value(
+            "switchgear_telemetry_errors_total", {"signal": signal, "flaw": flaw}
+        )
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    give_up_at = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < give_up_at, f"not within {LIMIT_S} s: {what}"
+        await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def rig(policies) -> AsyncIterator[Rig]:
+    metrics, news = Metrics(), []
+    telemetry = Telemetry(metrics, lambda: news.append(time.monotonic()))
+    telemetry.watch(policies)
+    server = grpc.aio.server(handlers=telemetry.handlers())
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield Rig(telemetry=telemetry, metrics=metrics, port=port, news=news, channel=channel)
+    telemetry.stop()
+    await server.stop(None)
+
+
+async def test_attempts_are_counted_by_engine_and_proxy(rig):
+    stream = rig.stream(access_logs.METHOD)
+    await stream.write(log(node="p1", calls=3))
+    await stream.write(log(code=500, port=8001))  # only the first message names the node
+    await stream.write(log(code=0, flag=EVERY_FLAG, port=8001, attempt="2"))
+    await until(lambda: rig.traffic() and "e1" in rig.traffic().engines, "the entries arrive")
+    await until(lambda: rig.traffic().engines["e1"].failed == 2, "both failures")
+    traffic = rig.traffic()
+    assert traffic.engines["e0"].succeeded == 3
+    assert set(traffic.proxies) == {"p1"}
+    assert traffic.proxies["p1"].retries_per_s > 0
+    await until(lambda: rig.news, "somebody is told")
+    assert set(rig.telemetry.heard()["p1"]) == {"access_log"}
+
+
+async def test_what_is_not_ours_is_ignored(rig):
+    stream = rig.stream(access_logs.METHOD)
+    await stream.write(log(node="p1", cluster="elsewhere"))
+    await stream.write(log(port=9999))
+    await stream.write(log(kind=4))
+    await stream.write(log())
+    await until(rig.traffic, "the one that counts")
+    assert {name: one.succeeded for name, one in rig.traffic().engines.items()} == {"e0": 1}
+
+
+async def test_load_is_asked_for_and_counted(rig):
+    stream = rig.stream(load_reports.METHOD)
+    await stream.write(report(in_progress=9))
+    asked = load_reports.ReportOrder.FromString(await stream.read())
+    assert (asked.send_all_clusters, asked.report_endpoint_granularity) == (True, True)
+    assert asked.load_reporting_interval.ToMilliseconds() == 250
+    assert rig.traffic() is None, "the first message only asks"
+    await stream.write(report(in_progress=4))
+    await until(rig.traffic, "the report arrives")
+    assert rig.traffic().engines["e0"].in_flight == 4
+
+
+async def test_a_stream_that_ends_leaves_its_load_until_it_is_stale(rig):
+    stream = rig.stream(load_reports.METHOD)
+    await stream.write(report())
+    await stream.write(report(in_progress=4))
+    await until(rig.traffic, "the report arrives")
+    at_s = time.monotonic()
+    stream.cancel()
+    await until(lambda: rig.telemetry.proxies() == 0, "the stream ends")
+    assert rig.traffic().engines["e0"].in_flight == 4
+    assert rig.telemetry.traffic(at_s + STALE_S + 1.0) == {}
+
+
+@pytest.mark.parametrize(
+    ("method", "first", "flaw"),
+    [
+        (access_logs.METHOD, b"\xff\xff\xff", "garbage"),
+        (access_logs.METHOD, log(), "nameless"),
+        (access_logs.METHOD, b"", "nameless"),
+        (access_logs.METHOD, log(node="p1", name="somebody-elses"), "foreign"),
+        (load_reports.METHOD, b"\xff\xff\xff", "garbage"),
+        (load_reports.METHOD, b"", "nameless"),
+        (load_reports.METHOD, report(node=""), "nameless"),
+    ],
+)
+async def test_a_peer_that_cannot_be_understood_loses_its_own_stream(rig, method, first, flaw):
+    well = rig.stream(access_logs.METHOD)
+    await well.write(log(node="p1"))
+    stream = rig.stream(method)
+    await stream.write(first)
+    assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
+    signal = "access_log" if method == access_logs.METHOD else "load_report"
+    assert rig.errors(signal, flaw) == 1
+    await well.write(log())
+    await until(lambda: rig.traffic() and rig.traffic().engines["e0"].succeeded == 2, "the other goes on")
+
+
+async def test_numbers_that_cannot_be_end_the_stream_and_count_nothing(rig):
+    stream = rig.stream(load_reports.METHOD)
+    await stream.write(report())
+    await stream.write(report(in_progress=MOST + 1))
+    await stream.read()
+    assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert rig.errors("load_report", "absurd") == 1
+    assert rig.traffic() is None
+
+
+async def test_a_peer_that_only_connects_costs_nothing(rig):
+    silent = rig.stream(load_reports.METHOD)
+    await until(lambda: rig.telemetry.proxies() == 1, "it is there")
+    await rig.stream(access_logs.METHOD).write(log(node="p1"))
+    await until(rig.traffic, "others are heard")
+    silent.cancel()
+
+
+async def test_too_much_is_read_and_dropped_and_counted(rig, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_PER_S", 100.0)
+    stream = rig.stream(access_logs.METHOD)
+    await stream.write(log(node="p1", calls=400))
+    for _ in range(40):
+        await stream.write(log(calls=400))
+    name, labels = "switchgear_telemetry_dropped_total", {"signal": "access_log"}
+    await until(lambda: rig.metrics.registry.get_sample_value(name, labels), "something is dropped")
+    await until(rig.traffic, "what came first is counted")
+
+
+def test_many_proxies_report_less_often_but_never_too_seldom():
+    assert interval_s(0) == interval_s(3) == INTERVALS_S[0]
+    for proxies in (1, 50, 100, 125, 126, 400, 1000):
+        assert proxies / interval_s(proxies) <= REPORTS_PER_S
+    assert interval_s(100_000) * 2 <= STALE_S
+
+
+async def test_a_server_that_stops_does_not_wait_for_its_streams(rig):
+    stream = rig.stream(access_logs.METHOD)
+    await stream.write(log(node="p1"))
+    await until(rig.traffic, "it is heard")
+    rig.telemetry.stop()
+    assert await stream.code() is grpc.StatusCode.OK
+
+
+async def test_the_scrape_says_who_was_heard(rig):
+    stream = rig.stream(access_logs.METHOD)
+    await stream.write(log(node="p1"))
+    await until(rig.traffic, "it is heard")
+    rig.telemetry.connected(["p1"])
+    found = {family.name: family for family in rig.telemetry.families()}
+    (age,) = found["switchgear_telemetry_age_seconds"].samples
+    assert age.labels == {"node": "p1", "signal": "access_log"}
+    assert age.value >= 0
+    assert found["switchgear_telemetry_sampling_ratio"].samples[0].value == 1.0
