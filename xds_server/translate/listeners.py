@@ -58,11 +58,16 @@ REASONS: Final = (
     ("UO", "overload", "1"),
     ("UH", "no-engine", "1"),
     ("NC", "no-pool", "1"),
-    ("UT", "timeout", None),
     ("UF", "connect-failure", None),
     ("UC", "engine-reset", None),
 )
-"""Why Envoy answered itself. UO is a full admission ceiling: the engines never saw the request."""
+"""Why Envoy answered itself. UO is a full admission ceiling: the engines never saw the request.
+
+Callers read of these, and of those that routes refuse with, in ``docs/answers.md``.
+"""
+
+TIMEOUT: Final = "timeout"
+"""Why, where Envoy itself answers 504."""
 
 JSON_CONTENT_TYPES: Final = r"(?i)application/json\s*(;.*)?"
 """With parameters, too: an exact match misses ``application/json; charset=utf-8``."""
@@ -141,34 +146,43 @@ def _local_replies() -> LocalReplyConfig:
         "code": Value(string_value="%RESPONSE_CODE%"),
     }
     return LocalReplyConfig(
-        mappers=[_no_route(), *(_reply(flag, reason, retry_after) for flag, reason, retry_after in REASONS)],
+        mappers=[
+            _no_route(),
+            *(_reply(_flag(flag), reason, retry_after) for flag, reason, retry_after in REASONS),
+            # By the status: the limit of a whole stream has no flag of its own.
+            _reply(_status(504, "timeout"), TIMEOUT, None),
+        ],
         body_format=SubstitutionFormatString(
             json_format=Struct(fields={"error": Value(struct_value=Struct(fields=message))})
         ),
     )
 
 
-def _reply(flag: str, reason: str, retry_after: str | None) -> ResponseMapper:
+def _reply(when: AccessLogFilter, reason: str, retry_after: str | None) -> ResponseMapper:
     headers = [_header(REASON_HEADER, reason)]
     if retry_after is not None:
         headers.append(_header("retry-after", retry_after))
-    return ResponseMapper(filter=_flag(flag), headers_to_add=headers)
+    return ResponseMapper(filter=when, headers_to_add=headers)
 
 
 def _no_route() -> ResponseMapper:
     # The route that catches what no other matches leads to a cluster that is not there, and says 404.
-    status = AccessLogFilter(
-        status_code_filter=StatusCodeFilter(
-            comparison=ComparisonFilter(
-                op=ComparisonFilterOp.EQ,
-                value=RuntimeUInt32(default_value=404, runtime_key="switchgear.no_route_status"),
-            )
-        )
-    )
+    status = _status(404, "no_route")
     return ResponseMapper(
         filter=AccessLogFilter(and_filter=AndFilter(filters=[status, _flag("NC")])),
         body=DataSource(inline_string="no route of this port matches the request"),
         headers_to_add=[_header(REASON_HEADER, "no-route")],
+    )
+
+
+def _status(status: int, name: str) -> AccessLogFilter:
+    return AccessLogFilter(
+        status_code_filter=StatusCodeFilter(
+            comparison=ComparisonFilter(
+                op=ComparisonFilterOp.EQ,
+                value=RuntimeUInt32(default_value=status, runtime_key=f"switchgear.{name}_status"),
+            )
+        )
     )
 
 

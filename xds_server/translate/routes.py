@@ -214,9 +214,10 @@ def _action(
         # Zero turns Envoy's own 15 s off.
         timeout=seconds(0 if streaming else timeouts.non_streaming.total),
         idle_timeout=seconds(timers.idle_s or 0),
-        max_stream_duration=RouteActionMaxStreamDuration(
-            max_stream_duration=seconds(timeouts.streaming.total if streaming else 0)
-        ),
+        # Not for the rest: a route that has it at all, be it as zero, ignores its timeout (seen with Envoy 1.40).
+        max_stream_duration=RouteActionMaxStreamDuration(max_stream_duration=seconds(timeouts.streaming.total))
+        if streaming
+        else None,
         retry_policy=retry_policy(spec, streaming=streaming, gated=gated),
         hedge_policy=hedge_policy(spec, streaming=streaming, gated=gated),
     )

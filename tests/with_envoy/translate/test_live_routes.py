@@ -49,7 +49,9 @@ class Resetter:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
-        length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+        length = next(
+            int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")
+        )
         await reader.readexactly(length)
         self.requests += 1
         writer.transport.abort()
@@ -201,7 +203,9 @@ async def test_requests_for_long_answers_are_refused_at_once_and_the_rest_served
     async def ask(value: Any, prompt: str = "x", **more: Any) -> tuple[int, str | None, str | None]:
         body = json.dumps({"model": "fake-model", "prompt": prompt, field: value, **more})
         async with one.client.post(
-            f"{one.url}/v1/completions", data=io.BytesIO(body.encode()), headers={"content-type": "application/json"}
+            f"{one.url}/v1/completions",
+            data=io.BytesIO(body.encode()),
+            headers={"content-type": "application/json"},
         ) as answer:
             await answer.read()
             return answer.status, answer.headers.get("x-switchgear-reason"), answer.headers.get("retry-after")
@@ -220,3 +224,21 @@ async def test_batch_is_refused_by_a_ceiling_of_nothing_and_told_when_to_return(
     refused = await one.complete()
     assert (refused.status, refused.headers["x-switchgear-reason"]) == (503, "overload")
     assert refused.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("stream", "limit"),
+    [
+        (True, "streaming: {betweenTokens: 300ms}"),
+        (True, "streaming: {total: 300ms}"),
+        (False, "nonStreaming: {total: 300ms}"),
+        (False, "nonStreaming: {perTry: 300ms}"),
+    ],
+)
+async def test_every_limit_that_ends_a_request_is_called_a_timeout(rig, engine, stream, limit):
+    hung = await engine(first_token_gate=True)
+    await hung.set_fault(Hang())
+    limits = f"{{timeouts: {{{limit}}}, retries: {{attempts: 0}}}}"
+    one = await rig(policy(hung, pool=", firstTokenGate: true", resilience=limits))
+    answer = await one.complete(stream=stream)
+    assert (answer.status, answer.headers["x-switchgear-reason"]) == (504, "timeout")

@@ -52,7 +52,7 @@ def test_only_a_stream_has_idle_limits_and_only_the_rest_a_total_timeout():
     stream, rest = made["streaming"].route, made["non-streaming"].route
     assert (stream.timeout, rest.timeout) == (timedelta(0), timedelta(seconds=10))
     assert stream.max_stream_duration.max_stream_duration == timedelta(seconds=60)
-    assert rest.max_stream_duration.max_stream_duration == timedelta(0)
+    assert rest.max_stream_duration is None
     assert stream.retry_policy.per_try_idle_timeout == timedelta(seconds=30)
     assert rest.retry_policy.per_try_idle_timeout is None
 
