@@ -11,8 +11,6 @@ from policies.model import PolicySet
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 
-_LONGEST_PER_MEAN = 4.0  # EnginePool.spec.longestServiceTime: four times serviceTime when absent
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advised:
@@ -31,7 +29,7 @@ class Advised:
     @property
     def longest_s(self) -> float:
         """Longest time a healthy request holds a slot."""
-        return self.pool.longest_service_time or _LONGEST_PER_MEAN * self.pool.service_time
+        return self.pool.longest_s
 
     @property
     def wait_s(self) -> float:
@@ -44,6 +42,14 @@ class Advised:
         else:
             return limits.max_wait
         return max(0.0, per_slot - 1) * self.pool.service_time
+
+    @property
+    def limit_path(self) -> str:
+        """The field that decides how much is let in."""
+        limits = self.spec.limits
+        if limits.max_concurrent is not None:
+            return "spec.limits.maxConcurrent"
+        return "spec.limits.maxWait" if limits.concurrent_per_slot is None else "spec.limits.concurrentPerSlot"
 
     @property
     def stream_deadline_s(self) -> float:

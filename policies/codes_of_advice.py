@@ -67,8 +67,8 @@ _TIMING: Final = (
         meaning="Waiting may take more than 0.6 of what the deadline leaves after the longest service. Where the "
         "service time is guessed a little too low, answers come too late and their GPU time is lost: a cliff, not a "
         "slope.",
-        example=_policy("limits: {maxWait: 4m}"),
-        fix="Lower maxWait to 0.6 x (total - longest service time), or less.",
+        example=_policy("timeouts: {nonStreaming: {total: 10s}}"),
+        fix="Lower maxWait to 0.6 x (total - longest service time), or less; a maxWait that is written and too long is refused (SG042).",
     ),
     Code(
         code="SG107",
@@ -193,8 +193,8 @@ _CAPACITY: Final = (
     ),
     Code(
         code="SG125",
-        title="shares that do not add up",
-        meaning="A pool serves both priority classes, and their shares are not 100 % together.",
+        title="shares of more than everything",
+        meaning="A pool serves both priority classes, and they are promised more than 100 % together. Both then get less in proportion; shares below 100 % waste nothing, because what is free is lent.",
         example=_example(
             "kind: ResiliencePolicy\nmetadata: {name: default}\n"
             "spec: {limits: {priorities: {interactive: {sharePercent: 95}}}}\n---\n"
@@ -202,7 +202,7 @@ _CAPACITY: Final = (
             "kind: ModelRoute\nmetadata: {name: night}\n"
             "spec: {listener: {port: 81}, priority: batch, pools: [{pool: chat}]}\n"
         ),
-        fix="Make interactive and batch add up to 100.",
+        fix="Make interactive and batch add up to 100 or less.",
     ),
     Code(
         code="SG126",

@@ -303,6 +303,18 @@ _RELATIONS: Final = (
         ),
         fix="Set both fields in the same policy.",
     ),
+    Code(
+        code="SG042",
+        title="wait too near the deadline",
+        meaning="The wait that limits.maxWait allows is more than 0.6 of what the deadline leaves after the longest "
+        "service. A service time guessed a little too low stretches the wait, and then answers come too late and their "
+        "GPU time is lost: a cliff, not a slope. Where nobody wrote maxWait the same is only advised (SG106).",
+        example=_example(
+            "kind: EnginePool\nspec: {model: llama, endpoints: [{address: 10.0.0.1, port: 8000}]}\n---\n"
+            "kind: ResiliencePolicy\nmetadata: {name: default}\nspec: {limits: {maxWait: 4m}}\n"
+        ),
+        fix="Lower maxWait to 0.6 x (total - longest service time), or raise the total.",
+    ),
 )
 
 ERRORS: Final = (*_FILES, *_TEXT, *_DOCUMENTS, *_RELATIONS)

@@ -127,7 +127,7 @@ def _shares(policies: PolicySet) -> Iterator[Finding]:
     for pool, used in classes.items():
         priorities = policies.effective[pool].limits.priorities
         total = priorities.interactive.share_percent + priorities.batch.share_percent
-        if len(used) < 2 or abs(total - _FULL_PERCENT) < 0.01:
+        if len(used) < 2 or total <= _FULL_PERCENT + 0.01:
             continue
         advised = Advised(
             policies=policies, name=pool, pool=policies.pools[pool].spec, spec=policies.effective[pool]
@@ -135,14 +135,11 @@ def _shares(policies: PolicySet) -> Iterator[Finding]:
         path = "spec.limits.priorities.interactive.sharePercent"
         if setter(policies, pool, path) is None:
             path = "spec.limits.priorities.batch.sharePercent"
-        effect = (
-            "more is admitted than the limits say" if total > _FULL_PERCENT else "part of the pool stays unused"
-        )
         yield advised.policy(
             "SG125",
             path,
-            f"the shares of interactive and batch are {total:g} % together: {effect}",
-            "make the two add up to 100",
+            f"the shares of interactive and batch are {total:g} % together: neither can be sure of all of its own",
+            "make the two add up to 100 or less",
         )
 
 

@@ -33,7 +33,7 @@ def _amplification(one: Advised) -> Iterator[Finding]:
     hedged, tries = one.spec.hedging.enabled, one.tries
     if tries <= (_HEDGED_TRIES_UNREMARKED if hedged else _TRIES_UNREMARKED):
         return
-    budget = one.spec.retry_budget.percent_under_ceiling
+    budget = _budget_percent(one)
     # Envoy has one budget for retries and hedges; the smaller of the two rules both.
     fleet = 1 + (min(budget, one.spec.hedging.max_percent) if hedged else budget) / 100
     at_once = ", all of them at the same time" if hedged else ""
@@ -78,20 +78,24 @@ def _budget_shut(one: Advised) -> Iterator[Finding]:
 
 
 def _budget_without_ceiling(one: Advised) -> Iterator[Finding]:
-    per_slot = 1 + one.wait_s / one.pool.service_time
-    if (
-        one.tries > 1
-        and per_slot > _CEILING_PER_SLOT
-        and one.spec.retry_budget.percent_under_ceiling > _BUDGET_WITHOUT_CEILING
-    ):
+    per_slot, percent = 1 + one.wait_s / one.pool.service_time, _budget_percent(one)
+    if one.tries > 1 and per_slot > _CEILING_PER_SLOT and percent > _BUDGET_WITHOUT_CEILING:
+        said = one.spec.retry_budget.percent is not None
         yield one.policy(
             "SG113",
-            "spec.retryBudget.percent",
+            "spec.retryBudget.percent" if said else one.limit_path,
             f"the limits admit {per_slot:.3g} requests per slot, which stops no retry storm, and the retry budget "
-            f"of {one.spec.retry_budget.percent_under_ceiling:g} % lets {one.spec.retries.attempts} retries "
-            "through for each",
-            f"lower the limits, or retryBudget.percent to {_BUDGET_WITHOUT_CEILING:g}",
+            f"of {percent:g} %{'' if said else ', derived because there is a ceiling,'} lets "
+            f"{one.spec.retries.attempts} retries through for each",
+            f"lower the limits, or say retryBudget.percent: {_BUDGET_WITHOUT_CEILING:g}",
         )
+
+
+def _budget_percent(one: Advised) -> float:
+    """The budget as it comes out: derived from whether a ceiling is in force, where nobody says it."""
+    budget = one.spec.retry_budget
+    in_force = not one.spec.shadowed(one.spec.limits.mode)
+    return budget.percent_under_ceiling if in_force else budget.percent_without_ceiling
 
 
 RETRY_RULES: Final[tuple[PoolRule, ...]] = (

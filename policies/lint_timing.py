@@ -7,9 +7,7 @@ from typing import Final
 from policies.advice import Advised, PoolRule
 from policies.findings import Finding
 from policies.quantity import format_duration as text
-
-_SAFE_SHARE: Final = 0.6
-"""Of deadline minus longest service: above it, a service time guessed too low makes answers come too late."""
+from policies.resilience import WAIT_SHARE
 
 
 def _total_below_tries(one: Advised) -> Iterator[Finding]:
@@ -84,16 +82,11 @@ def _silence_too_short(one: Advised) -> Iterator[Finding]:
 
 def _wait_near_deadline(one: Advised) -> Iterator[Finding]:
     deadline = min(one.stream_deadline_s, one.unary_deadline_s)
-    most = _SAFE_SHARE * (deadline - one.longest_s)
+    most = WAIT_SHARE * (deadline - one.longest_s)
     if one.wait_s + one.longest_s <= deadline < math.inf and one.wait_s > most:
-        path = "spec.limits.maxWait"
-        if one.spec.limits.concurrent_per_slot is not None:
-            path = "spec.limits.concurrentPerSlot"
-        if one.spec.limits.max_concurrent is not None:
-            path = "spec.limits.maxConcurrent"
         yield one.policy(
             "SG106",
-            path,
+            one.limit_path,
             f"requests may wait {text(round(one.wait_s, 3))} of the {text(deadline)} they have, and then need up "
             f"to {text(one.longest_s)}: with a service time guessed a little too low, answers come too late",
             f"allow at most {text(round(most, 3))} of waiting, 0.6 x (total - longest service time)",

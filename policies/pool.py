@@ -1,11 +1,13 @@
 """EnginePool: which engines serve which model, and how to ask each of them whether it can produce a token."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field, model_validator
 
 from policies.document import API_VERSION, Labels, Metadata, Spec, described
 from policies.quantity import Duration, EngineName, HostAddress, Port, Zone
+
+_LONGEST_PER_MEAN: Final = 4.0
 
 
 class Endpoint(Spec):
@@ -138,6 +140,11 @@ class EnginePoolSpec(Spec):
         "Whether the engines hold response headers until the first token exists.",
         why="stock vLLM sends headers at once; say true only where the gate is installed",
     )
+
+    @property
+    def longest_s(self) -> float:
+        """Longest time a healthy request holds a slot, in seconds."""
+        return self.longest_service_time or _LONGEST_PER_MEAN * self.service_time
 
 
 class EnginePool(Spec):

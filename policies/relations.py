@@ -12,7 +12,7 @@ from policies.merge import DEFAULT, effective, layers
 from policies.origin import Step, line_of, origin, path_text
 from policies.pool import EnginePool
 from policies.quantity import format_duration
-from policies.resilience import ResiliencePolicy, ResilienceSpec
+from policies.resilience import WAIT_SHARE, ResiliencePolicy, ResilienceSpec
 from policies.route import Match, ModelRoute
 
 
@@ -161,6 +161,7 @@ def between(documents: Sequence[Placed], *, complete: bool) -> Iterator[PolicyEr
     yield from _listeners(documents)
     yield from _matches(documents)
     yield from _layered(documents)
+    yield from _waits(documents)
 
 
 def _said(placed: Placed, code: str, steps: tuple[Step, ...], message: str, **details: str) -> PolicyError:
@@ -290,6 +291,52 @@ def _layered(documents: Sequence[Placed]) -> Iterator[PolicyError]:
                     allowed=f"at least {low}",
                     hint="" if len(stack) == 1 else f"values come from the policies {' and '.join(stack)}",
                 )
+
+
+def _waits(documents: Sequence[Placed]) -> Iterator[PolicyError]:
+    """Waits that somebody wrote, and that leave too little of the deadline for the answer.
+
+    Only written ones are refused: whoever shortens a deadline has not chosen a wait, and is advised (SG106).
+    """
+    policies = {one.document.name: one for one in documents if isinstance(one.document.model, ResiliencePolicy)}
+    known = {
+        name: one.document.model
+        for name, one in policies.items()
+        if isinstance(one.document.model, ResiliencePolicy)
+    }
+    pools = {
+        one.document.name: one.document.model.spec
+        for one in documents
+        if isinstance(one.document.model, EnginePool)
+    }
+    steps = ("spec", "limits", "maxWait")
+    stacks = layers(pools, known)
+    specs = {stack: effective(stack, known) for stack in set(stacks.values())}
+    reported: set[str] = set()
+    for pool, stack in stacks.items():
+        writer = next((name for name in reversed(stack) if _wrote(policies[name], steps)), None)
+        limits, timeouts = specs[stack].limits, specs[stack].timeouts
+        totals = [total for total in (timeouts.streaming.total, timeouts.non_streaming.total) if total]
+        if writer is None or writer in reported or not totals:
+            continue
+        if limits.concurrent_per_slot is not None or limits.max_concurrent is not None:
+            continue  # then maxWait has no effect, which is advice (SG126)
+        longest_s = pools[pool].longest_s
+        most_s = max(0.0, WAIT_SHARE * (min(totals) - longest_s))
+        if limits.max_wait > most_s:
+            reported.add(writer)
+            yield _said(
+                policies[writer],
+                "SG042",
+                steps,
+                f"pool {pool}: of {format_duration(min(totals))} until its deadline a request may wait "
+                f"{format_duration(limits.max_wait)}, and then need up to {format_duration(longest_s)}",
+                found=format_duration(limits.max_wait),
+                allowed=f"at most {format_duration(round(most_s, 3))}, "
+                f"{WAIT_SHARE:g} x (total - longestServiceTime)",
+                hint="lower maxWait, raise total of timeouts.streaming or timeouts.nonStreaming, or say the "
+                "longestServiceTime of the pool where it is shorter",
+            )
 
 
 def _wrote(placed: Placed, steps: tuple[Step, ...]) -> bool:

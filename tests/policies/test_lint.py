@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from policies.findings import PolicyError
 from policies.lint import lint
 from policies.load import load
 
@@ -54,6 +55,53 @@ def test_sound_policies_draw_nothing(tmp_path: Path, sound: str) -> None:
     ],
 )  # fmt: skip
 def test_rules_at_their_edges(tmp_path: Path, sound: str, spec: str, codes: list[str]) -> None:
+    assert sorted(code for code, _ in advice(tmp_path, sound, f"{HEAD}{spec}\n")) == codes
+
+
+@pytest.mark.parametrize(
+    ("spec", "allowed"),
+    [
+        ("{limits: {maxWait: 4m}}", "175.2s"),  # 0.6 x (5 m - 8 s)
+        ("{limits: {maxWait: 176s}}", "175.2s"),
+        ("{limits: {maxWait: 175s}}", None),
+        ("{limits: {maxWait: 2s}, timeouts: {nonStreaming: {total: 10s}}}", "1.2s"),
+        ("{limits: {maxWait: 2s}, timeouts: {streaming: {total: 5s}}}", "0s"),
+        ("{limits: {maxWait: 0s}, timeouts: {streaming: {total: 5s}}}", None),
+        ("{limits: {maxWait: 4m}, timeouts: {nonStreaming: {total: 0s}, streaming: {total: 0s}}}", None),
+        ("{limits: {maxWait: 4m, maxConcurrent: 9}}", None),  # has no effect
+        ("{timeouts: {nonStreaming: {total: 10s}}}", None),  # whoever shortens a deadline has not chosen the wait
+    ],
+)
+def test_a_wait_that_is_written_and_too_long_is_refused_where_it_stands(
+    tmp_path: Path, sound: str, spec: str, allowed: str | None
+) -> None:
+    text = f"{sound}---\n{HEAD}\n  {spec}\n".replace("spec: \n  {", "spec:\n  {")
+    (tmp_path / "a.yaml").write_text(text)
+    if allowed is None:
+        load([tmp_path])
+        return
+    with pytest.raises(ExceptionGroup) as refused:
+        load([tmp_path])
+    (error,) = refused.value.exceptions
+    assert "SG042" in str(error)
+    assert "pool chat" in str(error)
+    assert isinstance(error, PolicyError)
+    assert f"at most {allowed}" in error.allowed
+    place = str(error).partition(": ")[0].rsplit(":", 2)
+    assert text.splitlines()[int(place[1]) - 1].strip() == spec
+
+
+@pytest.mark.parametrize(
+    ("spec", "codes"),
+    [
+        ("{limits: {concurrentPerSlot: 30}}", ["SG105", "SG113"]),  # derived: 100 % under the ceiling
+        ("{limits: {concurrentPerSlot: 30, mode: shadow}}", ["SG105"]),  # derived: 20 % where none is in force
+        ("{limits: {concurrentPerSlot: 30, mode: shadow}, retryBudget: {percent: 50}}", ["SG105", "SG113"]),
+    ],
+)
+def test_the_retry_budget_is_judged_as_it_comes_out(
+    tmp_path: Path, sound: str, spec: str, codes: list[str]
+) -> None:
     assert sorted(code for code, _ in advice(tmp_path, sound, f"{HEAD}{spec}\n")) == codes
 
 

@@ -148,7 +148,8 @@ def _with_calls(known: Learned | None, engine: Engine, seen: EngineTraffic, decl
     # Rates say nothing of what was before them.
     passed_s = min(seen.heard_at_s - known.at_s, RATE_S) if known.at_s else RATE_S
     slots = known.slots or float(engine.slots)
-    kept = math.exp(-passed_s / max(_MEMORY_S, _MEMORY_CALLS * declared_s / slots))
+    takes_s = max(declared_s, known.busy / known.done if known.done else 0.0)
+    kept = math.exp(-passed_s / max(_MEMORY_S, _MEMORY_CALLS * takes_s / slots))
     return Learned(
         done=kept * known.done + seen.done_per_s * passed_s,
         busy=kept * known.busy + min(seen.busy, slots) * passed_s,
