@@ -70,6 +70,9 @@ def cluster(pool: str, spec: ResilienceSpec, *, hop: bool = False) -> Cluster:
             # Who is out is decided in one place; Envoy sends nothing to engines that are out, however many.
             healthy_panic_threshold=Percent(value=0.0),
             locality_weighted_lb_config=ClusterCommonLbConfigLocalityWeightedLbConfig(),
+            # By default Envoy gathers changes of health for 1 s. An engine that it lets back and ejects again at
+            # once was seen to be sent requests for all of that second.
+            update_merge_window=seconds(0),
         ),
         ignore_health_on_host_removal=True,
         circuit_breakers=CircuitBreakers(
