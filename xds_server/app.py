@@ -29,12 +29,15 @@ from xds_server.decide.decisions import Decisions
 from xds_server.draining import Draining
 from xds_server.facts import ServerFacts
 from xds_server.fleet import EngineId
+from xds_server.ledger import recording
 from xds_server.ledger.ledger import MAX_BYTES, ledger_from
 from xds_server.ledger.lines import Lines, tail
 from xds_server.ledger.orders import Orders
+from xds_server.ledger.recording import Moment, Recorder
 from xds_server.metrics import Metrics
 from xds_server.observe import ProxyObserver
 from xds_server.overrides import Override
+from xds_server.pipeline import Built
 from xds_server.publish import Nack, Publisher
 from xds_server.reconcile import Reconciler, Serving
 from xds_server.snapshot import Resource, Snapshot
@@ -103,6 +106,8 @@ class _Server:
         )
         self._lines = Lines(config.ledger, MAX_BYTES) if config.ledger else None
         self._ledger = ledger_from(self._lines, tail(config.ledger) if config.ledger else ())
+        self._recording = Lines(config.record, recording.MAX_BYTES) if config.record else None
+        self._recorder = Recorder(self._recording) if self._recording else None
         self._orders = Orders(config.state_dir, on_change=self._news, tell=self._ledger.tell)
         self._telemetry = Telemetry(self._metrics, on_news=self._news)
         self._connected = _Connected(self._publisher)
@@ -152,8 +157,9 @@ class _Server:
             tasks.create_task(self._prober.run(), name="prober")
             tasks.create_task(self._reconciler.run(), name="reconcile")
             tasks.create_task(self._orders.run(), name="orders")
-            if self._lines is not None:
-                tasks.create_task(self._lines.run(), name="ledger")
+            for name, lines in (("ledger", self._lines), ("recording", self._recording)):
+                if lines is not None:
+                    tasks.create_task(lines.run(), name=name)
             if self._store is not None:
                 tasks.create_task(self._keep(self._store), name="store")
             admin_address = Address(config.admin.host, admin.port)
@@ -226,10 +232,27 @@ class _Server:
         if self._reconciler.built is not None:
             inputs = self._reconciler.built.inputs
             self._ledger.observe(inputs.policies, inputs.fleet, decisions)
+            self._record(self._reconciler.built)
         self._telemetry.connected(self._connected.envoys())
         if self._draining.engines:
             self._draining.published(decisions, snapshots)
             self._tell_soon()
+
+    def _record(self, built: Built) -> None:
+        if self._recorder is None or self._reconciler.serving is None:
+            return
+        self._recorder.note(
+            Moment(
+                now_s=built.inputs.now_s,
+                unix_s=time.time(),
+                texts=self._reconciler.serving.texts,
+                fleet=built.inputs.fleet,
+                proxies=built.proxies,
+                proxies_by_role=built.inputs.proxies_by_role,
+                calling_zones=built.calling_zones,
+                orders=built.inputs.overrides,
+            )
+        )
 
     def _confirmed(self, type_url: str) -> None:
         if type_url == ENDPOINT and self._draining.engines:

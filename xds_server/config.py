@@ -74,6 +74,10 @@ class ServeConfig:
         default=None,
         metadata=_says("File every change of state is appended to; read again at the next start."),
     )
+    record: Path | None = field(
+        default=None,
+        metadata=_says("File that what decisions are made of is written to, for `switchgear replay`."),
+    )
     allow_shrink: bool = field(
         default=False,
         metadata=_says("Publish also what drops more than half of the resources and engines at once."),

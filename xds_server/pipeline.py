@@ -52,7 +52,8 @@ class Inputs:
 class Built:
     """What was made of ``inputs``: decisions, a snapshot for each view, and the seconds each stage took.
 
-    ``own`` is the runtime layer of each connected proxy that has limits of its own, by node id.
+    ``own`` is the runtime layer of each connected proxy that has limits of its own, by node id. ``proxies`` and
+    ``calling_zones`` are what ``decide`` was given of them.
     """
 
     inputs: Inputs
@@ -60,6 +61,8 @@ class Built:
     snapshots: Mapping[View, Snapshot]
     stages_s: Mapping[str, float]
     own: Mapping[str, Resource] = field(default_factory=dict)
+    proxies: Mapping[str, Proxy] = field(default_factory=dict)
+    calling_zones: frozenset[str] = frozenset()
 
 
 class Pipeline:
@@ -75,14 +78,16 @@ class Pipeline:
     def build(self, inputs: Inputs) -> Built:
         """Decisions and snapshots of these inputs."""
         started_s = perf_counter()
+        calling_zones = inputs.calling_zones.union(view.zone for view in self._wanted(inputs.views))
+        proxies = self._known(inputs.nodes)
         decisions = decide(
             inputs.policies,
             inputs.fleet,
             inputs.previous,
             proxies_by_role=inputs.proxies_by_role,
-            calling_zones=inputs.calling_zones.union(view.zone for view in self._wanted(inputs.views)),
+            calling_zones=calling_zones,
             now_s=inputs.now_s,
-            proxies=self._known(inputs.nodes),
+            proxies=proxies,
             overrides=inputs.overrides,
         )
         decided_s = perf_counter()
@@ -109,6 +114,8 @@ class Pipeline:
             decisions=decisions,
             snapshots=MappingProxyType(snapshots),
             own=MappingProxyType(own),
+            proxies=proxies,
+            calling_zones=calling_zones,
             stages_s=MappingProxyType(
                 {
                     "decide": decided_s - started_s,

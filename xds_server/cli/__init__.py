@@ -38,6 +38,7 @@ _COMMANDS: Final[Mapping[str, _Entry]] = MappingProxyType(
         "status": _Entry(module="status", summary="Show each proxy and whether it has what it should."),
         "get": _Entry(module="get", summary="Show engines, pools, zones, proxies, orders, events or shadow."),
         "why": _Entry(module="why", summary="Say why an engine, a zone or a pool is as it is."),
+        "replay": _Entry(module="replay", summary="Decide a recording again, under other policies."),
         "eject": _Entry(module="orders", name="eject", summary="Take an engine out, for a time."),
         "drain": _Entry(module="orders", name="drain", summary="Give an engine nothing new, for a time."),
         "restore": _Entry(module="orders", name="restore", summary="End an order, or order an engine in."),

@@ -82,7 +82,8 @@ class Lines:
                 if line is None:
                     left -= self._write(part)
                     part = []
-                    self._path.replace(rotated(self._path))
+                    if self._path.is_file():
+                        self._path.replace(rotated(self._path))
                 else:
                     part.append(line)
             left -= self._write(part)

@@ -85,7 +85,7 @@ class ShadowBook:
                     self._tallies[key] = replace(self._tallies[key], out_now=False)
             admission = pool.admission
             if admission is not None and not admission.in_force and (admission.pressure or 0.0) > 1.0:
-                self._over(name, admission.reason, _excess_per_s(fleet, name, admission.pressure or 0.0), passed_s)
+                self._over(name, admission.reason, excess_per_s(fleet, name, admission.pressure or 0.0), passed_s)
         for key in [key for key in self._tallies if key not in decisions.engines]:
             del self._tallies[key]
             self._open.pop(key, None)
@@ -132,7 +132,7 @@ def _share(fleet: Fleet, key: EngineId) -> float:
     return 100.0 * own.slots / whole if own is not None and whole else 0.0
 
 
-def _excess_per_s(fleet: Fleet, pool: str, pressure: float) -> float:
+def excess_per_s(fleet: Fleet, pool: str, pressure: float) -> float:
     """Requests per second above what the pool can serve, where ``pressure`` is asked of it."""
     traffic = fleet.traffic.get(pool)
     if traffic is None:
