@@ -1,10 +1,10 @@
-"""Engines, a real Envoy, and a control plane of which the test is the judge: it says who is healthy and who is cut."""
+"""Engines, a real Envoy, and a control plane whose judgements the test makes: who is well, and who is cut."""
 
 import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from policies.load import load
 from policies.model import PolicySet
 from xds_server.assemble import Assembler
 from xds_server.bootstrap import Bootstrap, bootstrap_yaml
-from xds_server.decide.decisions import Decisions, EngineDecision, Health
+from xds_server.decide.decisions import Ceiling, Decisions, EngineDecision, Health
 from xds_server.fleet import EngineId, declared
 from xds_server.publish import Nack, Publisher, Silent
 from xds_server.snapshot import Snapshot
@@ -32,6 +32,9 @@ from xds_server.views import view_of
 LIMIT_S = 30.0
 POOL = "p"
 FINE = EngineDecision(health=Health.HEALTHY, reason="", since_s=0)
+WIDE = Ceiling(interactive=1000, batch=1000, retry_percent=100, retry_min_concurrency=100, reason="")
+"""A wave of retries as large as what is cut must fit into the budget."""
+
 HUNG = replace(FINE, health=Health.UNHEALTHY, cut=True)
 
 
@@ -64,19 +67,23 @@ class Seen(Silent):
 class Plane:
     """A control plane that serves what the test decided."""
 
-    def __init__(self, policies: PolicySet) -> None:
+    def __init__(self, policies: PolicySet, handlers: Iterable[Any] = ()) -> None:
         self.policies = policies
+        self._handlers = tuple(handlers)
         self.fleet = declared(policies)
         self.judged: dict[EngineId, EngineDecision] = {
             engine.id: FINE for engines in self.fleet.pools.values() for engine in engines
         }
+        self.leaving: dict[EngineId, float] = {}
         self.seen = Seen()
         self.port = 0
         self._memo, self._assembler = Memo(), Assembler()
 
     def snapshot_of(self, view: Any) -> Snapshot:
         assert isinstance(view, View)
-        decisions = Decisions(engines=dict(self.judged), zone_weights={}, ceilings={})
+        decisions = Decisions(
+            engines=dict(self.judged), zone_weights={}, ceilings={(POOL, "gateway"): WIDE}, leaving=self.leaving
+        )
         return self._assembler.assemble(translate(self.policies, self.fleet, decisions, view, self._memo))
 
     async def start(self) -> None:
@@ -86,7 +93,7 @@ class Plane:
             observer=self.seen,
             epoch=f"{time.monotonic_ns():x}-",
         )
-        self._server = GrpcAdsServer(self.publisher, port=self.port)
+        self._server = GrpcAdsServer(self.publisher, port=self.port, handlers=self._handlers)
         self.port = await self._server.start()
         self._ticking = asyncio.create_task(self._server.run())
 
@@ -134,7 +141,9 @@ class Site:
             headers={"content-type": "application/json", **headers},
         ) as answer:
             await answer.read()
-            return answer.status, answer.headers.get("x-fake-engine", answer.headers.get("x-switchgear-reason", ""))
+            return answer.status, answer.headers.get(
+                "x-fake-engine", answer.headers.get("x-switchgear-reason", "")
+            )
 
     async def many(self, count: int, **how: Any) -> list[tuple[int, str]]:
         """The answers to so many requests at once."""
@@ -199,6 +208,7 @@ async def site(tmp_path: Path, start_envoy: Any) -> AsyncIterator[StartSite]:
         resilience: str = "{}",
         protocol: Any = "delta",
         cuts: bool = True,
+        handlers: Iterable[Any] = (),
         **config: Any,
     ) -> Site:
         port, fakes = free_port(), {}
@@ -214,13 +224,18 @@ async def site(tmp_path: Path, start_envoy: Any) -> AsyncIterator[StartSite]:
             path.write_text(policy_text(port, some, resilience, **endpoint))
             return load([path])
 
-        plane = Plane(write())
+        plane = Plane(write(), handlers)
         await plane.start()
         closing.append(plane.stop)
         bootstrap = yaml.safe_load(
             bootstrap_yaml(
                 Bootstrap(
-                    node="n1", zone="a", servers=[("127.0.0.1", plane.port)], protocol=protocol, cuts=cuts, admin_port=0
+                    node="n1",
+                    zone="a",
+                    servers=[("127.0.0.1", plane.port)],
+                    protocol=protocol,
+                    cuts=cuts,
+                    admin_port=0,
                 )
             )
         )
