@@ -12,6 +12,7 @@ from envoy_data_plane.envoy.config.route.v3 import Route
 from policies.model import PolicySet
 from policies.route import ModelRoute
 from xds_server.decide.decisions import Decisions
+from xds_server.decide.time_limits import where_cut
 from xds_server.fleet import EngineId, Fleet
 from xds_server.translate.clusters import cluster
 from xds_server.translate.endpoints import assignment, zone_weights
@@ -80,7 +81,10 @@ def translate(
             for one in _engine_listeners(policies, fleet, decisions, pool, memo)
         ),
         *(_listener(policies, view, port, routes, memo) for port, routes in here.routes.items()),
-        *(_routes(policies, decisions, port, routes, memo) for port, routes in here.routes.items()),
+        *(
+            _routes(policies, decisions, port, routes, memo, cuts=view.cuts)
+            for port, routes in here.routes.items()
+        ),
     )
 
 
@@ -219,14 +223,14 @@ def _listener(policies: PolicySet, view: View, port: int, routes: Sequence[Model
 
 
 def _routes(
-    policies: PolicySet, decisions: Decisions, port: int, routes: Sequence[ModelRoute], memo: Memo
+    policies: PolicySet, decisions: Decisions, port: int, routes: Sequence[ModelRoute], memo: Memo, *, cuts: bool
 ) -> Item:
     names = tuple(route.metadata.name for route in routes)
     origins = route_origins(policies, names)
     limit = max(route.spec.max_body_bytes for route in routes)
-    ready = tuple(_envoy_routes(policies, decisions, route, memo) for route in routes)
+    ready = tuple(_envoy_routes(policies, decisions, route, memo, cuts=cuts) for route in routes)
     return memo.of(
-        (ROUTE, port, names),
+        (ROUTE, port, names, cuts),
         (ready, limit, origins),
         lambda: Item(
             type_url=ROUTE,
@@ -237,15 +241,19 @@ def _routes(
     )
 
 
-def _envoy_routes(policies: PolicySet, decisions: Decisions, route: ModelRoute, memo: Memo) -> tuple[Route, ...]:
+def _envoy_routes(
+    policies: PolicySet, decisions: Decisions, route: ModelRoute, memo: Memo, *, cuts: bool
+) -> tuple[Route, ...]:
     # Envoy has one set of limits per route, so the pool that is named first rules all of the route's pools.
     first = route.spec.pools[0].pool
     spec, gated = policies.effective[first], policies.pools[first].spec.first_token_gate
     models = {pool: policies.pools[pool].spec.model for pool in route_pools(route)}
     decided = decisions.pools.get(first)
     hedge, limits, ladder = (decided.hedge, decided.limits, decided.ladder) if decided else (None, None, None)
+    if limits is not None and cuts and spec.breaker.cut_hung and hopped(spec):
+        limits = where_cut(limits, spec.timeouts)
     return memo.of(
-        (ROUTE, route.metadata.name),
+        (ROUTE, route.metadata.name, cuts),
         # Decisions come anew with each round, and with a new sentence; routes only with what they are made of.
         (route, spec, gated, models, in_force(hedge, limits, ladder)),
         lambda: envoy_routes(route, spec, gated=gated, hedge=hedge, limits=limits, ladder=ladder, models=models),

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.resilience import Hedging
@@ -108,6 +108,7 @@ def test_it_rests_for_a_while_even_when_the_pool_empties_at_once() -> None:
     assert decided(calm, used=0.1, now_s=50.0 + ON_INTERVAL_S).on
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.integers(1, 30)), max_size=30),
     st.sampled_from([0.0, 5.0, 60.0, 100.0]),
@@ -127,6 +128,7 @@ def test_it_never_begins_twice_within_its_interval(
     assert all(later - earlier >= ON_INTERVAL_S for earlier, later in pairwise(began))
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.501, 0.599), max_size=100))
 def test_within_the_margin_it_stays_as_it_is(used: list[float]) -> None:
     for start in (0.3, 0.9):
@@ -172,6 +174,7 @@ def test_a_measured_delay_ends_with_the_measurements_and_a_given_one_does_not() 
     assert decided(decided(), used=None, traffic=None, now_s=500.0).on
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.06, 5), min_size=1, max_size=100))
 def test_a_measured_delay_moves_rarely_and_far(p95_s: list[float]) -> None:
     decision: HedgeDecision | None = None
@@ -187,6 +190,7 @@ def test_a_measured_delay_moves_rarely_and_far(p95_s: list[float]) -> None:
     assert all(later - earlier >= DELAY_INTERVAL_S for earlier, later in pairwise(moved))
 
 
+@settings(deadline=None)
 @given(st.floats(50, 99.9), st.floats(50, 99.9), st.tuples(st.floats(0, 5), st.floats(0, 5), st.floats(0, 5)))
 def test_quantiles_rise_and_meet_what_is_known(
     one: float, other: float, parts: tuple[float, float, float]

@@ -100,6 +100,7 @@ def test_thresholds_that_do_not_rise_are_read_as_if_they_did() -> None:
     assert climb(held(1.3, 10), said)[-1].level == 1
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 3), min_size=1, max_size=150), st.lists(st.floats(0, 2), min_size=150, max_size=150))
 def test_more_pressure_never_gives_a_lower_level(low: list[float], more: list[float]) -> None:
     top = {"enabled": True, "abovePressurePercent": 250}
@@ -109,6 +110,7 @@ def test_more_pressure_never_gives_a_lower_level(low: list[float], more: list[fl
     assert all(one.level <= other.level for one, other in zip(below, above, strict=True))
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.one_of(st.none(), st.floats(0, 3)), min_size=1, max_size=200),
     st.sampled_from([None, READY, FallbackView(ready=True, pressure=1.2)]),
@@ -126,6 +128,7 @@ def test_a_level_is_next_to_the_one_before_and_lasts(
             changed_s = number * TICK_S
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from([1.0, 1.3]),
     st.floats(0.001, 0.099),
@@ -142,6 +145,7 @@ def test_pressure_that_wobbles_within_the_margin_never_goes_to_and_fro(
     assert levels in (sorted(levels), sorted(levels, reverse=True))
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.floats(0, 10)), max_size=100), st.booleans())
 def test_it_ends_at_nought_when_pressure_stays_low(pressures: list[float | None], with_fallback: bool) -> None:
     states = climb([*pressures, *held(0.3, 25)], fallback=READY if with_fallback else None)
@@ -154,6 +158,7 @@ def test_even_a_threshold_below_the_margin_is_left() -> None:
     assert climb([*held(0.07, 3), *held(0.0, 6)], said)[-1].level == 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 3), max_size=60), st.integers(1, 100))
 def test_what_nobody_tells_never_raises_the_level_and_holds_it(known: list[float], silent: int) -> None:
     states = climb([*known, *([None] * silent)])

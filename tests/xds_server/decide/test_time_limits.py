@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.report import EngineReport, Quantiles, Verdict
@@ -19,6 +19,7 @@ from xds_server.decide.time_limits import (
     REMEMBER_S,
     limits_due_s,
     time_limits,
+    where_cut,
 )
 from xds_server.fleet import Engine, EngineId
 from xds_server.traffic import STALE_S, EngineTraffic, PoolTraffic, Tail
@@ -170,6 +171,7 @@ def test_lost_telemetry_turns_derived_limits_off_and_given_ones_stay() -> None:
     assert "no proxy tells" in limits.reason
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0.05, 20), st.floats(0, 1), st.floats(0.1, 20)), min_size=1, max_size=80),
     st.floats(0, 10),
@@ -190,6 +192,7 @@ def test_a_derived_limit_is_never_below_wait_and_service_nor_below_what_healthy_
             assert limits.first_token_s >= (wait_s + 1) / (1 + MOVE)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0.05, 30), st.floats(0.1, 10)), min_size=1, max_size=100))
 def test_a_limit_shrinks_rarely_and_moves_far(rounds: list[tuple[float, float]]) -> None:
     pool = Pool()
@@ -249,7 +252,8 @@ def test_a_limit_that_most_engines_miss_is_doubted_and_widened() -> None:
     assert pool.step(REMEMBER_S, tail(0.8)).per_try_s == pytest.approx(3.2)
 
 
-@given(st.integers(1, 400))
+@settings(deadline=None)
+@given(st.integers(1, 60))
 def test_doubt_ends_with_the_total_or_a_bound(rounds: int) -> None:
     for total in ("300s", "0s"):
         pool = Pool(timeouts={"nonStreaming": {"total": total}})
@@ -306,3 +310,14 @@ def test_the_same_object_comes_back_where_nothing_changed(said: dict[str, Any]) 
     before = pool.settled(tail(0.8), tail(0.2))
     assert limits_due_s(before, pool.now_s) in (pool.now_s + DOWN_INTERVAL_S, float("inf"))
     assert pool.step(1, tail(0.81), tail(0.21)) is before
+
+
+def test_a_proxy_that_cuts_gets_longer_derived_limits_and_the_same_given_ones() -> None:
+    pool = Pool(timeouts={"nonStreaming": {"total": "9.7s"}})
+    cut = where_cut(pool.settled(tail(0.8), tail(0.2)), pool.said.timeouts)
+    assert (cut.per_try_s, cut.first_token_s) == (pytest.approx(9.6), pytest.approx(9.0))
+    short = Pool(timeouts={"nonStreaming": {"total": "9s"}})
+    assert where_cut(short.settled(tail(0.8)), short.said.timeouts).per_try_s is None
+    given = Pool(timeouts={"nonStreaming": {"perTry": "3s"}, "streaming": {"firstToken": "0s"}})
+    kept = where_cut(given.settled(tail(0.8), tail(0.2)), given.said.timeouts)
+    assert (kept.per_try_s, kept.first_token_s) == (3, None)
