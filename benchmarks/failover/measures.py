@@ -4,10 +4,10 @@ Requests belong to the window in which they *arrived*. ``fault`` is the fault wi
 end until no more requests come, ``both`` the two together; their answers may come later.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.failover.history import Attempt, History
+from benchmarks.failover.history import Attempt, History, ProxySample
 from benchmarks.failover.quiet import Recovery, Silence, recoveries, silences
 from benchmarks.failover.setting import Setting
 from benchmarks.failover.waste import Waste, waste
@@ -65,8 +65,8 @@ class Bin:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
     """All that is reported of one experiment. ``calls_per_request`` are those that reached an engine, and
-    ``tries_per_request`` all that an Envoy made; both of requests and time of the fault window. ``proxies`` is
-    goodput in both windows by proxy.
+    ``tries_per_request`` all that an Envoy made; both of requests and time of the fault window, in which
+    ``retries_refused`` found the budget for retries used up. ``proxies`` is goodput in both windows by proxy.
     """
 
     before: Period
@@ -76,6 +76,7 @@ class Measures:
     waste: Waste
     calls_per_request: float
     tries_per_request: float | None
+    retries_refused: int | None
     silences: Sequence[Silence]
     recoveries: Sequence[Recovery]
     proxies: Mapping[str, float]
@@ -87,6 +88,7 @@ def measured(history: History, setting: Setting) -> Measures:
     """The numbers of one experiment."""
     both = _arrived(history.outcomes, history.fault_s, history.end_s)
     fault = _arrived(history.outcomes, history.fault_s, history.healed_s)
+    retries = _in_fault(history, lambda one: one.retries)
     return Measures(
         before=period(_arrived(history.outcomes, history.began_s, history.fault_s)),
         fault=period(fault),
@@ -94,7 +96,8 @@ def measured(history: History, setting: Setting) -> Measures:
         both=period(both),
         waste=waste(history, {engine: setting.kind(engine).slots for engine in range(setting.engines)}),
         calls_per_request=_calls_per_request(fault, history.attempts),
-        tries_per_request=_tries_per_request(history, len(fault)),
+        tries_per_request=None if retries is None or not fault else 1.0 + retries / len(fault),
+        retries_refused=_in_fault(history, lambda one: one.refused),
         silences=silences(history, setting),
         recoveries=recoveries(history, setting),
         proxies={
@@ -175,18 +178,16 @@ def _calls_per_request(outcomes: Sequence[Outcome], attempts: Sequence[Attempt])
     return sum(one.request_id in asked for one in attempts) / len(asked) if asked else 0.0
 
 
-def _tries_per_request(history: History, requests: int) -> float | None:
-    """First tries and retries over requests, by the Envoys' own counters of retries."""
-    retries = 0
-    seen = False
+def _in_fault(history: History, count: Callable[[ProxySample], int]) -> int | None:
+    """How much a counter of the Envoys grew from the beginning of the fault to its end; None where nobody looked."""
+    total: int | None = None
     for proxy in {one.proxy for one in history.samples}:
-        counted = [one for one in history.samples if one.proxy == proxy and one.retries >= 0]
-        before = [one.retries for one in counted if one.at_s <= history.fault_s]
-        until = [one.retries for one in counted if one.at_s <= history.healed_s]
+        counted = [one for one in history.samples if one.proxy == proxy and count(one) >= 0]
+        before = [count(one) for one in counted if one.at_s <= history.fault_s]
+        until = [count(one) for one in counted if one.at_s <= history.healed_s]
         if before and until:
-            retries += until[-1] - before[-1]
-            seen = True
-    return 1.0 + retries / requests if seen and requests else None
+            total = (total or 0) + until[-1] - before[-1]
+    return total
 
 
 def _streams(outcomes: Sequence[Outcome]) -> Streams | None:

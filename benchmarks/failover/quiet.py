@@ -4,7 +4,8 @@
 comes after that pause (trial requests, for instance) is counted apart. An engine that crashed keeps no book of
 what was refused, so for those the Envoys' counters are read, which are looked at ten times a second.
 
-*Back*: from the first half second in which it gets at least seven tenths of its fair share of all calls.
+*Back*: from its first call of the first half second in which it gets at least seven tenths of its fair share of all
+calls.
 """
 
 from collections.abc import Sequence
@@ -126,8 +127,9 @@ def _back_s(
         well = [engine for engine in range(setting.engines) if engine not in out]
         capacity = sum(setting.engine_capacity_per_s(engine) for engine in well)
         fair = sum(setting.engine_capacity_per_s(engine) for engine in engines) / capacity if capacity else 1.0
-        some = [engine for call_s, engine in calls if at_s <= call_s < at_s + WINDOW_S]
-        if some and sum(engine in engines for engine in some) >= SHARE * min(1.0, fair) * len(some):
-            return at_s - end_s
+        some = [(call_s, engine) for call_s, engine in calls if at_s <= call_s < at_s + WINDOW_S]
+        theirs_s = [call_s for call_s, engine in some if engine in engines]
+        if theirs_s and len(theirs_s) >= SHARE * min(1.0, fair) * len(some):
+            return min(theirs_s) - end_s
         at_s += _STEP_S
     return None

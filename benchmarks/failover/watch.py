@@ -68,7 +68,7 @@ class Watch:
                 stats = {one["name"]: int(one.get("value", 0)) for one in host["stats"]}
                 in_flight[engine] = stats.get("rq_active", 0)
                 sent[engine] = stats.get("rq_total", 0) + stats.get("cx_connect_fail", 0)
-        retries = await self._retries(admin) if turn % CEILING_EACH == 0 else -1
+        retries, refused = await self._retries(admin) if turn % CEILING_EACH == 0 else (-1, -1)
         self.samples.append(
             ProxySample(
                 at_s=at_s,
@@ -76,14 +76,16 @@ class Watch:
                 in_flight=in_flight,
                 sent=sent,
                 retries=retries,
+                refused=refused,
                 ceiling=self._ceilings.get(proxy),
             )
         )
 
-    async def _retries(self, admin: str) -> int:
-        page = await self._page(f"{admin}/stats?format=json&filter=^cluster\\.{POOL}\\.upstream_rq_retry$")
-        stats = [] if page is None else page.get("stats", [])
-        return int(stats[0]["value"]) if stats else 0
+    async def _retries(self, admin: str) -> tuple[int, int]:
+        names = [f"cluster.{POOL}.upstream_rq_retry", f"cluster.{POOL}.upstream_rq_retry_overflow"]
+        page = await self._page(f"{admin}/stats?format=json&filter=^cluster\\.{POOL}\\.upstream_rq_retry")
+        said = {} if page is None else {one.get("name"): int(one.get("value", 0)) for one in page["stats"]}
+        return said.get(names[0], 0), said.get(names[1], 0)
 
     async def _control_plane(self) -> None:
         page = await self._page(f"{self._side.control_plane}/v1/engines")

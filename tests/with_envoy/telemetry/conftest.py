@@ -1,4 +1,4 @@
-"""A real Envoy that tells a real server of its calls: our listener, static clusters, engines that fail when told."""
+"""A real Envoy that tells a real server of its calls: our listener, static clusters, engines that can fail."""
 
 import asyncio
 import json

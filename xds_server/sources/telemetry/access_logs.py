@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from policies.route import PriorityClass
 from xds_server.sources.telemetry.book import Book
-from xds_server.sources.telemetry.intake import IntakeError
+from xds_server.sources.telemetry.intake import IntakeError, named
 from xds_server.sources.telemetry.outcomes import NO_FLAGS, TIMEOUT, Outcome, of_attempt, of_request
 from xds_server.translate.access_logs import ATTEMPT_HEADER, LOG_NAME
 from xds_server.wire.decode import decoder
@@ -70,9 +70,7 @@ class AccessLogSitting:
         except DecodeError as error:
             raise IntakeError("garbage", "not a StreamAccessLogsMessage") from error
         if not self._node:
-            self._node = message.identifier.node.id
-            if not self._node:
-                raise IntakeError("nameless", "the first message names no node")
+            self._node = named(message.identifier.node.id)
             if message.identifier.log_name != LOG_NAME:
                 raise IntakeError("foreign", f"the log {message.identifier.log_name!r} is not ours")
         entries = message.http_logs.log_entry

@@ -28,6 +28,17 @@ class IntakeError(Exception):
         self.flaw = flaw
 
 
+LONGEST_NAME: Final = 1_024
+"""Characters of a node's id: it is kept, logged and a label of metrics, whoever sends it."""
+
+
+def named(node: str) -> str:
+    """The id of a node; ``IntakeError`` when it is none."""
+    if not 0 < len(node) <= LONGEST_NAME:
+        raise IntakeError("nameless", "the first message names no node")
+    return node
+
+
 class Sitting(Protocol):
     """One stream, as a value that is fed."""
 

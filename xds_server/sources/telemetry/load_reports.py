@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from xds_server.sources.telemetry.book import Book
 from xds_server.sources.telemetry.directory import PoolFacts
-from xds_server.sources.telemetry.intake import IntakeError
+from xds_server.sources.telemetry.intake import IntakeError, named
 from xds_server.wire.decode import decoder
 
 METHOD: Final = "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats"
@@ -68,11 +68,9 @@ class LoadReportSitting:
         try:
             message = LoadReport.FromString(data)
             if not self._node:
-                self._node = Node.FromString(message.node).id
+                self._node = named(Node.FromString(message.node).id)
         except DecodeError as error:
             raise IntakeError("garbage", "not a LoadStatsRequest") from error
-        if not self._node:
-            raise IntakeError("nameless", "the first message names no node")
         if self._told_s:  # the first message only asks
             self._report(message, now_s)
         wanted_s = interval_s(self._desk.proxies())

@@ -24,16 +24,13 @@ TOLD_AFTER_S: Final = 0.5
 """How long proxies go on with the share they had: the push, and what is on its way."""
 
 
-OBEYED: Final = 0.9
-"""A lower share that leaves more than this of the load is not being followed; asking for less would only make
-counts that are divided by it more wrong."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """The share wanted now, since when, and the one before.
 
-    ``load_before_per_s`` is what was read before the share was lowered, until that is seen to be followed.
+    ``load_before_per_s`` is what was read before the share was lowered, until that is seen to be followed: proxies
+    that go on as before are not asked for less still, which would only make counts that are divided by the share
+    more wrong.
     """
 
     share: float = 1.0
@@ -49,14 +46,14 @@ class Sampling:
         """The sampling once so much has been read per second, in entries, with the present share."""
         if now_s - self.since_s < TOLD_AFTER_S * 2:
             return self  # what was read was still made with the share before
-        if load_per_s <= OBEYED * self.load_before_per_s < float("inf"):
-            return replace(self, load_before_per_s=float("inf")).after(load_per_s, now_s)  # it is followed
+        # Half of what should have gone is gone: traffic itself goes up and down by less.
+        if load_per_s <= (1 + self.share / self.before) / 2 * self.load_before_per_s < float("inf"):
+            return replace(self, load_before_per_s=float("inf")).after(load_per_s, now_s)
         whole = load_per_s / self.share
         fitting = next((step for step in STEPS if whole * step <= BUDGET_PER_S), STEPS[-1])
         if fitting < self.share:
-            if load_per_s > OBEYED * self.load_before_per_s:
-                return self
-            return self._changed(fitting, load_per_s, now_s)
+            followed = self.load_before_per_s == float("inf")
+            return self._changed(fitting, load_per_s, now_s) if followed else self
         up = max((place for place, step in enumerate(STEPS) if step > self.share), default=None)
         if up is None or now_s - self.since_s < RISE_S or whole * STEPS[up] > ROOM * BUDGET_PER_S:
             return self

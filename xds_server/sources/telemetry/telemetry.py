@@ -116,6 +116,11 @@ class Telemetry:
         """When each proxy was last heard, by signal, in monotonic seconds; a signal that never came is absent."""
         return {node: dict(heard.at_s) for node, heard in self._losses.heard.items()}
 
+    @property
+    def lost(self) -> Mapping[str, frozenset[str]]:
+        """By signal, the connected proxies of which it is missing."""
+        return {signal.value: nodes for signal, nodes in self._losses.lost.items()}
+
     def families(self) -> Iterable[Metric]:
         """Ages and losses, for a scrape."""
         now_s = self._clock()

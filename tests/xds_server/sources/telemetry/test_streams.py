@@ -152,6 +152,7 @@ async def test_a_stream_that_ends_leaves_its_load_until_it_is_stale(rig):
         (access_logs.METHOD, b"\xff\xff\xff", "garbage"),
         (access_logs.METHOD, log(), "nameless"),
         (access_logs.METHOD, b"", "nameless"),
+        (access_logs.METHOD, log(node="n" * 5000), "nameless"),
         (access_logs.METHOD, log(node="p1", name="somebody-elses"), "foreign"),
         (load_reports.METHOD, b"\xff\xff\xff", "garbage"),
         (load_reports.METHOD, b"", "nameless"),
