@@ -231,7 +231,7 @@ class _Server:
     def _published(self, decisions: Decisions, snapshots: Mapping[View, Snapshot]) -> None:
         if self._reconciler.built is not None:
             inputs = self._reconciler.built.inputs
-            self._ledger.observe(inputs.policies, inputs.fleet, decisions)
+            self._ledger.observe(inputs.policies, inputs.fleet, decisions, self._telemetry.lost)
             self._record(self._reconciler.built)
         self._telemetry.connected(self._connected.envoys())
         if self._draining.engines:

@@ -1,21 +1,21 @@
 """The ledger: watches decisions go by and keeps each transition as an event, in memory and perhaps in a file."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import structlog
 
 from policies.model import PolicySet
-from xds_server.decide.change import Change, ChangeKind, Subject
+from xds_server.decide.change import Change, ChangeKind
 from xds_server.decide.changes import ceiling_is_news, changes
 from xds_server.decide.decisions import Admission, Decisions
 from xds_server.fleet import EngineId, Fleet
 from xds_server.ledger.book import Book
 from xds_server.ledger.event import Event, Now, as_line, event_of, from_line
-from xds_server.ledger.hearing import heard, hearing_changes
 from xds_server.ledger.lines import Lines
+from xds_server.ledger.losses import NOTHING_LOST, Lost, loss_changes
 from xds_server.ledger.shadow import ShadowBook
 
 MAX_BYTES: Final = 32 * 1024 * 1024
@@ -29,20 +29,11 @@ _LOGGED: Final = frozenset(
         ChangeKind.LADDER,
         ChangeKind.ZONE,
         ChangeKind.ORDER,
-        ChangeKind.TELEMETRY,
     }
 )
-"""Transitions that somebody who reads the log waits for; all of them are in the ledger."""
+"""Transitions that somebody who reads the log waits for; all are in the ledger, and telemetry logs its own."""
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """What the last round left, to compare the next one with."""
-
-    decisions: Decisions
-    heard: Mapping[Subject, bool]
 
 
 class Ledger:
@@ -59,19 +50,25 @@ class Ledger:
         self._lines = lines
         self._clock = clock
         self._wall = wall
-        self._seen: _Seen | None = None
+        self._decisions: Decisions | None = None
+        self._lost: Lost = NOTHING_LOST
         self._told: dict[str, Admission] = {}
         self._policies: PolicySet | None = None
         self.book = book or Book()
         self.shadow = ShadowBook()
 
-    def observe(self, policies: PolicySet, fleet: Fleet, decisions: Decisions) -> Sequence[Event]:
-        """Note what became different since the last round; the events of it."""
+    def observe(
+        self, policies: PolicySet, fleet: Fleet, decisions: Decisions, lost: Lost = NOTHING_LOST
+    ) -> Sequence[Event]:
+        """Note what became different since the last round; the events of it.
+
+        ``lost`` is by signal the connected proxies of which it is missing.
+        """
         now = self._now()
         self._policies = policies
-        seen, self._seen = self._seen, _Seen(decisions=decisions, heard=heard(fleet.traffic, now.s))
-        before = None if seen is None else seen.decisions
-        found = list(hearing_changes({} if seen is None else seen.heard, self._seen.heard))
+        found = list(loss_changes(self._lost, lost))
+        self._lost = {signal: nodes for signal, nodes in lost.items() if nodes}
+        before, self._decisions = self._decisions, decisions
         if before is not decisions:
             found.extend(changes(before, decisions, self._told))
             self._remember_ceilings(decisions)

@@ -14,7 +14,7 @@ from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.fleet import Fleet
 from xds_server.ledger.ledger import Ledger, ledger_from
 from xds_server.ledger.lines import Lines, tail
-from xds_server.traffic import STALE_S, EngineTraffic, ProxyTraffic
+from xds_server.traffic import EngineTraffic
 
 from .conftest import decided, seen
 
@@ -76,23 +76,13 @@ def test_a_flapping_engine_does_not_flood_the_log(policies: PolicySet, fleet: Fl
 
 
 def test_silence_of_telemetry_is_news_once_and_so_is_its_return(policies: PolicySet, fleet: Fleet) -> None:
-    clock = Clock()
-    ledger = clock.ledger()
-    heard = seen(fleet, {}, **{"gw-1": ProxyTraffic(heard_at_s=100.0)})
+    ledger = Clock().ledger()
     told: list[tuple[str, str, bool]] = []
-
-    def look(view: Fleet) -> None:
-        events = ledger.observe(policies, view, decided(fleet))
+    silent = {"access_log": frozenset({"gw-1"}), "load_report": frozenset[str]()}
+    for lost in ({}, silent, silent, {"access_log": frozenset[str]()}):
+        events = ledger.observe(policies, fleet, decided(fleet), lost)
         told.extend((str(one.subject), one.after, one.alarm) for one in events)
-
-    look(heard)
-    clock.s += STALE_S + 1
-    look(heard)
-    look(heard)
-    clock.s += 1
-    look(seen(fleet, {}, **{"gw-1": ProxyTraffic(heard_at_s=clock.s)}))
-    assert sorted(told[:2]) == [("chat", "lost", True), ("gw-1", "lost", True)]
-    assert sorted(told[2:]) == [("chat", "heard", False), ("gw-1", "heard", False)]
+    assert told == [("gw-1", "access logs lost", True), ("gw-1", "access logs heard", False)]
 
 
 async def test_the_file_is_read_again_and_half_a_line_is_passed_over(
