@@ -31,8 +31,8 @@ class Attempt:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxySample:
     """What one Envoy said at one moment, by engine: requests in flight, and everything it ever sent there, failed
-    connections included. ``ceiling`` is its limit on requests in flight; None where it has none. ``retries`` it made
-    so far, and ``refused`` ones it did not make for want of a budget; -1 where it was not asked.
+    connections included. ``ceiling`` is its limit on requests in flight; None where it has none. ``retries`` it
+    made so far, and ``refused`` ones it did not make for want of a budget; -1 where it was not asked.
     """
 
     at_s: float

@@ -179,7 +179,7 @@ def _calls_per_request(outcomes: Sequence[Outcome], attempts: Sequence[Attempt])
 
 
 def _in_fault(history: History, count: Callable[[ProxySample], int]) -> int | None:
-    """How much a counter of the Envoys grew from the beginning of the fault to its end; None where nobody looked."""
+    """How much a counter of the Envoys grew from the fault's beginning to its end; None where nobody looked."""
     total: int | None = None
     for proxy in {one.proxy for one in history.samples}:
         counted = [one for one in history.samples if one.proxy == proxy and count(one) >= 0]

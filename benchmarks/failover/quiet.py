@@ -4,8 +4,8 @@
 comes after that pause (trial requests, for instance) is counted apart. An engine that crashed keeps no book of
 what was refused, so for those the Envoys' counters are read, which are looked at ten times a second.
 
-*Back*: from its first call of the first half second in which it gets at least seven tenths of its fair share of all
-calls.
+*Back*: from its first call of the first half second in which it gets at least seven tenths of its fair share of
+all calls.
 """
 
 from collections.abc import Sequence

@@ -84,7 +84,9 @@ class Watch:
     async def _retries(self, admin: str) -> tuple[int, int]:
         names = [f"cluster.{POOL}.upstream_rq_retry", f"cluster.{POOL}.upstream_rq_retry_overflow"]
         page = await self._page(f"{admin}/stats?format=json&filter=^cluster\\.{POOL}\\.upstream_rq_retry")
-        said = {} if page is None else {one.get("name"): int(one.get("value", 0)) for one in page["stats"]}
+        if page is None:
+            return -1, -1
+        said = {one.get("name"): int(one.get("value", 0)) for one in page["stats"]}
         return said.get(names[0], 0), said.get(names[1], 0)
 
     async def _control_plane(self) -> None:

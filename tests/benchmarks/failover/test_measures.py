@@ -54,15 +54,17 @@ def test_calls_are_those_of_the_requests_of_the_fault_window_and_tries_include_w
                 story.attempt(3, 1, 113.0),
             ],
             samples=[
-                story.sample(109.0, {}, retries=5),
+                story.sample(109.0, {}, retries=5, refused=1),
                 story.sample(115.0, {}),
-                story.sample(119.0, {}, retries=9),
+                story.sample(119.0, {}, retries=9, refused=4),
+                story.sample(121.0, {}, retries=99, refused=99),
             ],
         ),
         SETTING,
     )
     assert found.calls_per_request == pytest.approx(1.5)
     assert found.tries_per_request == pytest.approx(3.0)
+    assert found.retries_refused == 3
 
 
 def test_each_proxy_has_its_own_goodput(story) -> None:
