@@ -163,7 +163,7 @@ async def test_hedging_goes_on_and_off_by_routes_and_a_stream_in_flight_does_not
     assert (await one.envoy.stats(retries))[retries] == hedged
     answer = await stream
     assert answer.status == 200
-    assert (await answer.text()).count("data:") > 100
+    assert " t100" in await answer.text()
     assert (await one.envoy.stats("cluster_manager.cluster_modified"))[
         "cluster_manager.cluster_modified"
     ] == warmed
