@@ -79,12 +79,15 @@ def capacities(
     decisions: Mapping[EngineId, EngineDecision],
     before: Mapping[EngineId, Capacity],
     now_s: float,
-) -> dict[EngineId, Capacity]:
-    """The capacity of every engine; the very same value as ``before`` where nothing new is known of it."""
+) -> Mapping[EngineId, Capacity]:
+    """The capacity of every engine; the very same mapping as ``before`` where nothing new is known."""
     if not resilience.limits.learn:
-        return {engine.id: _declared(engine, pool.service_time, before.get(engine.id)) for engine in engines}
+        fixed = {engine.id: _declared(engine, pool.service_time, before.get(engine.id)) for engine in engines}
+        same = len(fixed) == len(before) and all(before.get(key) is one for key, one in fixed.items())
+        return before if same else fixed
     learned: dict[EngineId, Learned] = {}
     seen = traffic.engines if traffic is not None else {}
+    news = len(before) != len(engines)
     for engine in engines:
         known = before.get(engine.id)
         one = _learned(
@@ -97,6 +100,9 @@ def capacities(
         )
         if one is not None:
             learned[engine.id] = one
+        news = news or known is None or known.learned is not one or not _fits(known, engine, pool.service_time)
+    if not news:
+        return before
     own_s = {key: one.busy / one.done for key, one in learned.items() if _enough(one)}
     peers_s = median(own_s.values()) if own_s else _together_s(learned.values())
     return {
@@ -110,6 +116,17 @@ def capacities(
         )
         for engine in engines
     }
+
+
+def _fits(known: Capacity, engine: Engine, declared_s: float) -> bool:
+    """Whether what is known of the engine is not ruled out by what is declared and said of it now."""
+    if known.learned is None or known.learned.slots is None:
+        slots_fit = known.slots == most_slots(engine)
+    else:
+        slots_fit = known.slots <= most_slots(engine)
+    if known.source is DECLARED:
+        return slots_fit and known.service_s == declared_s
+    return slots_fit and _FASTEST * declared_s <= known.service_s <= _SLOWEST * declared_s
 
 
 def _declared(engine: Engine, service_s: float, before: Capacity | None) -> Capacity:

@@ -15,7 +15,7 @@ a thousand will ask, a thousandth each would refuse almost everyone.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -35,6 +35,9 @@ SIDECAR: Final = "sidecar"
 
 _LEARNED_STEP: Final = 0.03
 """A total that learned numbers move by less stays: one that follows every estimate is a push to every proxy."""
+
+_DIVIDED_EACH_S: Final = 0.5
+"""Parts are divided anew so often where neither the traffic nor anything else is new: only its age is then."""
 
 _CALM: Final = 0.9
 """Pressure below which a pool that was asked for all it can serve counts as calm again."""
@@ -89,6 +92,23 @@ def admission(
     """
     ready = _ready(pool, engines, decisions, capacities, traffic)
     total, how = _total(resilience.limits, pool, ready, before)
+    in_force = not resilience.shadowed(resilience.limits.mode)
+    shed_batch = ladder is not None and ladder.shed_batch
+    percent, least = _retries(resilience, proxies_by_role, ladder, in_force=in_force)
+    basis = (
+        (resilience.limits, ready.by),
+        (percent, least, tuple(sorted(proxies_by_role.items())), classes, shed_batch, in_force),
+        tuple((key, one.since_s, one.cut, one.gone) for key, one in decisions.items() if _out(one)),
+    )
+    if (
+        before is not None
+        and before.seen is traffic
+        and before.among is proxies
+        and before.basis == basis
+        and before.total == total
+        and now_s - before.divided_at_s < _DIVIDED_EACH_S
+    ):
+        return before if before.capacities is capacities else replace(before, capacities=capacities)
     around = _around(
         engines,
         decisions,
@@ -107,19 +127,13 @@ def admission(
         service_s=ready.slots / ready.per_s if ready.per_s else pool.service_time,
         crowded=crowded,
     )
-    shed_batch = ladder is not None and ladder.shed_batch
     of_class = by_classes(supply, around.demand, classes, resilience.limits.priorities, shed_batch=shed_batch)
-    in_force = not resilience.shadowed(resilience.limits.mode)
-    basis = (
-        (resilience.limits, ready.by),
-        (resilience.retry_budget, tuple(sorted(proxies_by_role.items())), classes, shed_batch, crowded, in_force),
-    )
-    known = before if before is not None and before.basis == basis else None
-    percent, least = _retries(resilience, proxies_by_role, ladder, in_force=in_force)
     if in_force:
-        wanted = places(supply, of_class, around, classes)
+        known = before
+        if before is None or before.basis != basis or before.crowded != crowded:
+            known = None
         parts = settled(
-            wanted,
+            places(supply, of_class, around, classes),
             _unmoved(known, around.held),
             of_class,
             around,
@@ -152,7 +166,14 @@ def admission(
         held_by=around.held,
         crowded=crowded,
         basis=basis,
+        seen=traffic,
+        among=proxies,
+        divided_at_s=now_s,
     )
+
+
+def _out(decision: EngineDecision) -> bool:
+    return decision.health is not Health.HEALTHY
 
 
 def ceiling_for_role(

@@ -12,6 +12,7 @@ from xds_server.decide.demand import Demand
 from xds_server.decide.learned import Learned
 from xds_server.decide.straggler import StragglerState
 from xds_server.fleet import Engine, EngineId
+from xds_server.traffic import PoolTraffic, Proxy
 
 
 class Health(StrEnum):
@@ -101,9 +102,10 @@ class Admission:
 
     ``retry_percent`` and ``retry_min_concurrency`` are the retry budget of each proxy.
 
-    The rest is what the next decision goes by: ``demand`` of each proxy that tells it, ``told`` those
-    that ever did, ``moved_at_s`` when a part last moved, ``held_by`` what it holds on engines that are out, ``crowded`` whether as much is asked as can
-    be served, and ``basis`` what makes every part move at once when it changes.
+    The rest is what the next decision goes by: ``demand`` of each proxy that tells it, ``told`` those that ever
+    did, ``moved_at_s`` when a part last moved, ``held_by`` what a proxy holds on engines that are out, ``crowded``
+    whether as much is asked as can be served, and ``basis`` what makes every part move at once when it changes.
+    ``seen`` and ``among`` are the traffic and the proxies that the parts were divided by, ``divided_at_s`` when.
     """
 
     total: int
@@ -126,6 +128,9 @@ class Admission:
     held_by: Mapping[str, int] = field(default_factory=dict, compare=False)
     crowded: bool = field(default=False, compare=False)
     basis: tuple[object, ...] = field(default=(), compare=False)
+    seen: PoolTraffic | None = field(default=None, compare=False)
+    among: Mapping[str, Proxy] = field(default_factory=dict, compare=False)
+    divided_at_s: float = field(default=0.0, compare=False)
 
 
 class HedgeCause(StrEnum):

@@ -16,6 +16,7 @@ _PER_S: Final = 0.5
 """Of what was known, 0.6 is left after half a second: this made two proxies with a demand of 3:1, swapped in the
 middle of a fault, share without loss. Rates are already over two seconds."""
 
+_LONGEST_LOOK_S: Final = 1.0
 _TRIFLE: Final = 0.01
 
 
@@ -63,7 +64,7 @@ def _demand(seen: ProxyTraffic, known: Demand | None, now_s: float) -> Demand:
         ):
             return known
         # A long pause between two looks is no reason to jump.
-        kept = _KEPT ** (min(now_s - known.at_s, _PER_S) / _PER_S)
+        kept = _KEPT ** (min(now_s - known.at_s, _LONGEST_LOOK_S) / _PER_S)
         interactive = _smoothed(known.interactive_per_s, interactive, kept, sheds_interactive)
         batch = _smoothed(known.batch_per_s, batch, kept, sheds_batch)
     return Demand(

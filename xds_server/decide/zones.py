@@ -3,8 +3,8 @@
 Local first, up to what the local engines can serve; the rest goes to zones by what they have to spare. What
 engines can serve is their capacity, slots over service time, not their number; what a zone's callers ask is what
 its proxies tell. Local engines are filled to nine tenths, or as far as the whole fleet is filled where that is
-more: then every engine ends up equally loaded, wherever the failures are. Where nobody tells what is asked, callers
-are taken to ask evenly from every zone that has proxies, for as much as the fleet can serve.
+more: then every engine ends up equally loaded, wherever the failures are. Where nobody tells what is asked,
+callers are taken to ask evenly from every zone that has proxies, for as much as the fleet can serve.
 
 Envoy multiplies a zone's weight by the share of its listed hosts that are healthy (overprovisioning factor 100,
 which ``translate`` says in each assignment). So a weight here is the wanted share *divided* by that share: the
@@ -38,7 +38,7 @@ _FULL: Final = 0.9
 
 _SLOW_S: Final = 10.0
 _FAST_S: Final = 1.0
-_CHANCE: Final = 4.0
+_CHANCE: Final = 3.0
 """Demand is averaged over ten seconds, and over one where it is off by more standard deviations than these."""
 
 
