@@ -307,8 +307,9 @@ class Reconciler:
         if not self.ready.is_set() and not self._engines_had_their_say(now_s):
             return
         self._publish(built)
-        self._on_round(built.decisions, self._published)
+        # First: who only watches the rounds must not keep proxies from being served.
         self.ready.set()
+        self._on_round(built.decisions, self._published)
 
     def _call_roll(self, now_s: float, arriving: View | None = None) -> None:
         """Bring the rosters up to who is connected now, and the proxy that is about to be."""

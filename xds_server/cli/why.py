@@ -81,7 +81,7 @@ def _lines(story: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield "Before:" if story["past"] else "Before: nothing is remembered."
     for event in story["past"]:
-        yield f"  {event_line(event)}"
+        yield f"  {event_line(event, whose=story['kind'] != 'engine')}"
 
 
 def event_line(event: dict[str, Any], *, whose: bool = False) -> str:

@@ -31,7 +31,7 @@ def engine_changes(subject: Subject, known: EngineDecision | None, now: EngineDe
             after=now.health.value,
             alarm=now.health is not Health.HEALTHY,
         )
-    elif _said(None if known is None else known.verdict) != _said(now.verdict):
+    elif _said(None if known is None else known.verdict) != _said(now.verdict) and not _begins_well(known, now):
         before = "" if known is None else _said(known.verdict)
         yield replace(template, kind=ChangeKind.VERDICT, before=before, after=_said(now.verdict))
     elif known is not None and now.health is not Health.HEALTHY and known.ejector is not now.ejector:
@@ -124,6 +124,11 @@ def straggler_changes(subject: Subject, known: StragglerState | None, now: Strag
             reason="clearly slower than its peers" if now.out else "as fast as its peers again",
             rule=rules.SLOWER_THAN,
         )
+
+
+def _begins_well(known: EngineDecision | None, now: EngineDecision) -> bool:
+    """That an engine is well from the start is what was declared, and no news."""
+    return known is None and now.verdict is not None and now.verdict.good
 
 
 def _yes(holds: bool, yes: str, no: str) -> str:

@@ -98,7 +98,7 @@ _ADAPTER: Final = TypeAdapter(Event)
 
 def as_line(event: Event) -> str:
     """The event as one line of JSON, without what is empty."""
-    return _ADAPTER.dump_json(event, exclude_defaults=True).decode()
+    return _ADAPTER.dump_json(event, exclude_defaults=True, fallback=dict, warnings="none").decode()
 
 
 def from_line(line: str, now: Now) -> Event | None:

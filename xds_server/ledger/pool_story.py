@@ -54,9 +54,9 @@ def _pool_because(
         yield from _ceiling(pool.admission, traffic)
     if pool.ladder is not None:
         since = span(scene.now.s - pool.ladder.since_s)
-        yield f"Ladder: level {pool.ladder.level} since {since}: {pool.ladder.reason}."
+        yield f"Ladder, since {since}: {pool.ladder.reason}."
     if pool.hedge is not None:
-        yield f"Hedging is {'on' if pool.hedge.on else 'off'}: {pool.hedge.reason}."
+        yield f"Hedging: {pool.hedge.reason}."
     if pool.limits is not None:
         yield f"Time limits: {pool.limits.reason}."
 

@@ -117,7 +117,10 @@ class Recorder:
             last = None
             header = Header(format=FORMAT, begun_at_unix_s=moment.unix_s)
             self._lines.write(_HEADER.dump_json(header).decode())
-        line = _ROUND.dump_json(round_between(last, moment), exclude_defaults=True).decode()
+        # Mappings are read-only ones here, which pydantic does not know and writes as the dicts they stand for.
+        line = _ROUND.dump_json(
+            round_between(last, moment), exclude_defaults=True, fallback=dict, warnings="none"
+        ).decode()
         # A round that is lost would be missed by all that follow: begin anew.
         self._last = moment if self._lines.write(line) else None
 

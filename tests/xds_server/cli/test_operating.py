@@ -211,7 +211,8 @@ def test_a_page_in_a_browser_orders_nothing(
     )
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request, timeout=LIMIT_S)
-    assert refused.value.code == status
+    with refused.value as answer:
+        assert answer.code == status
     assert json.loads(server.run("get", "orders", "-o", "json")[1])["orders"] == []
 
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -27,7 +28,7 @@ from .conftest import POLICIES
 
 TEXTS = {"chat.yaml": POLICIES}
 STEP_S = 0.25
-PROXIES = {"gw-1": Proxy(node="gw-1", zone="a", role="gateway", cuts=True)}
+PROXIES = MappingProxyType({"gw-1": Proxy(node="gw-1", zone="a", role="gateway", cuts=True)})
 
 
 def read(text: str = POLICIES) -> PolicySet:
@@ -70,7 +71,12 @@ def history(seed: int, steps: int = 60) -> tuple[list[Moment], list[Decisions]]:
             )
             for name, (done, failed) in totals.items()
         }
-        proxy = ProxyTraffic(arrivals_per_s={PriorityClass.INTERACTIVE: 12.5}, load_at_s=now_s, heard_at_s=now_s)
+        proxy = ProxyTraffic(
+            arrivals_per_s=MappingProxyType({PriorityClass.INTERACTIVE: 12.5}),
+            in_flight_on=MappingProxyType({"r1": step}),
+            load_at_s=now_s,
+            heard_at_s=now_s,
+        )
         fleet = with_traffic(
             fleet, {"chat": PoolTraffic(engines=engines, proxies={"gw-1": proxy}, heard_at_s=now_s)}
         )
