@@ -24,6 +24,7 @@ from xds_server.translate.hops import (
     hop_cluster,
     hop_cluster_name,
     hopped,
+    passage,
 )
 from xds_server.translate.in_force import in_force
 from xds_server.translate.item import Item
@@ -142,10 +143,13 @@ def _engine_listeners(
 
 def _engine_listener(pool: str, engine: str, origins: tuple[str, ...], memo: Memo) -> Item:
     name = engine_listener_name(pool, engine)
+    through = memo.of(("passage", pool), (), lambda: passage(pool))
     return memo.of(
         (LISTENER, name),
         (origins,),
-        lambda: Item(type_url=LISTENER, name=name, message=engine_listener(pool, engine), origins=origins),
+        lambda: Item(
+            type_url=LISTENER, name=name, message=engine_listener(pool, engine, through), origins=origins
+        ),
     )
 
 
