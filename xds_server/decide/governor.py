@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
-from engine.report import Doubt
+from engine.report import Doubt, Verdict
 from xds_server.decide.decisions import Ejector, Health
 from xds_server.decide.health import Wish
 from xds_server.fleet import Engine, EngineId
@@ -223,9 +223,19 @@ def _zone_events(engines: Sequence[Engine], wishes: Mapping[int, Wish]) -> dict[
         for place, one in wishes.items()
         if one.health is Health.UNHEALTHY and not one.ordered
     )
+    # Engines that were ill when last heard count as ill elsewhere: their silence must eject nobody here.
+    ill = Counter(
+        _zone(engine)
+        for place, engine in enumerate(engines)
+        if place in wishes
+        or (
+            engine.report is not None
+            and not (engine.report.verdict.good or engine.report.verdict is Verdict.DRAINING)
+        )
+    )
     events = {}
     for zone, count in bad.items():
-        elsewhere = sum(bad.values()) - count
+        elsewhere = ill.total() - ill[zone]
         others = len(engines) - size[zone]
         if (
             count >= max(ZONE_EVENT_ENGINES, ZONE_EVENT_SHARE * size[zone])

@@ -303,10 +303,9 @@ def stepped(
         state = NEW
     if book is None and not state.outs:
         return None
-    if state.book is book and state.slow_since_s is None:
-        return state
     if not state.outs:
-        return StragglerState(book=book)  # the common case, ten times a second for each engine
+        # The common case, ten times a second for each engine.
+        return state if state.book is book and state.slow_since_s is None else StragglerState(book=book)
     return replace(state, slow_since_s=None, book=book)
 
 

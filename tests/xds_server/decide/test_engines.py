@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.report import EngineReport, Verdict
+from policies.resilience import Straggler
 from xds_server.decide.breaker import proofs_needed
 from xds_server.decide.comeback import UNCUT_S
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
+from xds_server.decide.straggler import Book, Peers, slowness
 from xds_server.fleet import with_report
 from xds_server.overrides import Action, Override
 
@@ -128,6 +131,32 @@ def test_without_telemetry_nobody_leaves_and_an_open_breaker_runs_out() -> None:
     assert world.letters() == "H" * 8
 
 
+def test_failures_in_a_row_need_no_rate() -> None:
+    world = World(resilience={"breaker": {"minCalls": 25, "windowCalls": 25}})
+    world.probing = False
+    world.engines["e0"].fails = 1.0
+    world.run(1.2)
+    assert "calls in a row failed" in world.decision("e0").reason
+
+
+def test_traffic_that_was_last_heard_long_ago_ejects_nobody() -> None:
+    world = World().run(2)
+    world.engines["e0"].fails = 1.0
+    world.probing = False
+    world.run(0.3)
+    told = world.traffic()
+    world.traffic = lambda: replace(  # type: ignore[method-assign]
+        told,
+        engines={
+            **told.engines,
+            "e0": replace(told.engines["e0"], failures_in_a_row=9, failed=99, window_failures=9),
+        },
+    )
+    world.now_s += 5.0
+    world.decide()
+    assert world.letters() == "H" * 8
+
+
 def test_a_breaker_turned_off_ejects_nobody() -> None:
     world = World(resilience={"breaker": {"errorRatePercent": 0, "consecutiveErrors": 0}})
     world.probing = False
@@ -167,6 +196,18 @@ def test_long_answers_by_chance_and_slowness_of_all_eject_nobody(seed: int) -> N
     assert together.run(10).out() == set()
 
 
+def test_few_calls_prove_little() -> None:
+    cohort = Peers(finished_per_work_s=2.0, service_s=None, tokens_per_s=None, canary_s=None, engines=8)
+
+    def found(finished: int, work_s: float) -> bool:
+        book = Book(at_s=1.0, began_s=0.0, done=0, finished=finished, work_s=work_s)
+        return slowness(book, None, None, cohort, Straggler())[0] > 0
+
+    assert not found(0, 3.0), "six would have been expected"
+    assert not found(3, 5.0), "three of ten come about by chance"
+    assert found(0, 20.0)
+
+
 def test_too_few_peers_prove_nothing() -> None:
     world = World("aa").run(4)
     world.engines["e0"].slower = 10.0
@@ -188,6 +229,7 @@ def test_a_hung_engine_is_cut_at_once_and_let_in_again_in_two_steps() -> None:
     world.run(3)
     opened_s = world.first_s(healed_s, lambda one: not one["e0"].cut)
     back_s = world.first_s(healed_s, is_back("e0"))
+    assert UNCUT_S == 0.3
     assert UNCUT_S <= back_s - opened_s + 1e-6 < UNCUT_S + 0.2
     assert back_s < 1.0, "the calls that were cut are no evidence of the breaker's"
 

@@ -113,7 +113,7 @@ class World:
             self.spec,
             self.resilience,
             self.fleet.pools["pool"],
-            self._traffic() if self.told else None,
+            self.traffic() if self.told else None,
             overrides=self.overrides,
             before=self.before,
             now_s=self.now_s,
@@ -212,7 +212,8 @@ class World:
             engine.succeeded += 1
             engine.times.append((self.now_s, self.now_s - call.began_s))
 
-    def _traffic(self) -> PoolTraffic:
+    def traffic(self) -> PoolTraffic:
+        """What proxies would tell."""
         engines = {}
         for name, one in self.engines.items():
             in_row = 0
