@@ -191,6 +191,7 @@ class Book:
         self._replace_load(
             pool, proxy, {engine: progress for engine, (progress, _) in counts.items() if progress > 0}
         )
+        proxy.loaded(sum(proxy.in_flight_on.values()), now_s)
         proxy.load_at_s = now_s
         issued = {engine: new for engine, (_, new) in counts.items() if new > 0}
         proxy.issued.append((now_s, issued))
@@ -237,6 +238,7 @@ class Book:
                 self._replace_load(pool, proxy, NOTHING)
                 proxy.load_at_s, proxy.silent = None, NOTHING
                 proxy.issued.clear()
+                proxy.open.clear()
             if now_s - proxy.heard_at_s > _FORGET_S:
                 del pool.proxies[node]
 
@@ -254,7 +256,9 @@ def _traffic(pool: _Pool, sampled: float, now_s: float) -> PoolTraffic | None:
         pool.tails_at_s = now_s
         pool.tails = (pool.answer.tail(now_s), pool.first_byte.tail(now_s))
     proxies = {
-        node: proxy.traffic(now_s) for node, proxy in pool.proxies.items() if now_s - proxy.heard_at_s <= STALE_S
+        node: proxy.traffic(now_s, pool.facts.priority)
+        for node, proxy in pool.proxies.items()
+        if now_s - proxy.heard_at_s <= STALE_S
     }
     load_known = any(proxy.load_at_s is not None for proxy in proxies.values())
     engines = {name: engine.traffic(now_s, load_known) for name, engine in pool.engines.items()}

@@ -21,7 +21,7 @@ STREAMING: Final = "streaming"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolFacts:
-    """A pool: its engines by address, by internal listener and by zone, and what its policy counts."""
+    """A pool: its engines by address, by listener, by zone; what its policy counts; its usual class."""
 
     name: str
     at: Mapping[tuple[str, int], str]
@@ -31,6 +31,7 @@ class PoolFacts:
     window_calls: int
     count_statuses: frozenset[int]
     hedged: bool
+    priority: PriorityClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,11 @@ def directory(policies: PolicySet, addresses: Mapping[str, str]) -> Directory:
 def _pool(policies: PolicySet, name: str, addresses: Mapping[str, str]) -> PoolFacts:
     spec = policies.effective[name]
     endpoints = policies.pools[name].spec.endpoints
+    classes = {
+        route.spec.priority
+        for route in policies.routes.values()
+        if name in {route.spec.fallback, *(share.pool for share in route.spec.pools)}
+    }
     zones: dict[str, list[str]] = {}
     for one in endpoints:
         zones.setdefault(one.zone, []).append(one.name)
@@ -93,4 +99,5 @@ def _pool(policies: PolicySet, name: str, addresses: Mapping[str, str]) -> PoolF
         window_calls=spec.breaker.window_calls,
         count_statuses=frozenset(spec.breaker.count_statuses),
         hedged=spec.hedging.enabled,
+        priority=PriorityClass.BATCH if classes == {PriorityClass.BATCH} else PriorityClass.INTERACTIVE,
     )

@@ -8,7 +8,7 @@ from typing import Final
 from policies.route import PriorityClass
 from xds_server.sources.telemetry.counting import Recent
 from xds_server.sources.telemetry.directory import PoolFacts
-from xds_server.traffic import WINDOW_S, EngineTraffic, ProxyTraffic
+from xds_server.traffic import RATE_S, WINDOW_S, EngineTraffic, ProxyTraffic
 
 SILENT_S: Final = 4.0
 """Over how long a proxy must have left an engine out before that means something."""
@@ -94,27 +94,46 @@ class EngineTally:
 class ProxyTally:
     """One proxy's part in one pool."""
 
-    __slots__ = ("heard_at_s", "in_flight_on", "issued", "load_at_s", "recent", "silent", "value")
+    __slots__ = ("heard_at_s", "in_flight_on", "issued", "load_at_s", "open", "recent", "silent", "value")
 
     def __init__(self) -> None:
         self.recent = Recent(5)  # arrivals and refusals, interactive and batch; retries
         self.in_flight_on: Mapping[str, int] = NOTHING
         self.issued: deque[tuple[float, Mapping[str, int]]] = deque()
+        self.open: deque[tuple[float, int]] = deque()
         self.silent: Mapping[str, int] = NOTHING
         self.load_at_s: float | None = None
         self.heard_at_s = 0.0
         self.value = ProxyTraffic()
 
-    def traffic(self, now_s: float) -> ProxyTraffic:
-        """The proxy's part now."""
+    def loaded(self, in_flight: int, now_s: float) -> None:
+        """A load report says that so many requests are open."""
+        self.open.append((now_s, in_flight))
+        # One older than the window stays: what has grown since then is what the window is about.
+        while len(self.open) > 1 and self.open[1][0] <= now_s - RATE_S:
+            self.open.popleft()
+
+    def _growth_per_s(self, now_s: float) -> float:
+        if len(self.open) < 2 or now_s - self.open[-1][0] > RATE_S:
+            return 0.0
+        (from_s, before), (to_s, after) = self.open[0], self.open[-1]
+        return (after - before) / max(to_s - from_s, RATE_S / 2)
+
+    def traffic(self, now_s: float, usual: PriorityClass) -> ProxyTraffic:
+        """The proxy's part now; ``usual`` is the class of requests of which nothing but their number is known."""
         rates = self.recent.rates(now_s)
         arrivals: dict[PriorityClass, float] = {}
         shed: dict[PriorityClass, float] = {}
         retries_per_s = 0.0
         if rates is not None:
             interactive, batch, shed_interactive, shed_batch, retries_per_s = rates
-            arrivals = _by_class(interactive, batch)
             shed = _by_class(shed_interactive, shed_batch)
+            ended = max(0.0, interactive - shed_interactive), max(0.0, batch - shed_batch)
+            begun = _begun(ended, self._growth_per_s(now_s), usual)
+            refused = min(interactive, shed_interactive), min(batch, shed_batch)
+            arrivals = _by_class(begun[0] + refused[0], begun[1] + refused[1])
+        elif (growth := self._growth_per_s(now_s)) > 0:
+            arrivals = {usual: growth}
         fresh = ProxyTraffic(
             arrivals_per_s=arrivals,
             shed_per_s=shed,
@@ -132,6 +151,19 @@ class ProxyTally:
 def coarse(told_s: float | None, exact_s: float) -> float:
     """When something was last heard, to the second: an idle pool's value need not change with each report."""
     return told_s if told_s is not None and 0 <= exact_s - told_s < _TO_THE_S else exact_s
+
+
+def _begun(ended: tuple[float, float], growth: float, usual: PriorityClass) -> tuple[float, float]:
+    """What came per second, by class: what ended and what more is open now than before.
+
+    Access logs tell of a request when it ends. Long ones would be arrivals a minute late, and those that a hung
+    engine held would all arrive when they are cut; the change of what is open puts both right.
+    """
+    total = sum(ended)
+    begun = max(0.0, total + growth)
+    if total:
+        return ended[0] * begun / total, ended[1] * begun / total
+    return (begun, 0.0) if usual is PriorityClass.INTERACTIVE else (0.0, begun)
 
 
 def _by_class(interactive: float, batch: float) -> dict[PriorityClass, float]:

@@ -120,6 +120,38 @@ class TestRates:
         assert book.traffic(0.1, 2.0)["chat"].sampled == 0.1
 
 
+class TestArrivals:
+    def test_long_requests_arrive_when_they_begin(self, book):
+        for tick in range(9):
+            book.load("p1", chat(book), {"e0": (tick * 5, 5)}, 10 + tick * 0.25)
+        (rate,) = seen(book, 12.0).proxies["p1"].arrivals_per_s.values()
+        assert 18 < rate < 22
+
+    def test_requests_that_are_cut_do_not_all_arrive_then(self, book):
+        for tick in range(9):
+            in_flight = 48 if tick < 8 else 0
+            book.load("p1", chat(book), {"e0": (in_flight, 0)} if in_flight else {}, 10 + tick * 0.25)
+        for _ in range(48):
+            told(book, Outcome.FAILURE, 12.0)
+        # By the log alone they would be 24 a second; the two windows do not begin at quite the same time.
+        assert sum(seen(book, 12.0).proxies["p1"].arrivals_per_s.values()) < 4
+
+    def test_refused_requests_have_arrived_whatever_is_open(self, book):
+        book.load("p1", chat(book), {"e0": (9, 0)}, 11.0)
+        book.load("p1", chat(book), {}, 12.0)
+        told(book, Outcome.NOT_SENT, 12.0)
+        proxy = seen(book, 12.0).proxies["p1"]
+        assert proxy.arrivals_per_s == proxy.shed_per_s != {}
+
+    def test_classes_share_what_is_open_as_what_has_ended(self, book):
+        for tick in range(9):
+            book.load("p1", chat(book), {"e0": (tick * 5, 5)}, 10 + tick * 0.25)
+        for priority in (INTERACTIVE, INTERACTIVE, INTERACTIVE, BATCH):
+            told(book, now_s=12.0, priority=priority)
+        arrivals = seen(book, 12.0).proxies["p1"].arrivals_per_s
+        assert abs(arrivals[INTERACTIVE] - 3 * arrivals[BATCH]) < 1e-6
+
+
 class TestTails:
     def test_answers_and_first_bytes(self, book):
         for n in range(1, 101):
