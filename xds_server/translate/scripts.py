@@ -99,7 +99,7 @@ def scripts() -> Any:
     return packed(
         Lua(
             source_codes={name: DataSource(inline_string=text) for name, text in sources.items()},
-            # A corrected content-length must not make Envoy choose the route, and its cluster, once more.
+            # Whatever a script does to headers must not make Envoy draw the cluster once more.
             clear_route_cache=False,
         )
     )
