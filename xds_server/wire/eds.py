@@ -51,11 +51,13 @@ class AssignmentEncoder:
     """
 
     def __init__(self) -> None:
-        self._clusters: dict[str, dict[tuple[str, str, int], _Locality]] = {}
+        self._clusters: dict[tuple[str, bool], dict[tuple[str, str, int], _Locality]] = {}
 
     def encode(self, assignment: AssignmentSpec) -> bytes:
         """The wire format of the ClusterLoadAssignment; ``ValueError`` for a number out of its field's range."""
-        last = self._clusters.get(assignment.cluster, {})
+        # Proxies that reach engines through listeners take turns with those that do not.
+        of_cluster = (assignment.cluster, _is_internal(assignment))
+        last = self._clusters.get(of_cluster, {})
         kept: dict[tuple[str, str, int], _Locality] = {}
         parts = [text(1, assignment.cluster)]
         for spec in assignment.localities:
@@ -65,13 +67,13 @@ class AssignmentEncoder:
                 nth += 1
             kept[key] = locality = _locality(spec, last.get(key))
             parts.append(locality.framed)
-        self._clusters[assignment.cluster] = kept
+        self._clusters[of_cluster] = kept
         parts.append(_policy(assignment))
         return b"".join(parts)
 
     def retain(self, clusters: Collection[str]) -> None:
         """Forget every cluster that is not among these."""
-        self._clusters = {name: kept for name, kept in self._clusters.items() if name in clusters}
+        self._clusters = {key: kept for key, kept in self._clusters.items() if key[0] in clusters}
 
     @property
     def cached_endpoints(self) -> int:
@@ -82,6 +84,14 @@ class AssignmentEncoder:
 def encode_assignment(assignment: AssignmentSpec) -> bytes:
     """The wire format of the ClusterLoadAssignment, for callers with nothing to remember."""
     return AssignmentEncoder().encode(assignment)
+
+
+def _is_internal(assignment: AssignmentSpec) -> bool:
+    return any(
+        not isinstance(endpoint.address, HostPort)
+        for locality in assignment.localities
+        for endpoint in locality.endpoints[:1]
+    )
 
 
 def _locality(spec: LocalitySpec, last: _Locality | None) -> _Locality:

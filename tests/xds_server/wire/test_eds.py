@@ -226,3 +226,17 @@ def test_one_change_among_a_thousand_costs_little() -> None:
         encoder.encode(spec)
         times_s.append(perf_counter() - started_s)
     assert min(times_s) < 500e-6
+
+
+def test_proxies_with_listeners_and_without_do_not_push_each_others_chunks_out():
+    def of(*addresses):
+        endpoints = tuple(EndpointSpec(address=address) for address in addresses)
+        return AssignmentSpec(cluster="pool", localities=(LocalitySpec(zone="a", endpoints=endpoints),))
+
+    plain = HostPort(host="10.0.0.1", port=1)
+    encoder = AssignmentEncoder()
+    encoder.encode(of(plain))
+    encoder.encode(of(InternalListener(name="engine/pool/e", destination=plain)))
+    assert encoder.cached_endpoints == 2
+    encoder.retain(["other"])
+    assert encoder.cached_endpoints == 0
