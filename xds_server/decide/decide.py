@@ -18,13 +18,14 @@ from typing import Final
 from policies.model import PolicySet
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
-from policies.route import PriorityClass
+from policies.route import ModelChange, PriorityClass
 from xds_server.decide.capacity import capacities
 from xds_server.decide.ceiling import GATEWAY, SIDECAR, admission, ceiling_for_role, classes_by_pool
 from xds_server.decide.decisions import Capacity, Decisions, EngineDecision, Health, PoolDecisions, ZoneShares
 from xds_server.decide.engines import engine_decisions
 from xds_server.decide.hedging import hedge, hedge_due_s
 from xds_server.decide.ladder import FallbackView, ladder, ladder_due_s
+from xds_server.decide.leaving import leaving
 from xds_server.decide.time_limits import limits_due_s, time_limits
 from xds_server.decide.zones import MIN_INTERVAL_S, zone_shares
 from xds_server.fleet import Engine, EngineId, Fleet
@@ -39,6 +40,7 @@ REMEMBERED_S: Final = 120.0
 
 _ROLES: Final = frozenset({GATEWAY, SIDECAR})
 _NO_ZONES: Final[Mapping[str, ZoneShares]] = MappingProxyType({})
+_NOBODY: Final[Mapping[EngineId, float]] = MappingProxyType({})
 _NO_CAPACITIES: Final[Mapping[EngineId, Capacity]] = MappingProxyType({})
 
 
@@ -118,6 +120,9 @@ def decide(
             {(name, role): limit for name, pool in pools.items() for role, limit in pool.ceilings.items()}
         ),
         pools=MappingProxyType(pools),
+        leaving=MappingProxyType(leaving(policies, fleet, previous.leaving, previous.engines, now_s))
+        if previous is not None
+        else _NOBODY,
     )
 
 
@@ -261,12 +266,15 @@ def _valid_until_s(
 
 
 def _fallbacks(policies: PolicySet) -> Mapping[str, str]:
-    """The pool that takes over from each pool: that of its first route, by name, that has one."""
+    """The pool that takes over from each pool: that of its first route, by name, that has one it may use."""
     found: dict[str, str] = {}
     for name in sorted(policies.routes):
         spec = policies.routes[name].spec
-        if spec.fallback is not None:
-            for share in spec.pools:
+        if spec.fallback is None:
+            continue
+        model = policies.pools[spec.fallback].spec.model
+        for share in spec.pools:
+            if spec.model_change is not ModelChange.NEVER or policies.pools[share.pool].spec.model == model:
                 found.setdefault(share.pool, spec.fallback)
     return found
 

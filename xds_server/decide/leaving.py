@@ -17,7 +17,7 @@ def leaving(
     before: Mapping[EngineId, float],
     decided: Mapping[EngineId, EngineDecision],
     now_s: float,
-) -> Mapping[EngineId, float]:
+) -> dict[EngineId, float]:
     """Engine -> monotonic time until which its requests may go on.
 
     ``before`` is what this returned last, ``decided`` what was decided of engines last. What was cut stays cut, an

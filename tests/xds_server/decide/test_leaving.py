@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 
 from policies.load import load
 from policies.model import PolicySet
-from xds_server.decide.decisions import EngineDecision, Health
+from xds_server.decide.decide import decide
+from xds_server.decide.decisions import Decisions, EngineDecision, Health
 from xds_server.decide.leaving import leaving
 from xds_server.fleet import EngineId, declared
 
@@ -76,3 +77,15 @@ def test_whatever_comes_and_goes_only_the_undeclared_leave_and_none_for_ever(
         decided = {engine.id: FINE for engine in fleet.pools["p"]}
         assert not known.keys() & decided.keys()
         assert all(now_s < until_s <= now_s + DEADLINE_S for until_s in known.values())
+
+
+def test_every_round_knows_who_left_in_the_one_before(policies: Callable[..., PolicySet]) -> None:
+    def round_of(one: PolicySet, previous: Decisions | None, now_s: float) -> Decisions:
+        return decide(
+            one, declared(one), previous, proxies_by_role={"gateway": 1}, calling_zones=frozenset(), now_s=now_s
+        )
+
+    first = round_of(policies("x", "y"), None, 1.0)
+    edited = policies("y")
+    second = round_of(edited, first, 2.0)
+    assert second.leaving == round_of(edited, second, 3.0).leaving == {X: 2.0 + DEADLINE_S}
