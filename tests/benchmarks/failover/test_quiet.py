@@ -77,6 +77,13 @@ def test_back_at_once_is_zero_and_never_is_none(story) -> None:
     assert never.back_s is None
 
 
+def test_a_trickle_is_not_being_back(story) -> None:
+    trickle = every(story, 0, 120.0, 130.0, step_s=1.0)
+    calls = [*every(story, 1, 110.0, 130.0, step_s=0.1, first=1000), *trickle]
+    (found,) = recoveries(story.history(story.outage(0, Hang()), attempts=calls), SETTING)
+    assert found.back_s is None
+
+
 def test_engines_healed_together_are_judged_together(story) -> None:
     found = recoveries(
         story.history(
