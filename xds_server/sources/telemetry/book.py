@@ -24,7 +24,7 @@ from policies.route import PriorityClass
 from xds_server.sources.telemetry.counting import Spread
 from xds_server.sources.telemetry.directory import EMPTY, Directory, PoolFacts
 from xds_server.sources.telemetry.outcomes import Outcome
-from xds_server.sources.telemetry.tally import NOTHING, SILENT_S, EngineTally, ProxyTally, coarse, silent
+from xds_server.sources.telemetry.tally import NOTHING, EngineTally, ProxyTally, coarse, silent
 from xds_server.traffic import STALE_S, PoolTraffic, Tail
 
 _FORGET_S: Final = 60.0
@@ -193,10 +193,7 @@ class Book:
         )
         proxy.loaded(sum(proxy.in_flight_on.values()), now_s)
         proxy.load_at_s = now_s
-        issued = {engine: new for engine, (_, new) in counts.items() if new > 0}
-        proxy.issued.append((now_s, issued))
-        while proxy.issued[0][0] <= now_s - SILENT_S:
-            proxy.issued.popleft()
+        proxy.issue({engine: new for engine, (_, new) in counts.items() if new > 0}, now_s)
         proxy.silent = silent(facts, proxy)
 
     def _replace_load(self, pool: _Pool, proxy: ProxyTally, fresh: Mapping[str, int]) -> None:
@@ -236,9 +233,7 @@ class Book:
         for node, proxy in list(pool.proxies.items()):
             if proxy.load_at_s is not None and now_s - proxy.load_at_s > STALE_S:
                 self._replace_load(pool, proxy, NOTHING)
-                proxy.load_at_s, proxy.silent = None, NOTHING
-                proxy.issued.clear()
-                proxy.open.clear()
+                proxy.forget_load()
             if now_s - proxy.heard_at_s > _FORGET_S:
                 del pool.proxies[node]
 

@@ -21,7 +21,10 @@ STREAMING: Final = "streaming"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolFacts:
-    """A pool: its engines by address, by listener, by zone; what its policy counts; its usual class."""
+    """A pool: its engines by address, by listener, by zone; what its policy counts; its usual class.
+
+    ``fewest``: how many engines its smallest zone has.
+    """
 
     name: str
     at: Mapping[tuple[str, int], str]
@@ -30,6 +33,7 @@ class PoolFacts:
     zone_of: Mapping[str, str]
     window_calls: int
     count_statuses: frozenset[int]
+    fewest: int
     hedged: bool
     priority: PriorityClass
 
@@ -98,6 +102,7 @@ def _pool(policies: PolicySet, name: str, addresses: Mapping[str, str]) -> PoolF
         zone_of=MappingProxyType({one.name: one.zone for one in endpoints}),
         window_calls=spec.breaker.window_calls,
         count_statuses=frozenset(spec.breaker.count_statuses),
+        fewest=min((len(names) for names in zones.values()), default=0),
         hedged=spec.hedging.enabled,
         priority=PriorityClass.BATCH if classes == {PriorityClass.BATCH} else PriorityClass.INTERACTIVE,
     )

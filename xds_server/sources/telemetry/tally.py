@@ -94,17 +94,41 @@ class EngineTally:
 class ProxyTally:
     """One proxy's part in one pool."""
 
-    __slots__ = ("heard_at_s", "in_flight_on", "issued", "load_at_s", "open", "recent", "silent", "value")
+    __slots__ = (
+        "heard_at_s",
+        "in_flight_on",
+        "issued",
+        "issued_sum",
+        "load_at_s",
+        "open",
+        "recent",
+        "silent",
+        "value",
+    )
 
     def __init__(self) -> None:
         self.recent = Recent(5)  # arrivals and refusals, interactive and batch; retries
         self.in_flight_on: Mapping[str, int] = NOTHING
         self.issued: deque[tuple[float, Mapping[str, int]]] = deque()
+        self.issued_sum = 0
         self.open: deque[tuple[float, int]] = deque()
         self.silent: Mapping[str, int] = NOTHING
         self.load_at_s: float | None = None
         self.heard_at_s = 0.0
         self.value = ProxyTraffic()
+
+    def issue(self, counts: Mapping[str, int], now_s: float) -> None:
+        """A load report says that so many requests were issued, by engine."""
+        self.issued.append((now_s, counts))
+        self.issued_sum += sum(counts.values())
+        while self.issued[0][0] <= now_s - SILENT_S:
+            self.issued_sum -= sum(self.issued.popleft()[1].values())
+
+    def forget_load(self) -> None:
+        """Load reports are stale."""
+        self.load_at_s, self.silent, self.issued_sum = None, NOTHING, 0
+        self.issued.clear()
+        self.open.clear()
 
     def loaded(self, in_flight: int, now_s: float) -> None:
         """A load report says that so many requests are open."""
@@ -181,6 +205,9 @@ def silent(facts: PoolFacts, proxy: ProxyTally) -> Mapping[str, int]:
     An engine with requests open is not silent but busy, or hung: least-request goes round it either way.
     """
     issued = proxy.issued
+    # Nearly every report of a small caller ends here.
+    if proxy.issued_sum < SILENT_CALLS * facts.fewest:
+        return NOTHING
     # Two reports less than the whole time apart prove nothing yet.
     if len(issued) < 2 or issued[-1][0] - issued[0][0] < SILENT_S / 2:
         return NOTHING
