@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import aiohttp
 
@@ -19,6 +20,8 @@ from benchmarks.failover.watch import Meter, Watch
 from chaos.load import LoadProfile, Turn, run_load
 from chaos.outcomes import Outcome
 from chaos.processes import Child, Processes
+
+AGENT_LEAD_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,11 +131,14 @@ async def _outage(
         await side.lose_agent(planned.engine)
     await set_fault(session, fleet, planned.engine, planned.fault)
     start_s = time.monotonic()
+    if planned.agents:
+        # A host that comes back has its agent before its engine, whose model takes minutes to load.
+        lead_s = min(AGENT_LEAD_S, 0.5 * (planned.end_s - planned.start_s))
+        await _until_s(fault_s + planned.end_s - lead_s)
+        await side.restore_agent(planned.engine)
     await _until_s(fault_s + planned.end_s)
     await set_fault(session, fleet, planned.engine, None)
     end_s = time.monotonic()
-    if planned.agents:
-        await side.restore_agent(planned.engine)
     return replace(planned, start_s=start_s, end_s=end_s)
 
 

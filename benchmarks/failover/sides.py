@@ -62,9 +62,10 @@ class Side:
             self.relay.signal_group(signal.SIGUSR1)
 
     async def lose_agent(self, engine: int) -> None:
-        """What stands beside an engine dies with its host."""
+        """What stands beside an engine dies with its host: without a word, where SIGTERM would make it drain."""
         if engine in self.agents:
-            await self.children.stop(self.agents[engine], limit_s=0.0)
+            self.agents[engine].signal_group(signal.SIGKILL)
+            await self.children.stop(self.agents[engine])
 
     async def restore_agent(self, engine: int) -> None:
         """It comes back where it was."""
