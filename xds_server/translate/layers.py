@@ -45,11 +45,19 @@ def runtime_item(
     A pool's ceiling is the one decided for this proxy, else the one for its role. The item is the same one as
     for every other proxy with the same numbers, for as long as somebody holds it.
     """
-    shared = memo.of(
-        ("layer of view", view),
-        (policies, fleet.pools, decisions),
-        lambda: _of_view(policies, fleet, decisions, view),
-    )
+    shared = _of_view(policies, fleet, decisions, view)
+    return _item(policies, decisions, shared, node, memo=memo, access_log_percent=access_log_percent)
+
+
+def _item(
+    policies: PolicySet,
+    decisions: Decisions,
+    shared: _OfView,
+    node: str,
+    *,
+    memo: Memo,
+    access_log_percent: float,
+) -> Item:
     ceilings = {
         pool: with_hedges(
             _own_ceiling(decisions, pool, node) or ceiling,
@@ -81,12 +89,13 @@ def own_runtime_items(
 ) -> Mapping[str, Item]:
     """The layers of those proxies that have a ceiling of their own, by node id; ``views`` is by node id, too."""
     heard = {node for pool in decisions.pools.values() if pool.admission for node in pool.admission.by_proxy}
+    shared = {
+        view: _of_view(policies, fleet, decisions, view) for view in set(views.values()) if view.role != GRPC_ROLE
+    }
     items = {
-        node: runtime_item(
-            policies, fleet, decisions, view, node, memo=memo, access_log_percent=access_log_percent
-        )
+        node: _item(policies, decisions, shared[view], node, memo=memo, access_log_percent=access_log_percent)
         for node, view in views.items()
-        if node in heard and view.role != GRPC_ROLE
+        if node in heard and view in shared
     }
     # Held until the next ones are made, so that those find what has not changed.
     return memo.of(("own layers",), (items,), lambda: items)
