@@ -25,7 +25,7 @@ from policies.findings import PolicyErrors
 from policies.load import load_contents
 from xds_server.admin import AdminServer
 from xds_server.config import Address, ConfigError, ServeConfig
-from xds_server.decide.decisions import Decisions
+from xds_server.decide.decisions import Decisions, Health
 from xds_server.draining import Draining
 from xds_server.facts import ServerFacts
 from xds_server.fleet import EngineId
@@ -234,6 +234,9 @@ class _Server:
             self._ledger.observe(inputs.policies, inputs.fleet, decisions, self._telemetry.lost)
             self._record(self._reconciler.built)
         self._telemetry.connected(self._connected.envoys())
+        self._prober.hurry(
+            {key for key, decision in decisions.engines.items() if decision.health is not Health.HEALTHY}
+        )
         if self._draining.engines:
             self._draining.published(decisions, snapshots)
             self._tell_soon()
