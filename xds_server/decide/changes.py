@@ -15,6 +15,7 @@ from xds_server.decide.change import Subject as Subject  # noqa: PLC0414 - the s
 from xds_server.decide.decisions import (
     Admission,
     Decisions,
+    EngineDecision,
     Health,
     HedgeDecision,
     LadderState,
@@ -30,6 +31,7 @@ MOVED: Final = 0.1
 ZONE_LOST: Final = 0.5
 """Share of a zone's engines that must be out for the zone itself to be news; more than this."""
 
+_NOBODY: Final[Mapping[EngineId, EngineDecision]] = MappingProxyType({})
 _NOTHING_TOLD: Final[Mapping[str, Admission]] = MappingProxyType({})
 
 
@@ -51,12 +53,13 @@ def changes(
 def _of_pool(
     name: str, before: PoolDecisions | None, now: PoolDecisions, told: Admission | None
 ) -> Iterator[Change]:
+    known = _NOBODY if before is None else before.engines
+    fresh = [(key, known.get(key), one) for key, one in now.engines.items() if known.get(key) is not one]
     # Zones first: that half a zone went is the story, its engines are the details.
-    yield from _zone_events(name, before, now)
-    for key, decision in now.engines.items():
-        known = None if before is None else before.engines.get(key)
-        if known is not decision:
-            yield from engine_changes(_engine(key), known, decision)
+    if any(past is None or past.health is not one.health for _, past, one in fresh):
+        yield from _zone_events(name, before, now)
+    for key, decision_before, decision in fresh:
+        yield from engine_changes(_engine(key), decision_before, decision)
     for key, breaker in now.breakers.items():
         past = None if before is None else before.breakers.get(key)
         if past is not breaker:
@@ -83,8 +86,6 @@ def _engine(key: EngineId) -> Subject:
 
 
 def _zone_events(name: str, before: PoolDecisions | None, now: PoolDecisions) -> Iterator[Change]:
-    if before is not None and before.engines is now.engines:
-        return
     lost_before = {} if before is None else _lost(before)
     lost = _lost(now)
     for zone in sorted(lost_before.keys() | lost.keys()):

@@ -13,6 +13,8 @@ from xds_server.decide.straggler import StragglerState
 
 def engine_changes(subject: Subject, known: EngineDecision | None, now: EngineDecision) -> Iterator[Change]:
     """The transitions of one engine; from None, what is not as declared."""
+    if known is not None and _state(known) == _state(now):
+        return  # a newer reason for the same: the most frequent by far
     template = Change(
         kind=ChangeKind.HEALTH,
         subject=subject,
@@ -124,6 +126,20 @@ def straggler_changes(subject: Subject, known: StragglerState | None, now: Strag
             reason="clearly slower than its peers" if now.out else "as fast as its peers again",
             rule=rules.SLOWER_THAN,
         )
+
+
+def _state(decision: EngineDecision) -> tuple[object, ...]:
+    """Everything whose change is a transition."""
+    shadow = decision.shadow
+    return (
+        decision.health,
+        decision.verdict,
+        decision.ejector,
+        decision.floor,
+        decision.traffic_percent,
+        decision.cut,
+        None if shadow is None else shadow.health,
+    )
 
 
 def _begins_well(known: EngineDecision | None, now: EngineDecision) -> bool:
