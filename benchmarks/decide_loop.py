@@ -179,7 +179,8 @@ def _moments(policies: PolicySet, size: Size, rounds: int) -> Iterator[Moment]:
     """Rounds of reports and traffic. In the third quarter of them some engines hang and others answer errors."""
     rng = random.Random(1)
     names = [(pool, endpoint.name) for pool, one in policies.pools.items() for endpoint in one.spec.endpoints]
-    failing = set(rng.sample(names, max(1, round(FAILING_SHARE * len(names)))))
+    picked = rng.sample(names, max(1, round(FAILING_SHARE * len(names))))
+    failing, hanging = set(picked), set(picked[::2])
     nodes = [proxy.node for proxy in _proxies(size)]
     engines = {name: EngineTraffic() for name in names}
     proxies: dict[str, dict[str, ProxyTraffic]] = {pool: {} for pool in policies.pools}
@@ -191,7 +192,7 @@ def _moments(policies: PolicySet, size: Size, rounds: int) -> Iterator[Moment]:
         reports = []
         for name in names[place % stretch :: stretch]:
             bad = trouble and name in failing
-            reports.append(_report(*name, place, hung=bad and hash(name) % 2 == 0, rng=rng, now_s=now_s))
+            reports.append(_report(*name, place, hung=trouble and name in hanging, rng=rng, now_s=now_s))
             engines[name] = _engine_traffic(engines[name], failing=bad, rng=rng, now_s=now_s)
         for number, node in enumerate(nodes):
             if number % stretch == place % stretch:
