@@ -66,7 +66,7 @@ def _of_pool(
             yield from breaker_changes(_engine(key), past, breaker)
     for key, straggler in now.stragglers.items():
         pace = None if before is None else before.stragglers.get(key)
-        if pace is not straggler:
+        if (pace is not None and pace.out) is not straggler.out:
             yield from straggler_changes(_engine(key), pace, straggler)
     pool = Subject(pool=name)
     if now.admission is None:
