@@ -200,12 +200,14 @@ class Site:
         async with aiohttp.ClientSession() as session, session.post(f"http://{self.admin}{path}") as answer:
             return answer.status
 
-    async def metric(self, name: str) -> float:
-        """The sum of a metric over its labels."""
+    async def metric(self, name: str, *, without: str = "") -> float:
+        """The sum of a metric over its labels, except those ``without`` names."""
         async with aiohttp.ClientSession() as session, session.get(f"http://{self.admin}/metrics") as answer:
             lines = (await answer.text()).splitlines()
         return sum(
-            float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0].split(" ")[0] == name
+            float(line.rpartition(" ")[2])
+            for line in lines
+            if line.partition("{")[0].split(" ")[0] == name and not (without and without in line)
         )
 
     async def ask(self, **headers: str) -> tuple[int, str]:
