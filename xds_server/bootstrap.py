@@ -32,8 +32,8 @@ class Bootstrap:
 
     ``servers`` are (host, port) of control planes, any of which will do. Empty ``pools`` means all.
     ``admin_port`` 0 takes a free one. ``listen_address`` is where this Envoy binds every listener; empty means as
-    the routes say. ``cuts``: whether this Envoy can be told to end what a hung engine holds; it must then be started
-    with a drain time of zero.
+    the routes say. ``cuts``: whether this Envoy can be told to end what a hung engine holds; it must then be
+    started with a drain time of zero.
     """
 
     node: str
