@@ -142,6 +142,8 @@ def _cluster(name: str, ports: list[int], **other: Any) -> dict[str, Any]:
         "name": name,
         "type": "STATIC",
         "connect_timeout": "1s",
+        # In turns, a call and its second try would fall on the same two engines for ever.
+        "lb_policy": "RANDOM",
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
         "load_assignment": {
             "cluster_name": name,
