@@ -21,7 +21,7 @@ from xds_server.traffic import WINDOW_S, EngineTraffic
 PROOFS: Final = 1
 """Canaries in a row that end the first opening; twice as many for each further one.
 
-With two, an engine that was well again had its full share after 1.0 to 1.3 s; the trial that follows decides anyway.
+With two, an engine that was well again had its full share after 1.0 to 1.3 s, and the trial decides anyway.
 """
 
 MOST_PROOFS: Final = 64

@@ -94,7 +94,7 @@ def admission(
     total, how = _total(resilience.limits, pool, ready, before)
     in_force = not resilience.shadowed(resilience.limits.mode)
     shed_batch = ladder is not None and ladder.shed_batch
-    percent, least = _retries(resilience, proxies_by_role, ladder, in_force=in_force)
+    percent, least = _retries(resilience, total, proxies_by_role, ladder, in_force=in_force)
     basis = (
         (resilience.limits, ready.by),
         (percent, least, tuple(sorted(proxies_by_role.items())), classes, shed_batch, in_force),
@@ -315,6 +315,7 @@ def _unmoved(before: Admission | None, held: Mapping[str, int]) -> dict[str, Pla
 
 def _retries(
     resilience: ResilienceSpec,
+    total: int,
     proxies_by_role: Mapping[str, int],
     ladder: LadderState | None,
     *,
@@ -323,12 +324,17 @@ def _retries(
     """One proxy's part of the retry budget: percentage, and how many are always allowed.
 
     A percentage of what each proxy has in flight adds up to the same percentage of the fleet; the number is
-    divided, to one at least unless the fleet has none.
+    divided, to one at least unless the fleet has none. A derived budget under a ceiling is as wide as the ceiling:
+    what is cut off a hung engine is tried again all at once, when hardly anything else may be in flight, and each
+    of those retries has to find a place under the ceiling anyway. Not where requests are hedged: Envoy has one
+    budget for both.
     """
     budget = resilience.retry_budget
     percent = budget.percent_under_ceiling if in_force else budget.percent_without_ceiling
     if ladder is not None and ladder.retries_minimum:
         percent = 0.0
+    elif in_force and budget.percent is None and not resilience.hedging.enabled:
+        return percent, max(total, budget.min_concurrency)
     whole = budget.min_concurrency
     return percent, max(1, whole // max(1, sum(proxies_by_role.values()))) if whole else 0
 

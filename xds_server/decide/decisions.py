@@ -168,7 +168,7 @@ class HedgeDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Longest:
-    """The longest time of healthy calls lately, in seconds without the wait for a slot; ``seen_at_s`` monotonic."""
+    """The longest time of healthy calls lately, without the wait for a slot; ``seen_at_s`` is monotonic."""
 
     time_s: float
     seen_at_s: float
@@ -180,7 +180,8 @@ class TimeLimits:
 
     ``since_s``: monotonic time at which one of them last changed. What derived limits rest on: the longest
     ``answer``, the longest wait for a ``first_byte``, and ``widened``, by how much the limits are wider than these
-    ask for since ``doubted_at_s``, when they looked as if they ended healthy work. ``shadow`` is what would have been decided, where that is not enforced.
+    ask for since ``doubted_at_s``, when they looked as if they ended healthy work. ``shadow`` is what would have
+    been decided, where that is not enforced.
     """
 
     first_token_s: float | None

@@ -163,10 +163,20 @@ def test_a_share_of_nothing_lets_nothing_in() -> None:
 
 
 def test_the_retry_budgets_floor_is_divided_and_its_percentage_is_not() -> None:
-    assert (limit().retry_percent, limit().retry_min_concurrency) == (100.0, 12)
-    assert limit(gateways=2, sidecars=4, retryBudget={"minConcurrency": 60}).retry_min_concurrency == 10
-    assert limit(gateways=100).retry_min_concurrency == 1
-    assert limit(retryBudget={"minConcurrency": 0}).retry_min_concurrency == 0
+    said = limit(retryBudget={"percent": 30})
+    assert (said.retry_percent, said.retry_min_concurrency) == (30.0, 12)
+    shared = limit(gateways=2, sidecars=4, retryBudget={"percent": 30, "minConcurrency": 60})
+    assert (shared.retry_percent, shared.retry_min_concurrency) == (30.0, 10)
+    assert limit(gateways=100, retryBudget={"percent": 30}).retry_min_concurrency == 1
+    assert limit(retryBudget={"percent": 30, "minConcurrency": 0}).retry_min_concurrency == 0
+
+
+def test_a_derived_retry_budget_is_as_wide_as_the_ceiling_so_that_all_that_is_cut_can_be_tried_again() -> None:
+    derived = limit()
+    assert derived.retry_percent == 100.0
+    assert derived.retry_min_concurrency == derived.interactive
+    hedged = limit(hedging={"enabled": True, "delay": "1s"})
+    assert hedged.retry_min_concurrency == 12
 
 
 @given(st.integers(0, 5000), st.integers(0, 500), st.integers(0, 40), st.sampled_from([BOTH, frozenset()]))
