@@ -11,6 +11,7 @@ from engine.report import GpuSummary
 from policies.findings import PolicyError
 from xds_server.fleet import Engine, EngineId
 from xds_server.ledger.event import Now
+from xds_server.ledger.figures import pool_metrics
 from xds_server.ledger.ledger import Ledger
 from xds_server.ledger.orders import Orders, RefusedOrderError, below_floor
 from xds_server.ledger.scene import Scene, UnknownNameError, event_status, meant
@@ -267,6 +268,14 @@ class ServerFacts:
             found["connected" if agent.connected else "lost",] += 1
         yield gauge("switchgear_agents", "Agents by whether they are heard.", ("state",), found)
         yield gauge("switchgear_engines", "Engines by decided health.", ("pool", "zone", "health"), healths)
+        scene = self._scene()
+        if scene is not None:
+            yield from pool_metrics(scene)
+        orders = self._orders.active(self._clock())
+        by_action: dict[tuple[str, ...], float] = {
+            (action.value,): sum(one.action is action for one in orders.values()) for action in Action
+        }
+        yield gauge("switchgear_orders", "Orders of operators in force.", ("action",), by_action)
 
     def _proxy(self, state: ProxyState, scene: Scene | None, now_s: float) -> ProxyStatus:
         view = state.view if isinstance(state.view, View) else View()

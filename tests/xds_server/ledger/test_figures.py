@@ -1,0 +1,41 @@
+"""What is decided of a pool is there for dashboards, and what nobody knows is left out."""
+
+from policies.model import PolicySet
+from tests.xds_server.ledger.conftest import decided, scene, with_pool
+from xds_server.decide.decisions import Ejector, EngineDecision, Health, LadderState
+from xds_server.fleet import Fleet
+from xds_server.ledger.figures import pool_metrics
+
+
+def values(policies: PolicySet, fleet: Fleet, decisions: object) -> dict[tuple[str, ...], float]:
+    """Every sample by its name and the values of its labels, the pool's aside."""
+    found = {}
+    for metric in pool_metrics(scene(policies, fleet, decisions)):  # type: ignore[arg-type]
+        for sample in metric.samples:
+            assert sample.labels.pop("pool") == "chat"
+            found[sample.name, *sample.labels.values()] = sample.value
+    return found
+
+
+def test_the_level_and_what_is_done_because_of_it(policies: PolicySet, fleet: Fleet) -> None:
+    ladder = LadderState(level=2, reason="full", since_s=0.0, hedging_off=True, fallback_percent=35.0)
+    found = values(policies, fleet, with_pool(decided(fleet), ladder=ladder))
+    assert found["switchgear_pool_degradation_level",] == 2
+    assert found["switchgear_pool_degradation_action", "no_hedging"] == 1
+    assert found["switchgear_pool_degradation_action", "fallback"] == 1
+    assert found["switchgear_pool_degradation_action", "no_batch"] == 0
+
+
+def test_who_is_out_by_whom(policies: PolicySet, fleet: Fleet) -> None:
+    out = EngineDecision(health=Health.UNHEALTHY, reason="", since_s=0.0, ejector=Ejector.ERRORS)
+    kept = EngineDecision(health=Health.HEALTHY, reason="", since_s=0.0, ejector=Ejector.SLOWNESS, floor=True)
+    found = values(policies, fleet, decided(fleet, r1=out, r2=out, r3=kept))
+    assert found["switchgear_engines_out", "errors"] == 2
+    assert found["switchgear_engines_out", "slowness"] == 0
+    assert found["switchgear_pool_kept_in_engines",] == 1
+
+
+def test_what_nobody_tells_is_left_out(policies: PolicySet, fleet: Fleet) -> None:
+    names = {key[0] for key in values(policies, fleet, decided(fleet))}
+    assert "switchgear_pool_degradation_level" in names
+    assert not {"switchgear_pool_pressure_ratio", "switchgear_pool_in_flight_requests"} & names

@@ -1,0 +1,83 @@
+"""What is decided of the pools, as metrics: the figures of ``get pools``, for dashboards and alerts.
+
+Labels are from closed sets, so the reason of a level is told by what is done because of it (``action``); the
+sentence is in ``switchgear why POOL`` and in the ledger.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from prometheus_client.core import Metric
+
+from xds_server.decide.decisions import Ejector, Health, LadderState
+from xds_server.ledger.scene import Scene
+from xds_server.ledger.tables import pool_rows
+from xds_server.metrics import gauge
+from xds_server.status import PoolStatus
+
+_FIGURES: Final[tuple[tuple[str, str, Callable[[PoolStatus], float | None]], ...]] = (
+    # Metric, help, and which figure of a pool it is.
+    ("ceiling_requests", "Requests that may be in flight to the pool.", lambda one: one.ceiling),
+    ("held_requests", "Requests held by engines that are out.", lambda one: one.held),
+    ("in_flight_requests", "Requests in flight, as proxies report.", lambda one: one.in_flight),
+    ("slots", "Slots of the engines that are in.", lambda one: one.slots),
+    ("pressure_ratio", "What is asked of the pool over what it can serve.", lambda one: one.pressure),
+    ("utilization_ratio", "Share of the slots in use.", lambda one: one.utilization),
+    ("arrivals_per_second", "Requests that arrive for the pool.", lambda one: one.arrivals_per_s),
+    ("retries_per_second", "Calls after the first of a request.", lambda one: one.retries_per_s),
+    ("kept_in_engines", "Engines somebody wants out and the floor keeps in.", lambda one: one.kept_in),
+    ("degradation_level", "Level of the ladder, 0 to 4.", lambda one: one.level),
+    ("hedging", "1 while requests are hedged.", lambda one: one.hedging),
+)
+
+
+def pool_metrics(scene: Scene) -> Iterator[Metric]:
+    """Every pool in figures; a figure nobody knows is left out."""
+    rows = pool_rows(scene)
+    for name, told, figure in _FIGURES:
+        values: dict[tuple[str, ...], float] = {
+            (row.pool,): float(value) for row in rows if (value := figure(row)) is not None
+        }
+        yield gauge(f"switchgear_pool_{name}", told, ("pool",), values)
+    yield gauge(
+        "switchgear_pool_shed_per_second", "Requests refused at the ceiling.", ("pool", "class"), _shed(rows)
+    )
+    yield gauge(
+        "switchgear_pool_degradation_action",
+        "1 for what is done because of the level.",
+        ("pool", "action"),
+        {
+            (pool, action): float(done)
+            for pool, decided in scene.decisions.pools.items()
+            if decided.ladder is not None
+            for action, done in _actions(decided.ladder).items()
+        },
+    )
+    yield gauge(
+        "switchgear_engines_out", "Engines that are out, by who wants them out.", ("pool", "ejector"), _out(scene)
+    )
+
+
+def _shed(rows: Sequence[PoolStatus]) -> dict[tuple[str, ...], float]:
+    return {(row.pool, kind): per_s for row in rows for kind, per_s in row.shed_per_s.items()}
+
+
+def _actions(ladder: LadderState) -> dict[str, bool]:
+    return {
+        "no_hedging": ladder.hedging_off,
+        "fewest_retries": ladder.retries_minimum,
+        "fallback": ladder.fallback_percent > 0,
+        "no_batch": ladder.shed_batch,
+        "short_answers": ladder.max_tokens is not None,
+        "maintenance": bool(ladder.maintenance),
+    }
+
+
+def _out(scene: Scene) -> dict[tuple[str, ...], float]:
+    counts: dict[tuple[str, ...], float] = {
+        (pool, ejector.value): 0.0 for pool in scene.decisions.pools for ejector in Ejector
+    }
+    for key, decision in scene.decisions.engines.items():
+        if decision.health is not Health.HEALTHY and decision.ejector is not None:
+            counts[key.pool, decision.ejector.value] += 1
+    return counts
