@@ -1,5 +1,6 @@
 """``why``, ``get``, ``eject``, ``drain``, ``restore`` as an operator runs them, against a real server."""
 
+import contextlib
 import http.server
 import json
 import os
@@ -96,27 +97,47 @@ class Server:
         return next(one for one in json.loads(out)["engines"] if one["engine"] == name)
 
 
-@pytest.fixture
-def engines() -> Iterator[list[Engine]]:
-    made = [Engine() for _ in range(4)]
-    yield made
-    for engine in made:
-        engine.close()
+@contextlib.contextmanager
+def _served(folder: Path) -> Iterator[tuple[Server, list[Engine]]]:
+    with contextlib.ExitStack() as leave:
+        engines = [Engine() for _ in range(4)]
+        for engine in engines:
+            leave.callback(engine.close)
+        endpoints = [
+            f"    - {{address: 127.0.0.1, port: {engine.port}, name: r{number}, zone: {'ab'[number // 2]}}}\n"
+            for number, engine in enumerate(engines)
+        ]
+        policies = (
+            "apiVersion: switchgear.dev/v1alpha1\nkind: EnginePool\nmetadata: {name: chat}\n"
+            "spec:\n  model: m\n  probe: {interval: 0.1s}\n  endpoints:\n" + "".join(endpoints)
+        )
+        server = Server(folder, policies)
+        leave.callback(server.stop)
+        yield server, engines
 
 
 @pytest.fixture
-def server(tmp_path: Path, engines: list[Engine]) -> Iterator[Server]:
-    endpoints = [
-        f"    - {{address: 127.0.0.1, port: {engine.port}, name: r{number}, zone: {'ab'[number // 2]}}}\n"
-        for number, engine in enumerate(engines)
-    ]
-    policies = (
-        "apiVersion: switchgear.dev/v1alpha1\nkind: EnginePool\nmetadata: {name: chat}\n"
-        "spec:\n  model: m\n  probe: {interval: 0.1s}\n  endpoints:\n" + "".join(endpoints)
-    )
-    running = Server(tmp_path, policies)
-    yield running
-    running.stop()
+def own(tmp_path: Path) -> Iterator[tuple[Server, list[Engine]]]:
+    """A server and its engines for one test, which may break them."""
+    with _served(tmp_path) as served:
+        yield served
+
+
+@pytest.fixture
+def server(own: tuple[Server, list[Engine]]) -> Server:
+    return own[0]
+
+
+@pytest.fixture
+def engines(own: tuple[Server, list[Engine]]) -> list[Engine]:
+    return own[1]
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for all tests that change nothing."""
+    with _served(tmp_path_factory.mktemp("untouched")) as (server, _):
+        yield server
 
 
 def test_an_engine_that_leaves_and_comes_back_has_a_story(server: Server, engines: list[Engine]) -> None:
@@ -136,22 +157,22 @@ def test_an_engine_that_leaves_and_comes_back_has_a_story(server: Server, engine
     assert server.run("why", "zone:a")[1].startswith("1 of 2 engines of zone a take new requests")
 
 
-def test_names_nobody_has_are_asked_wrongly_with_a_way_out(server: Server) -> None:
-    code, out, error = server.run("why", "r11")
+def test_names_nobody_has_are_asked_wrongly_with_a_way_out(untouched: Server) -> None:
+    code, out, error = untouched.run("why", "r11")
     assert (code, out) == (2, "")
     assert "did you mean r1" in error
-    assert server.run("get", "engines", "--pool", "chta")[0] == 2
-    assert server.run("eject", "chat", "--for", "1m", "--reason", "x")[0] == 2
+    assert untouched.run("get", "engines", "--pool", "chta")[0] == 2
+    assert untouched.run("eject", "chat", "--for", "1m", "--reason", "x")[0] == 2
 
 
 @pytest.mark.parametrize("what", ["engines", "zones", "pools", "proxies", "orders", "events", "shadow"])
-def test_everything_can_be_had_in_every_form(server: Server, what: str) -> None:
-    code, out, _ = server.run("get", what, "-o", "json")
+def test_everything_can_be_had_in_every_form(untouched: Server, what: str) -> None:
+    code, out, _ = untouched.run("get", what, "-o", "json")
     assert code == 0
     as_json = json.loads(out)[what]
     assert isinstance(as_json, list)
-    assert list(yaml.safe_load(server.run("get", what, "-o", "yaml")[1])) == [what]
-    narrow, wide = server.run("get", what)[1], server.run("get", what, "-o", "wide")[1]
+    assert list(yaml.safe_load(untouched.run("get", what, "-o", "yaml")[1])) == [what]
+    narrow, wide = untouched.run("get", what)[1], untouched.run("get", what, "-o", "wide")[1]
     assert len(narrow.splitlines()) == (len(as_json) + 1 if as_json else 1)
     if as_json and what != "shadow":
         assert len(wide.splitlines()[0]) > len(narrow.splitlines()[0])
@@ -200,11 +221,11 @@ def test_an_order_across_the_floor_must_be_forced(server: Server) -> None:
     ],
 )
 def test_a_page_in_a_browser_orders_nothing(
-    server: Server, method: str, headers: dict[str, str], status: int
+    untouched: Server, method: str, headers: dict[str, str], status: int
 ) -> None:
     body = json.dumps({"engine": "r0", "action": "eject", "for_s": 60, "reason": "x"}).encode()
     request = urllib.request.Request(
-        f"{server.admin}/v1/orders?name=r0" if method == "DELETE" else f"{server.admin}/v1/orders",
+        f"{untouched.admin}/v1/orders?name=r0" if method == "DELETE" else f"{untouched.admin}/v1/orders",
         data=body,
         headers=headers,
         method=method,
@@ -213,7 +234,7 @@ def test_a_page_in_a_browser_orders_nothing(
         urllib.request.urlopen(request, timeout=LIMIT_S)
     with refused.value as answer:
         assert answer.code == status
-    assert json.loads(server.run("get", "orders", "-o", "json")[1])["orders"] == []
+    assert json.loads(untouched.run("get", "orders", "-o", "json")[1])["orders"] == []
 
 
 def test_watching_on_a_pipe_prints_what_becomes_different(server: Server, engines: list[Engine]) -> None:
