@@ -8,7 +8,8 @@
   the zone's floor yields, for its callers are better served elsewhere; the pool's floor holds.
 * A reading that the whole pool shares says more about the judge than about the engines, and is then set aside.
 * An order is followed: an agent's to drain always, an operator's down to the floor unless it is forced.
-* Coming back is never refused.
+* Coming back is never refused. A trial is soft, too: an engine that cannot be spared has all of its share at once, or
+  a pool whose engines were kept would refuse callers for being well again.
 * Engines of one tensor-parallel group are one unit: the worst member decides for all.
 
 Envoy's own panic mode is off; this is where panic would have been.
@@ -62,12 +63,12 @@ def governed(
 ) -> dict[int, Wish]:
     """What is granted of what is ``asked``, both by place in ``engines``; nothing is asked for all others.
 
-    Soft wishes are granted only while the floor holds. ``out`` says who is out already, and comes first.
+    Soft wishes, trials among them, are granted only while the floor holds. ``out`` says who is out already, and comes first.
     """
     if not asked:
         return asked
     decided = dict(asked)
-    soft = [place for place, one in asked.items() if one.soft]
+    soft = [place for place, one in asked.items() if one.soft or one.traffic_percent < 100]
     room = _room(engines, asked, floor)
     if room.events:
         for place, one in asked.items():
@@ -101,6 +102,7 @@ def governed(
                 health=Health.HEALTHY,
                 soft=False,
                 floor=True,
+                traffic_percent=100.0,
                 reason=f"kept: {refusal}; {one.reason}",
                 returns=f"others are well again, or {one.returns}" if one.returns else "others are well again",
             )

@@ -79,7 +79,7 @@ def by_proxy(total: float, askers: Sequence[Asker], hold_s: float, service_s: fl
 
     In proportion to what is asked where that is more than there is. Otherwise each gets what it asks and room for
     its bursts, which are larger for small askers; what is left goes to those that refuse callers all the same,
-    or, where none does, again in proportion.
+    or, where none does, about in proportion.
     """
     if not askers:
         return []
@@ -101,7 +101,8 @@ def by_proxy(total: float, askers: Sequence[Asker], hold_s: float, service_s: fl
 def _added(parts: Sequence[float], askers: Sequence[Asker], room: float) -> list[float]:
     weights = [part + 1 if asker.sheds else 0.0 for part, asker in zip(parts, askers, strict=True)]
     if not any(weights):
-        weights = list(parts)
+        # One each beside it: where next to nothing is asked, what little there was must not divide an idle pool.
+        weights = [part + 1 for part in parts]
     scale = room / math.fsum(weights)
     return [part + scale * weight for part, weight in zip(parts, weights, strict=True)]
 

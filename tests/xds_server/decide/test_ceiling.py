@@ -332,6 +332,18 @@ def test_a_gateway_that_stands_by_takes_nothing_from_the_one_that_works() -> Non
     assert parts(pool.decide(a=pool.told(90, shed=30))) == {"a": 160, "b": 80}
 
 
+def test_what_was_asked_before_a_long_silence_does_not_divide_an_idle_pool() -> None:
+    pool = Pool()
+    for _ in range(30):
+        pool.decide(a=pool.told(0), b=pool.told(100))
+    busy = parts(pool.decide(a=pool.told(0), b=pool.told(100)))
+    assert busy["b"] > 5 * busy["a"]
+    for _ in range(60):
+        pool.decide(1.0, a=pool.told(0), b=pool.told(0))
+    quiet = parts(pool.decide(a=pool.told(0), b=pool.told(0)))
+    assert quiet["a"] == pytest.approx(quiet["b"], rel=0.1), "whoever is asked first has room"
+
+
 def test_drift_moves_a_part_at_most_five_times_a_second_and_trifles_do_not() -> None:
     pool = Pool()
     for _ in range(30):

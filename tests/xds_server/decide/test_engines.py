@@ -315,6 +315,17 @@ def test_the_floor_in_engines_holds_beside_the_one_in_percent() -> None:
     assert world.letters() == "UUU", "hard evidence knows no floor"
 
 
+def test_who_was_kept_because_nobody_else_serves_has_no_trial_with_less() -> None:
+    world = World("a", rate_per_engine=12.0).run(4)
+    world.engines["e0"].fails = 0.5
+    world.run(6)
+    assert world.decision("e0").floor
+    world.engines["e0"].fails = 0.0
+    world.run(20)
+    assert all(decided["e0"].traffic_percent == 100 for _, decided in world.history)
+    assert not world.decision("e0").floor
+
+
 # -- orders and shadow ----------------------------------------------------------------------------------------
 
 
