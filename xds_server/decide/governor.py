@@ -8,8 +8,8 @@
   the zone's floor yields, for its callers are better served elsewhere; the pool's floor holds.
 * A reading that the whole pool shares says more about the judge than about the engines, and is then set aside.
 * An order is followed: an agent's to drain always, an operator's down to the floor unless it is forced.
-* Coming back is never refused. A trial is soft, too: an engine that cannot be spared has all of its share at once, or
-  a pool whose engines were kept would refuse callers for being well again.
+* Coming back is never refused. A trial is soft, too: an engine that cannot be spared has all of its share at once,
+  or a pool whose engines were kept would refuse callers for being well again.
 * Engines of one tensor-parallel group are one unit: the worst member decides for all.
 
 Envoy's own panic mode is off; this is where panic would have been.
@@ -63,7 +63,8 @@ def governed(
 ) -> dict[int, Wish]:
     """What is granted of what is ``asked``, both by place in ``engines``; nothing is asked for all others.
 
-    Soft wishes, trials among them, are granted only while the floor holds. ``out`` says who is out already, and comes first.
+    Soft wishes, trials among them, are granted only while the floor holds. ``out`` says who is out already, and
+    comes first.
     """
     if not asked:
         return asked
