@@ -9,25 +9,23 @@ stay the same objects, which is also how everyone after it sees that nothing has
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Final
 
-from engine.report import Source, Verdict
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
-from xds_server.decide import breaker, comeback, straggler
-from xds_server.decide.breaker import BreakerState, Phase
+from xds_server.decide import comeback
+from xds_server.decide.asking import Due, Round, ask_breakers, ask_operators, ask_stragglers, ask_verdicts
+from xds_server.decide.breaker import BreakerState
 from xds_server.decide.comeback import Comeback, Wait
 from xds_server.decide.decisions import Ejector, EngineDecision, Health, PoolDecisions
 from xds_server.decide.governor import Floor, believed, combined, governed
-from xds_server.decide.health import Wish, patience_s, wish
+from xds_server.decide.health import Wish, wish
 from xds_server.decide.straggler import StragglerState
 from xds_server.fleet import Engine, EngineId
-from xds_server.overrides import Action, Override
-from xds_server.traffic import STALE_S, EngineTraffic, PoolTraffic
+from xds_server.overrides import Override
+from xds_server.traffic import STALE_S, PoolTraffic
 
-_NEVER: Final = float("inf")
-_SLOW_SEVERITY: Final = 0.4
 _FLAPPING_SEVERITY: Final = 0.1
 
 
@@ -42,48 +40,6 @@ class EngineOutcome:
     until_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Round:
-    """One round for one pool: what it is decided from. ``calls`` is the traffic by engine name, if it is fresh."""
-
-    pool: EnginePoolSpec
-    resilience: ResilienceSpec
-    engines: Sequence[Engine]
-    calls: Mapping[str, EngineTraffic]
-    sampled: float
-    overrides: Mapping[EngineId, Override]
-    known: Mapping[EngineId, EngineDecision]
-    breakers: Mapping[EngineId, BreakerState]
-    stragglers: Mapping[EngineId, StragglerState]
-    comebacks: Mapping[EngineId, Comeback]
-    now_s: float
-
-
-@dataclass(slots=True)
-class _Due:
-    """The earliest moment at which time alone changes something."""
-
-    at_s: float = _NEVER
-
-    def by(self, at_s: float | None) -> None:
-        if at_s is not None and at_s < self.at_s:
-            self.at_s = at_s
-
-
-@dataclass(slots=True, kw_only=True)
-class _Asked:
-    """What is asked for engines by the ejectors that are enforced, and by all of them; by place in the pool."""
-
-    verdicts: dict[int, Wish] = field(default_factory=dict)
-    enforced: dict[int, list[Wish]] = field(default_factory=dict)
-    all: dict[int, list[Wish]] = field(default_factory=dict)
-
-    def add(self, place: int, one: Wish, *, shadowed: bool) -> None:
-        self.all.setdefault(place, []).append(one)
-        if not shadowed:
-            self.enforced.setdefault(place, []).append(one)
-
-
 def engine_decisions(
     pool: EnginePoolSpec,
     resilience: ResilienceSpec,
@@ -95,11 +51,11 @@ def engine_decisions(
     now_s: float,
 ) -> EngineOutcome:
     """The decision for each engine of one pool, given what was decided ``before``; None at start."""
-    due = _Due()
+    due = Due()
     fresh = traffic is not None and now_s - traffic.heard_at_s < STALE_S
     if traffic is not None and fresh:
         due.by(traffic.heard_at_s + STALE_S)
-    this = _Round(
+    this = Round(
         pool=pool,
         resilience=resilience,
         engines=engines,
@@ -113,10 +69,10 @@ def engine_decisions(
         now_s=now_s,
     )
     known = before is not None and bool(before.made_of) and before.made_of[0] is pool
-    asked = _verdicts(this, before.declared if before is not None and known else (), due)
-    breakers = _breakers(this, asked, due)
-    stragglers = _stragglers(this, asked, due)
-    _orders(this, asked, due)
+    asked = ask_verdicts(this, before.declared if before is not None and known else (), due)
+    breakers = ask_breakers(this, asked, due)
+    stragglers = ask_stragglers(this, asked, due)
+    ask_operators(this, asked, due)
     floor = Floor(
         percent=resilience.breaker.capacity_floor_percent, engines=resilience.breaker.capacity_floor_engines
     )
@@ -143,233 +99,7 @@ def engine_decisions(
     )
 
 
-def _verdicts(this: _Round, declared: Sequence[Engine], due: _Due) -> _Asked:
-    """What reports ask for. Engines of which nothing is new, and against which nothing speaks, are left out."""
-    asked = _Asked()
-    probe, now_s, known = this.pool.probe, this.now_s, this.known
-    fresh_s = {source: patience_s(source, probe) for source in Source}
-    shadowed = this.resilience.shadowed(None)
-    cuts = this.resilience.breaker.cut_hung
-    same = len(declared) == len(this.engines)
-    for place, engine in enumerate(this.engines):
-        before = known.get(engine.id)
-        if same and before is not None and declared[place] is engine and _calm(before):
-            if engine.report is None or engine.received_at_s is None:
-                continue
-            fresh_until_s = engine.received_at_s + fresh_s[engine.report.source]
-            if now_s < fresh_until_s:
-                due.by(fresh_until_s)
-                continue
-        one = wish(engine, probe, before, now_s)
-        due.by(one.until_s)
-        if one.health is Health.HEALTHY:
-            asked.verdicts[place] = one
-            continue
-        if one.verdict is Verdict.HUNG and not one.soft and cuts:
-            one = replace(one, cut=True)
-        unenforced = shadowed and not one.ordered
-        asked.add(place, one, shadowed=unenforced)
-        asked.verdicts[place] = replace(
-            one,
-            health=Health.HEALTHY,
-            soft=False,
-            ejector=None,
-            cut=False,
-            doubt=None,
-            returns="",
-            reason=f"in shadow mode, and so kept: {one.reason}" if unenforced else one.reason,
-        )
-    return asked
-
-
-def _calm(decision: EngineDecision) -> bool:
-    """Whether nothing at all speaks against the engine."""
-    return (
-        decision.health is Health.HEALTHY
-        and decision.ejector is None
-        and decision.shadow is None
-        and decision.traffic_percent == 100
-    )
-
-
-def _by_verdict(asked: _Asked, place: int) -> Wish | None:
-    """What the reports of an engine ask for, enforced or not; None when they ask for nothing."""
-    return next((one for one in asked.all.get(place, ()) if one.ejector is Ejector.VERDICT), None)
-
-
-def _settled(one: Wish | None) -> bool:
-    """Whether a verdict says all there is to say: failures and slowness are explained by it."""
-    return one is not None and not one.soft
-
-
-def _breakers(this: _Round, asked: _Asked, due: _Due) -> dict[EngineId, BreakerState]:
-    """The breakers after this round, and what they ask for."""
-    policy, states = this.resilience.breaker, {}
-    shadowed = this.resilience.shadowed(policy.mode)
-    expected_per_s = breaker.expected_per_s(this.calls, len(this.engines)) if this.breakers else 0.0
-    for place, engine in enumerate(this.engines):
-        before, calls = this.breakers.get(engine.id), this.calls.get(engine.id.engine)
-        if breaker.quiet(before, calls):
-            continue
-        said = _by_verdict(asked, place)
-        state = breaker.stepped(
-            before,
-            policy,
-            breaker.Seen(
-                traffic=calls,
-                report=engine.report,
-                sampled=this.sampled,
-                settled=_settled(said),
-                kept_out=said is not None,
-                expected_per_s=expected_per_s,
-            ),
-            this.now_s,
-        )
-        if state is None:
-            continue
-        states[engine.id] = state
-        if state.phase is Phase.CLOSED:
-            continue
-        due.by(state.until_s if state.phase is Phase.OPEN else state.since_s + breaker.TRIAL_S)
-        verdict = None if engine.report is None else engine.report.verdict
-        if state.phase is Phase.OPEN:
-            one = Wish(
-                health=Health.UNHEALTHY,
-                reason=f"{Ejector.ERRORS}: {state.why}",
-                verdict=verdict,
-                until_s=state.until_s,
-                due_s=state.until_s,
-                soft=True,
-                ejector=Ejector.ERRORS,
-                severity=0.5 + 0.4 * state.failing,
-                returns=breaker.returns(state, policy),
-            )
-        else:
-            how = f"after {state.proofs} canaries" if state.proofs >= state.proofs_needed else "after its cooldown"
-            one = Wish(
-                health=Health.HEALTHY,
-                reason=f"on trial {how} with {policy.trial_share_percent:g} % of its traffic; {state.why}",
-                verdict=verdict,
-                until_s=state.until_s,
-                due_s=state.until_s,
-                ejector=Ejector.ERRORS,
-                traffic_percent=policy.trial_share_percent,
-                returns=breaker.returns(state, policy),
-            )
-        asked.add(place, one, shadowed=shadowed)
-    return states
-
-
-def _stragglers(this: _Round, asked: _Asked, due: _Due) -> dict[EngineId, StragglerState]:
-    """The books on slowness after this round, and what they ask for."""
-    policy = this.resilience.straggler
-    if not policy.enabled or not (this.calls or this.stragglers):
-        return {}
-    shadowed, share = this.resilience.shadowed(policy.mode), this.resilience.breaker.trial_share_percent
-    candidates = []
-    for place, engine in enumerate(this.engines):
-        before, said = this.known.get(engine.id), _by_verdict(asked, place)
-        known = this.stragglers.get(engine.id)
-        failing = any(one.health is Health.UNHEALTHY for one in asked.all.get(place, ()))
-        candidates.append(
-            straggler.Candidate(
-                engine=engine,
-                traffic=this.calls.get(engine.id.engine),
-                # Who is out, or has only just come back, has other things to do than its peers.
-                compared=(
-                    not (failing or (known is not None and known.out))
-                    and before is not None
-                    and before.health is Health.HEALTHY
-                ),
-                settled=_settled(said),
-                kept_out=said is not None,
-            )
-        )
-    states = straggler.stragglers(candidates, this.stragglers, policy, this.now_s)
-    for place, engine in enumerate(this.engines):
-        state = states.get(engine.id)
-        if state is None or not (state.out or state.trial):
-            if state is not None and state.slow_since_s is not None:
-                due.by(state.slow_since_s + policy.after)
-            continue
-        due.by(state.until_s)
-        verdict = None if engine.report is None else engine.report.verdict
-        one = Wish(
-            health=Health.UNHEALTHY if state.out else Health.HEALTHY,
-            reason=f"{Ejector.SLOWNESS}: {state.why}"
-            if state.out
-            else f"on trial after its cooldown with {share:g} % of its traffic: it was slow",
-            verdict=verdict,
-            until_s=state.until_s,
-            due_s=state.until_s,
-            soft=state.out,
-            ejector=Ejector.SLOWNESS,
-            severity=_SLOW_SEVERITY * min(1.0, state.times / 10),
-            traffic_percent=100.0 if state.out else share,
-            returns=straggler.returns(state, share),
-        )
-        asked.add(place, one, shadowed=shadowed)
-    return states
-
-
-def _orders(this: _Round, asked: _Asked, due: _Due) -> None:
-    """What operators ask for: their orders are followed in shadow mode too, for they are no judgements."""
-    if not this.overrides:
-        return
-    for place, engine in enumerate(this.engines):
-        order = this.overrides.get(engine.id)
-        if order is None or order.until_s <= this.now_s:
-            continue
-        due.by(order.until_s)
-        by = f" by {order.by}" if order.by else ""
-        said = f"ordered{by} to {order.action}: {order.reason}"
-        if order.action is Action.RESTORE:
-            _restored(asked, place, said)
-            continue
-        before = this.known.get(engine.id)
-        # An order once carried out stays so: what it was given for goes on behind our back.
-        carried_out = before is not None and before.ejector is Ejector.OPERATOR and not before.floor
-        one = Wish(
-            health=Health.UNHEALTHY if order.action is Action.EJECT else Health.DRAINING,
-            reason=said,
-            verdict=None if engine.report is None else engine.report.verdict,
-            until_s=order.until_s,
-            due_s=order.until_s,
-            soft=not (order.force or carried_out),
-            ordered=True,
-            ejector=Ejector.OPERATOR,
-            severity=1.0,
-            returns="the order ends, or is taken back",
-        )
-        asked.add(place, one, shadowed=False)
-
-
-def _restored(asked: _Asked, place: int, said: str) -> None:
-    """Soft evidence against an engine set aside by an operator."""
-    for wishes in (asked.enforced, asked.all):
-        against = wishes.get(place, [])
-        kept = [one for one in against if not (one.soft or one.traffic_percent < 100)]
-        beaten = [one for one in against if one not in kept]
-        if kept:
-            wishes[place] = kept
-        elif beaten:
-            worst = combined(beaten)
-            wishes[place] = [
-                replace(
-                    worst,
-                    health=Health.HEALTHY,
-                    soft=False,
-                    doubt=None,
-                    ordered=True,
-                    ejector=Ejector.OPERATOR,
-                    traffic_percent=100.0,
-                    reason=f"{said}; against it: {worst.reason}",
-                    returns="the order ends, or hard evidence comes",
-                )
-            ]
-
-
-def _believed(this: _Round, wishes: Mapping[int, list[Wish]]) -> dict[int, Wish]:
+def _believed(this: Round, wishes: Mapping[int, list[Wish]]) -> dict[int, Wish]:
     """The wish that decides for each engine against which anything is asked, as far as it is to be believed."""
     if not wishes:
         return {}
@@ -384,7 +114,7 @@ def _believed(this: _Round, wishes: Mapping[int, list[Wish]]) -> dict[int, Wish]
     return believed(this.engines, {place: combined(those) for place, those in wishes.items()}, heard)
 
 
-def _comebacks(this: _Round, wishes: dict[int, Wish], due: _Due) -> dict[EngineId, Comeback]:
+def _comebacks(this: Round, wishes: dict[int, Wish], due: Due) -> dict[EngineId, Comeback]:
     """Memories of leaving and returning after this round; who has to wait is added to the ``wishes``."""
     states: dict[EngineId, Comeback] = {}
     for place, engine in enumerate(this.engines):
@@ -424,7 +154,7 @@ def _waiting(wait: Wait, engine: Engine, before: EngineDecision) -> Wish:
     )
 
 
-def _out(this: _Round, *, shadow: bool) -> Callable[[EngineId], bool]:
+def _out(this: Round, *, shadow: bool) -> Callable[[EngineId], bool]:
     """Which engines are out already, really or as it would be."""
 
     def out(key: EngineId) -> bool:
