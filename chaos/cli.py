@@ -40,7 +40,7 @@ def group() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object on stdout.")
 def demo(*, fast: bool, seed: int, no_live: bool, picture: Path | None, as_json: bool) -> int:
-    """Nine engines, three Envoys, three kinds of trouble: Switchgear beside plain Envoy.
+    """Nine engines, three Envoys, four kinds of trouble: Switchgear beside plain Envoy.
 
     The engines are simulated (there is no GPU here); the Envoys, the control plane and every request are real.
     """
@@ -54,9 +54,12 @@ def demo(*, fast: bool, seed: int, no_live: bool, picture: Path | None, as_json:
         return _INTERRUPTED
     console.print(screen.final(result.scores))
     console.print(screen.told(result.spoken))
+    console.print(screen.climbed(result.ladder))
     console.print(screen.judgement(result.verdict))
     if picture is not None:
-        picture.write_text(screen.svg(result.scores, result.verdict), encoding="utf-8")
+        picture.write_text(
+            screen.svg(result.scores, result.ladder, result.answers, result.verdict), encoding="utf-8"
+        )
     if as_json:
         click.echo(json.dumps(asdict(result), indent=2))
     return 0 if result.verdict.passed else 1

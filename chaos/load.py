@@ -27,6 +27,8 @@ from chaos.outcomes import Outcome, Reason, summary
 _BUSY_STATUSES = (429, 503)
 _DONE = b"data: [DONE]"
 _ERROR_EVENT = b'data: {"error"'
+_FALLBACK_HEADER = "x-switchgear-fallback"
+_REFUSAL_HEADER = "x-switchgear-reason"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +153,8 @@ class _Answer:
     reason: Reason = Reason.RESET
     event_at_s: float | None = None
     longest_gap_s: float | None = None
+    fallback: str = ""
+    refusal: str = ""
 
     def token_seen(self, now_s: float) -> None:
         """An event with text came."""
@@ -196,6 +200,8 @@ async def _send(
             latency_s=ended_s - planned_s,
             tokens=answer.tokens,
             longest_gap_s=answer.longest_gap_s,
+            fallback=answer.fallback,
+            refusal=answer.refusal,
         )
     )
 
@@ -218,6 +224,8 @@ async def _exchange(
     url = arrival.target.url + profile.path
     async with session.post(url, data=json.dumps(body).encode(), headers=headers) as response:
         answer.status = response.status
+        answer.fallback = response.headers.get(_FALLBACK_HEADER, "")
+        answer.refusal = response.headers.get(_REFUSAL_HEADER, "")
         if response.status != 200:
             answer.reason = Reason.SHED if response.status in _BUSY_STATUSES else Reason.HTTP_ERROR
             await response.read()

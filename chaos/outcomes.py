@@ -31,6 +31,9 @@ class Outcome:
     the engine's own count (``usage``); of a stream that was cut, the number of events with text, at most the
     tokens. ``first_token_s`` is for streams only, and so is ``longest_gap_s``: the longest silence between two
     events with text, None with fewer than two.
+
+    ``fallback`` and ``refusal`` are what Switchgear's headers say: the pool of another model that answered, and
+    why there was no answer; empty where they say nothing.
     """
 
     request_id: str
@@ -44,6 +47,8 @@ class Outcome:
     latency_s: float
     tokens: int
     longest_gap_s: float | None = None
+    fallback: str = ""
+    refusal: str = ""
 
     @property
     def ok(self) -> bool:

@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from rich import box
 from rich.columns import Columns
@@ -16,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from chaos.demo.plan import ZONES, Chapter
-from chaos.demo.score import Score, Verdict
+from chaos.demo.score import Score
+from chaos.demo.verdict import Answer, LadderStep, Verdict
 
 _STYLES = {
     "ready": "green",
@@ -28,7 +30,22 @@ _STYLES = {
     "dead": "bold red",
     "?": "dim",
 }
+_LEVEL_STYLES = ("green", "yellow", "bold magenta", "bold red", "bold red")
+_QUOTE = "  | "
+QUOTE_COLUMNS: Final = len(_QUOTE) + 1
+"""How much narrower than the terminal a text must be to be quoted."""
+
 _SYNC_STYLES = {"SYNCED": "green", "STALE": "yellow", "NACK": "bold red"}
+
+
+_LEGEND: Final = (
+    "lost: another engine could have served it; cut: a stream that had begun when its engine died; shed: told at "
+    "once that there is no room; small: answered by the fallback, a smaller model, and told so. Plain Envoy has "
+    "no fallback here, for it cannot use one when its pool is full."
+)
+_PAST: Final = "Before:"
+_MOST_PAST: Final = 6
+_MOST_REASONS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +71,20 @@ class SideLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LadderLine:
+    """How far the pool's service is degraded. ``asked_percent``: of what its engines can serve; None: not known.
+
+    ``fallback_percent`` is the share of good answers in the last seconds that came from the smaller model.
+    """
+
+    level: int
+    reason: str
+    asked_percent: float | None
+    fallback_percent: float
+    shed_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
     """Everything on the screen at one moment.
 
@@ -67,6 +98,7 @@ class Frame:
     engines: Sequence[EngineLine]
     proxies: Mapping[str, str]
     reasons: Sequence[str]
+    ladder: LadderLine
     sides: Mapping[str, SideLine]
 
 
@@ -88,18 +120,18 @@ def live(frame: Frame) -> RenderableType:
         (frame.chapter, "bold"),
         (f"  {frame.doing}", "dim"),
     )
-    zones = Columns([_zone(zone, frame) for zone in ZONES], equal=True)
     proxies = Text("  ").join(
         Text.assemble((node, "bold"), " ", (state, _SYNC_STYLES.get(state, "")))
         for node, state in frame.proxies.items()
     )
-    reasons = Text("\n".join(frame.reasons) or "every engine takes requests", style="" if frame.reasons else "dim")
+    # What a low terminal cuts off is at the end.
     return Group(
         head,
-        zones,
-        Panel(reasons, title="out, and why", title_align="left"),
-        Panel(proxies, title="proxies", title_align="left"),
+        Columns([_zone(zone, frame.engines) for zone in ZONES], padding=(0, 2)),
+        Panel(_ladder(frame.ladder), title="ladder of degradation", title_align="left"),
         _sides(frame.sides),
+        Panel(_reasons(frame.reasons), title="out, and why", title_align="left"),
+        proxies,
     )
 
 
@@ -107,16 +139,14 @@ def final(scores: Mapping[str, Mapping[Chapter, Score]]) -> RenderableType:
     """The table of all chapters on all sides."""
     table = Table(
         title="The same faults, the same arrivals",
-        caption="lost: another engine could have served it; cut: a stream that had begun when its engine died",
         title_justify="left",
-        caption_justify="left",
         pad_edge=False,
         collapse_padding=True,
         box=box.SIMPLE_HEAD,
     )
     table.add_column("chapter", min_width=14)
     table.add_column("side", no_wrap=True)
-    for name in ("sent", "good %", "lost", "cut", "p99 s", "GPU s\nwasted", "tries"):
+    for name in ("sent", "good\n%", "lost", "cut", "shed", "small", "p99\ns", "GPU s\nwaste", "tries"):
         table.add_column(name, justify="right", no_wrap=True)
     chapters = next(iter(scores.values())).keys()
     for chapter in chapters:
@@ -129,12 +159,36 @@ def final(scores: Mapping[str, Mapping[Chapter, Score]]) -> RenderableType:
                 f"{found.goodput_percent:.1f}",
                 _count(found.lost),
                 _count(found.cut),
+                _count(found.shed),
+                Text(str(found.fallback), style="magenta" if found.fallback else ""),
                 _number(found.good_p99_s),
                 f"{found.wasted_slot_s:.1f}",
                 f"{found.attempts:.2f}",
                 end_section=index == len(scores) - 1,
             )
-    return table
+    return Group(table, Text(_LEGEND, style="dim italic"))
+
+
+def asked(answer: Answer) -> RenderableType:
+    """A question to the control plane, as one would type it, and its answer as printed; old news are cut."""
+    prompt = Text.assemble((f"at {answer.time_s:4.1f} s  ", "dim"), (f"$ switchgear why {answer.name}", "bold"))
+    lines = answer.text.splitlines()
+    shown = lines.index(_PAST) + 1 + _MOST_PAST if _PAST in lines else len(lines)
+    rest = [f"... lines left out: {len(lines) - shown}"] if len(lines) > shown else []
+    return Group(prompt, *(Text(f"{_QUOTE}{line}", style="cyan") for line in (*lines[:shown], *rest)))
+
+
+def climbed(steps: Sequence[LadderStep]) -> RenderableType:
+    """The ladder as it was gone up and down, one line for each step, with the control plane's reason."""
+    lines = [
+        Text.assemble(
+            f"at {step.time_s:4.1f} s  level {step.before} -> ",
+            (str(step.after), _LEVEL_STYLES[step.after]),
+            f": {step.reason.removeprefix(f'level {step.after}: ')}",
+        )
+        for step in steps
+    ]
+    return Text("\n").join(lines) if lines else Text("the ladder stayed on level 0", "yellow")
 
 
 def told(spoken: Sequence[Spoken]) -> RenderableType:
@@ -154,33 +208,43 @@ def judgement(verdict: Verdict) -> RenderableType:
     """The verdict in a sentence, and each objection in one."""
     if verdict.passed:
         return Text(
-            "VERDICT: passed. Switchgear lost no request that another engine could have served.", "bold green"
+            "VERDICT: passed. Switchgear lost no request that another engine could have served, and answered what "
+            "did not fit from the smaller model, never without saying so.",
+            "bold green",
         )
     return Text("\n").join(
         [Text("VERDICT: failed.", "bold red"), *(Text(f"  - {objection}") for objection in verdict.objections)]
     )
 
 
-def svg(scores: Mapping[str, Mapping[Chapter, Score]], verdict: Verdict) -> str:
-    """The table and the verdict as an SVG picture that needs nothing from a network."""
-    console = Console(record=True, width=96, file=io.StringIO())
+def svg(
+    scores: Mapping[str, Mapping[Chapter, Score]],
+    steps: Sequence[LadderStep],
+    answers: Sequence[Answer],
+    verdict: Verdict,
+) -> str:
+    """Table, ladder, first answer and verdict as an SVG picture that needs nothing from a network."""
+    console = Console(record=True, width=104, file=io.StringIO())
     console.print(final(scores))
+    console.print(climbed(steps))
+    for answer in answers[:1]:
+        console.print(asked(answer))
     console.print(judgement(verdict))
     # rich would fetch a font; any monospace one will do.
     return re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="make demo"), flags=re.DOTALL)
 
 
-def _zone(zone: str, frame: Frame) -> RenderableType:
-    table = Table(title=f"zone {zone}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("")
-    table.add_column("verdict", min_width=8)
-    table.add_column("share", justify="right", min_width=5)
-    table.add_column("plain", justify="right", min_width=5, style="dim")
-    for engine in frame.engines:
+def _zone(zone: str, engines: Sequence[EngineLine]) -> RenderableType:
+    """The engines of a zone, narrow enough for three zones beside each other in 80 columns."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, pad_edge=False)
+    table.add_column(zone, min_width=2, no_wrap=True)
+    table.add_column("verdict", min_width=8, no_wrap=True)
+    table.add_column("share", justify="right", min_width=5, no_wrap=True)
+    table.add_column("plain", justify="right", min_width=5, no_wrap=True, style="dim")
+    for engine in engines:
         if engine.zone == zone:
-            out = engine.health != "HEALTHY"
             table.add_row(
-                Text(engine.name, style="strike" if out else ""),
+                Text(engine.name, style="" if engine.health == "HEALTHY" else "strike"),
                 Text(engine.verdict, style=_STYLES.get(engine.verdict, "")),
                 f"{engine.share_percent:.0f} %",
                 f"{engine.plain_share_percent:.0f} %",
@@ -188,9 +252,27 @@ def _zone(zone: str, frame: Frame) -> RenderableType:
     return table
 
 
+def _reasons(reasons: Sequence[str]) -> RenderableType:
+    if not reasons:
+        return Text("every engine takes requests", style="dim")
+    more = len(reasons) - _MOST_REASONS
+    return Text("\n".join((*reasons[:_MOST_REASONS], *([f"and {more} more"] if more > 0 else []))))
+
+
+def _ladder(line: LadderLine) -> RenderableType:
+    share = "unknown" if line.asked_percent is None else f"{line.asked_percent:.0f} %"
+    head = Text.assemble(
+        (f"level {line.level}", _LEVEL_STYLES[line.level]),
+        f"   asked of the pool {share}   smaller model gets {line.fallback_percent:.0f} %   "
+        f"shed {line.shed_per_s:.1f}/s",
+    )
+    # At level 0 there is nothing to explain.
+    return Group(head, Text(line.reason.removeprefix(f"level {line.level}: "))) if line.level else head
+
+
 def _sides(sides: Mapping[str, SideLine]) -> RenderableType:
-    table = Table()
-    table.add_column("last 3 s")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("last 3 s", min_width=11)
     for name in ("goodput", "p50", "p99", "lost so far"):
         table.add_column(name, justify="right")
     for side, line in sides.items():

@@ -6,16 +6,34 @@ from typing import Any
 
 import yaml
 
-from chaos.demo.plan import DEADLINE_S, ENGINES, LONGEST_SERVICE_S, SERVICE_TIME_S, SLOTS
+from chaos.demo.plan import (
+    DEADLINE_S,
+    ENGINES,
+    FALLBACK_ENGINES,
+    FALLBACK_SPEED,
+    LONGEST_SERVICE_S,
+    SERVICE_TIME_S,
+    SLOTS,
+)
 from policies.document import API_VERSION
 from policies.quantity import format_duration
 
 POOL = "tiny"
 MODEL = "demo-model"
+FALLBACK_POOL = "small"
+FALLBACK_MODEL = "demo-model-small"
+POLICY_FILE = "demo.yaml"
 
 
-def policies(engine_ports: Mapping[str, int], agent_ports: Mapping[str, int], listener_port: int) -> str:
-    """The operator's YAML: one pool over three zones with an agent beside each engine, one route, one policy."""
+def policies(
+    engine_ports: Mapping[str, int],
+    agent_ports: Mapping[str, int],
+    fallback_ports: Mapping[str, int],
+    listener_port: int,
+) -> str:
+    """The operator's YAML: one pool over three zones with an agent beside each engine, a pool of a smaller model
+    without agents, one route, one policy.
+    """
     endpoints = [
         {
             "name": name,
@@ -25,6 +43,10 @@ def policies(engine_ports: Mapping[str, int], agent_ports: Mapping[str, int], li
             "zone": name[0],
         }
         for name in ENGINES
+    ]
+    fallbacks = [
+        {"name": name, "address": "127.0.0.1", "port": fallback_ports[name], "zone": name[0]}
+        for name in FALLBACK_ENGINES
     ]
     documents: list[dict[str, Any]] = [
         {
@@ -37,7 +59,22 @@ def policies(engine_ports: Mapping[str, int], agent_ports: Mapping[str, int], li
                 "serviceTime": format_duration(SERVICE_TIME_S),
                 "longestServiceTime": format_duration(LONGEST_SERVICE_S),
                 "firstTokenGate": True,
+                # Both as they are by default; written down so that `switchgear why` has a line to name.
+                "probe": {"stallAfter": "1s", "healthyAfter": 1},
                 "endpoints": endpoints,
+            },
+        },
+        {
+            "apiVersion": API_VERSION,
+            "kind": "EnginePool",
+            "metadata": {"name": FALLBACK_POOL},
+            "spec": {
+                "model": FALLBACK_MODEL,
+                "slotsPerEngine": SLOTS,
+                "serviceTime": format_duration(SERVICE_TIME_S / FALLBACK_SPEED),
+                "longestServiceTime": format_duration(LONGEST_SERVICE_S / FALLBACK_SPEED),
+                "firstTokenGate": True,
+                "endpoints": fallbacks,
             },
         },
         {
@@ -47,6 +84,7 @@ def policies(engine_ports: Mapping[str, int], agent_ports: Mapping[str, int], li
             "spec": {
                 "listener": {"port": listener_port, "address": "127.0.0.1"},
                 "pools": [{"pool": POOL}],
+                "fallback": FALLBACK_POOL,
             },
         },
         {
@@ -63,6 +101,12 @@ def policies(engine_ports: Mapping[str, int], agent_ports: Mapping[str, int], li
                 },
                 # Three tries of that fit into what a caller waits.
                 "retries": {"attempts": 2},
+                # Quicker than by default, so that the ladder is gone up and down within a quarter of a minute.
+                "degradation": {
+                    "enterAfter": "500ms",
+                    "leaveAfter": "2s",
+                    "fallback": {"maxSharePercent": 60},
+                },
             },
         },
     ]

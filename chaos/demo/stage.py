@@ -1,7 +1,9 @@
 """What the story is played on: simulated engines, real Envoys and the real control plane, as child processes.
 
 Two sides stand beside each other, each with its own nine engines and three Envoys, so that neither can disturb
-the other's engines. Everything ends with the ``Processes`` block it was started in.
+the other's engines. Switchgear's side has three engines of a smaller model more: the fallback of its route, which
+plain Envoy has no way to use when its pool is full. Everything ends with the ``Processes`` block it was started
+in.
 """
 
 import asyncio
@@ -17,9 +19,10 @@ from typing import Any
 import aiohttp
 
 from chaos.demo import setting
-from chaos.demo.plan import ENGINES, PREFILL_S, SLOTS, TOKEN_S, ZONES
+from chaos.demo.plan import ENGINES, FALLBACK_ENGINES, FALLBACK_SPEED, PREFILL_S, SLOTS, TOKEN_S, ZONES
 from chaos.demo.score import Attempt
 from chaos.fake_engine.book import KEPT_CALLS
+from chaos.fake_engine.book import Outcome as CallOutcome
 from chaos.load import Target
 from chaos.processes import Processes, envoy_command
 
@@ -36,8 +39,8 @@ class StageError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
-    """Nine simulated engines. ``ports`` and ``controls`` are by engine name, and so is ``agents``: where the agent
-    beside an engine takes orders; empty on the side that has none.
+    """Simulated engines. ``ports`` and ``controls`` are by engine name, and so is ``agents``: where the agent
+    beside an engine takes orders; empty where there is none.
     """
 
     ports: Mapping[str, int]
@@ -47,10 +50,14 @@ class Engines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One side of the comparison: its engines, and an Envoy per zone as targets of the load."""
+    """One side of the comparison: its engines, and an Envoy per zone as targets of the load.
+
+    ``fallback`` are its engines of the smaller model; None on the side that has no use for them.
+    """
 
     name: str
     engines: Engines
+    fallback: Engines | None
     targets: tuple[Target, ...]
 
 
@@ -69,7 +76,11 @@ class Stage:
 
 async def stage(children: Processes, session: aiohttp.ClientSession, folder: Path) -> Stage:
     """Start everything and wait until both sides serve."""
-    ours, theirs = await asyncio.gather(_engines(children, SWITCHGEAR), _engines(children, "plain"))
+    ours, theirs, small = await asyncio.gather(
+        _engines(children, SWITCHGEAR, ENGINES),
+        _engines(children, "plain", ENGINES),
+        _engines(children, "fallback", FALLBACK_ENGINES, model=setting.FALLBACK_MODEL, speed=FALLBACK_SPEED),
+    )
     agents = await asyncio.gather(*(_agent(children, name, ours.ports[name]) for name in ENGINES))
     agent_ports = {name: grpc_port for name, (grpc_port, _) in zip(ENGINES, agents, strict=True)}
     ours = replace(ours, agents={name: url for name, (_, url) in zip(ENGINES, agents, strict=True)})
@@ -77,7 +88,9 @@ async def stage(children: Processes, session: aiohttp.ClientSession, folder: Pat
     admin_url = f"http://127.0.0.1:{admin_port}"
     policies = folder / "policies"
     policies.mkdir()
-    (policies / "demo.yaml").write_text(setting.policies(ours.ports, agent_ports, our_port), encoding="utf-8")
+    (policies / setting.POLICY_FILE).write_text(
+        setting.policies(ours.ports, agent_ports, small.ports, our_port), encoding="utf-8"
+    )
     await children.start(
         "control-plane",
         [
@@ -107,13 +120,13 @@ async def stage(children: Processes, session: aiohttp.ClientSession, folder: Pat
     for target in (*our_targets, *their_targets):
         await _until_ok(session, f"{target.url}/v1/models", f"the Envoy at {target.url}")
     return Stage(
-        switchgear=Side(name=SWITCHGEAR, engines=ours, targets=tuple(our_targets)),
-        plain=Side(name=PLAIN, engines=theirs, targets=tuple(their_targets)),
+        switchgear=Side(name=SWITCHGEAR, engines=ours, fallback=small, targets=tuple(our_targets)),
+        plain=Side(name=PLAIN, engines=theirs, fallback=None, targets=tuple(their_targets)),
         admin_url=admin_url,
     )
 
 
-async def books(session: aiohttp.ClientSession, engines: Engines, *, calls: int = 0) -> Mapping[str, Any]:
+async def books(session: aiohttp.ClientSession, side: Side, *, calls: int = 0) -> Mapping[str, Any]:
     """What the book of each engine of a side says now, by engine; with the newest ``calls`` calls."""
 
     async def book(control: str) -> Any:
@@ -121,32 +134,40 @@ async def books(session: aiohttp.ClientSession, engines: Engines, *, calls: int 
             response.raise_for_status()
             return await response.json()
 
-    found = await asyncio.gather(*(book(engines.controls[name]) for name in ENGINES))
-    return dict(zip(ENGINES, found, strict=True))
+    controls = {**side.engines.controls, **(side.fallback.controls if side.fallback is not None else {})}
+    found = await asyncio.gather(*map(book, controls.values()))
+    return dict(zip(controls, found, strict=True))
 
 
-async def attempts(session: aiohttp.ClientSession, engines: Engines) -> Sequence[Attempt]:
+async def attempts(session: aiohttp.ClientSession, side: Side) -> Sequence[Attempt]:
     """Every call that is over, of every engine of a side; probes, which have no request id, are left out."""
-    found = await books(session, engines, calls=KEPT_CALLS)
+    found = await books(session, side, calls=KEPT_CALLS)
     return [
-        Attempt(request_id=str(call["request_id"]), wasted_slot_s=float(call["wasted_slot_s"]))
-        for book in found.values()
+        Attempt(
+            request_id=str(call["request_id"]),
+            wasted_slot_s=float(call["wasted_slot_s"]),
+            finished=call["outcome"] == CallOutcome.FINISHED,
+            fallback=name in FALLBACK_ENGINES,
+        )
+        for name, book in found.items()
         for call in book["calls"]
         if call["request_id"]
     ]
 
 
-async def _engines(children: Processes, side: str) -> Engines:
+async def _engines(
+    children: Processes, side: str, names: Sequence[str], *, model: str = setting.MODEL, speed: float = 1.0
+) -> Engines:
     child = await children.start(
         f"engines-{side}",
         [
-            *(sys.executable, "-m", "chaos.fake_engine", "--count", str(len(ENGINES))),
-            *("--model", setting.MODEL, "--slots", str(SLOTS)),
-            *("--prefill-s", str(PREFILL_S), "--token-s", str(TOKEN_S), "--first-token-gate"),
+            *(sys.executable, "-m", "chaos.fake_engine", "--count", str(len(names))),
+            *("--model", model, "--slots", str(SLOTS)),
+            *("--prefill-s", str(PREFILL_S / speed), "--token-s", str(TOKEN_S / speed), "--first-token-gate"),
         ],
         ready_within_s=START_LIMIT_S,
     )
-    listed = dict(zip(ENGINES, child.ready["engines"], strict=True))
+    listed = dict(zip(names, child.ready["engines"], strict=True))
     return Engines(
         ports={name: int(one["port"]) for name, one in listed.items()},
         controls={name: str(one["control"]) for name, one in listed.items()},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chaos.demo import setting
-from chaos.demo.plan import ENGINES
+from chaos.demo.plan import ENGINES, FALLBACK_ENGINES
 from policies.lint import lint
 from policies.load import load
 
@@ -54,8 +54,8 @@ async def test_whatever_ends_it_ends_everything_it_started(number: signal.Signal
             assert line, said.decode()
             said += line
     started = descendants(demo.pid)
-    # Two fleets of engines, nine agents, the control plane, six Envoys.
-    assert len(started) >= 18
+    # Two fleets of engines and the fallback, nine agents, the control plane, six Envoys.
+    assert len(started) >= 19
     demo.send_signal(number)
     async with asyncio.timeout(60):
         await demo.wait()
@@ -68,6 +68,8 @@ async def test_whatever_ends_it_ends_everything_it_started(number: signal.Signal
 
 def test_its_policies_are_valid_and_draw_no_warning(tmp_path: Path) -> None:
     ports = {name: 9000 + index for index, name in enumerate(ENGINES)}
-    text = setting.policies(ports, {name: port + 100 for name, port in ports.items()}, 10000)
+    agents = {name: port + 100 for name, port in ports.items()}
+    fallbacks = {name: 9200 + index for index, name in enumerate(FALLBACK_ENGINES)}
+    text = setting.policies(ports, agents, fallbacks, 10000)
     (tmp_path / "demo.yaml").write_text(text)
     assert lint(load([tmp_path])) == ()

@@ -1,0 +1,142 @@
+"""What is done to both sides, when: engines hang, crash and are restarted as the plan says."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import aiohttp
+
+from chaos.demo import setting
+from chaos.demo.asking import ask
+from chaos.demo.plan import Chapter, Span
+from chaos.demo.scene import Scene
+from chaos.demo.verdict import TO_FALLBACK
+
+RESTART_S: Final = 0.4
+"""How long a drained engine is gone before it is back; a real one takes longer, which costs capacity only."""
+
+DRAIN_LIMIT_S: Final = 3.0
+
+SEEN_LIMIT_S: Final = 30.0
+"""Longest wait for what a chapter is to show, after which it goes on without it, and the verdict says so."""
+
+_POLL_S: Final = 0.1
+
+
+async def carry_out(scene: Scene) -> None:
+    """Do to both sides what the plan says, when it says so; returns when the last chapter has been shown."""
+    for span in scene.plan.spans:
+        await _sleep_until(scene, span.start_s)
+        scene.say(span.chapter)
+        await _sleep_until(scene, span.strike_s)
+        match span.chapter:
+            case Chapter.HANG:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(_strike(scene, span, {"kind": "hang"}))
+                    group.create_task(_ask_of_hung(scene, span))
+            case Chapter.CRASH:
+                await _strike(scene, span, {"kind": "crash"})
+            case Chapter.DRAIN:
+                await _roll(scene, span)
+                scene.healed.add(span.chapter)
+            case Chapter.OVERLOAD:
+                await _overload(scene, span)
+            case Chapter.CALM:
+                pass
+
+
+async def _strike(scene: Scene, span: Span, fault: Mapping[str, Any]) -> None:
+    """Break the chapter's engines on both sides, and restart them on time: a deadlocked kernel does not resume."""
+    await _break(scene, span, fault)
+    await _sleep_until(scene, span.heal_s)
+    await _restart_all(scene, span)
+
+
+async def _ask_of_hung(scene: Scene, span: Span) -> None:
+    """Ask why the engine is out once its agent has said that it hangs; at the latest when it is restarted."""
+    name = span.targets[0]
+    await _seen(lambda: scene.verdicts.get(name) == "hung" or scene.now_s > span.heal_s)
+    await ask(scene, name, f"{setting.POOL}/{name}", "hung", "no token for")
+
+
+async def _overload(scene: Scene, span: Span) -> None:
+    """Leave less than is asked for until the fallback has been seen to serve, then heal until all is as before."""
+    await _break(scene, span, {"kind": "crash"})
+    await _seen(lambda: scene.level >= TO_FALLBACK and scene.ours.disclosed > 0)
+    await ask(scene, setting.POOL, f"pool {setting.POOL}", "degraded to level", "go to the fallback")
+    await _sleep_until(scene, span.heal_s)
+    await _restart_all(scene, span)
+    await _seen(lambda: scene.level == 0)
+    await _sleep_until(scene, span.end_s)
+
+
+async def _break(scene: Scene, span: Span, fault: Mapping[str, Any]) -> None:
+    controls = [side.engines.controls[name] for side in scene.stage.sides for name in span.targets]
+    await asyncio.gather(*(_put(scene.session, control, fault) for control in controls))
+
+
+async def _restart_all(scene: Scene, span: Span) -> None:
+    controls = [side.engines.controls[name] for side in scene.stage.sides for name in span.targets]
+    await asyncio.gather(*(_put(scene.session, control, {"kind": "crash"}) for control in controls))
+    await asyncio.gather(*(_heal(scene.session, control) for control in controls))
+    scene.healed.add(span.chapter)
+
+
+async def _roll(scene: Scene, span: Span) -> None:
+    """Restart every engine in turn, each after it was asked to drain: by its agent, or by itself without one."""
+    step_s = (span.heal_s - span.strike_s) / len(span.targets)
+    async with asyncio.TaskGroup() as group:
+        for index, name in enumerate(span.targets):
+            await _sleep_until(scene, span.strike_s + index * step_s)
+            for side in scene.stage.sides:
+                agent = side.engines.agents.get(name)
+                group.create_task(_restart(scene.session, side.engines.controls[name], agent))
+
+
+async def _restart(session: aiohttp.ClientSession, control: str, agent: str | None) -> None:
+    if agent is None:
+        await _put(session, control, {"kind": "drain"})
+        limit_s = time.monotonic() + DRAIN_LIMIT_S
+        while await _in_flight(session, control) and time.monotonic() < limit_s:
+            await asyncio.sleep(0.05)
+    else:
+        # Comes back when every Envoy has acknowledged and nothing is in flight, as a preStop hook would.
+        await _post(session, f"{agent}/drain", deadline=f"{DRAIN_LIMIT_S:g}s")
+    await _put(session, control, {"kind": "crash"})
+    await asyncio.sleep(RESTART_S)
+    await _heal(session, control)
+    if agent is not None:
+        await _post(session, f"{agent}/undrain")
+
+
+async def _put(session: aiohttp.ClientSession, control: str, fault: Mapping[str, Any]) -> None:
+    async with session.put(f"{control}/fault", json=dict(fault)) as response:
+        response.raise_for_status()
+
+
+async def _post(session: aiohttp.ClientSession, url: str, **query: str) -> None:
+    async with session.post(url, params=query) as response:
+        response.raise_for_status()
+
+
+async def _heal(session: aiohttp.ClientSession, control: str) -> None:
+    async with session.delete(f"{control}/fault") as response:
+        response.raise_for_status()
+
+
+async def _in_flight(session: aiohttp.ClientSession, control: str) -> int:
+    async with session.get(f"{control}/book") as response:
+        response.raise_for_status()
+        return int((await response.json())["in_flight"])
+
+
+async def _sleep_until(scene: Scene, time_s: float) -> None:
+    await asyncio.sleep(max(0.0, time_s - scene.now_s))
+
+
+async def _seen(condition: Callable[[], bool]) -> None:
+    """Wait until it holds, or for as long as anybody would watch."""
+    limit_s = time.monotonic() + SEEN_LIMIT_S
+    while not condition() and time.monotonic() < limit_s:
+        await asyncio.sleep(_POLL_S)
