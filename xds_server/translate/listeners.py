@@ -1,8 +1,8 @@
 """Listeners: one per port, and the same bytes for ever.
 
 Any changed byte of a listener cuts the streams in it when Envoy's drain time ends. So a listener holds only what
-every policy needs alike (reading ``model`` and ``stream`` out of bodies, answers that say why), and everything an
-operator edits is in the routes.
+every policy needs alike (reading the model, ``stream`` and the asked length out of bodies, answers that say why,
+reports of what became no attempt), and everything an operator edits is in the routes.
 """
 
 from typing import Final
