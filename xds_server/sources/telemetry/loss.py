@@ -82,7 +82,7 @@ class Losses:
                 _log.error(
                     "telemetry.lost",
                     proxies=len(self._connected),
-                    effect="nobody is ejected or slowed for what proxies saw; ceilings keep their last value",
+                    effect="nobody is ejected for what proxies saw; ceilings are divided evenly, by what was learned before",
                 )
             else:
                 _log.info("telemetry.found", proxies=len(self._connected))
