@@ -82,7 +82,7 @@ class Losses:
                 _log.error(
                     "telemetry.lost",
                     proxies=len(self._connected),
-                    effect="nobody is ejected for what proxies saw; ceilings are divided evenly, by what was learned before",
+                    effect="nobody is ejected for what proxies saw; ceilings are divided evenly",
                 )
             else:
                 _log.info("telemetry.found", proxies=len(self._connected))
