@@ -78,8 +78,8 @@ class Plan:
         """The chapter at that time."""
         return next((span for span in self.spans if time_s < span.end_s), self.spans[-1])
 
-    def of(self, arrived_s: float, ended_s: float) -> Span:
-        """The chapter a request is counted to: that of its arrival, or of a fault that struck before its end.
+    def of_failed(self, arrived_s: float, ended_s: float) -> Span:
+        """The chapter a failed request counts to: that of its arrival, or of a later fault that struck meanwhile.
 
         On a slow machine some requests take longer than is left between two chapters.
         """

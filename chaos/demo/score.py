@@ -111,6 +111,7 @@ def by_chapter(outcomes: Sequence[Outcome], began_s: float, plan: Plan) -> Mappi
     """Outcomes by the chapter they are counted to; ``began_s`` is the monotonic clock at time 0 of the plan."""
     chapters: dict[Chapter, list[Outcome]] = {span.chapter: [] for span in plan.spans}
     for outcome in outcomes:
-        span = plan.of(outcome.arrived_at_s - began_s, outcome.ended_at_s - began_s)
+        arrived_s, ended_s = outcome.arrived_at_s - began_s, outcome.ended_at_s - began_s
+        span = plan.at(arrived_s) if outcome.ok else plan.of_failed(arrived_s, ended_s)
         chapters[span.chapter].append(outcome)
     return chapters

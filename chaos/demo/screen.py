@@ -140,8 +140,8 @@ def final(scores: Mapping[str, Mapping[Chapter, Score]]) -> RenderableType:
     table = Table(
         title="The same faults, the same arrivals",
         title_justify="left",
-        pad_edge=False,
-        collapse_padding=True,
+        padding=0,
+        show_edge=False,
         box=box.SIMPLE_HEAD,
     )
     table.add_column("chapter", min_width=14)

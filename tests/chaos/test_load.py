@@ -7,6 +7,8 @@ import sys
 import time
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from chaos.fake_engine import Crash, ErrorAfterWork, Hang, ResetMidStream, Shed
 from chaos.load import LoadProfile, Target, run_load, schedule
@@ -117,6 +119,25 @@ async def test_a_generator_that_falls_behind_says_so_and_counts_it_in(start_engi
     late = [o for o in outcomes if o.lag_s > 0.1]
     assert late
     assert all(o.latency_s > o.lag_s for o in late)
+
+
+async def test_what_the_proxy_says_of_who_answered_and_why_nobody_did_is_kept() -> None:
+    told = {"x-switchgear-fallback": "small"}
+    refused = {"x-switchgear-reason": "overload"}
+
+    async def answer(request: web.Request) -> web.Response:
+        if (await request.json())["stream"]:
+            return web.json_response({}, status=503, headers=refused)
+        return web.json_response({"usage": {"completion_tokens": 1}}, headers=told)
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", answer)
+    async with TestServer(app) as server:
+        outcomes = await run(profile(str(server.make_url("")).rstrip("/")))
+    assert {(o.reason, o.fallback, o.refusal) for o in outcomes} == {
+        (Reason.OK, "small", ""),
+        (Reason.SHED, "", "overload"),
+    }
 
 
 async def test_stop_ends_the_schedule_and_waits_for_what_was_sent(start_engine) -> None:

@@ -104,14 +104,15 @@ def test_requests_count_to_the_chapter_they_arrive_in():
     assert late[Chapter.OVERLOAD]
 
 
-def test_what_is_under_way_when_the_next_fault_strikes_is_counted_to_that():
+def test_what_fails_after_the_next_fault_has_struck_is_counted_to_that():
     calm, hang = PLAN.spans[:2]
-    before, after = (
-        outcome(at_s=calm.end_s - 0.1, latency_s=hang.strike_s - calm.end_s + 0.1 + more_s)
-        for more_s in (-0.01, 0.01)
+    at_s = calm.end_s - 0.1
+    before, after, good = (
+        outcome(at_s=at_s, latency_s=hang.strike_s - at_s + more_s, reason=reason)
+        for more_s, reason in ((-0.01, Reason.RESET), (0.01, Reason.RESET), (0.01, Reason.OK))
     )
-    found = by_chapter([before, after], 0.0, PLAN)
-    assert (found[Chapter.CALM], found[Chapter.HANG]) == ([before], [after])
+    found = by_chapter([before, after, good], 0.0, PLAN)
+    assert (found[Chapter.CALM], found[Chapter.HANG]) == ([before, good], [after])
 
 
 @pytest.mark.parametrize("fast", [True, False])

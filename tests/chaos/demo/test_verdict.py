@@ -141,6 +141,7 @@ def test_the_table_fits_into_80_columns():
     both = {"switchgear": scores(), "plain envoy": scores(DRAIN=replace(GOOD, lost=12345))}
     text = printed(screen.final(both), 80)
     assert "12345" in text
+    assert "tries" in text
     assert "…" not in text
 
 
