@@ -128,6 +128,8 @@ def admission(
         crowded=crowded,
     )
     of_class = by_classes(supply, around.demand, classes, resilience.limits.priorities, shed_batch=shed_batch)
+    if shed_batch and not in_force and len(classes) > 1:
+        of_class = of_class[0], 0.0  # no ceiling tells what interactive requests leave free
     if in_force:
         known = before
         if before is None or before.basis != basis or before.crowded != crowded:

@@ -288,7 +288,7 @@ def _reason(policy: Degradation, before: LadderState, state: LadderState, *, kno
     actions = [
         "no hedging and the fewest retries" if state.hedging_off else "",
         f"{state.fallback_percent:g} % of the requests go to the fallback" if state.fallback_percent else "",
-        "batch is refused" if state.shed_batch else "",
+        "batch gets only what would idle" if state.shed_batch else "",
         f"requests for more than {state.max_tokens} tokens are refused" if state.max_tokens is not None else "",
         "everyone gets the maintenance answer" if state.maintenance else "",
     ]

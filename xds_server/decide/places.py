@@ -79,10 +79,11 @@ def by_classes(
 ) -> tuple[float, float]:
     """Places for interactive and for batch requests of all proxies; each is the total where no other class is."""
     if len(classes) < 2:
-        only_batch = PriorityClass.BATCH in classes
-        return supply.total, 0.0 if shed_batch and only_batch else supply.total
+        # Where nobody else asks, there is nobody to shed batch requests for.
+        return supply.total, supply.total
     if shed_batch:
-        return supply.total, 0.0
+        # What interactive requests leave free would only idle.
+        shares = shares.model_copy(update={"batch": shares.batch.model_copy(update={"share_percent": 0.0})})
     if not demand:
         return (
             supply.total * shares.interactive.share_percent / 100,

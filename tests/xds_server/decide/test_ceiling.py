@@ -438,14 +438,31 @@ def test_a_class_that_begins_to_refuse_gets_its_share_in_the_next_round() -> Non
 
 def test_the_ladder_sheds_batch_and_closes_the_retry_budget() -> None:
     pool = Pool(classes=BOTH)
-    pool.decide(a=pool.told(20, 20), b=pool.told(0))
+    wants = {INTERACTIVE: 150.0}
+    pool.decide(a=pool.told(150, 20, shed_per_s=wants), b=pool.told(0))
     pool.ladder = LadderState(level=3, reason="", since_s=0, shed_batch=True, retries_minimum=True)
-    shed = pool.decide(a=pool.told(20, 20), b=pool.told(0))
+    shed = pool.decide(a=pool.told(150, 20, shed_per_s=wants), b=pool.told(0))
     assert (shed.interactive, shed.batch) == (320, 0)
     assert {limit.batch for limit in shed.by_proxy.values()} == {0}
     assert {(one.retry_percent, one.retry_min_concurrency) for one in shed.by_proxy.values()} == {(0.0, 6)}
     other = ceiling_for_role(shed, pool.resilience, "sidecar", {"gateway": 2, "sidecar": 1})
     assert (other.batch, other.retry_percent) == (0, 0.0)
+
+
+def test_the_ladder_sheds_no_batch_where_capacity_would_idle() -> None:
+    pool = Pool(classes=BOTH)
+    pool.ladder = LadderState(level=3, reason="", since_s=0, shed_batch=True)
+    flooded = {"shed_per_s": {BATCH: 250.0}}
+    left = pool.decide(a=pool.told(20, 300, **flooded), b=pool.told(0))
+    assert left.interactive + left.batch == pytest.approx(320, abs=2)
+    assert left.interactive > 2.5 * 20
+    assert left.batch > 128, "what fills the slots that interactive requests leave idle"
+    alone = Pool(classes=frozenset({BATCH}))
+    alone.ladder = pool.ladder
+    assert alone.decide(a=alone.told(0, 300, **flooded), b=alone.told(0)).batch == 320
+    shadow = Pool(classes=BOTH, limits={"mode": "shadow"})
+    shadow.ladder = pool.ladder
+    assert shadow.decide(a=shadow.told(20, 300), b=shadow.told(0)).by_proxy["a"].batch == 0
 
 
 def test_in_shadow_mode_nothing_is_refused_and_retries_keep_the_strict_budget() -> None:
