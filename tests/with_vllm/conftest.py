@@ -214,9 +214,19 @@ class Site:
         found = [line for line in lines if line.startswith("vllm:generation_tokens_total")]
         return int(float(found[0].rpartition(" ")[2]))
 
-    def note(self, what: str, seconds: float) -> None:
+    async def moved(self) -> int:
+        """Requests that the Envoy has tried again so far."""
+        stats = f"http://127.0.0.1:{self.envoy_admin}/stats?filter=^cluster.{MODEL}.upstream_rq_retry$"
+        async with self.session.get(stats) as answer:
+            return int((await answer.text()).rpartition(" ")[2] or 0)
+
+    def answer(self) -> str:
+        """What the newest of our commands said."""
+        return (self._folder / "answer").read_text()
+
+    def note(self, what: str, value: float, unit: str = "s") -> None:
         """Something measured, printed at the end of the run."""
-        _measured.append(f"{what:72} {seconds:7.2f} s")
+        _measured.append(f"{what:72} {value:7.2f} {unit}".rstrip())
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
