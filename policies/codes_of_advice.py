@@ -100,7 +100,8 @@ _RETRIES: Final = (
         meaning="The condition holds after the engine has worked, so the work is done twice; a prompt that breaks "
         "engines tours the fleet. `reset` is not warned of: it is what rescues requests of hung and crashed engines.",
         example=_policy("retries: {conditions: [connect-failure, 5xx]}"),
-        fix="Keep to connect-failure, refused-stream, reset and statuses: [503].",
+        fix="Keep to connect-failure, refused-stream and reset, and leave statuses out: 500 is then retried except "
+        "where nearly all engines fail at once.",
     ),
     Code(
         code="SG112",

@@ -54,15 +54,17 @@ def _repeats_work(one: Advised) -> Iterator[Finding]:
                 f"spec.retries.conditions[{number}]",
                 f"{condition.value} retries on {_REPEATS_WORK[condition]}: GPU work is done twice, and a "
                 "prompt that breaks engines is handed to the next one",
-                "remove it; connect-failure, refused-stream, reset and statuses: [503] rescue what can be rescued",
+                "remove it; connect-failure, refused-stream, reset and statuses left out rescue what can be rescued",
             )
-    for number, status in enumerate(one.spec.retries.statuses):
+    # What is derived stops by itself where it would hand bad requests round.
+    for number, status in enumerate(one.spec.retries.statuses or ()):
         if status not in _BEFORE_WORK and one.tries > 1:
             yield one.policy(
                 "SG111",
                 f"spec.retries.statuses[{number}]",
                 f"{status} may be said after the GPU has done its work, which is then done again",
-                "keep to 503 (and 429, where engines shed with it)",
+                "leave statuses out, which retries 500 except where requests are what fails; or keep to 503 (and "
+                "429, where engines shed with it)",
             )
 
 

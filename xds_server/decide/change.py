@@ -21,6 +21,7 @@ class ChangeKind(StrEnum):
     CEILING = "ceiling"
     SHEDDING = "shedding"  # more is asked of a pool than it can serve
     HEDGING = "hedging"
+    RETRIES = "retries"  # which answers are tried again
     LIMITS = "limits"  # time limits
     LADDER = "ladder"  # level of degradation
     ZONES = "zones"  # how calls of one zone are shared out

@@ -20,6 +20,7 @@ from xds_server.decide.decisions import (
     HedgeDecision,
     LadderState,
     PoolDecisions,
+    RetryDecision,
     TimeLimits,
 )
 from xds_server.decide.engine_changes import breaker_changes, engine_changes, straggler_changes
@@ -77,6 +78,7 @@ def _of_pool(
         yield from _shedding(pool, was, now.admission)
     yield from _ladder(pool, None if before is None else before.ladder, now.ladder)
     yield from _hedging(pool, None if before is None else before.hedge, now.hedge)
+    yield from _retries(pool, None if before is None else before.retries, now.retries)
     yield from _limits(pool, None if before is None else before.limits, now.limits)
     yield from _zone_shares(name, before, now)
 
@@ -212,6 +214,25 @@ def _hedging(subject: Subject, was: HedgeDecision | None, now: HedgeDecision | N
         rule=rules.HEDGE,
         numbers={} if now.delay_s is None else {"delay_s": now.delay_s},
     )
+
+
+def _retries(subject: Subject, was: RetryDecision | None, now: RetryDecision | None) -> Iterator[Change]:
+    if was is None or now is None or was.statuses == now.statuses:
+        return
+    yield Change(
+        kind=ChangeKind.RETRIES,
+        subject=subject,
+        before=_statuses(was),
+        after=_statuses(now),
+        reason=now.reason,
+        rule=rules.RETRY_STATUSES,
+        returns="" if now.sign_at_s is None else "when nothing has spoken against the requests for 30 s",
+        alarm=now.sign_at_s is not None,
+    )
+
+
+def _statuses(decision: RetryDecision) -> str:
+    return ", ".join(str(status) for status in decision.statuses) or "none"
 
 
 def _limits(subject: Subject, was: TimeLimits | None, now: TimeLimits | None) -> Iterator[Change]:

@@ -1,9 +1,9 @@
 """From policies, fleet and time to decisions: the one function the rest of the control plane calls.
 
 Per pool, in this order: who is in (``engines``), what they can do (``capacity``), how far service is degraded
-(``ladder``), how much is let in (``ceiling``), whether to hedge and how long to wait (``hedging``,
-``time_limits``), and who serves whom (``zones``). Each step sees the steps before it and what was decided in the
-last round.
+(``ladder``), how much is let in (``ceiling``), whether to hedge, what to try again and how long to wait
+(``hedging``, ``retry_statuses``, ``time_limits``), and who serves whom (``zones``). Each step sees the steps
+before it and what was decided in the last round.
 
 Pools depend on each other only through fallbacks, and there only on the last round. So a pool whose engines,
 traffic, policies, proxies and orders are the same objects as last time keeps its decisions until time alone would
@@ -26,6 +26,7 @@ from xds_server.decide.engines import engine_decisions
 from xds_server.decide.hedging import hedge, hedge_due_s
 from xds_server.decide.ladder import FallbackView, ladder, ladder_due_s
 from xds_server.decide.leaving import leaving
+from xds_server.decide.retry_statuses import retries_due_s, retry_statuses
 from xds_server.decide.time_limits import limits_due_s, time_limits
 from xds_server.decide.zones import MIN_INTERVAL_S, zone_shares
 from xds_server.fleet import Engine, EngineId, Fleet
@@ -194,6 +195,13 @@ def _decided(pool: _Pool, around: _Around) -> PoolDecisions:
         shadow=pool.resilience.shadowed(pool.resilience.hedging.mode),
         now_s=now_s,
     )
+    retries = retry_statuses(
+        pool.resilience,
+        None if before is None else before.retries,
+        traffic=pool.traffic,
+        engines=outcome.engines,
+        now_s=now_s,
+    )
     limits = time_limits(
         pool.spec,
         pool.resilience,
@@ -230,6 +238,7 @@ def _decided(pool: _Pool, around: _Around) -> PoolDecisions:
                 outcome.until_s,
                 ladder_due_s(pool.resilience.degradation, level, now_s),
                 hedge_due_s(hedging, now_s),
+                retries_due_s(retries, now_s),
                 limits_due_s(limits, now_s),
             ),
             zones,
@@ -241,6 +250,7 @@ def _decided(pool: _Pool, around: _Around) -> PoolDecisions:
         comebacks=outcome.comebacks,
         admission=admitted,
         hedge=hedging,
+        retries=retries,
         limits=limits,
         ladder=level,
     )

@@ -106,6 +106,7 @@ class Admission:
     did, ``moved_at_s`` when a part last moved, ``held_by`` what a proxy holds on engines that are out, ``crowded``
     whether as much is asked as can be served, and ``basis`` what makes every part move at once when it changes.
     ``seen`` and ``among`` are the traffic and the proxies that the parts were divided by, ``divided_at_s`` when.
+    ``quiet`` is what a proxy has, gateways apart, that has no part of its own: interactive and batch.
     """
 
     total: int
@@ -131,6 +132,7 @@ class Admission:
     seen: PoolTraffic | None = field(default=None, compare=False)
     among: Mapping[str, Proxy] = field(default_factory=dict, compare=False)
     divided_at_s: float = field(default=0.0, compare=False)
+    quiet: tuple[int, int] = (1, 1)
 
 
 class HedgeCause(StrEnum):
@@ -164,6 +166,42 @@ class HedgeDecision:
     calm_since_s: float | None = None
     moved_at_s: float = 0.0
     shadow: "HedgeDecision | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedCall:
+    """A failure of an engine: how many calls it had answered by then, and when it was heard (monotonic)."""
+
+    calls: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedCalls:
+    """Calls that an engine answered, those that failed, when the last one was heard, and the newest failures."""
+
+    calls: int
+    failed: int
+    called_at_s: float
+    newest: tuple[FailedCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryDecision:
+    """Statuses that are tried again now.
+
+    ``since_s``: monotonic time of the last change of them; ``moved_at_s`` the same, None where they never changed.
+    ``sign_at_s``: when it last looked as if requests failed and not engines; None while 500 is tried again.
+    ``failed`` is by engine name. ``shadow`` is what would have been decided, where that is not enforced.
+    """
+
+    statuses: tuple[int, ...]
+    reason: str
+    since_s: float
+    moved_at_s: float | None = None
+    sign_at_s: float | None = None
+    failed: Mapping[str, FailedCalls] = field(default_factory=dict, compare=False)
+    shadow: "RetryDecision | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +297,7 @@ class PoolDecisions:
     comebacks: Mapping[EngineId, Comeback] = field(default_factory=dict)
     admission: Admission | None = None
     hedge: HedgeDecision | None = None
+    retries: RetryDecision | None = None
     limits: TimeLimits | None = None
     ladder: LadderState | None = None
 

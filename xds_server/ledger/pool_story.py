@@ -54,9 +54,11 @@ def _pool_because(
         yield from _ceiling(pool.admission, traffic)
     if pool.ladder is not None:
         since = span(scene.now.s - pool.ladder.since_s)
-        yield f"Ladder, since {since}: {pool.ladder.reason}."
+        yield f"Ladder, on this level for {since}: {pool.ladder.reason}."
     if pool.hedge is not None:
         yield f"Hedging: {pool.hedge.reason}."
+    if pool.retries is not None:
+        yield f"Retried answers: {', '.join(map(str, pool.retries.statuses)) or 'none'}: {pool.retries.reason}."
     if pool.limits is not None:
         yield f"Time limits: {pool.limits.reason}."
 
@@ -122,14 +124,14 @@ def zone_story(zone: str, scene: Scene) -> Story:
         well=not missing,
         now=f"{total - missing} of {total} engines of zone {zone} take new requests.",
         because=tuple(because),
-        ruled_by=tuple(ruling),
+        ruled_by=tuple(dict.fromkeys(ruling)),
         past=tuple(event_status(event, scene.now) for event in reversed(events[-MOST_PAST:])),
     )
 
 
 def _rules(asked: Sequence[str], pool: str, scene: Scene) -> tuple[RuleStatus, ...]:
     found = [rule_status(rule, pool, scene.policies) for rule in asked]
-    return tuple(one for one in found if one is not None)
+    return tuple(dict.fromkeys(one for one in found if one is not None))
 
 
 def _named(names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ tell whether a number was written or decided.
 from typing import Final
 
 from policies.resilience import ResilienceSpec, RetryCondition
-from xds_server.decide.decisions import HedgeDecision, LadderState, TimeLimits
+from xds_server.decide.decisions import HedgeDecision, LadderState, RetryDecision, TimeLimits
 
 _BEFORE_SENT: Final = (
     RetryCondition.CONNECT_FAILURE,
@@ -20,11 +20,15 @@ _IMPLY_THEM: Final = frozenset({RetryCondition.RESET, RetryCondition.GATEWAY_ERR
 
 
 def in_force(
-    hedge: HedgeDecision | None, limits: TimeLimits | None, ladder: LadderState | None
+    hedge: HedgeDecision | None,
+    retries: RetryDecision | None,
+    limits: TimeLimits | None,
+    ladder: LadderState | None,
 ) -> tuple[object, ...]:
     """What routes are made of in these decisions, without the reasons and times that change with every round."""
     return (
         hedge and (hedge.on, hedge.delay_s, hedge.answer_delay_s),
+        retries and retries.statuses,
         limits
         and (
             limits.first_token_s,
@@ -42,6 +46,7 @@ def spec_in_force(
     *,
     streaming: bool,
     hedge: HedgeDecision | None,
+    retries: RetryDecision | None,
     limits: TimeLimits | None,
     ladder: LadderState | None,
 ) -> ResilienceSpec:
@@ -54,6 +59,8 @@ def spec_in_force(
         )
     if ladder is not None and ladder.hedging_off:
         changes["hedging"] = spec.hedging.model_copy(update={"enabled": False})
+    if retries is not None:
+        changes["retries"] = spec.retries.model_copy(update={"statuses": retries.statuses})
     if limits is not None:
         of_streams = {
             "first_token": limits.first_token_s,

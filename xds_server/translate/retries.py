@@ -52,7 +52,7 @@ def retry_policy(spec: ResilienceSpec, *, streaming: bool, gated: bool) -> Retry
     return RetryPolicy(
         retry_on=_retry_on(retries, hedged=hedged),
         num_retries=max(retries.attempts, 1) if hedged else retries.attempts,
-        retriable_status_codes=list(retries.statuses) if retries.attempts else [],
+        retriable_status_codes=list(retries.statuses_in_force) if retries.attempts else [],
         per_try_timeout=seconds(timers.per_try_s) if timers.per_try_s else None,
         per_try_idle_timeout=seconds(timers.per_try_idle_s) if timers.per_try_idle_s else None,
         retry_host_predicate=[_NEVER_TWICE],
@@ -122,7 +122,7 @@ def _retry_on(retries: Retries, *, hedged: bool) -> str:
     the one about status codes, with no code listed: it never holds.
     """
     conditions = [condition.value for condition in retries.conditions] if retries.attempts else []
-    if (retries.attempts and retries.statuses) or (hedged and not conditions):
+    if (retries.attempts and retries.statuses_in_force) or (hedged and not conditions):
         conditions.append(_STATUS_CODES)
     return ",".join(conditions)
 

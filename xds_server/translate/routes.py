@@ -31,7 +31,7 @@ from envoy_data_plane.envoy.config.route.v3 import (
 
 from policies.resilience import ResilienceSpec
 from policies.route import ModelChange, ModelRoute, PriorityClass
-from xds_server.decide.decisions import HedgeDecision, LadderState, TimeLimits
+from xds_server.decide.decisions import HedgeDecision, LadderState, RetryDecision, TimeLimits
 from xds_server.translate.in_force import sent_once, spec_in_force
 from xds_server.translate.matching import has, lacks, route_match, says_true
 from xds_server.translate.refusals import maintenance, no_route, too_long
@@ -117,6 +117,7 @@ def envoy_routes(
     *,
     gated: bool,
     hedge: HedgeDecision | None = None,
+    retries: RetryDecision | None = None,
     limits: TimeLimits | None = None,
     ladder: LadderState | None = None,
     models: Mapping[str, str] = _NO_MODELS,
@@ -132,7 +133,9 @@ def envoy_routes(
     refused = () if ladder is None or ladder.max_tokens is None else too_long(route, ladder.max_tokens)
     wanted = route.spec.match.stream
     rules = {
-        streaming: spec_in_force(spec, streaming=streaming, hedge=hedge, limits=limits, ladder=ladder)
+        streaming: spec_in_force(
+            spec, streaming=streaming, hedge=hedge, retries=retries, limits=limits, ladder=ladder
+        )
         for streaming in ((True, False) if wanted is None else (wanted,))
     }
     return (

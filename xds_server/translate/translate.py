@@ -253,12 +253,16 @@ def _envoy_routes(
     spec, gated = policies.effective[first], policies.pools[first].spec.first_token_gate
     models = {pool: policies.pools[pool].spec.model for pool in route_pools(route)}
     decided = decisions.pools.get(first)
-    hedge, limits, ladder = (decided.hedge, decided.limits, decided.ladder) if decided else (None, None, None)
+    hedge, retries, limits, ladder = (
+        (decided.hedge, decided.retries, decided.limits, decided.ladder) if decided else (None, None, None, None)
+    )
     if limits is not None and cuts and spec.breaker.cut_hung and hopped(spec):
         limits = where_cut(limits, spec.timeouts)
     return memo.of(
         (ROUTE, route.metadata.name, cuts),
         # Decisions come anew with each round, and with a new sentence; routes only with what they are made of.
-        (route, spec, gated, models, in_force(hedge, limits, ladder)),
-        lambda: envoy_routes(route, spec, gated=gated, hedge=hedge, limits=limits, ladder=ladder, models=models),
+        (route, spec, gated, models, in_force(hedge, retries, limits, ladder)),
+        lambda: envoy_routes(
+            route, spec, gated=gated, hedge=hedge, retries=retries, limits=limits, ladder=ladder, models=models
+        ),
     )

@@ -1,0 +1,179 @@
+"""Which answers are tried again: 503 always, and 500 while failures look like the engines' and not the requests'.
+
+An engine whose GPU fails while its process lives answers 500, and another engine would have served the request. A
+request that makes engines fail gets a 500 from each of them, and every further try is work thrown away. One answer
+does not tell which it is, but the pool does: whatever is wrong with requests or the model fails on *every* engine,
+at the same time. So 500 is tried again unless nearly all engines that have traffic fail; an engine that serves its
+share without failing speaks for the requests.
+
+Counted in calls rather than in seconds where that is possible, so that it means the same at any rate. Engines that
+fail one after the other, as when all are restarted in turn, are not failing at the same time: those that are back
+have many good calls since.
+
+Nobody knows (no telemetry): 500 is tried again, as before anything was known. That is bounded without us, by
+``retries.attempts``, the retry budget and the ceiling; what a broken engine does that nobody sees is not.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from policies.resilience import ENGINE_FAILED, SAID_BEFORE_WORK, ResilienceSpec
+from xds_server.decide.decisions import EngineDecision, FailedCall, FailedCalls, Health, RetryDecision
+from xds_server.fleet import EngineId
+from xds_server.traffic import STALE_S, EngineTraffic, PoolTraffic
+
+MIN_ENGINES: Final = 3
+"""Of two engines that both fail nobody can say whose fault it is."""
+
+SHARE: Final = 0.75
+"""More than this share of the engines with traffic must fail: half a fleet was seen to break, and more may."""
+
+FAILURES: Final = 3
+FAILURES_WITHIN_CALLS: Final = 150
+"""So many of its newest calls failed: 2 %. One bad request leaves one failure on each engine that it visits."""
+
+NEWEST_WITHIN_CALLS: Final = 50
+"""The newest failure is among these: at 5 % that is so 92 times in 100, and who recovered is soon past it."""
+
+MEMORY_S: Final = 20.0
+"""Failures older than this say nothing, however few calls came since."""
+
+HOLD_S: Final = 30.0
+"""How long after the last sign 500 is tried again."""
+
+ON_INTERVAL_S: Final = 10.0
+"""Least time for which it then is."""
+
+
+def retry_statuses(
+    resilience: ResilienceSpec,
+    before: RetryDecision | None,
+    *,
+    traffic: PoolTraffic | None,
+    engines: Mapping[EngineId, EngineDecision],
+    now_s: float,
+) -> RetryDecision:
+    """Statuses that are tried again now: as the policy says; in shadow mode, those of the start."""
+    if resilience.retries.statuses is not None:
+        since_s = now_s if before is None else before.since_s
+        return RetryDecision(statuses=resilience.retries.statuses, reason="as the policy says", since_s=since_s)
+    decision = _next(
+        None if before is None else before.shadow or before, traffic=traffic, engines=engines, now_s=now_s
+    )
+    if not resilience.shadowed(None):
+        return decision
+    return RetryDecision(
+        statuses=ENGINE_FAILED,
+        reason=f"shadow, 500 is tried again whatever happens: {decision.reason}",
+        since_s=decision.since_s,
+        shadow=decision,
+    )
+
+
+def retries_due_s(decision: RetryDecision, now_s: float) -> float:
+    """When to ask again though nothing new is heard; infinite where time alone changes nothing."""
+    told = decision.shadow or decision
+    due_s = math.inf if told.sign_at_s is None else told.sign_at_s + HOLD_S
+    return due_s if due_s > now_s else math.inf
+
+
+def _next(
+    before: RetryDecision | None,
+    *,
+    traffic: PoolTraffic | None,
+    engines: Mapping[EngineId, EngineDecision],
+    now_s: float,
+) -> RetryDecision:
+    if before is None:
+        before = RetryDecision(statuses=ENGINE_FAILED, reason=_RETRIED, since_s=now_s)
+    if traffic is None or now_s - traffic.heard_at_s > STALE_S:
+        failed, sign = before.failed, ""
+    else:
+        failed = {name: _counted(before.failed.get(name), one, now_s) for name, one in traffic.engines.items()}
+        sign = _sign(failed, traffic, engines, holding=before.sign_at_s is not None, now_s=now_s)
+    if before.sign_at_s is not None:
+        if sign or now_s < before.sign_at_s + HOLD_S:
+            return replace(before, failed=failed, sign_at_s=now_s if sign else before.sign_at_s)
+        return RetryDecision(
+            statuses=ENGINE_FAILED, reason=_RETRIED, since_s=now_s, moved_at_s=now_s, failed=failed
+        )
+    rested = before.moved_at_s is None or now_s >= before.moved_at_s + ON_INTERVAL_S
+    if sign and rested:
+        return RetryDecision(
+            statuses=SAID_BEFORE_WORK,
+            reason=f"500 is not tried again: {sign}, so it is the requests or the model; again {HOLD_S:g} s after "
+            "the last sign of that",
+            since_s=now_s,
+            moved_at_s=now_s,
+            sign_at_s=now_s,
+            failed=failed,
+        )
+    return replace(before, failed=failed)
+
+
+_RETRIED: Final = "500 is tried again, too: nothing says that it is the requests which fail"
+
+
+def _counted(before: FailedCalls | None, now: EngineTraffic, now_s: float) -> FailedCalls:
+    """The newest failures of an engine, by how many calls it had answered then."""
+    calls = now.succeeded + now.failed
+    if before is None or calls < before.calls or now.failed < before.failed:
+        before = FailedCalls(calls=0, failed=0, called_at_s=-math.inf)
+    if calls == before.calls:
+        return before
+    fresh = (FailedCall(calls=calls, at_s=now_s),) * min(now.failed - before.failed, FAILURES)
+    return FailedCalls(
+        calls=calls, failed=now.failed, called_at_s=now_s, newest=(*before.newest, *fresh)[-FAILURES:]
+    )
+
+
+def _sign(
+    failed: Mapping[str, FailedCalls],
+    traffic: PoolTraffic,
+    engines: Mapping[EngineId, EngineDecision],
+    *,
+    holding: bool,
+    now_s: float,
+) -> str:
+    """What says that it is the requests which fail; empty where nothing does.
+
+    Without further tries a bad request fails once and not on four engines, so while ``holding`` one failure of an
+    engine is as much as several are otherwise.
+    """
+    counts = list(_fails(failed, traffic, engines, at_least=1 if holding else FAILURES, now_s=now_s))
+    failing = sum(counts)
+    if len(counts) < MIN_ENGINES or failing <= SHARE * len(counts):
+        return ""
+    return f"{failing} of {len(counts)} engines with traffic fail at the same time"
+
+
+def _fails(
+    failed: Mapping[str, FailedCalls],
+    traffic: PoolTraffic,
+    engines: Mapping[EngineId, EngineDecision],
+    *,
+    at_least: int,
+    now_s: float,
+) -> Iterator[bool]:
+    """For each engine that has a say, whether it fails: one that has traffic, and is in or fails."""
+    for key, decision in engines.items():
+        one = failed.get(key.engine)
+        if one is None:
+            continue
+        fails = _is_failing(one, at_least, now_s)
+        busy = now_s - one.called_at_s <= MEMORY_S or traffic.engines[key.engine].in_flight != 0
+        if fails or (busy and decision.health is Health.HEALTHY):
+            yield fails
+
+
+def _is_failing(one: FailedCalls, at_least: int, now_s: float) -> bool:
+    if len(one.newest) < at_least:
+        return False
+    first, last = one.newest[-at_least], one.newest[-1]
+    return (
+        now_s - first.at_s <= MEMORY_S
+        and one.calls - first.calls <= FAILURES_WITHIN_CALLS
+        and one.calls - last.calls <= NEWEST_WITHIN_CALLS
+    )
