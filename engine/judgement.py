@@ -30,6 +30,11 @@ OUT_INTERVAL_S: Final = 0.25
 RECOVERED_CANARIES: Final = 16
 """An engine that owed a token is asked often until so many came in a row: somebody waits for them."""
 
+_SLOW_CANARY: Final = 2.0
+_CANARY_NOISE_S: Final = 0.03
+# What is slow for minutes becomes usual, or an engine that works more slowly now would be asked often for ever.
+_USUAL_GROWS: Final = 1.002
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
@@ -37,6 +42,8 @@ class Judgement:
 
     ``finding`` is None until something is certain. ``fresh`` says whether the last reading decided anything:
     only then is there something to report. Times are monotonic seconds; ``*_since_s`` is None when not so.
+    ``usual_canary_s`` is what a canary takes when nothing holds it up, and ``slow_canaries`` how many more are
+    worth asking for soon since one took clearly longer.
     """
 
     slots: int
@@ -65,6 +72,8 @@ class Judgement:
     errored: bool = False
     canary: Canary | None = None
     canary_failed: bool = False
+    usual_canary_s: float | None = None
+    slow_canaries: int = 0
 
     @property
     def verdict(self) -> Verdict | None:
@@ -129,8 +138,12 @@ class Judgement:
 
     @property
     def recovering(self) -> bool:
-        """Whether its canaries brought tokens again only lately, and more of them are worth asking for."""
-        return self.canary_failed and not self.saturated
+        """Whether its canaries failed, or were slow, until only lately, and more of them are worth asking for.
+
+        A judge beside the engine is not told that others keep it out for being slow. But its own canaries were
+        slow then, too, and the first quick one is what brings the engine back.
+        """
+        return (self.canary_failed or self.slow_canaries > 0) and not self.saturated
 
     def pause_s(self, at_s: float, probe: ProbeSettings) -> float:
         """Seconds until the next look is due: sooner when it may confirm or change something."""
@@ -289,6 +302,8 @@ def _answered(before: Judgement, answer: Answer) -> Judgement:
     failure = answer.failure
     if failure is None:
         in_row = 1 if before.canary is None else before.canary.in_row + 1
+        took_s, usual_s = answer.at_s - answer.sent_at_s, before.usual_canary_s
+        slow = usual_s is not None and took_s > _SLOW_CANARY * usual_s + _CANARY_NOISE_S
         return replace(
             ended,
             heard_at_s=answer.at_s,
@@ -302,8 +317,10 @@ def _answered(before: Judgement, answer: Answer) -> Judgement:
             answer=None,
             cuts_in_row=0,
             shed_since_s=None,
-            canary=Canary(in_row=in_row, at_s=answer.at_s, took_s=answer.at_s - answer.sent_at_s),
+            canary=Canary(in_row=in_row, at_s=answer.at_s, took_s=took_s),
             canary_failed=before.canary_failed and in_row < RECOVERED_CANARIES,
+            usual_canary_s=took_s if usual_s is None else min(took_s, usual_s * _USUAL_GROWS),
+            slow_canaries=RECOVERED_CANARIES if slow else max(0, before.slow_canaries - 1),
         )
     if failure.trouble is not Trouble.OURS and not failure.shed:
         # To be turned away for want of room is no failure, and no proof either.

@@ -41,17 +41,19 @@ class Tail:
 class EngineTraffic:
     """Calls (attempts, not requests) to one engine, from all proxies that report.
 
-    ``window_calls`` and ``window_failures`` are the newest calls that count, at most the breaker's window and none
-    older than ``WINDOW_S``; ``failures_in_a_row`` is how many of the newest of them failed. ``succeeded``,
-    ``failed`` and ``neutral`` only grow. Rates are over the last ``RATE_S``: ``done_per_s`` are calls that ended
-    well, ``busy`` is the mean number of calls that those which ended well held open (their durations added up, per
-    second); ``service_s`` the mean duration of those. ``in_flight`` is what the newest load reports of all proxies
-    add up to, and None where no proxy reports load. Times are monotonic seconds.
+    ``window_calls`` and ``window_failures`` are the newest calls that count, at most the breaker's window and
+    none older than ``WINDOW_S``; ``failures_in_a_row`` is how many of the newest of them failed,
+    ``newest_failed`` has a bit for each of the newest ``NEWEST_CALLS`` that failed, the newest lowest.
+    ``succeeded``, ``failed`` and ``neutral`` only grow. Rates are over the last ``RATE_S``: ``done_per_s`` are
+    calls that ended well, ``busy`` is the mean number of calls that those which ended well held open (their
+    durations added up, per second); ``service_s`` the mean duration of those. ``in_flight`` is what the newest
+    load reports of all proxies add up to, and None where no proxy reports load. Times are monotonic seconds.
     """
 
     window_calls: int = 0
     window_failures: int = 0
     failures_in_a_row: int = 0
+    newest_failed: int = 0
     succeeded: int = 0
     failed: int = 0
     neutral: int = 0
@@ -101,6 +103,9 @@ class PoolTraffic:
 
 WINDOW_S = 30.0
 """Calls older than this say nothing of an engine now."""
+
+NEWEST_CALLS = 32
+"""Of so many calls it is known which of them failed."""
 
 RATE_S = 2.0
 """Rates are taken over so many seconds."""

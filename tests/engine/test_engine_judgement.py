@@ -147,6 +147,25 @@ def test_a_first_bad_look_is_confirmed_soon_and_the_ejected_are_watched_closely(
     assert twice.pause_s(0.6, PROBE) == OUT_INTERVAL_S
 
 
+def answered(judgement: Judgement, sent_at_s: float, took_s: float) -> Judgement:
+    return judgement.asked(sent_at_s).after(Answer(sent_at_s=sent_at_s, at_s=sent_at_s + took_s), PROBE)
+
+
+def test_an_engine_whose_tokens_have_become_slow_is_asked_often_until_they_are_quick_again_for_long() -> None:
+    usual = answered(READY, 0.5, 0.01)
+    assert not answered(usual, 1.0, 0.045).recovering, "noise"
+    slow = answered(usual, 1.0, 0.5)
+    assert slow.recovering
+    assert slow.pause_s(1.5, PROBE) == OUT_INTERVAL_S
+    for number in range(RECOVERED_CANARIES):
+        assert slow.recovering
+        slow = answered(slow, 2.0 + number / 4, 0.02)
+    assert not slow.recovering
+    for number in range(2000):
+        slow = answered(slow, 10.0 + number / 4, 0.5)
+    assert not slow.recovering, "slow for minutes is what is usual now"
+
+
 def test_time_nobody_watched_is_no_evidence() -> None:
     asleep = Look(at_s=60.0, counters=look(60.0).counters, late=True)
     assert told([look(0.5), 0.5, asleep], READY).verdict is Verdict.READY
@@ -250,7 +269,8 @@ def asked_for(count: int, start: Judgement, at_s: float, failure: Failure | None
     for number in range(count):
         sent_at_s = at_s + number
         start = told(
-            [look(sent_at_s), sent_at_s, Answer(sent_at_s=sent_at_s, at_s=sent_at_s + 0.2, failure=failure)], start
+            [look(sent_at_s), sent_at_s, Answer(sent_at_s=sent_at_s, at_s=sent_at_s + 0.02, failure=failure)],
+            start,
         )
     return start
 
@@ -258,12 +278,12 @@ def asked_for(count: int, start: Judgement, at_s: float, failure: Failure | None
 def test_canaries_are_counted_in_a_row_with_what_the_last_good_one_took() -> None:
     three = asked_for(2, READY, 1.0).canary
     assert three is not None
-    assert (three.in_row, three.at_s, round(three.took_s, 3)) == (3, 2.2, 0.2)
+    assert (three.in_row, three.at_s, round(three.took_s, 3)) == (3, 2.02, 0.02)
     assert asked_for(1, asked_for(2, READY, 1.0), 3.0, SHED).canary == three, "turned away for want of room"
     assert asked_for(1, asked_for(2, READY, 1.0), 3.0, OURS).canary == three
     failed = asked_for(1, asked_for(2, READY, 1.0), 3.0, ERROR)
     assert failed.canary is not None
-    assert (failed.canary.in_row, failed.canary.at_s) == (0, 2.2)
+    assert (failed.canary.in_row, failed.canary.at_s) == (0, 2.02)
     again = asked_for(1, failed, 4.0).canary
     assert again is not None
     assert again.in_row == 1
@@ -272,5 +292,5 @@ def test_canaries_are_counted_in_a_row_with_what_the_last_good_one_took() -> Non
 def test_an_engine_that_failed_is_asked_often_until_it_has_proved_itself() -> None:
     well = asked_for(1, asked_for(1, READY, 1.0, ERROR), 2.0)
     assert well.verdict is Verdict.READY
-    assert well.pause_s(2.2, PROBE) == OUT_INTERVAL_S
+    assert well.pause_s(2.02, PROBE) == OUT_INTERVAL_S
     assert asked_for(RECOVERED_CANARIES, well, 3.0).pause_s(30.0, PROBE) == PROBE.interval_s

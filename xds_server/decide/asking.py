@@ -12,12 +12,13 @@ from typing import Final
 from engine.report import Source, Verdict
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
-from xds_server.decide import breaker, straggler
+from xds_server.decide import breaker, peer_failures, straggler
 from xds_server.decide.breaker import BreakerState, Phase
 from xds_server.decide.comeback import Comeback
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.decide.governor import combined
 from xds_server.decide.health import Wish, patience_s, wish
+from xds_server.decide.peer_failures import Elsewhere
 from xds_server.decide.straggler import StragglerState
 from xds_server.fleet import Engine, EngineId
 from xds_server.overrides import Action, Override
@@ -133,10 +134,13 @@ def ask_breakers(this: Round, asked: Asked, due: Due) -> dict[EngineId, BreakerS
     policy, states = this.resilience.breaker, {}
     shadowed = this.resilience.shadowed(policy.mode)
     expected_per_s = breaker.expected_per_s(this.calls, len(this.engines)) if this.breakers else 0.0
+    elsewhere: Elsewhere | None = None
     for place, engine in enumerate(this.engines):
         before, calls = this.breakers.get(engine.id), this.calls.get(engine.id.engine)
         if breaker.quiet(before, calls):
             continue
+        if elsewhere is None:
+            elsewhere = peer_failures.elsewhere(_calls_of_those_in(this))
         said = _by_verdict(asked, place)
         state = breaker.stepped(
             before,
@@ -148,6 +152,8 @@ def ask_breakers(this: Round, asked: Asked, due: Due) -> dict[EngineId, BreakerS
                 settled=_settled(said),
                 kept_out=said is not None,
                 expected_per_s=expected_per_s,
+                name=engine.id.engine,
+                elsewhere=elsewhere,
             ),
             this.now_s,
         )
@@ -184,6 +190,18 @@ def ask_breakers(this: Round, asked: Asked, due: Due) -> dict[EngineId, BreakerS
             )
         asked.add(place, one, shadowed=shadowed)
     return states
+
+
+def _calls_of_those_in(this: Round) -> dict[str, EngineTraffic]:
+    """Calls to engines that are in and not on trial: what became of the others says nothing of chance."""
+    found = {}
+    for engine in this.engines:
+        calls, known = this.calls.get(engine.id.engine), this.known.get(engine.id)
+        state = this.breakers.get(engine.id)
+        closed = state is None or state.phase is Phase.CLOSED
+        if calls is not None and closed and (known is None or known.health is Health.HEALTHY):
+            found[engine.id.engine] = calls
+    return found
 
 
 def ask_stragglers(this: Round, asked: Asked, due: Due) -> dict[EngineId, StragglerState]:

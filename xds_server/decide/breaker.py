@@ -16,6 +16,7 @@ from typing import Final
 
 from engine.report import EngineReport
 from policies.resilience import Breaker
+from xds_server.decide.peer_failures import Elsewhere, unusual, worst_run
 from xds_server.traffic import WINDOW_S, EngineTraffic
 
 PROOFS: Final = 1
@@ -32,6 +33,9 @@ TRIAL_S: Final = 0.5
 
 MOST_TRIAL_S: Final = 10.0
 """A trial that has seen no failure for so long is over, however little came of it: answers may take minutes."""
+
+# Fewer may be one caller who tries a bad prompt again, be the others ever so well.
+_FEWEST_FAILURES: Final = 3
 
 # A trial fails by at least so many calls: one may be the request's own fault.
 _TRIAL_FAILURES: Final = 2
@@ -82,7 +86,8 @@ class Seen:
 
     ``traffic`` is None where proxies tell nothing, or nothing fresh; ``sampled`` the share of calls they tell.
     ``settled``: hard evidence, or an order, says all there is to say. ``kept_out``: its verdict alone would do so.
-    ``expected_per_s`` is how many calls a second the engine would get if it had its full share.
+    ``expected_per_s`` is how many calls a second the engine would get if it had its full share. ``elsewhere`` is
+    how calls to the engines that are in ended, its own (by its ``name``) among them.
     """
 
     traffic: EngineTraffic | None
@@ -91,6 +96,8 @@ class Seen:
     settled: bool = False
     kept_out: bool = False
     expected_per_s: float = 0.0
+    name: str = ""
+    elsewhere: Elsewhere | None = None
 
 
 def proofs_needed(opens: int) -> int:
@@ -149,7 +156,7 @@ def _closed(state: BreakerState, policy: Breaker, seen: Seen, boot: str, now_s: 
     if traffic is not None and (traffic.succeeded < state.succeeded or traffic.failed < state.failed):
         state = replace(state, succeeded=0, failed=0)  # whoever counts has begun anew
     if traffic is not None:
-        failing, why = _failing(state, policy, traffic, seen.sampled)
+        failing, why = _failing(state, policy, traffic, seen)
         if why:
             return opened(state, policy, traffic, failing=failing, why=why, boot=boot, now_s=now_s)
     well_s = now_s - state.since_s
@@ -159,21 +166,39 @@ def _closed(state: BreakerState, policy: Breaker, seen: Seen, boot: str, now_s: 
     return state if state.opens or (state.since_s and well_s < WINDOW_S) else None
 
 
-def _failing(state: BreakerState, policy: Breaker, traffic: EngineTraffic, sampled: float) -> tuple[float, str]:
+def _failing(state: BreakerState, policy: Breaker, traffic: EngineTraffic, seen: Seen) -> tuple[float, str]:
     """The rate of failures of a closed breaker, and why that opens it; empty when it does not."""
-    failed = (traffic.failed - state.failed) * sampled
-    calls = (traffic.succeeded - state.succeeded) * sampled + failed
+    failed = (traffic.failed - state.failed) * seen.sampled
+    calls = (traffic.succeeded - state.succeeded) * seen.sampled + failed
     in_row = min(traffic.failures_in_a_row, round(failed))
     newest = min(traffic.window_calls, round(calls))
     failures = min(traffic.window_failures, round(failed), newest)
     rate = failures / newest if newest else 0.0
-    if policy.error_rate_percent and newest >= policy.min_calls and 100 * rate >= policy.error_rate_percent:
+    peers = seen.elsewhere if policy.weigh_peers else None
+    around = None if peers is None else peers.around(seen.name)
+    # Where the others had no failure at all, nothing speaks for this engine.
+    usual = peers.best_of(seen.name).rate if peers is not None and peers.fails(seen.name) else 0.0
+    if (
+        policy.error_rate_percent
+        and newest >= policy.min_calls
+        and 100 * rate >= policy.error_rate_percent
+        and (not usual or unusual(failures, newest, usual))
+    ):
         return rate, (
             f"{failures} of its last {newest} calls failed ({100 * rate:.0f} %, breaker at "
             f"{policy.error_rate_percent:g} % of {policy.min_calls} or more)"
         )
-    if policy.consecutive_errors and in_row >= policy.consecutive_errors:
+    in_row_counts = policy.consecutive_errors and in_row >= policy.consecutive_errors
+    if in_row_counts and (not usual or unusual(in_row, in_row, usual)):
         return 1.0, f"{in_row} calls in a row failed (breaker at {policy.consecutive_errors})"
+    if around is not None and failures >= _FEWEST_FAILURES:
+        share = (policy.error_rate_percent or 100.0) / 100
+        worst = worst_run(traffic.newest_failed, newest, share, around.rate)
+        if worst is not None and worst.failed >= _FEWEST_FAILURES:
+            return worst.failed / worst.calls, (
+                f"{worst.failed} of its last {worst.calls} calls failed, and only {around.failed} of "
+                f"{around.calls} to the others"
+            )
     return rate, ""
 
 

@@ -1,10 +1,10 @@
 """Whether the failures of one engine are its own: what calls to the others say of chance, and of the callers.
 
-An engine fails, or what it is asked to do fails everywhere. Only its peers can tell the two apart, and they do it
-twice. *All of them*, each without its very newest calls (several may have broken at the same moment), say how often
-a call fails anyway: where hardly any does, three failures in a row are no chance. The
-*best two fifths* of them say how often calls fail even where nothing is broken: an engine that fails as they do is
-not the one to blame, and would be missed.
+An engine fails, or what it is asked to do fails everywhere. Only its peers can tell the two apart, and they
+do it twice. *All of them*, each without its very newest calls (several may have broken at the same moment),
+say how often a call fails anyway: where hardly any does, three failures in a row are no chance. The *best two
+fifths* of them say how often calls fail even where nothing is broken: an engine that fails as they do is not
+the one to blame, and would be missed.
 """
 
 import math

@@ -465,3 +465,15 @@ def _check(at_s: float, decided: dict[str, EngineDecision]) -> None:
             softly += one.ejector in {Ejector.ERRORS, Ejector.SLOWNESS}
     healthy = sum(one.health is IN for one in decided.values())
     assert not softly or healthy or all(one.verdict in {Verdict.DEAD, Verdict.HUNG} for one in decided.values())
+
+
+def test_a_slow_engine_that_hangs_is_cut_all_the_same() -> None:
+    world = World().run(4)
+    world.engines["e0"].slower = 30.0
+    world.run(3)
+    assert world.decision("e0").ejector is Ejector.SLOWNESS
+    assert not world.decision("e0").cut
+    world.engines["e0"].hung = True
+    world.run(0.5)
+    assert world.decision("e0").cut
+    assert world.decision("e0").ejector is Ejector.VERDICT

@@ -226,6 +226,7 @@ class World:
                 window_calls=len(one.ended),
                 window_failures=sum(failed for _, failed, _ in one.ended),
                 failures_in_a_row=in_row,
+                newest_failed=sum(failed << age for age, (_, failed, _) in enumerate(reversed(one.ended))),
                 succeeded=one.succeeded,
                 failed=one.failed,
                 done_per_s=len(times) / 2,

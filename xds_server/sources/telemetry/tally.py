@@ -8,7 +8,7 @@ from typing import Final
 from policies.route import PriorityClass
 from xds_server.sources.telemetry.counting import Recent
 from xds_server.sources.telemetry.directory import PoolFacts
-from xds_server.traffic import RATE_S, WINDOW_S, EngineTraffic, ProxyTraffic
+from xds_server.traffic import NEWEST_CALLS, RATE_S, WINDOW_S, EngineTraffic, ProxyTraffic
 
 SILENT_S: Final = 4.0
 """Over how long a proxy must have left an engine out before that means something."""
@@ -18,6 +18,7 @@ SILENT_CALLS: Final = 5
 
 NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 _TO_THE_S: Final = 1.0
+_NEWEST: Final = (1 << NEWEST_CALLS) - 1
 
 
 class EngineTally:
@@ -31,6 +32,7 @@ class EngineTally:
         "in_a_row",
         "in_flight",
         "neutral",
+        "newest_failed",
         "succeeded",
         "value",
         "window",
@@ -40,6 +42,7 @@ class EngineTally:
         self.window: deque[tuple[float, bool]] = deque(maxlen=window_calls)
         self.failures = 0
         self.in_a_row = 0
+        self.newest_failed = 0
         self.succeeded = self.failed = self.neutral = 0.0
         self.done = Recent(2)  # calls, their durations
         self.in_flight = 0
@@ -52,6 +55,7 @@ class EngineTally:
         if len(window) == window.maxlen and window[0][1]:
             self.failures -= 1
         window.append((now_s, failed))
+        self.newest_failed = (self.newest_failed << 1 | failed) & _NEWEST
         if failed:
             self.failures += 1
             self.in_a_row += 1
@@ -77,6 +81,7 @@ class EngineTally:
             window_calls=calls,
             window_failures=self.failures,
             failures_in_a_row=min(self.in_a_row, calls),
+            newest_failed=self.newest_failed & ((1 << calls) - 1),
             succeeded=int(self.succeeded),
             failed=int(self.failed),
             neutral=int(self.neutral),
