@@ -275,7 +275,8 @@ def _share_since_s(before: LadderState, share: float, now_s: float) -> float | N
 
 def _done(state: LadderState) -> tuple[object, ...]:
     """What the reason speaks of."""
-    return (state.level, state.fallback_percent, state.shed_batch, state.max_tokens, state.maintenance)
+    told = state.unknown_since_s is None
+    return (state.level, told, state.fallback_percent, state.shed_batch, state.max_tokens, state.maintenance)
 
 
 def _reason(policy: Degradation, before: LadderState, state: LadderState, *, known: str, capacity: bool) -> str:

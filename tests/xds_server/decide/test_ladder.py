@@ -334,3 +334,10 @@ def test_the_reason_has_the_numbers() -> None:
         "level 1: 110 % of what the pool serves is asked for, entered from 100 %; "
         "no hedging and the fewest retries; level 2 from 100 %"
     )
+
+
+def test_the_reason_no_longer_says_that_nobody_tells_once_somebody_does() -> None:
+    silent, told = climb([None, 0.5])
+    assert "nobody tells" in silent.reason
+    assert "50 %" in told.reason
+    assert "nobody tells" not in told.reason
