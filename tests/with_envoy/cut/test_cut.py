@@ -171,9 +171,9 @@ async def test_a_crashed_engine_is_ejected_by_envoy_alone_and_for_longer_each_ti
 ) -> None:
     one = await site(engines=4, cuts=cuts, slots=64)
     await one.plane.stop()
+    began_s = time.monotonic()
     await one.engines["e0"].set_fault(Crash())
     prefix = f"cluster.{POOL}.outlier_detection."
-    ejected_at_s: list[float] = []
     for ejections in (1, 2, 3, 4):
 
         async def so_often(ejections: int = ejections) -> bool:
@@ -184,8 +184,9 @@ async def test_a_crashed_engine_is_ejected_by_envoy_alone_and_for_longer_each_ti
         await eventually(so_often, f"ejection {ejections}")
         failed = (await one.hosts())["e0"]["stats"]
         assert total(failed, "rq_error") <= 3 * ejections
-        ejected_at_s.append(time.monotonic())
-    assert ejected_at_s[3] - ejected_at_s[2] > ejected_at_s[1] - ejected_at_s[0]  # of 4 s and 2 s
+    # 1, 2 and 3 s, each until the next sweep, had to pass before the fourth: 8 s at least, and 6 at most if they were
+    # equal on a machine that is not busy. A busy one notices late, and so can only make it more.
+    assert time.monotonic() - began_s > 7
     await one.plane.start()
 
 
