@@ -54,7 +54,7 @@ def _repeats_work(one: Advised) -> Iterator[Finding]:
                 f"spec.retries.conditions[{number}]",
                 f"{condition.value} retries on {_REPEATS_WORK[condition]}: GPU work is done twice, and a "
                 "prompt that breaks engines is handed to the next one",
-                "remove it; connect-failure, refused-stream, reset and statuses left out rescue what can be rescued",
+                "remove it; connect-failure, refused-stream, reset and derived statuses rescue what can be",
             )
     # What is derived stops by itself where it would hand bad requests round.
     for number, status in enumerate(one.spec.retries.statuses or ()):

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from chaos.fake_engine import Crash, Hang, Shed
-from xds_server.decide.decisions import HedgeDecision, LadderState
+from chaos.fake_engine import Crash, ErrorAfterWork, Hang, Shed
+from xds_server.decide.decisions import HedgeDecision, LadderState, RetryDecision
 
 pytestmark = pytest.mark.envoy
 
@@ -242,3 +242,29 @@ async def test_every_limit_that_ends_a_request_is_called_a_timeout(rig, engine, 
     one = await rig(policy(hung, pool=", firstTokenGate: true", resilience=limits))
     answer = await one.complete(stream=stream)
     assert (answer.status, answer.headers["x-switchgear-reason"]) == (504, "timeout")
+
+
+async def test_an_engine_that_answers_500_after_the_work_is_made_up_for(rig, engine):
+    broken, *sound = [await engine() for _ in range(3)]
+    await broken.set_fault(ErrorAfterWork())
+    one = await rig(policy(broken, *sound, resilience=f"{{{NO_EJECTION}}}"), ceilings=ROOM)
+    assert [(await one.complete()).status for _ in range(30)] == [200] * 30
+    assert broken.book.totals().arrived > 0
+    once = Counter([(await one.complete(headers=ONCE)).status for _ in range(30)])
+    assert once[500] > 0  # it has been worked on, so it is never repeated
+
+
+async def test_requests_that_fail_everywhere_are_tried_once_when_that_is_known(rig, engine):
+    engines = [await engine() for _ in range(4)]
+    for each in engines:
+        await each.set_fault(ErrorAfterWork())
+    one = await rig(policy(*engines, resilience=f"{{{NO_EJECTION}}}"), ceilings=ROOM, dynamic_routes=True)
+
+    def arrived() -> int:
+        return sum(each.book.totals().arrived for each in engines)
+
+    assert (await one.complete()).status == 500
+    assert arrived() == 4
+    await one.decide(retries=RetryDecision(statuses=(503,), reason="", since_s=0.0))
+    assert (await one.complete()).status == 500
+    assert arrived() == 5

@@ -147,11 +147,12 @@ def test_requests_that_fail_everywhere_turn_it_off_soon_and_for_as_long_as_they_
     pool.run(HOLD_S + 5, bad=bad)
     assert len(pool.moves) == 1
     ended_s = pool.now_s
-    pool.run(HOLD_S - 1)
+    pool.run(HOLD_S - 5)
     assert pool.retried == SAID_BEFORE_WORK
-    pool.run(6)
+    pool.run(10)
     assert pool.retried == ENGINE_FAILED
-    assert pool.moves[1] >= ended_s + HOLD_S - pool.step_s
+    # Nothing was off by chance: the last sign is at the end of them, or shortly before.
+    assert pool.moves[1] >= ended_s + HOLD_S - 5
 
 
 def test_at_low_rates_it_takes_longer() -> None:
