@@ -184,8 +184,8 @@ async def test_a_crashed_engine_is_ejected_by_envoy_alone_and_for_longer_each_ti
         await eventually(so_often, f"ejection {ejections}")
         failed = (await one.hosts())["e0"]["stats"]
         assert total(failed, "rq_error") <= 3 * ejections
-    # 1, 2 and 3 s, each until the next sweep, had to pass before the fourth: 8 s at least, and 6 at most if they were
-    # equal on a machine that is not busy. A busy one notices late, and so can only make it more.
+    # 1, 2 and 3 s, each until the next sweep, had to pass before the fourth: 8 s at least, and 6 at most if they
+    # were equal on a machine that is not busy. A busy one notices late, and so can only make it more.
     assert time.monotonic() - began_s > 7
     await one.plane.start()
 
