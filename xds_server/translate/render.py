@@ -20,9 +20,7 @@ from xds_server.translate.item import Item
 from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME, SHORT_NAMES
 
 _CONNECTION_MANAGER: Final = "envoy.filters.network.http_connection_manager"
-_INTERNAL_LISTENERS: Final = (
-    "type.googleapis.com/envoy.extensions.bootstrap.internal_listener.v3.InternalListener"
-)
+_INTERNAL_LISTENERS: Final = "type.googleapis.com/envoy.extensions.bootstrap.internal_listener.v3.InternalListener"
 _HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
