@@ -26,7 +26,17 @@ from policies.route import PriorityClass
 from xds_server.decide.decisions import Admission, Capacity, Ceiling, EngineDecision, Health, LadderState
 from xds_server.decide.demand import demands
 from xds_server.decide.held import held_by
-from xds_server.decide.places import Around, Places, Supply, by_classes, places, quiet_parts, settled, up
+from xds_server.decide.places import (
+    Around,
+    Places,
+    Supply,
+    by_classes,
+    even_part,
+    places,
+    quiet,
+    settled,
+    up,
+)
 from xds_server.fleet import Engine, EngineId
 from xds_server.traffic import PoolTraffic, Proxy
 
@@ -37,7 +47,11 @@ _LEARNED_STEP: Final = 0.03
 """A total that learned numbers move by less stays: one that follows every estimate is a push to every proxy."""
 
 _DIVIDED_EACH_S: Final = 0.5
-"""Parts are divided anew so often where neither the traffic nor anything else is new: only its age is then."""
+"""Parts are divided anew so often where neither the traffic nor anything else is new: only its age is then. Among
+many proxies also where traffic is new, while all they ask for has room and none of them refuses a caller."""
+
+_MANY: Final = 50
+"""Proxies that tell of a pool, from which on dividing it costs more than a round may."""
 
 _CALM: Final = 0.9
 """Pressure below which a pool that was asked for all it can serve counts as calm again."""
@@ -102,13 +116,16 @@ def admission(
     )
     if (
         before is not None
-        and before.seen is traffic
         and before.among is proxies
         and before.basis == basis
         and before.total == total
         and now_s - before.divided_at_s < _DIVIDED_EACH_S
+        and (before.seen is traffic or _waits(before, traffic))
     ):
-        return before if before.capacities is capacities else replace(before, capacities=capacities)
+        utilization = _utilization(ready)
+        if before.capacities is capacities and before.utilization == utilization:
+            return before
+        return replace(before, capacities=capacities, utilization=utilization)
     around = _around(
         engines,
         decisions,
@@ -130,15 +147,21 @@ def admission(
     of_class = by_classes(supply, around.demand, classes, resilience.limits.priorities, shed_batch=shed_batch)
     if shed_batch and not in_force and len(classes) > 1:
         of_class = of_class[0], 0.0  # no ceiling tells what interactive requests leave free
+    known = before
+    if (
+        before is None
+        or before.crowded != crowded
+        or before.basis[1:2] != basis[1:2]
+        or (before.basis != basis and abs(total - before.total) >= _LEARNED_STEP * before.total)
+    ):
+        known = None
     if in_force:
-        known = before
-        if before is None or before.basis != basis or before.crowded != crowded:
-            known = None
         parts = settled(
             places(supply, of_class, around, classes),
-            _unmoved(known, around.held),
+            _unmoved(known, around, same=known is not None and known.basis == basis),
             of_class,
             around,
+            crowded=crowded,
             moved_at_s=known.moved_at_s if known is not None else {},
             now_s=now_s,
         )
@@ -155,7 +178,7 @@ def admission(
         slots=ready.slots,
         wait_s=max(0.0, supply.hold_s - supply.service_s),
         pressure=pressure,
-        utilization=ready.in_use / ready.slots if ready.in_use is not None and ready.slots else None,
+        utilization=_utilization(ready),
         in_force=in_force,
         by_proxy=by_proxy,
         capacities=capacities,
@@ -171,7 +194,19 @@ def admission(
         seen=traffic,
         among=proxies,
         divided_at_s=now_s,
+        quiet=quiet(supply, of_class, around, classes, known.quiet if known is not None else None),
     )
+
+
+def _waits(before: Admission, traffic: PoolTraffic | None) -> bool:
+    """Whether traffic that is new may wait to be divided by: there is room for all, and nobody is refused."""
+    if traffic is None or before.crowded or len(before.demand) < _MANY:
+        return False
+    return all(not (one.shed_per_s and any(one.shed_per_s.values())) for one in traffic.proxies.values())
+
+
+def _utilization(ready: _Ready) -> float | None:
+    return ready.in_use / ready.slots if ready.in_use is not None and ready.slots else None
 
 
 def _out(decision: EngineDecision) -> bool:
@@ -182,23 +217,18 @@ def ceiling_for_role(
     admission: Admission, resilience: ResilienceSpec, role: str, proxies_by_role: Mapping[str, int]
 ) -> Ceiling:
     """The ceiling of a proxy of ``role`` that has no part of its own yet: as one that asks for nothing has."""
-    gateways = proxies_by_role.get(GATEWAY, 0)
-    around = Around(
-        gateways=(),
-        others=(),
-        gateway_count=max(1, gateways),
-        other_count=sum(proxies_by_role.values()) - gateways,
-        demand=admission.demand,
-        held={},
-    )
-    if admission.in_force:
-        interactive, batch = (
-            up(quiet_parts(of_class, around, crowded=admission.crowded)[role != GATEWAY]) if of_class else 0
-            for of_class in (admission.interactive, admission.batch)
-        )
-    else:
+    if not admission.in_force:
         wide = _wide(resilience, admission.batch)
         interactive, batch = wide.interactive, wide.batch
+    elif role != GATEWAY:
+        interactive, batch = admission.quiet
+    else:
+        gateways = max(1, proxies_by_role.get(GATEWAY, 0))
+        sidecars = sum(proxies_by_role.values()) - proxies_by_role.get(GATEWAY, 0)
+        interactive, batch = (
+            up(even_part(of_class, gateways, sidecars=sidecars > 0 and bool(admission.demand))) if of_class else 0
+            for of_class in (admission.interactive, admission.batch)
+        )
     return Ceiling(
         interactive=interactive,
         batch=batch,
@@ -223,36 +253,35 @@ def _around(
     name = engines[0].id.pool if engines else ""
     serving = {node: one for node, one in proxies.items() if not one.pools or name in one.pools}
     gateways = tuple(node for node, one in serving.items() if one.role == GATEWAY)
-    others = tuple(node for node, one in serving.items() if one.role != GATEWAY)
     remembered = proxies_by_role.get(GATEWAY, 0)
     gateway_count = max(len(gateways), remembered)
     demand = demands(serving, traffic, before.demand if before is not None else {}, now_s)
     told = before.told if before is not None else frozenset()
+    held = held_by(
+        serving,
+        engines,
+        decisions,
+        capacities,
+        traffic=traffic,
+        gateways=frozenset(gateways),
+        sharers=gateway_count,
+        now_s=now_s,
+    )
     return Around(
         gateways=gateways,
-        others=others,
+        others=tuple(node for node in {**demand, **held} if serving[node].role != GATEWAY),
         gateway_count=gateway_count,
-        other_count=max(len(others), sum(proxies_by_role.values()) - remembered),
+        other_count=max(len(serving) - len(gateways), sum(proxies_by_role.values()) - remembered),
         demand=demand,
         strangers=sum(node not in demand and node not in told for node in gateways),
-        held=held_by(
-            serving.values(),
-            engines,
-            decisions,
-            capacities,
-            traffic=traffic,
-            gateways=frozenset(gateways),
-            sharers=gateway_count,
-            now_s=now_s,
-        ),
+        held=held,
     )
 
 
 def _told(around: Around, before: Admission | None) -> frozenset[str]:
-    """The proxies that have told their demand since they connected."""
+    """The gateways that have told their demand since they connected."""
     told = before.told if before is not None else frozenset()
-    here = {*around.gateways, *around.others}
-    now = frozenset(node for node in here if node in around.demand or node in told)
+    now = frozenset(node for node in around.gateways if node in around.demand or node in told)
     return told if now == told else now
 
 
@@ -304,15 +333,18 @@ def _total(limits: Limits, pool: EnginePoolSpec, ready: _Ready, before: Admissio
     return total, how
 
 
-def _unmoved(before: Admission | None, held: Mapping[str, int]) -> dict[str, Places]:
-    """The places of the proxies that hold as much on engines that are out as they did."""
+def _unmoved(before: Admission | None, around: Around, *, same: bool) -> dict[str, Places]:
+    """The places that may stay. Those of gateways not where engines came or went, or hold another number.
+
+    Sidecars are too many for that: what comes in trifles is taken in by their parts when it has added up.
+    """
     if before is None:
         return {}
-    return {
-        node: Places(interactive=one.interactive, batch=one.batch)
-        for node, one in before.by_proxy.items()
-        if before.held_by.get(node, 0) == held.get(node, 0)
-    }
+    known = {node: Places(interactive=one.interactive, batch=one.batch) for node, one in before.by_proxy.items()}
+    for node in around.gateways:
+        if not same or before.held_by.get(node, 0) != around.held.get(node, 0):
+            known.pop(node, None)
+    return known
 
 
 def _retries(
@@ -336,7 +368,8 @@ def _retries(
     if ladder is not None and ladder.retries_minimum:
         percent = 0.0
     elif in_force and budget.percent is None and not resilience.hedging.enabled:
-        return percent, max(total, budget.min_concurrency)
+        # The next power of two, for it is in the layer of every proxy, and the ceiling is the one that binds.
+        return percent, 1 << (max(total, budget.min_concurrency) - 1).bit_length()
     whole = budget.min_concurrency
     return percent, max(1, whole // max(1, sum(proxies_by_role.values()))) if whole else 0
 
@@ -380,12 +413,12 @@ def _ceilings(
     found, moved_at_s = {}, {}
     for node, part in parts.items():
         last = known.get(node)
-        numbers = (part.interactive, part.batch, *retries)
-        if last is not None and numbers == (
-            last.interactive,
-            last.batch,
-            last.retry_percent,
-            last.retry_min_concurrency,
+        if (
+            last is not None
+            and part.interactive == last.interactive
+            and part.batch == last.batch
+            and last.retry_percent == retries[0]
+            and last.retry_min_concurrency == retries[1]
         ):
             found[node], moved_at_s[node] = last, since_s.get(node, now_s)
             continue

@@ -4,7 +4,7 @@ Arrivals are counted, never admissions: those follow the ceiling, so a split by 
 is anything known of a proxy whose telemetry is old: it is absent here, and gets an even part.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,17 +37,17 @@ class Demand:
 
 
 def demands(
-    nodes: Iterable[str], traffic: PoolTraffic | None, before: Mapping[str, Demand], now_s: float
+    nodes: Collection[str], traffic: PoolTraffic | None, before: Mapping[str, Demand], now_s: float
 ) -> dict[str, Demand]:
     """The demand at each of ``nodes`` of which there is fresh telemetry."""
     if traffic is None:
         return {}
-    found = {}
-    for node in nodes:
-        seen = traffic.proxies.get(node)
-        if seen is not None and now_s - seen.heard_at_s <= STALE_S:
-            found[node] = _demand(seen, before.get(node), now_s)
-    return found
+    oldest_s = now_s - STALE_S
+    return {
+        node: _demand(seen, before.get(node), now_s)
+        for node, seen in traffic.proxies.items()
+        if seen.heard_at_s >= oldest_s and node in nodes
+    }
 
 
 def _demand(seen: ProxyTraffic, known: Demand | None, now_s: float) -> Demand:

@@ -7,13 +7,13 @@ proxy sends none, the engine's own count does, divided over the gateways.
 Requests that were cut, or whose engine is gone, have ended: an older count of them is not believed.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from xds_server.decide.decisions import Capacity, EngineDecision, Health
 from xds_server.fleet import Engine, EngineId
-from xds_server.traffic import STALE_S, PoolTraffic, Proxy
+from xds_server.traffic import STALE_S, PoolTraffic, Proxy, ProxyTraffic
 
 _CUT_DONE_S: Final = 0.3
 """A cut was seen to end 49 requests within 0.2 s of the decision."""
@@ -30,7 +30,7 @@ class _Out:
 
 
 def held_by(
-    proxies: Iterable[Proxy],
+    proxies: Mapping[str, Proxy],
     engines: Sequence[Engine],
     decisions: Mapping[EngineId, EngineDecision],
     capacities: Mapping[EngineId, Capacity],
@@ -52,8 +52,11 @@ def held_by(
     if not out:
         return {}
     found = {}
-    for proxy in proxies:
-        seen = traffic.proxies.get(proxy.node) if traffic is not None else None
+    told: Mapping[str, ProxyTraffic] = traffic.proxies if traffic is not None else {}
+    for node in {*gateways, *told}:
+        proxy, seen = proxies.get(node), told.get(node)
+        if proxy is None:
+            continue
         if seen is not None and seen.load_at_s is not None and now_s - seen.load_at_s <= STALE_S:
             count = _counted(seen.in_flight_on, seen.load_at_s, out, proxy.cuts)
         elif proxy.node in gateways:

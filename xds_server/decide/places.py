@@ -7,6 +7,10 @@ sidecar, has in flight, for four standard deviations more, and two places beside
 where that is more. For a thousand sidecars with fifty requests in flight that is three places each: more than the
 pool has, and they do not ask all at once. As soon as as much is asked as can be served, only their shares are
 left, and one place each.
+
+A thousand sidecars whose demand goes up and down by chance would be a thousand pushes each second. So while there
+is room for all, their parts are of a few sizes only, are made larger as soon as they may be too small, and smaller
+when they have been far too large for seconds; those that tell nothing, or nothing of this pool, share one part.
 """
 
 import math
@@ -30,6 +34,17 @@ _SPREAD: Final = 3.0
 _STEP: Final = 0.03
 _MIN_INTERVAL_S: Final = 0.2
 """A part that only drifts moves by this much or not at all, and at most five times a second."""
+
+_SIDECAR_STEP: Final = 0.125
+_SIDECAR_INTERVAL_S: Final = 0.5
+"""The same for sidecars while the pool is crowded: each has little, and chance moves it much."""
+
+_LOOSE: Final = 0.7
+_LOOSE_S: Final = 5.0
+"""While there is room for all, a sidecar's part shrinks to so much of it or less, and so long after a move."""
+
+_SIZES: Final = 8
+"""Sizes of a sidecar's part between a power of two and the next, from this number of places on."""
 
 _MATERIAL: Final = 1.1
 """Who refuses callers gets more at once where there is so many times more for it."""
@@ -56,9 +71,10 @@ class Supply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """Among whom: the connected ``gateways`` and ``others``, how many there are when those that are away for a
-    moment count too, the demand of each that tells it, and what each holds on engines that are out. ``strangers``
-    are connected gateways that were never heard of: most likely nobody asks them for anything."""
+    """Among whom: the connected ``gateways``, the ``others`` that have a part of their own because they tell their
+    demand or hold something, how many there are of both kinds, those included that say nothing or are away for a
+    moment, the demand of each that tells it, and what each holds on engines that are out. ``strangers`` are
+    connected gateways that were never heard of: most likely nobody asks them for anything."""
 
     gateways: tuple[str, ...]
     others: tuple[str, ...]
@@ -103,7 +119,7 @@ def by_classes(
 def places(
     supply: Supply, of_class: tuple[float, float], around: Around, classes: Collection[PriorityClass]
 ) -> dict[str, Places]:
-    """The places of each connected proxy, as demand would have them now."""
+    """The places of each proxy that has a part of its own, as demand would have them now."""
     if len(classes) < 2:
         interactive = _divided(supply, of_class[0], around, None)
         batch = interactive if of_class[1] == of_class[0] else _divided(supply, of_class[1], around, None)
@@ -115,6 +131,10 @@ def places(
         stuck = around.held.get(node, 0)
         first, second = (stuck, stuck) if len(classes) < 2 else _stuck(stuck, around.demand.get(node), of_class)
         found[node] = Places(interactive=part + first, batch=batch[node] + second)
+    if around.demand and not supply.crowded:
+        for node in around.others:
+            one = found[node]
+            found[node] = Places(interactive=sized(one.interactive), batch=sized(one.batch))
     return found
 
 
@@ -122,7 +142,8 @@ def _divided(supply: Supply, total: float, around: Around, of: PriorityClass | N
     """Whole places of every proxy in ``total``: at least one each, and none where there is nothing to divide."""
     if total <= 0:
         return dict.fromkeys((*around.gateways, *around.others), 0)
-    even, least = quiet_parts(total, around, crowded=supply.crowded)
+    even = even_part(total, around.gateway_count, sidecars=around.other_count > 0 and bool(around.demand))
+    least = _least(total, around, crowded=supply.crowded)
     parts = dict.fromkeys(around.gateways, even)
     telling = [node for node in (*around.gateways, *around.others) if node in around.demand]
     if telling:
@@ -136,31 +157,65 @@ def _divided(supply: Supply, total: float, around: Around, of: PriorityClass | N
             rest = min(max(rest, needed), total - (silent - around.strangers) * even)
         parts.update(zip(telling, by_proxy(rest, askers, supply.hold_s, supply.service_s), strict=True))
     if around.others:
-        held = {
-            node: _asker(around.demand[node], of).per_s * supply.service_s
-            for node in around.others
-            if node in around.demand
-        }
-        mean = math.fsum(held.values()) / len(around.others)
+        spare = _spare(supply, around, of)
         for node in around.others:
-            parts[node] = max(parts.get(node, 0.0), least)
-            if held and not supply.crowded:
-                parts[node] = max(parts[node], _bursty(max(mean, held.get(node, 0.0))))
+            part = max(parts.get(node, 0.0), least)
+            if spare is not None:
+                demand = around.demand.get(node)
+                asked = 0.0 if demand is None else _asker(demand, of).per_s * supply.service_s
+                part = max(part, _bursty(max(spare, asked)))
+            parts[node] = part
     return {node: max(1, up(part)) for node, part in parts.items()}
+
+
+def _spare(supply: Supply, around: Around, of: PriorityClass | None) -> float | None:
+    """What the mean sidecar has in flight, for which each has room; None while there is no room to spare."""
+    if supply.crowded or not around.demand:
+        return None
+    asked = math.fsum(_asker(around.demand[node], of).per_s for node in around.others if node in around.demand)
+    return asked * supply.service_s / max(1, around.other_count)
 
 
 def _bursty(held: float) -> float:
     return _SIDECAR_LEAST + held + _SIDECAR_SPREAD * math.sqrt(held)
 
 
-def quiet_parts(total: float, around: Around, *, crowded: bool) -> tuple[float, float]:
-    """The part of a gateway of which nothing is known, and the least that any other proxy has."""
-    told = bool(around.demand)
+def sized(whole: int) -> int:
+    """The number, rounded up to the next of a few sizes; 0 stays."""
+    step = max(1, (1 << (whole - 1).bit_length()) // (2 * _SIZES))
+    return -(-whole // step) * step
+
+
+def quiet(
+    supply: Supply,
+    of_class: tuple[float, float],
+    around: Around,
+    classes: Collection[PriorityClass],
+    known: tuple[int, int] | None,
+) -> tuple[int, int]:
+    """The places of a sidecar that has no part of its own, per class; ``known`` where they moved by a trifle."""
+    kinds = (PriorityClass.INTERACTIVE, PriorityClass.BATCH) if len(classes) > 1 else (None, None)
+    wanted = []
+    for total, of in zip(of_class, kinds, strict=True):
+        least = _least(total, around, crowded=supply.crowded) if total > 0 else 0.0
+        spare = _spare(supply, around, of)
+        wanted.append(up(least) if spare is None or total <= 0 else sized(up(max(least, _bursty(spare)))))
+    if known is not None and all(_LOOSE * had <= one <= had for one, had in zip(wanted, known, strict=True)):
+        return known
+    return wanted[0], wanted[1]
+
+
+def even_part(total: float, gateways: int, *, sidecars: bool) -> float:
+    """The part of a gateway of which nothing is known."""
     # All sidecars together count as one gateway where nobody knows better: there may be a thousand of them.
-    even = total / max(1, around.gateway_count + (1 if around.others and told else 0))
-    if not told:
-        return even, total
-    return even, 1.0 if crowded else max(_SIDECAR_LEAST, total / max(1, around.other_count))
+    return total / max(1, gateways + sidecars)
+
+
+def _least(total: float, around: Around, *, crowded: bool) -> float:
+    """The least that a sidecar has."""
+    if not around.demand:
+        return total
+    return 1.0 if crowded else max(_SIDECAR_LEAST, total / max(1, around.other_count))
 
 
 def _asker(demand: Demand, of: PriorityClass | None) -> Asker:
@@ -189,6 +244,7 @@ def settled(
     of_class: tuple[float, float],
     around: Around,
     *,
+    crowded: bool,
     moved_at_s: Mapping[str, float],
     now_s: float,
 ) -> dict[str, Places]:
@@ -197,10 +253,19 @@ def settled(
     Whoever refuses callers gets more at once. Where that, or what has not moved yet, would give the gateways more
     than ``of_class`` together, those that have too much give it back in the same moment.
     """
+    if not known:
+        return dict(wanted)
     found = {}
+    gateways = frozenset(around.gateways)
     for node, one in wanted.items():
         last = known.get(node)
-        if last is None or _moves(one, last, around.demand.get(node), now_s - moved_at_s.get(node, -math.inf)):
+        if last is None or (
+            one != last
+            and (
+                _needs(one, last, around.demand.get(node))
+                or _drifts(one, last, now_s - moved_at_s.get(node, -math.inf), node not in gateways, crowded)
+            )
+        ):
             found[node] = one
         else:
             found[node] = last
@@ -228,13 +293,33 @@ def _too_many(
     ) or batch > max(of_class[1] + len(gateways), sum(wanted[node].batch for node in gateways))
 
 
-def _moves(wanted: Places, last: Places, demand: Demand | None, since_s: float) -> bool:
-    pairs = ((wanted.interactive, last.interactive), (wanted.batch, last.batch))
-    if demand is not None:
-        refused = (demand.sheds_interactive, demand.sheds_batch)
-        if any(sheds and want > _MATERIAL * have for sheds, (want, have) in zip(refused, pairs, strict=True)):
-            return True
-    return since_s >= _MIN_INTERVAL_S and any(abs(want - have) >= max(1, _STEP * have) for want, have in pairs)
+def _needs(wanted: Places, last: Places, demand: Demand | None) -> bool:
+    """Whether the proxy refuses callers for whom there are places now."""
+    return demand is not None and (
+        (demand.sheds_interactive and wanted.interactive > _MATERIAL * last.interactive)
+        or (demand.sheds_batch and wanted.batch > _MATERIAL * last.batch)
+    )
+
+
+def _drifts(wanted: Places, last: Places, since_s: float, sidecar: bool, crowded: bool) -> bool:
+    """Whether the part has been where it is for long enough, and is far enough from where it should be."""
+    if since_s < _MIN_INTERVAL_S:
+        return False
+    if not sidecar:
+        return _far(wanted, last, _STEP)
+    if crowded:
+        return since_s >= _SIDECAR_INTERVAL_S and _far(wanted, last, _SIDECAR_STEP)
+    if wanted.interactive > last.interactive or wanted.batch > last.batch:
+        return True
+    return since_s >= _LOOSE_S and (
+        wanted.interactive < _LOOSE * last.interactive or wanted.batch < _LOOSE * last.batch
+    )
+
+
+def _far(wanted: Places, last: Places, step: float) -> bool:
+    return abs(wanted.interactive - last.interactive) >= max(1, step * last.interactive) or abs(
+        wanted.batch - last.batch
+    ) >= max(1, step * last.batch)
 
 
 def up(amount: float) -> int:

@@ -143,8 +143,10 @@ class Simulation:
 
     def _try(self, number: int, now_s: float) -> None:
         request = self.requests[number]
-        ceiling = self.admissions[-1][1].by_proxy[request.proxy]
-        most = ceiling.interactive if request.of is INTERACTIVE else ceiling.batch
+        admitted = self.admissions[-1][1]
+        ceiling = admitted.by_proxy.get(request.proxy)
+        parts = admitted.quiet if ceiling is None else (ceiling.interactive, ceiling.batch)
+        most = parts[request.of is BATCH]
         # A proxy that has found an engine dead tries another, and soon keeps the dead one out by itself.
         listed = [
             place
