@@ -15,7 +15,15 @@ from google.protobuf.message import DecodeError
 from policies.route import PriorityClass
 from xds_server.sources.telemetry.book import Book
 from xds_server.sources.telemetry.intake import IntakeError, named
-from xds_server.sources.telemetry.outcomes import NO_FLAGS, TIMEOUT, Outcome, of_attempt, of_request
+from xds_server.sources.telemetry.loss import Signal
+from xds_server.sources.telemetry.outcomes import (
+    ASKED_IN_VAIN,
+    NO_FLAGS,
+    TIMEOUT,
+    Outcome,
+    of_attempt,
+    of_request,
+)
 from xds_server.translate.access_logs import ATTEMPT_HEADER, LOG_NAME
 from xds_server.wire.decode import decoder
 
@@ -48,6 +56,9 @@ class Desk(Protocol):
 
     book: Book
 
+    def known(self, node: str, signal: Signal) -> bool:
+        """Whether ``node`` is a proxy that is served, so that what it tells counts."""
+
     def admitted(self, entries: int, now_s: float) -> bool:
         """Whether a message with so many entries is read; what is not is counted as dropped."""
 
@@ -74,6 +85,8 @@ class AccessLogSitting:
             if message.identifier.log_name != LOG_NAME:
                 raise IntakeError("foreign", f"the log {message.identifier.log_name!r} is not ours")
         entries = message.http_logs.log_entry
+        if not self._desk.known(self._node, Signal.ACCESS_LOG):
+            return
         if entries and self._desk.admitted(len(entries), now_s):
             weight = 1 / self._desk.logged(self._node, len(entries), now_s)
             self._news(count(self._desk.book, self._node, entries, weight, now_s))
@@ -114,6 +127,7 @@ def count(book: Book, node: str, entries: Any, weight: float, now_s: float) -> b
             outcome,
             # Envoy counts in the request itself, so by the time a hedged first attempt ends it says 2.
             first=attempt == "1" or (hedged and TIMEOUT in flags),
+            asks=not 400 <= code < 500 or code in ASKED_IN_VAIN,
             priority=PriorityClass.INTERACTIVE if route is None else route.priority,
             streaming=route is not None and route.streaming,
             duration_s=_seconds(common.duration),

@@ -106,6 +106,7 @@ class Book:
         outcome: Outcome,
         *,
         first: bool,
+        asks: bool = True,
         priority: PriorityClass,
         streaming: bool,
         duration_s: float,
@@ -113,7 +114,10 @@ class Book:
         weight: float,
         now_s: float,
     ) -> None:
-        """One attempt has ended. ``first``: of its request; ``weight``: how many attempts it stands for."""
+        """One attempt has ended. ``first``: of its request; ``weight``: how many attempts it stands for.
+
+        ``asks``: it asked for work. What an engine refuses as wrong costs it nothing; a storm of that is no demand.
+        """
         pool = self._pool(facts)
         pool.heard_at_s = now_s
         proxy = pool.proxies.get(node) or pool.proxy(node)
@@ -128,10 +132,10 @@ class Book:
                 slot[3 + batch] += weight
             pool.urgent = True
             return
-        if first:
-            slot[1 + batch] += weight
-        else:
+        if not first:
             slot[5] += weight
+        elif asks:
+            slot[1 + batch] += weight
         record = pool.engines.get(engine) or pool.engine(engine)
         record.heard_at_s = now_s
         if outcome is Outcome.SUCCESS:

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from xds_server.sources.telemetry.book import Book
 from xds_server.sources.telemetry.directory import PoolFacts
 from xds_server.sources.telemetry.intake import IntakeError, named
+from xds_server.sources.telemetry.loss import Signal
 from xds_server.wire.decode import decoder
 
 METHOD: Final = "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats"
@@ -46,6 +47,9 @@ class Desk(Protocol):
 
     def proxies(self) -> int:
         """Streams of load reports that are open."""
+
+    def known(self, node: str, signal: Signal) -> bool:
+        """Whether ``node`` is a proxy that is served, so that what it tells counts."""
 
     def reported(self, node: str, issued: int, now_s: float) -> None:
         """``node`` reported, and had issued so many requests since its last report."""
@@ -84,6 +88,8 @@ class LoadReportSitting:
         self._desk.opened(-1)
 
     def _report(self, message: Any, now_s: float) -> None:
+        if not self._desk.known(self._node, Signal.LOAD_REPORT):
+            return
         book, issued = self._desk.book, 0
         for cluster in message.cluster_stats:
             facts = book.directory.pools.get(cluster.cluster_name)

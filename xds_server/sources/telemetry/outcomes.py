@@ -31,6 +31,10 @@ from collections.abc import Collection, Set
 from enum import IntEnum
 from typing import Final
 
+ASKED_IN_VAIN: Final = frozenset({408, 425, 429})
+"""Of the 4xx, those with which an engine says not that the request is wrong, but that it comes at a wrong time: it
+did ask for work."""
+
 
 class Outcome(IntEnum):
     """What an attempt says of its engine; ``NOT_SENT`` reached none, ``UNTOLD`` is no news."""

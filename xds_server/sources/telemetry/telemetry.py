@@ -58,6 +58,7 @@ class Telemetry:
         self._metrics = metrics
         self._clock = clock
         self._losses = Losses()
+        self._known: Collection[str] | None = None
         self._sampling = Sampling()
         self._streams = 0
         self._room = _MOST_PER_S
@@ -99,7 +100,8 @@ class Telemetry:
         self.book.know(directory(policies, addresses or {}))
 
     def connected(self, nodes: Collection[str]) -> None:
-        """The ids of the Envoys (not of gRPC clients) that are connected now."""
+        """The ids of the Envoys (not of gRPC clients) that are connected now; what others tell counts no more."""
+        self._known = nodes
         self._losses.connected(nodes, self._clock())
 
     @property
@@ -154,6 +156,13 @@ class Telemetry:
         )
 
     # -- what streams need ---------------------------------------------------------------------------------
+
+    def known(self, node: str, signal: Signal) -> bool:
+        """Whether ``node`` is connected for configuration: nobody else has traffic to tell of."""
+        if self._known is None or node in self._known:
+            return True
+        self._metrics.telemetry_errors.labels(signal=signal.value, flaw="stranger").inc()
+        return False
 
     def admitted(self, entries: int, now_s: float) -> bool:
         """Whether a message with so many entries is read."""

@@ -225,3 +225,31 @@ async def test_the_scrape_says_who_was_heard(rig):
     assert age.labels == {"node": "p1", "signal": "access_log"}
     assert age.value >= 0
     assert found["switchgear_telemetry_sampling_ratio"].samples[0].value == 1.0
+
+
+async def test_a_storm_of_wrong_requests_is_no_demand(rig):
+    stream = rig.stream(access_logs.METHOD)
+    await stream.write(log(node="p1", code=400, calls=50))
+    await stream.write(log(code=429))
+    await until(lambda: rig.traffic() and rig.traffic().engines["e0"].neutral == 51, "all entries")
+    await stream.write(log(code=200))
+    await until(lambda: rig.traffic().engines["e0"].succeeded == 1, "the last entry")
+    proxy = rig.traffic().proxies["p1"]
+    # Two that asked for work, of 52: the rate of both is what two calls come to over the time rates are taken.
+    assert 0 < sum(proxy.arrivals_per_s.values()) <= 2 / 0.5
+
+
+async def test_what_strangers_tell_does_not_count(rig):
+    rig.telemetry.connected(["p1"])
+    logs, loads = rig.stream(access_logs.METHOD), rig.stream(load_reports.METHOD)
+    await logs.write(log(node="rogue", code=500, calls=100))
+    await loads.write(report("rogue"))
+    await loads.read()
+    await loads.write(report("rogue", in_progress=1000))
+    await until(lambda: rig.errors("access_log", "stranger") == 1, "the stranger's log")
+    await until(lambda: rig.errors("load_report", "stranger") == 1, "the stranger's load")
+    assert rig.traffic() is None
+    friend = rig.stream(access_logs.METHOD)
+    await friend.write(log(node="p1"))
+    await until(lambda: rig.traffic() and rig.traffic().engines["e0"].succeeded == 1, "the friend's log")
+    assert rig.traffic().engines["e0"].failed == 0
