@@ -296,8 +296,8 @@ _RELATIONS: Final = (
     Code(
         code="SG041",
         title="contradiction between layers",
-        meaning="Once the policies of a pool are laid over each other, two fields exclude each other. Envoy would "
-        "refuse them.",
+        meaning="Once the policies of a pool are laid over each other, two fields exclude each other: Envoy would "
+        "refuse them, or what they are for would never happen.",
         example=_example(
             "kind: ResiliencePolicy\nmetadata: {name: default}\nspec: {retries: {backoff: {base: 1s}}}\n"
         ),

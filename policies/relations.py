@@ -349,3 +349,11 @@ def _ordered(spec: ResilienceSpec) -> Iterator[tuple[tuple[tuple[Step, ...], tup
         base = ("spec", "retries", "backoff", "base")
         longest = ("spec", "retries", "backoff", "max")
         yield (base, longest), format_duration(backoff.base), format_duration(backoff.max)
+    breaker = spec.breaker
+    within = ("spec", "breaker")
+    if breaker.max_cooldown < breaker.cooldown:
+        cooldowns = ((*within, "cooldown"), (*within, "maxCooldown"))
+        yield cooldowns, format_duration(breaker.cooldown), format_duration(breaker.max_cooldown)
+    if breaker.error_rate_percent and breaker.window_calls < breaker.min_calls:
+        # The window never holds so many: the error rate would never count, without a word.
+        yield ((*within, "minCalls"), (*within, "windowCalls")), str(breaker.min_calls), str(breaker.window_calls)

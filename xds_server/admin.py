@@ -16,7 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import TypeAdapter, ValidationError
 
 from xds_server.config import Address, ConfigError
-from xds_server.ledger.orders import RefusedOrderError
+from xds_server.ledger.orders import ImpossibleOrderError, RefusedOrderError
 from xds_server.ledger.scene import UnknownNameError
 from xds_server.metrics import Metrics
 from xds_server.overrides import Action
@@ -123,6 +123,7 @@ def _add_state(app: web.Application, facts: Facts, metrics: Metrics) -> None:
 
     async def allow_shrink(request: web.Request) -> web.Response:
         _only(request)
+        _not_from_a_page(request)
         if not facts.release_shrink():
             raise _RefusalError(409, "no policies are held back")
         return _json({"released": True})
@@ -278,6 +279,8 @@ async def _answer_refusals(
         return _json({"error": str(refusal)}, refusal.status)
     except UnknownNameError as refusal:
         return _json({"error": str(refusal)}, 404)
+    except ImpossibleOrderError as refusal:
+        return _json({"error": str(refusal)}, 400)
     except RefusedOrderError as refusal:
         return _json({"error": str(refusal)}, 409)
     except web.HTTPException as refusal:

@@ -224,6 +224,31 @@ def test_a_contradiction_between_layers_is_found_where_it_was_written(errors_of:
     assert "default and own" in error.hint
 
 
+@pytest.mark.parametrize(
+    ("written", "field", "allowed"),
+    [
+        ("{minCalls: 50}", "windowCalls", "at least 50"),
+        ("{windowCalls: 5}", "windowCalls", "at least 8"),
+        ("{cooldown: 20m}", "maxCooldown", "at least 20m"),
+    ],
+)
+def test_a_breaker_that_could_never_act_is_refused(
+    errors_of: Errors, written: str, field: str, allowed: str
+) -> None:
+    (error,) = errors_of(POOL + policy("default", f"{{breaker: {written}}}"))
+    assert (error.code, error.path, error.allowed) == ("SG041", f"spec.breaker.{field}", allowed)
+
+
+def test_a_breaker_without_an_error_rate_needs_no_window(tmp_path: Path) -> None:
+    text = policy("default", "{breaker: {minCalls: 50, errorRatePercent: 0}}")
+    assert loaded(tmp_path, POOL + text).effective["chat"].breaker.min_calls == 50
+
+
+def test_a_bound_of_its_own_is_not_lost_to_that_of_percent(errors_of: Errors) -> None:
+    (error,) = errors_of(POOL + policy("default", "{hedging: {delayQuantilePercent: 0}}"))
+    assert (error.code, error.path) == ("SG026", "spec.hedging.delayQuantilePercent")
+
+
 def test_origins_name_every_field_that_was_written(tmp_path: Path, sound: str) -> None:
     policies = loaded(tmp_path, sound)
     port = policies.origins["EnginePool/chat.spec.endpoints[1].port"]

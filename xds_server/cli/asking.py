@@ -19,6 +19,10 @@ admin_option = click.option(
 )
 
 
+class NoAnswerError(click.ClickException):
+    """Nobody answers as a Switchgear does. The question was well put, so its usage is not shown with it."""
+
+
 class RefusedError(click.ClickException):
     """The server understood and refused; ``status`` is its HTTP status, the message its own words."""
 
@@ -28,7 +32,7 @@ class RefusedError(click.ClickException):
 
 
 def ask(admin: str, path: str, *, method: str = "GET", body: Any = None) -> Any:
-    """The JSON the admin port answers at ``path``; ``click.UsageError`` when it cannot be had."""
+    """The JSON the admin port answers at ``path``; ``NoAnswerError`` when it cannot be had."""
     host, port = _place(admin)
     connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
     try:
@@ -37,24 +41,22 @@ def ask(admin: str, path: str, *, method: str = "GET", body: Any = None) -> Any:
         answer = connection.getresponse()
         text = answer.read()
     except http.client.HTTPException as error:  # what it says instead may be binary
-        raise click.UsageError(f"{admin} answers, but not in HTTP: is it the --admin port?") from error
+        raise NoAnswerError(f"{admin} answers, but not in HTTP: is it the --admin port?") from error
     except OSError as error:
-        reason = str(error) or type(error).__name__
-        raise click.UsageError(
-            f"no server answers at {admin}: {reason}. Is `switchgear serve` running?"
-        ) from error
+        reason = error.strerror or str(error) or type(error).__name__
+        raise NoAnswerError(f"no server answers at {admin}: {reason}. Is `switchgear serve` running?") from error
     finally:
         connection.close()
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise click.UsageError(f"{admin} answers, but not as Switchgear does: is it the --admin port?") from error
+        raise NoAnswerError(f"{admin} answers, but not as Switchgear does: is it the --admin port?") from error
     if answer.status in (http.client.OK, http.client.CREATED):
         return found
     said = found.get("error") if isinstance(found, dict) else None
     # What the server says of a path it does not have begins with the method, as in "GET /v1/why: Not Found".
     if not isinstance(said, str) or said.startswith(f"{method} "):
-        raise click.UsageError(f"{admin}{path} answered {answer.status}: is it the --admin port of a Switchgear?")
+        raise NoAnswerError(f"{admin}{path} answered {answer.status}: is it the --admin port of a Switchgear?")
     raise RefusedError(answer.status, said)
 
 

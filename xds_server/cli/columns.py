@@ -80,7 +80,7 @@ def _notes(item: Item) -> Sequence[str]:
         notes.append("cut")
     if item["shadow"] and item["shadow"] != item["health"]:
         notes.append(f"shadow: {item['shadow']}")
-    if item["shunned_by"]:
+    if item["shunned_by"] and item["health"] == "HEALTHY":
         notes.append(f"kept out by {', '.join(item['shunned_by'])}")
     return notes
 

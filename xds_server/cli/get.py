@@ -20,6 +20,8 @@ from xds_server.cli.columns import KINDS, Column, Item, Kind
 from xds_server.cli.complaints import printable
 
 _UNBOUNDED: Final = 10_000
+_WIDEST: Final = 40
+"""Room a column is given. A longer cell pushes its own line aside, not what all others say out of the terminal."""
 _STYLES: Final = {"UNHEALTHY": "bold red", "DRAINING": "yellow", "HEALTHY": "green"}
 
 
@@ -111,7 +113,7 @@ def _shown(kind: Kind, items: Sequence[Item], wide: bool, width: int) -> Text:
     columns = [column for column in kind.columns if wide or not column.wide]
     rows = [[_cell(column, item) for column in columns] for item in items]
     titles = [column.title for column in columns]
-    widths = [max(map(len, cells)) for cells in zip(titles, *rows, strict=True)]
+    widths = [min(_WIDEST, max(map(len, cells))) for cells in zip(titles, *rows, strict=True)]
     lines = []
     for row in (titles, *rows):
         line = Text()

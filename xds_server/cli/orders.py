@@ -8,6 +8,7 @@ import click
 
 from policies.quantity import parse_duration
 from xds_server.cli.asking import RefusedError, admin_option, ask
+from xds_server.cli.complaints import printable
 from xds_server.cli.engines_table import age
 
 _FLOOR_OR_STATE = 409
@@ -97,9 +98,8 @@ def _give(admin: str, engine: str, action: str, length: str, reason: str, *, for
         order = ask(admin, "/v1/orders", method="POST", body=body)
     except RefusedError as refusal:
         return _refused(refusal)
-    click.echo(
-        f"{order['action']} {order['pool']}/{order['engine']} for {age(order['left_s'])}: {order['reason']}"
-    )
+    reason = printable(order["reason"].replace("\n", " "))
+    click.echo(f"{order['action']} {order['pool']}/{order['engine']} for {age(order['left_s'])}: {reason}")
     return 0
 
 

@@ -8,7 +8,7 @@ from engine.report import EngineReport, Verdict
 from policies.resilience import ResilienceSpec
 from xds_server.decide.change import Subject
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
-from xds_server.decide.rules import ERROR_RATE, rule_of_engine
+from xds_server.decide.rules import CONSECUTIVE, ERROR_RATE, rule_of_engine
 from xds_server.fleet import Engine, EngineId
 from xds_server.ledger.scene import Scene, UnknownNameError, event_status, rule_status, span
 from xds_server.overrides import Action, Override
@@ -24,10 +24,10 @@ _STATES: Final = {
     Health.DRAINING: "drains: it finishes what it has and takes nothing new",
 }
 _WANTED_OUT: Final = {
-    Ejector.VERDICT: "what it says of itself",
+    Ejector.VERDICT: "its verdict is bad",
     Ejector.ERRORS: "its answers fail",
     Ejector.SLOWNESS: "it is slower than its peers",
-    Ejector.OPERATOR: "an operator's order",
+    Ejector.OPERATOR: "an operator ordered it",
 }
 
 
@@ -66,8 +66,9 @@ def engine_story(key: EngineId, scene: Scene) -> Story:
     )
     why_not = tuple(_why_not(case))
     rules = [rule_of_engine(decision)]
-    if decision.floor and decision.ejector is Ejector.ERRORS:
-        rules.append(ERROR_RATE)
+    if decision.ejector is Ejector.ERRORS:
+        rules.extend([ERROR_RATE] if decision.floor else [])
+        rules.append(CONSECUTIVE)
     found = [rule_status(rule, key.pool, scene.policies) for rule in rules]
     events = scene.book.of([Subject(pool=key.pool, engine=key.engine)])
     return Story(
@@ -88,11 +89,12 @@ def _headline(case: _Case) -> str:
     decision, engine = case.decision, case.engine
     zone = f" (zone {engine.zone})" if engine.zone else ""
     since = span(case.now_s - decision.since_s)
-    text = f"{engine.id}{zone} {_STATES[decision.health]}, since {since}"
+    text = f"{engine.id}{zone} {_STATES[decision.health]}, for {since} now"
     if decision.health is Health.HEALTHY and decision.traffic_percent < 100:
         text += f", on trial with {decision.traffic_percent:g} % of its share"
     if decision.health is Health.UNHEALTHY and decision.ejector is not None:
-        text += f", because {_WANTED_OUT[decision.ejector]}"
+        told = decision.ejector is Ejector.VERDICT and decision.verdict is not None
+        text += f", because {f'it is {decision.verdict}' if told else _WANTED_OUT[decision.ejector]}"
     if decision.cut:
         text += "; the requests it holds are being ended"
     return f"{text}."
@@ -163,7 +165,8 @@ def _why_in(case: _Case) -> Iterator[str]:
         who = "the evidence" if decision.ejector is None else _WANTED_OUT[decision.ejector]
         yield f"It should leave ({who}) and is kept in, because too few others are left: {decision.reason}"
     if decision.shadow is not None and decision.shadow.health is not Health.HEALTHY:
-        yield f"It would be {decision.shadow.health} if that were enforced (shadow): {decision.shadow.reason}"
+        would = f"It would be {decision.shadow.health} if that were enforced (shadow)"
+        yield f"{would}: {_sentence(decision.shadow.reason)}"
     elif report is not None and not report.verdict.good and not decision.floor:
         yield f"Its verdict is {report.verdict}, and it is in all the same: {_sentence(decision.reason)}"
     if traffic is None or not traffic.window_failures or decision.floor or decision.ejector is not None:

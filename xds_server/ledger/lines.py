@@ -14,6 +14,8 @@ from typing import Final
 
 import structlog
 
+from xds_server.config import ConfigError
+
 MOST_WAITING: Final = 20_000
 """Lines that may wait for the disk: some seconds of the worst there is."""
 
@@ -26,6 +28,9 @@ class Lines:
     """One file that lines are appended to."""
 
     def __init__(self, path: Path, max_bytes: int, most_waiting: int = MOST_WAITING) -> None:
+        """``ConfigError`` when the file holds something else, a policy say, which must stay what it is."""
+        if path.is_dir() or not _is_ours(path):
+            raise ConfigError(f"{path} is no file of lines of JSON: nothing is written to it; name another")
         self._path = path
         self._max_bytes = max_bytes
         self._most_waiting = most_waiting
@@ -104,6 +109,15 @@ class Lines:
             torn = file.tell() > 0 and not _ends_a_line(self._path)
             file.write((("\n" if torn else "") + "".join(f"{line}\n" for line in lines)).encode())
         return len(lines)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether lines may be added: there is no such file, it is empty, or a line of it begins as ours do."""
+    try:
+        with path.open("rb") as file:
+            return not path.is_file() or file.read(1) in (b"", b"{")
+    except OSError:
+        return True  # missing, or out of reach: writing will say so
 
 
 def rotated(path: Path) -> Path:

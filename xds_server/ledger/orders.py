@@ -35,6 +35,10 @@ class RefusedOrderError(Exception):
     """The order is not taken; the message says why, and what would help."""
 
 
+class ImpossibleOrderError(RefusedOrderError):
+    """No state of the fleet would have it taken: it was asked wrongly."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
     """An order as it stands in the file: its end on the clock of people, which a restart does not change."""
@@ -122,9 +126,9 @@ class Orders:
         """Take an order; ``RefusedOrderError`` when it cannot be one. The floor is not asked about here."""
         left_s = order.until_s - self._clock()
         if not 0 < left_s <= LONGEST_S:
-            raise RefusedOrderError(f"an order holds for more than 0 s and at most {span(LONGEST_S)}")
+            raise ImpossibleOrderError(f"an order holds for more than 0 s and at most {span(LONGEST_S)}")
         if not order.reason.strip():
-            raise RefusedOrderError("say a reason: whoever finds the order will want to know")
+            raise ImpossibleOrderError("say a reason: whoever finds the order will want to know")
         if len(self._orders) >= MOST and order.engine not in self._orders:
             raise RefusedOrderError(f"there are {MOST} orders already")
         order = replace(order, given_at_unix_s=self._wall())

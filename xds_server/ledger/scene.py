@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from policies.model import PolicySet
+from policies.quantity import format_duration
 from xds_server.decide.change import Subject
 from xds_server.decide.decisions import Decisions
 from xds_server.fleet import EngineId, Fleet
@@ -82,9 +83,13 @@ def rule_status(rule: str, pool: str, policies: PolicySet) -> RuleStatus | None:
     if not path or pool not in policies.pools:
         return None
     value: Any = policies.effective[pool] if kind == "ResiliencePolicy" else policies.pools[pool].spec
+    duration = False
     for step in path.split(".")[1:]:
-        value = getattr(value, _attribute(value, step))
-    return RuleStatus(field=path, value=_shown(value), place=place_of(rule, pool, policies))
+        name = _attribute(value, step)
+        extra = type(value).model_fields[name].json_schema_extra
+        duration = isinstance(extra, dict) and extra.get("x-unit") == "duration"
+        value = getattr(value, name)
+    return RuleStatus(field=path, value=_shown(value, duration=duration), place=place_of(rule, pool, policies))
 
 
 def _attribute(spec: Any, alias: str) -> str:
@@ -93,9 +98,16 @@ def _attribute(spec: Any, alias: str) -> str:
     return names[alias]
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, *, duration: bool) -> str:
+    """As one would write it in a file; empty for what nobody gives."""
+    if value is None:
+        return ""
+    if duration:
+        return format_duration(value)
     if hasattr(value, "model_fields_set"):
         return ""  # a block; its fields are in `switchgear explain`
+    if isinstance(value, bool):
+        return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

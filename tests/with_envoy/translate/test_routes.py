@@ -251,7 +251,7 @@ async def test_without_the_gate_a_hung_stream_is_cut_and_its_engine_ejected(rig,
         + resilience(
             "default",
             "{timeouts: {streaming: {betweenTokens: 300ms}},"
-            " breaker: {interval: 500ms, windowCalls: 4, consecutiveErrors: 0}}",
+            " breaker: {interval: 500ms, windowCalls: 4, minCalls: 4, consecutiveErrors: 0}}",
         )
     )
     active = "cluster.p.outlier_detection.ejections_active"

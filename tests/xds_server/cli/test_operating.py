@@ -146,7 +146,7 @@ def test_an_engine_that_leaves_and_comes_back_has_a_story(server: Server, engine
     server.until(lambda: server.engine("r1")["health"] == "UNHEALTHY")
     code, out, _ = server.run("why", "r1")
     assert code == 1
-    assert out.startswith("chat/r1 (zone a) is out, since ")
+    assert out.startswith("chat/r1 (zone a) is out, for ")
     assert "connection refused" in out
     assert "spec.probe.unhealthyAfter: 2 (built-in default)" in out
     assert re.search(r"ago: health HEALTHY -> UNHEALTHY: dead: ", out)
@@ -251,3 +251,31 @@ def test_watching_on_a_pipe_prints_what_becomes_different(server: Server, engine
             assert news["engine"] == "r3"
         finally:
             watching.terminate()
+
+
+def test_a_page_in_a_browser_lets_no_held_policies_go(untouched: Server) -> None:
+    page = urllib.request.Request(
+        f"{untouched.admin}/v1/allow-shrink", method="POST", headers={"Origin": "http://evil.example"}
+    )
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(page, timeout=5)
+    with refused.value:
+        assert refused.value.code == 403
+
+
+def test_what_a_terminal_would_act_on_does_not_reach_it(server: Server) -> None:
+    server.until(lambda: server.run("why", "r1")[0] == 0)
+    said = "two\nlines \x1b[31mred \x9b31m"
+    code, out, _ = server.run("drain", "r1", "--for", "30s", "--reason", said, "--by", "e\x1bve")
+    assert code == 0
+    assert out.count("\n") == 1
+    out += "".join(server.run(*asked)[1] for asked in (("get", "orders"), ("why", "r1"), ("get", "events")))
+    assert "lines" in out
+    assert not {"\x1b", "\x9b"} & set(out)
+
+
+@pytest.mark.parametrize("length", ["0s", "200h", "nonsense"])
+def test_an_order_of_no_possible_length_is_asked_wrongly(untouched: Server, length: str) -> None:
+    code, _, err = untouched.run("eject", "r1", "--for", length, "--reason", "x")
+    assert code == 2
+    assert "duration" in err or "at most" in err

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from xds_server.config import ConfigError
 from xds_server.ledger.lines import Lines, rotated, tail
 
 
@@ -80,3 +81,15 @@ def test_of_a_long_file_only_whole_last_lines_are_read(tmp_path: Path) -> None:
 def test_what_is_no_file_has_no_lines(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     assert tail(tmp_path / name) == []
+
+
+@pytest.mark.parametrize("held", ["apiVersion: switchgear.dev/v1alpha1\n", "\0"])
+def test_nothing_is_added_to_a_file_of_another_kind(tmp_path: Path, held: str) -> None:
+    (tmp_path / "policy.yaml").write_text(held)
+    with pytest.raises(ConfigError, match=r"policy\.yaml is no file of lines of JSON"):
+        Lines(tmp_path / "policy.yaml", 1000)
+
+
+def test_a_folder_is_no_file_of_lines(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="name another"):
+        Lines(tmp_path, 1000)

@@ -45,10 +45,10 @@ def test_a_hung_engine_names_verdict_threshold_and_line(policies: PolicySet, fle
     )
     found = story("r1", scene(policies, with_report(fleet, HUNG, 99.5), decided(fleet, r1=out)))
     assert not found.well
-    assert found.now.startswith("chat/r1 (zone a) is out, since 41 s, because what it says of itself")
+    assert found.now.startswith("chat/r1 (zone a) is out, for 41 s now, because it is hung")
     assert "held against 2 s" in told(found)
     (rule,) = found.ruled_by
-    assert (rule.field, rule.value) == ("spec.probe.stallAfter", "2")
+    assert (rule.field, rule.value) == ("spec.probe.stallAfter", "2s")
     assert rule.place.endswith("chat.yaml:6")
     assert found.until_in_s == 60.0
 
@@ -76,6 +76,7 @@ def test_the_floor_keeps_and_both_lines_are_named(policies: PolicySet, fleet: Fl
     assert [rule.field for rule in found.ruled_by] == [
         "spec.breaker.capacityFloorPercent",
         "spec.breaker.errorRatePercent",
+        "spec.breaker.consecutiveErrors",
     ]
     assert found.ruled_by[0].place == "built-in default"
     assert found.ruled_by[1].place.endswith("chat.yaml:19")
@@ -91,7 +92,7 @@ def test_an_engine_that_only_an_envoy_keeps_out(policies: PolicySet, fleet: Flee
 def test_shadow_says_what_would_be(policies: PolicySet, fleet: Fleet) -> None:
     would = EngineDecision(health=Health.UNHEALTHY, reason="12 of 20 calls failed", since_s=90.0)
     found = story("r1", scene(policies, fleet, decided(fleet, r1=replace(WELL, shadow=would))))
-    assert found.why_not == ("It would be UNHEALTHY if that were enforced (shadow): 12 of 20 calls failed",)
+    assert found.why_not == ("It would be UNHEALTHY if that were enforced (shadow): 12 of 20 calls failed.",)
 
 
 def test_an_order_says_who_why_and_how_long(policies: PolicySet, fleet: Fleet) -> None:
