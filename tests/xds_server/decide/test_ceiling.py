@@ -1,6 +1,7 @@
 """Ceilings: the formula, how it is shared, and its bounds."""
 
 import itertools
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -372,6 +373,26 @@ def test_sidecars_have_room_for_bursts_until_the_pool_is_full() -> None:
     quiet = pool.decide(**{node: pool.told(1.0 if node == "s0" else 0.0) for node in pool.proxies})
     assert min(parts(quiet).values()) >= 2
     assert ceiling_for_role(quiet, pool.resilience, "sidecar", {"sidecar": 100}).interactive == 4
+
+
+def test_chance_moves_few_parts_of_many_sidecars_and_a_refused_caller_moves_one_at_once() -> None:
+    rng, pool = random.Random(1), Pool()
+    pool.proxies = {f"s{place}": gateway(f"s{place}", role="sidecar") for place in range(100)}
+
+    def noisy() -> dict[str, ProxyTraffic]:
+        return {node: pool.told(0.8 * rng.uniform(0.7, 1.3)) for node in pool.proxies}
+
+    for _ in range(50):
+        before = pool.decide(**noisy())
+    moves = 0
+    for _ in range(50):
+        now = pool.decide(**noisy())
+        moves += sum(now.by_proxy[node] is not one for node, one in before.by_proxy.items())
+        before = now
+    assert not before.crowded
+    assert moves <= 25, "of 5 000"
+    woken = pool.decide(**{**noisy(), "s7": pool.told(8.0, shed=1.0)})
+    assert woken.by_proxy["s7"].interactive >= 1.5 * before.by_proxy["s7"].interactive
 
 
 @settings(max_examples=150, deadline=None)
