@@ -244,10 +244,10 @@ class RetryAfter(Spec):
     )
 
 
-SAID_BEFORE_WORK: Final = (503,)
+SAID_BEFORE_WORK: Final[tuple[int, ...]] = (503,)
 """Derived statuses that are always retried: an engine that sheds has not begun."""
 
-ENGINE_FAILED: Final = (500, *SAID_BEFORE_WORK)
+ENGINE_FAILED: Final[tuple[int, ...]] = (500, *SAID_BEFORE_WORK)
 """Derived statuses while failures look like an engine's: vLLM answers 500 when its core has died."""
 
 

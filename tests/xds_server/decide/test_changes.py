@@ -19,6 +19,7 @@ from xds_server.decide.decisions import (
     HedgeDecision,
     LadderState,
     PoolDecisions,
+    RetryDecision,
     TimeLimits,
 )
 from xds_server.decide.straggler import StragglerState
@@ -160,6 +161,11 @@ def test_pressure_ladder_hedging_and_limits() -> None:
     )
     assert (level.before, level.after, level.alarm) == ("level 0", "level 2", True)
     assert level.rule == "ResiliencePolicy.spec.degradation.fallback"
+    both = RetryDecision(statuses=(500, 503), reason="", since_s=0.0)
+    one = replace(both, statuses=(503,), sign_at_s=1.0)
+    assert told(pool(), pool(retries=both)) == []
+    assert told(pool(retries=both), pool(retries=one)) == [("retries", "chat", "500, 503", "503")]
+    assert only(ChangeKind.RETRIES, pool(retries=both), pool(retries=one)).alarm
     hedging = HedgeDecision(on=True, delay_s=0.4, reason="calm", since_s=0.0)
     assert told(pool(), pool(hedge=hedging)) == [("hedging", "chat", "off", "on")]
     limits = TimeLimits(
