@@ -100,6 +100,9 @@ def count(book: Book, node: str, entries: Any, weight: float, now_s: float) -> b
     pools, route_of = book.directory.pools, book.directory.route
     note = book.attempt
     bad = False
+    # While nobody listens Envoy keeps what it has to tell, and then tells it all at once: what ended before is not
+    # counted as if it ended now. Both times are of the proxy's clock, so that it may go as wrong as it likes.
+    newest_s = _ended_s(entries[-1].common_properties)
     for entry in entries:
         common = entry.common_properties
         kind = common.access_log_type
@@ -132,6 +135,7 @@ def count(book: Book, node: str, entries: Any, weight: float, now_s: float) -> b
             streaming=route is not None and route.streaming,
             duration_s=_seconds(common.duration),
             first_byte_s=_seconds(common.time_to_first_upstream_rx_byte),
+            late_s=newest_s - _ended_s(common),
             weight=weight,
             now_s=now_s,
         )
@@ -174,6 +178,11 @@ def _flags(common: Any) -> frozenset[str]:
     if not common.HasField("response_flags"):
         return NO_FLAGS
     return frozenset(field.name for field, _ in common.response_flags.ListFields())
+
+
+def _ended_s(common: Any) -> float:
+    start = common.start_time
+    return float(start.seconds + start.nanos * 1e-9 + _seconds(common.duration))
 
 
 def _seconds(duration: Any) -> float:

@@ -111,18 +111,21 @@ class Book:
         streaming: bool,
         duration_s: float,
         first_byte_s: float,
+        late_s: float = 0.0,
         weight: float,
         now_s: float,
     ) -> None:
         """One attempt has ended. ``first``: of its request; ``weight``: how many attempts it stands for.
 
-        ``asks``: it asked for work. What an engine refuses as wrong costs it nothing; a storm of that is no demand.
+        ``asks``: it asked for work. What an engine refuses as wrong costs it nothing; a storm of that is no
+        demand. ``late_s``: how long before the newest of its message it ended, which is when rates count it.
         """
         pool = self._pool(facts)
         pool.heard_at_s = now_s
         proxy = pool.proxies.get(node) or pool.proxy(node)
         proxy.heard_at_s = now_s
-        slot = proxy.recent.slot(now_s)
+        at_s = now_s - late_s if late_s > 0.0 else now_s
+        slot = proxy.recent.slot(at_s)
         batch = priority is not _INTERACTIVE
         if outcome is Outcome.NOT_SENT:
             if first:
@@ -141,7 +144,7 @@ class Book:
         if outcome is Outcome.SUCCESS:
             record.succeeded += weight
             record.count(False, now_s)
-            done = record.done.slot(now_s)
+            done = record.done.slot(at_s)
             done[1] += weight
             done[2] += weight * duration_s
             if streaming:

@@ -24,15 +24,26 @@ class Recent:
         self._width = width
         self._slots: deque[list[float]] = deque(maxlen=_SLOTS)
 
-    def slot(self, now_s: float) -> list[float]:
-        """The present slot, to add to: numbers from index 1 on."""
-        number = int(now_s / SLOT_S)
+    def slot(self, at_s: float) -> list[float]:
+        """The slot of a moment, to add to: numbers from index 1 on.
+
+        A moment before all that is kept has a slot that nobody reads.
+        """
+        number = int(at_s / SLOT_S)
         slots = self._slots
-        if slots and slots[-1][0] >= number:
+        if slots and slots[-1][0] == number:
             return slots[-1]
         fresh = [0.0] * (self._width + 1)
         fresh[0] = number
-        slots.append(fresh)
+        place = len(slots)
+        while place and slots[place - 1][0] > number:
+            place -= 1
+        if place == len(slots):
+            slots.append(fresh)
+        elif place and slots[place - 1][0] == number:
+            return slots[place - 1]
+        elif len(slots) < _SLOTS and slots[-1][0] - number < _SLOTS:
+            slots.insert(place, fresh)
         return fresh
 
     def rates(self, now_s: float) -> list[float] | None:

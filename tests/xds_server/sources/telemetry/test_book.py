@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -106,6 +107,16 @@ class TestRates:
         assert proxy.arrivals_per_s == {INTERACTIVE: one, BATCH: 2 * one}
         assert proxy.shed_per_s == {INTERACTIVE: one, BATCH: one}
         assert seen(book, 2.0).engines["e0"].window_calls == 2
+
+    def test_what_is_told_late_is_counted_when_it_was(self, book):
+        for late_s in (30.0, 3.0, 1.5, 1.5, 0.0):
+            told(book, now_s=100.0, late_s=late_s)
+        proxy, engine = seen(book, 100.0).proxies["p1"], seen(book, 100.0).engines["e0"]
+        assert proxy.arrivals_per_s[INTERACTIVE] == pytest.approx(3 / 1.8)  # nine whole slots, and one that begins
+        assert engine.done_per_s == pytest.approx(3 / 1.8)
+        assert engine.succeeded == 5
+        later = seen(book, 101.0).proxies["p1"]
+        assert later.arrivals_per_s[INTERACTIVE] == pytest.approx(1 / 1.8)
 
     def test_a_refused_second_try_is_no_arrival(self, book):
         told(book, Outcome.NOT_SENT, 2.0, first=False)

@@ -36,12 +36,14 @@ def test_proxies_that_do_not_follow_are_not_asked_for_still_less():
     assert followed.after(5 * BUDGET_PER_S, 21.0).share < 0.2
 
 
-@given(st.lists(st.floats(0, 200 * BUDGET_PER_S), min_size=1, max_size=50))
-def test_followed_it_settles_under_any_steady_load(loads):
+@given(st.lists(st.floats(0, BUDGET_PER_S), max_size=20), st.floats(0, 200 * BUDGET_PER_S))
+def test_followed_it_settles_under_any_steady_load(quiet, load):
+    # Traffic that doubles just when the share is halved looks like proxies that do not follow, and is not judged.
+    loads = [*quiet, load]
     sampling, now_s = Sampling(), 0.0
-    for load in [*loads, *[loads[-1]] * 100]:
+    for each in [*loads, *[loads[-1]] * 100]:
         now_s += 1.0
-        sampling = sampling.after(load * sampling.share, now_s)
+        sampling = sampling.after(each * sampling.share, now_s)
         assert sampling.share in STEPS
     before = sampling
     for _ in range(30):
