@@ -27,21 +27,21 @@ class _Entry:
 
 _COMMANDS: Final[Mapping[str, _Entry]] = MappingProxyType(
     {
-        "validate": _Entry(
-            module="validate", summary="Judge policy files: every problem, with its place and a way out."
-        ),
-        "translate": _Entry(module="translate", summary="Print the exact Envoy resources a proxy would get."),
-        "schema": _Entry(module="schema", summary="Print the JSON Schema of policy files, for editors."),
-        "explain": _Entry(module="explain", summary="Explain a field or a code; with files, who set it to what."),
-        "serve": _Entry(module="serve", summary="Run the control plane."),
-        "bootstrap": _Entry(module="bootstrap", summary="Print an Envoy bootstrap that connects here."),
         "status": _Entry(module="status", summary="Show each proxy and whether it has what it should."),
-        "get": _Entry(module="get", summary="Show engines, pools, zones, proxies, orders, events or shadow."),
         "why": _Entry(module="why", summary="Say why an engine, a zone or a pool is as it is."),
-        "replay": _Entry(module="replay", summary="Decide a recording again, under other policies."),
+        "get": _Entry(module="get", summary="Show engines, pools, zones, proxies, orders, events or shadow."),
         "eject": _Entry(module="orders", name="eject", summary="Take an engine out, for a time."),
         "drain": _Entry(module="orders", name="drain", summary="Give an engine nothing new, for a time."),
         "restore": _Entry(module="orders", name="restore", summary="End an order, or order an engine in."),
+        "validate": _Entry(
+            module="validate", summary="Judge policy files: every problem, with its place and a way out."
+        ),
+        "explain": _Entry(module="explain", summary="Explain a field or a code; with files, who set it to what."),
+        "translate": _Entry(module="translate", summary="Print the exact Envoy resources a proxy would get."),
+        "replay": _Entry(module="replay", summary="Decide a recording again, under other policies."),
+        "schema": _Entry(module="schema", summary="Print the JSON Schema of policy files, for editors."),
+        "serve": _Entry(module="serve", summary="Run the control plane."),
+        "bootstrap": _Entry(module="bootstrap", summary="Print an Envoy bootstrap that connects here."),
     }
 )
 

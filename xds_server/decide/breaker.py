@@ -297,9 +297,11 @@ def returns(state: BreakerState, policy: Breaker) -> str:
     """What would bring the engine back, in words."""
     if state.phase is Phase.OPEN:
         lasts_s = cooldown_s(policy.cooldown, policy.max_cooldown, state.opens)
+        needed = state.proofs_needed
+        proof = "a canary that brings a token" if needed == 1 else f"{needed} canaries in a row that bring a token"
         return (
-            f"{state.proofs_needed} canaries in a row that bring a token, or {lasts_s:g} s after it left, "
-            f"begin a trial with {policy.trial_share_percent:g} % of its traffic"
+            f"{proof}, or {lasts_s:g} s since it left, begins a trial with {policy.trial_share_percent:g} % of "
+            "its traffic"
         )
     return f"{policy.trial_calls * min(state.opens, 4)} good answers end the trial, failures end it too"
 

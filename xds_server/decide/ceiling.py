@@ -393,7 +393,7 @@ def _pressure(around: Around, ready: _Ready) -> float | None:
 def _reason(total: int, how: str, ready: _Ready, engines: int, held: int, *, in_force: bool) -> str:
     reason = f"{total} in flight = {how}, {ready.count} of {engines} engines in"
     if held:
-        reason += f"; {held} more are held by engines that are out"
+        reason += f"; {held} more {'is' if held == 1 else 'are'} held by engines that are out"
     return reason if in_force else f"not in force; it would be {reason}"
 
 

@@ -299,7 +299,7 @@ def _derived(
     if longest is None:
         return _Derived(limit_s=None, how=f"fewer than {MIN_CALLS} healthy calls are too few to go by")
     limit_s = max(least_s, promised_s + factor * longest.time_s)
-    measured = f"{promised_s:g} s wait + {factor:g} x {longest.time_s:.3g} s"
+    measured = f"{promised_s:.3g} s wait + {factor:g} x {longest.time_s:.3g} s"
     how = f"the longer of {least_s:.3g} s as declared and {measured} as measured"
     # Held against the limit in force, too: what it ends is not measured, so a tail never quite reaches it.
     near_s = _NEAR * min(limit_s, in_force_s or limit_s)

@@ -114,6 +114,7 @@ class _Track:
     events: dict[str, Counter[str]] = field(default_factory=dict)
     ceilings: dict[str, _Ceiling] = field(default_factory=dict)
     refused: dict[str, float] = field(default_factory=dict)
+    waiting: dict[str, float] = field(default_factory=dict)
 
     def go_on(self, reading: Reading, now_s: float, passed_s: float) -> None:
         """Decide one more round, and add up the time that the decisions before it stood."""
@@ -150,10 +151,13 @@ class _Track:
             if admission is None:
                 continue
             self.ceilings.setdefault(name, _Ceiling()).add(admission.total + admission.held, passed_s)
-            pressure = admission.pressure or 0.0
-            if admission.in_force and pressure > 1.0:
-                more = excess_per_s(self.fleet, name, pressure) * passed_s
-                self.refused[name] = self.refused.get(name, 0.0) + more
+            if not admission.in_force or not admission.pressure:
+                continue
+            # What cannot be served at once first fills the room the ceiling leaves above the slots.
+            room = max(0.0, admission.total - admission.slots)
+            waiting = self.waiting.get(name, 0.0) + excess_per_s(self.fleet, name, admission.pressure) * passed_s
+            self.waiting[name] = min(max(0.0, waiting), room)
+            self.refused[name] = self.refused.get(name, 0.0) + max(0.0, waiting - room)
 
     def out(self, key: EngineId) -> bool:
         """Whether the engine is out now."""

@@ -133,7 +133,7 @@ def _share(fleet: Fleet, key: EngineId) -> float:
 
 
 def excess_per_s(fleet: Fleet, pool: str, pressure: float) -> float:
-    """Requests per second above what the pool can serve, where ``pressure`` is asked of it."""
+    """Requests per second above what the pool can serve, where ``pressure`` is asked of it; below it, negative."""
     traffic = fleet.traffic.get(pool)
     if traffic is None:
         return 0.0
