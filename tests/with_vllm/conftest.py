@@ -131,13 +131,13 @@ class Site:
         await self._children.stop(self.replicas[name].child)
         return time.monotonic() - began_s
 
-    async def succeeds(self, *argv: str, stdout: Path | None = None) -> None:
+    async def succeeds(self, *argv: str, stdout: Path | None = None, exit_code: int = 0) -> None:
         """Run one of our commands to its end, with its answer in a file where one is named."""
         path = stdout or self._folder / "answer"
         child = await self._children.start(
             "command", ["sh", "-c", f'exec "$@" > {path}', "sh", str(_BIN / argv[0]), *argv[1:]]
         )
-        assert await child.wait() == 0, f"{argv}: {child.tail()}"
+        assert await child.wait() == exit_code, f"{argv}: {child.tail()}"
         await self._children.stop(child)
 
     async def _start_agent(self, name: str) -> Child:

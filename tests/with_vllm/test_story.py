@@ -69,7 +69,8 @@ async def test_a_hang_is_seen_and_its_streams_are_completed_elsewhere(site: Site
     assert slowest < FIRST_TOKEN_S, late
     moved = await eventually(site.moved, "the Envoy tells of second tries")
     site.note("hang under load: streams that moved", moved, unit="")
-    await site.succeeds("switchgear", "why", f"{MODEL}/a", "--admin", f"127.0.0.1:{site.admin}")
+    why = ("switchgear", "why", f"{MODEL}/a", "--admin", f"127.0.0.1:{site.admin}")
+    await site.succeeds(*why, exit_code=1)
     story = " ".join(site.answer().split())
     assert "the requests it holds are being ended" in story, story
     assert "in flight and no token for" in story, story
