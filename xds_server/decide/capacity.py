@@ -4,7 +4,8 @@
 call (Little's law). Above its slots the rest of L waits, so what one call holds a slot for is
 ``min(L, slots) / X``: the mean duration of its calls while there is no queue, and the slots over the throughput
 when there is one. Durations alone would take the queue for work: the ceiling, made of them, would then shrink with
-every request that waits. An engine with few calls is taken to be like its peers.
+every request that waits. ``L`` is the durations of what ended, added up; where calls take about as long as rates look
+back, or longer, what proxies report as open. An engine with few calls is taken to be like its peers.
 
 The estimate stays between a tenth and four times what the policy declares. A service time believed to be k times
 shorter than it is stretches the promised wait by k, so of an engine that looks many times faster than the others
@@ -39,6 +40,12 @@ _ENOUGH_CALLS: Final = 20.0
 """An estimate of these is right within about a quarter where times scatter like an exponential distribution."""
 
 _ENOUGH_SPAN_S: Final = 3.0
+
+_LOOK_S: Final = 0.25
+"""How often the number of open calls is looked at: as often as few proxies report it."""
+
+_LASTING: Final = 0.5
+"""Share of the time rates look back that a call must take for that."""
 
 _FASTEST: Final = 0.1
 _SLOWEST: Final = 4.0
@@ -151,27 +158,46 @@ def _learned(
     """What is known of the engine with its newest telemetry and its newest report folded in."""
     if known is not None and now_s - max(known.at_s, known.looked_at_s) > _KEPT_S:
         known = None
-    if seen is not None and teaches and (known is None or seen.heard_at_s > known.at_s):
-        known = _with_calls(known, engine, seen, declared_s)
+    if seen is not None and teaches:
+        lasting = _lasting(known, seen)
+        if known is None or (now_s - _LOOK_S if lasting else seen.heard_at_s) > known.at_s:
+            known = _with_calls(known, engine, seen, declared_s, now_s if lasting else None)
     if engine.received_at_s is not None and (known is None or engine.received_at_s > known.looked_at_s):
         known = _with_report(known, engine, engine.received_at_s)
     return known
 
 
-def _with_calls(known: Learned | None, engine: Engine, seen: EngineTraffic, declared_s: float) -> Learned | None:
-    if seen.done_per_s <= 0 or seen.window_failures > _FAILING * seen.window_calls:
+def _lasting(known: Learned | None, seen: EngineTraffic) -> bool:
+    """Whether calls last so long that they end seldom and in lumps, and those that are open say more of the load.
+
+    Durations added up as calls end are then nothing for a while and far above the slots for a moment.
+    """
+    if seen.in_flight is None:
+        return False
+    takes_s = known.busy / known.done if known is not None and known.done else seen.service_s
+    return takes_s is not None and takes_s > _LASTING * RATE_S
+
+
+def _with_calls(
+    known: Learned | None, engine: Engine, seen: EngineTraffic, declared_s: float, open_at_s: float | None
+) -> Learned | None:
+    """``open_at_s``: the moment at which what is open is looked at; None: what has ended is."""
+    idle = seen.done_per_s <= 0 and (open_at_s is None or not seen.in_flight)
+    if idle or seen.window_failures > _FAILING * seen.window_calls:
         return known
     known = known or Learned()
+    at_s = seen.heard_at_s if open_at_s is None else open_at_s
     # Rates say nothing of what was before them.
-    passed_s = min(seen.heard_at_s - known.at_s, RATE_S) if known.at_s else RATE_S
+    passed_s = min(at_s - known.at_s, RATE_S) if known.at_s else RATE_S
     slots = known.slots or float(engine.slots)
+    busy = seen.busy if open_at_s is None else float(seen.in_flight or 0)
     takes_s = max(declared_s, known.busy / known.done if known.done else 0.0)
     kept = math.exp(-passed_s / max(_MEMORY_S, _MEMORY_CALLS * takes_s / slots))
     return Learned(
         done=kept * known.done + seen.done_per_s * passed_s,
-        busy=kept * known.busy + min(seen.busy, slots) * passed_s,
+        busy=kept * known.busy + min(busy, slots) * passed_s,
         span_s=kept * known.span_s + passed_s,
-        at_s=seen.heard_at_s,
+        at_s=at_s,
         slots=known.slots,
         looked_at_s=known.looked_at_s,
     )

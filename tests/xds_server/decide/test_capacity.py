@@ -13,7 +13,7 @@ from policies.resilience import ResilienceSpec
 from xds_server.decide.capacity import capacities
 from xds_server.decide.decisions import Capacity, EngineDecision, Health
 from xds_server.fleet import Engine, EngineId
-from xds_server.traffic import EngineTraffic, PoolTraffic
+from xds_server.traffic import RATE_S, EngineTraffic, PoolTraffic
 
 POOL = EnginePoolSpec.model_validate({"model": "m", "serviceTime": "1s"})
 
@@ -188,3 +188,22 @@ def test_whatever_is_told_stays_in_bounds(
         for place in (0, 1):
             assert 1 <= watched.of(place).slots <= 8
             assert 0.1 <= watched.of(place).service_s <= 4
+
+
+@pytest.mark.parametrize("open_calls", [6, 8, 20])
+def test_calls_that_last_longer_than_rates_look_back_and_end_in_lumps(open_calls: int) -> None:
+    """Eight slots at most work; each takes three seconds, and all that work end at once."""
+    watched, running = Watched(count=1), min(open_calls, 8)
+    for step in range(240):
+        since_s = step * 0.25 % 3.0
+        ended = since_s < RATE_S and step >= 12
+        watched.look(
+            0.25,
+            e0=EngineTraffic(
+                done_per_s=running / RATE_S if ended else 0.0,
+                busy=running * 3.0 / RATE_S if ended else 0.0,
+                service_s=3.0 if ended else None,
+                in_flight=open_calls,
+            ),
+        )
+    assert watched.of(0).service_s == pytest.approx(3.0, rel=0.1)
