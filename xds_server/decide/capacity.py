@@ -4,8 +4,8 @@
 call (Little's law). Above its slots the rest of L waits, so what one call holds a slot for is
 ``min(L, slots) / X``: the mean duration of its calls while there is no queue, and the slots over the throughput
 when there is one. Durations alone would take the queue for work: the ceiling, made of them, would then shrink with
-every request that waits. ``L`` is the durations of what ended, added up; where calls take about as long as rates look
-back, or longer, what proxies report as open. An engine with few calls is taken to be like its peers.
+every request that waits. ``L`` is the durations of what ended, added up; where calls take about as long as rates
+look back, or longer, what proxies report as open. An engine with few calls is taken to be like its peers.
 
 The estimate stays between a tenth and four times what the policy declares. A service time believed to be k times
 shorter than it is stretches the promised wait by k, so of an engine that looks many times faster than the others
