@@ -19,7 +19,7 @@ class ChangeKind(StrEnum):
     BREAKER = "breaker"
     STRAGGLER = "straggler"
     CEILING = "ceiling"
-    SHEDDING = "shedding"  # more is asked of a pool than it can serve
+    DEMAND = "demand"  # more is asked of a pool than it can serve
     HEDGING = "hedging"
     RETRIES = "retries"  # which answers are tried again
     LIMITS = "limits"  # time limits

@@ -75,7 +75,7 @@ def _of_pool(
     else:
         was = None if before is None else before.admission
         yield from _admission(pool, told or was, now.admission)
-        yield from _shedding(pool, was, now.admission)
+        yield from _demand(pool, was, now.admission)
     yield from _ladder(pool, None if before is None else before.ladder, now.ladder)
     yield from _hedging(pool, None if before is None else before.hedge, now.hedge)
     yield from _retries(pool, None if before is None else before.retries, now.retries)
@@ -166,20 +166,20 @@ def ceiling_is_news(told: Admission, now: Admission) -> bool:
     return moved > MOVED * of or (moved > 0 and abs(told.slots - now.slots) >= max(1.0, 0.9 * step))
 
 
-def _shedding(subject: Subject, was: Admission | None, now: Admission) -> Iterator[Change]:
-    over_before = was is not None and was.pressure is not None and was.pressure > 1.0
-    over = now.pressure is not None and now.pressure > 1.0
+def _demand(subject: Subject, was: Admission | None, now: Admission) -> Iterator[Change]:
+    """No alarm: requests wait then, and only where that lasts are some refused, which the ladder tells."""
+    over_before = was is not None and was.crowded
+    over = now.crowded
     if over is over_before:
         return
     asked = "nobody tells" if now.pressure is None else f"{100 * now.pressure:.0f} %"
     yield Change(
-        kind=ChangeKind.SHEDDING,
+        kind=ChangeKind.DEMAND,
         subject=subject,
         before="full" if over_before else "room",
         after="full" if over else "room",
         reason=f"asked of it, in what its engines can serve: {asked}",
         rule=rules.MAX_WAIT,
-        alarm=over,
         numbers={"slots": now.slots, **({} if now.pressure is None else {"pressure": now.pressure})},
     )
 

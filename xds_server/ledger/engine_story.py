@@ -126,6 +126,8 @@ def _calls(traffic: EngineTraffic, resilience: ResilienceSpec) -> str:
             f"Of its last {traffic.window_calls} calls {traffic.window_failures} failed "
             f"({_failing(traffic):.0f} %; {ruled})"
         )
+        if limit and _failing(traffic) >= limit:
+            text += ", those included that it failed while it was hung or dead, which the breaker does not count"
     if traffic.in_flight is not None:
         text += f"; {traffic.in_flight} in flight"
     if traffic.done_per_s:

@@ -25,7 +25,7 @@ _LOGGED: Final = frozenset(
     {
         ChangeKind.HEALTH,
         ChangeKind.KEPT,
-        ChangeKind.SHEDDING,
+        ChangeKind.DEMAND,
         ChangeKind.LADDER,
         ChangeKind.ZONE,
         ChangeKind.ORDER,

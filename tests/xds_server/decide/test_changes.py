@@ -151,10 +151,10 @@ def test_drift_is_told_when_it_has_come_far_from_what_was_told() -> None:
 
 
 def test_pressure_ladder_hedging_and_limits() -> None:
-    full = replace(ADMISSION, pressure=1.2)
-    assert told(pool(admission=ADMISSION), pool(admission=full)) == [("shedding", "chat", "room", "full")]
-    assert told(pool(admission=full), pool(admission=replace(full, pressure=None))) == [
-        ("shedding", "chat", "full", "room")
+    full = replace(ADMISSION, pressure=1.2, crowded=True)
+    assert told(pool(admission=ADMISSION), pool(admission=full)) == [("demand", "chat", "room", "full")]
+    assert told(pool(admission=full), pool(admission=replace(full, pressure=None, crowded=False))) == [
+        ("demand", "chat", "full", "room")
     ]
     level = only(
         ChangeKind.LADDER, pool(), pool(ladder=LadderState(level=2, reason="pressure 120 %", since_s=0.0))
