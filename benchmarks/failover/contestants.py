@@ -13,8 +13,7 @@ class Contestant:
     """``static`` is the configuration of one without a control plane; the rest says how Switchgear is set up.
 
     ``agents``: one beside each engine; else the control plane asks the engines. ``service_time_told``: the pool
-    says its exact service time; else that is left to default and learning. ``retries_500``: an engine's 500 is
-    tried elsewhere, as the static ones do; by default it is not, lest a poisonous prompt tours the fleet.
+    says its exact service time; else that is left to default and learning.
     """
 
     name: str
@@ -22,7 +21,6 @@ class Contestant:
     static: Static | None = None
     agents: bool = True
     service_time_told: bool = False
-    retries_500: bool = False
 
 
 CONTESTANTS: Final[Mapping[str, Contestant]] = MappingProxyType(
@@ -30,13 +28,11 @@ CONTESTANTS: Final[Mapping[str, Contestant]] = MappingProxyType(
         one.name: one
         for one in (
             Contestant(name="switchgear", title="Switchgear, agents, all defaults"),
-            Contestant(name="switchgear-500", title="Switchgear, agents, also retries 500", retries_500=True),
             Contestant(name="switchgear-agentless", title="Switchgear, no agents", agents=False),
             Contestant(
                 name="switchgear-told",
-                title="Switchgear, agents, service time given, retries 500",
+                title="Switchgear, agents, service time given",
                 service_time_told=True,
-                retries_500=True,
             ),
             Contestant(name="envoy", title="Envoy, no retries", static=PLAIN),
             Contestant(name="naive", title="Envoy, 5 naive retries", static=NAIVE),

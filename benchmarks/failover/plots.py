@@ -20,7 +20,6 @@ from benchmarks.failover.setting import service_s
 _COLOURS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "switchgear": "#0072B2",
-        "switchgear-500": "#56B4E9",
         "switchgear-agentless": "#009E73",
         "switchgear-told": "#004C70",
         "envoy": "#999999",

@@ -197,8 +197,6 @@ def policies(
         pool["serviceTime"] = format_duration(setting.mean_service_s)
         pool["longestServiceTime"] = format_duration(setting.longest_service_s)
     resilience: dict[str, Any] = {"pools": [POOL], "limits": {"maxWait": format_duration(setting.max_wait_s)}}
-    if contestant.retries_500:
-        resilience["retries"] = {"statuses": [500, 503]}
     documents = [
         {"kind": "EnginePool", "metadata": {"name": POOL}, "spec": pool},
         {
