@@ -9,6 +9,7 @@
     proxies: 2
     engines: {llama/e1: hung}              # verdicts, held long enough to count
     decided: {llama: {ladder: {level: 3, max_tokens: 64}}}  # fields of decisions on a pool, in place of those made
+    picked: {llama: {e1: 0.4}}             # factors of engines that are slower than others
 
 The other files are what is expected. ``pytest --update-golden`` rewrites them and deletes orphans.
 """
@@ -27,8 +28,15 @@ from engine.report import EngineReport, Verdict
 from policies.load import load
 from policies.model import PolicySet
 from xds_server.decide.decide import decide
-from xds_server.decide.decisions import Decisions, HedgeDecision, LadderState, PoolDecisions, TimeLimits
-from xds_server.fleet import Fleet, declared, with_report
+from xds_server.decide.decisions import (
+    Decisions,
+    HedgeDecision,
+    LadderState,
+    Picking,
+    PoolDecisions,
+    TimeLimits,
+)
+from xds_server.fleet import EngineId, Fleet, declared, with_report
 from xds_server.sources.resolver import host_names, resolved
 from xds_server.translate.item import Item
 from xds_server.translate.render import as_yaml, static_bootstrap
@@ -82,6 +90,11 @@ def compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> Case:
         now_s=10.0,
     )
     decisions = replace(decisions, pools={**decisions.pools, **instead(decisions, asked.get("decided", {}))})
+    for pool, factors in asked.get("picked", {}).items():
+        picking = {EngineId(pool, name): Picking(step=0, factor=factor) for name, factor in factors.items()}
+        decisions = replace(
+            decisions, pools={**decisions.pools, pool: replace(decisions.pools[pool], picking=picking)}
+        )
     return Case(folder=folder, view=view, items=translate(policies, fleet, decisions, view))
 
 

@@ -2,7 +2,8 @@
 
 Per pool, in this order: who is in (``engines``), what they can do (``capacity``), how far service is degraded
 (``ladder``), how much is let in (``ceiling``), whether to hedge, what to try again and how long to wait
-(``hedging``, ``retry_statuses``, ``time_limits``), and who serves whom (``zones``). Each step sees the steps
+(``hedging``, ``retry_statuses``, ``time_limits``), how unequal engines are filled (``picking``), and who serves
+whom (``zones``). Each step sees the steps
 before it and what was decided in the last round.
 
 Pools depend on each other only through fallbacks, and there only on the last round. So a pool whose engines,
@@ -10,6 +11,7 @@ traffic, policies, proxies and orders are the same objects as last time keeps it
 change one. That is memory of work done, and changes no answer.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -26,6 +28,7 @@ from xds_server.decide.engines import engine_decisions
 from xds_server.decide.hedging import hedge, hedge_due_s
 from xds_server.decide.ladder import FallbackView, ladder, ladder_due_s
 from xds_server.decide.leaving import leaving
+from xds_server.decide.picking import NONE, picked_at_s, picking, picking_due_s
 from xds_server.decide.retry_statuses import retries_due_s, retry_statuses
 from xds_server.decide.time_limits import limits_due_s, time_limits
 from xds_server.decide.zones import MIN_INTERVAL_S, zone_shares
@@ -212,6 +215,19 @@ def _decided(pool: _Pool, around: _Around) -> PoolDecisions:
         hedge=hedging,
         now_s=now_s,
     )
+    picked = picking(
+        pool.engines,
+        outcome.engines,
+        able,
+        learn=pool.resilience.limits.learn and admitted.in_force,
+        wait_s=admitted.wait_s,
+        proxies=sum(around.proxies_by_role.values()),
+        zones_moved_s=max((one.since_s for one in before.zones.values()), default=-math.inf)
+        if before
+        else -math.inf,
+        before=NONE if before is None else before.picking,
+        now_s=now_s,
+    )
     zones = zone_shares(
         pool.engines,
         outcome.engines,
@@ -222,6 +238,7 @@ def _decided(pool: _Pool, around: _Around) -> PoolDecisions:
         proxies=around.proxies,
         shadow=pool.resilience.shadowed(pool.resilience.zones.mode),
         previous=_NO_ZONES if before is None else before.zones,
+        picked_at_s=picked_at_s(picked),
         now_s=now_s,
     )
     return PoolDecisions(
@@ -240,6 +257,8 @@ def _decided(pool: _Pool, around: _Around) -> PoolDecisions:
                 hedge_due_s(hedging, now_s),
                 retries_due_s(retries, now_s),
                 limits_due_s(limits, now_s),
+                picking_due_s(picked),
+                picked_at_s(picked) + MIN_INTERVAL_S,
             ),
             zones,
             pool.traffic,
@@ -253,6 +272,7 @@ def _decided(pool: _Pool, around: _Around) -> PoolDecisions:
         retries=retries,
         limits=limits,
         ladder=level,
+        picking=picked,
     )
 
 

@@ -279,10 +279,26 @@ class ZoneShares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Picking:
+    """How an engine is weighed beside its declared slots, because others of its zone are faster or slower.
+
+    ``step`` is by how many steps of a quarter it is slower than the zone's median, ``factor`` (0, 1] what its
+    weight is multiplied with; the fastest of a zone has 1. ``towards_s``: since when (monotonic) another value is
+    asked for (None: it is not); ``moved_at_s``: when a weight of the zone last moved for this (None: never).
+    """
+
+    step: int
+    factor: float
+    towards_s: float | None = None
+    moved_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolDecisions:
     """What was decided of one pool, and what it was made of.
 
-    ``zones`` is by calling zone, ``ceilings`` by role. While ``made_of`` is the same and ``valid_until_s`` has
+    ``zones`` is by calling zone, ``ceilings`` by role; ``picking`` is empty where engines of a zone are weighed by
+    their declared slots alone. While ``made_of`` is the same and ``valid_until_s`` has
     not come, deciding again gives the same; so it is not done again.
     """
 
@@ -300,6 +316,7 @@ class PoolDecisions:
     retries: RetryDecision | None = None
     limits: TimeLimits | None = None
     ladder: LadderState | None = None
+    picking: Mapping[EngineId, Picking] = field(default_factory=dict)
 
 
 _NO_POOLS: Mapping[str, PoolDecisions] = MappingProxyType({})

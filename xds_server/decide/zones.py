@@ -62,12 +62,14 @@ def zone_shares(
     proxies: Mapping[str, Proxy],
     shadow: bool,
     previous: Mapping[str, ZoneShares],
+    picked_at_s: float = -math.inf,
     now_s: float,
 ) -> dict[str, ZoneShares]:
     """Shares for callers of each zone in ``callers``, and of each zone with engines, and of no zone.
 
-    ``demand`` is by node id, as the admission has it. When no engine is ready the previous shares stay, so that
-    recovery needs no second push. In ``shadow`` mode every caller shares the engines by their capacity.
+    ``demand`` is by node id, as the admission has it, ``picked_at_s`` when weights within zones last moved. When
+    no engine is ready the previous shares stay, so that recovery needs no second push. In ``shadow`` mode every
+    caller shares the engines by their capacity.
     """
     zones = _zones(engines, decisions, capacities)
     asking = frozenset(callers)
@@ -85,7 +87,7 @@ def zone_shares(
         else:
             wanted, reason = _wanted(caller, zones.per_s, assumed, policy)
         raw = {zone: share * zones.listed[zone] / zones.healthy[zone] for zone, share in wanted.items()}
-        chosen = _steadied(_weights(raw, policy), reason, previous.get(caller), now_s)
+        chosen = _steadied(_weights(raw, policy), reason, previous.get(caller), picked_at_s, now_s)
         if asked[caller] != chosen.asked_per_s:
             chosen = replace(chosen, asked_per_s=asked[caller], asked_at_s=now_s)
         shares[caller] = chosen
@@ -202,10 +204,12 @@ def _weights(raw: Mapping[str, float], policy: Zones) -> dict[str, int]:
     return weights
 
 
-def _steadied(weights: dict[str, int], reason: str, before: ZoneShares | None, now_s: float) -> ZoneShares:
+def _steadied(
+    weights: dict[str, int], reason: str, before: ZoneShares | None, picked_at_s: float, now_s: float
+) -> ZoneShares:
     """The new shares, or the old ones where the difference is not worth a rebuild yet."""
     if before is not None and before.weights.keys() == weights.keys():
         move = max((abs(weights[zone] - before.weights[zone]) for zone in weights), default=0)
-        if move <= _SMALL_MOVE or now_s - before.since_s < MIN_INTERVAL_S:
+        if move <= _SMALL_MOVE or now_s - max(before.since_s, picked_at_s) < MIN_INTERVAL_S:
             return before
     return ZoneShares(weights=MappingProxyType(weights), reason=reason, since_s=now_s)

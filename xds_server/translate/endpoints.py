@@ -7,8 +7,9 @@ milliseconds and leaves what is in flight alone.
   nothing in flight and is left out: when it comes back it is a new host to Envoy, free of the ejection that its
   death earned it, which would otherwise keep a recovered engine out for the whole cooldown.
 * An engine on trial gets a part of its share by a lower weight. Equal weights are better to pick by, so weights
-  differ only while a trial lasts.
-* Engines of a zone that hold different numbers of slots get different weights; see ``picking_weights``.
+  of like engines differ only while a trial lasts.
+* Engines of a zone that hold different numbers of slots or differ in speed get different weights; see
+  ``picking_weights``.
 * Every zone stays listed, too. One without a weight gets no traffic from Envoy (nor from gRPC), but its hosts keep
   their in-flight counts for the moment the zone is needed.
 """
@@ -18,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from xds_server.decide.decisions import Decisions, Health
+from xds_server.decide.decisions import Decisions, Health, Picking
 from xds_server.decide.zones import OVERPROVISIONING_PERCENT
-from xds_server.fleet import Engine
+from xds_server.fleet import Engine, EngineId
 from xds_server.translate.assignment import (
     AssignmentSpec,
     EndpointSpec,
@@ -46,6 +47,8 @@ TYPICAL_IN_FLIGHT: Final = 1.5
 _ALL_PERCENT: Final = 100.0
 _FINENESS: Final = 1000
 
+_NO_FACTORS: Final[Mapping[EngineId, float]] = MappingProxyType({})
+
 _HEAVIEST: Final = 10_000
 """Largest weight computed here: engines a hundred times as large as others are told apart, and no more."""
 
@@ -62,10 +65,12 @@ def assignment(
     for engine in engines:
         peers.setdefault((engine.region, engine.zone), []).append(engine)
     by_place: dict[tuple[str, str], list[EndpointSpec]] = {}
+    decided = decisions.pools.get(pool)
+    factors = picking_factors(decided.picking) if decided is not None else _NO_FACTORS
     for place, there in peers.items():
         # Of all that are declared, so that no weight moves when an engine comes or goes.
         shares = [_traffic_percent(engine, decisions) for engine in there]
-        for engine, weight in zip(there, reduced(picking_weights(there), shares), strict=True):
+        for engine, weight in zip(there, reduced(picking_weights(there, factors), shares), strict=True):
             decision = decisions.engines.get(engine.id)
             if decision is None or not decision.gone:
                 endpoint = _endpoint(engine, _health(engine, decisions), weight, memo, hop=hop)
@@ -82,17 +87,30 @@ def assignment(
     )
 
 
-def picking_weights(engines: Sequence[Engine]) -> tuple[int, ...]:
+def picking_factors(picking: Mapping[EngineId, Picking]) -> dict[EngineId, float]:
+    """All of the decisions on picking that weights are made of: engines that have not 1."""
+    return {key: one.factor for key, one in picking.items() if one.factor != 1}
+
+
+def picking_weights(engines: Sequence[Engine], factors: Mapping[EngineId, float] = _NO_FACTORS) -> tuple[int, ...]:
     """Weight of each engine among its peers in a zone, in the order given; 1 for each where nothing differs.
 
     Between equal weights Envoy picks the engine with fewer requests, so all hold the same number, whatever their
     slots. With unequal ones it picks by weight / (requests in flight + 1): what an engine holds then follows the
     square root of its weight (10:20:30:40 was seen to give 16:23:28:33 %). Weights that follow the square of the
-    slots therefore fill engines in proportion to their slots.
+    slots therefore fill engines in proportion to their slots. ``factors`` lower those of engines found to be
+    slower than others (``decide.picking``).
     """
-    if len({engine.slots for engine in engines}) == 1:
-        return tuple(engine.weight for engine in engines)
-    weights = [engine.weight * engine.slots**2 for engine in engines]
+    alike = len({engine.slots for engine in engines}) == 1
+    declared = [engine.weight * (1 if alike else engine.slots**2) for engine in engines]
+    scaled = any(engine.id in factors for engine in engines)
+    if alike and not scaled:
+        return tuple(declared)
+    fineness = _FINENESS if scaled else 1
+    weights = [
+        max(1, round(weight * fineness * factors.get(engine.id, 1)))
+        for engine, weight in zip(engines, declared, strict=True)
+    ]
     heaviest, common = max(weights), math.gcd(*weights)
     scale = min(1 / common, _HEAVIEST / heaviest)
     return tuple(max(1, round(weight * scale)) for weight in weights)

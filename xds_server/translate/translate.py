@@ -15,7 +15,7 @@ from xds_server.decide.decisions import Decisions
 from xds_server.decide.time_limits import where_cut
 from xds_server.fleet import EngineId, Fleet
 from xds_server.translate.clusters import cluster
-from xds_server.translate.endpoints import assignment, zone_weights
+from xds_server.translate.endpoints import assignment, picking_factors, zone_weights
 from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
 from xds_server.translate.grpc_client import api_listener, plain_cluster
 from xds_server.translate.hops import (
@@ -200,6 +200,7 @@ def _assignment(
                 tuple([engine.address for engine in engines]),
                 tuple(decided.engines.values()),
                 zone_weights(pool, engines, decisions, zone),
+                picking_factors(decided.picking),
             ),
             lambda: assignment(pool, engines, decisions, zone, memo, hop=hop),
         )

@@ -2,13 +2,17 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from chaos.fake_engine import Crash
-from xds_server.decide.decisions import Decisions, EngineDecision, Health
-from xds_server.fleet import EngineId
+from xds_server.decide.capacity import MEASURED
+from xds_server.decide.decisions import Capacity, Decisions, EngineDecision, Health, Picking
+from xds_server.decide.learned import Learned
+from xds_server.decide.picking import picking
+from xds_server.fleet import Engine, EngineId
 from xds_server.translate.endpoints import assignment
 from xds_server.translate.item import Item
 from xds_server.translate.memo import Memo
@@ -40,6 +44,36 @@ spec:
   listener: {{port: 8080, address: 127.0.0.1}}
   pools: [{{pool: {target}}}]
   {spec}"""
+
+
+def picked(slots: int, services_s: tuple[float, ...], wait_s: float) -> Mapping[EngineId, Picking]:
+    """What is decided for engines of pool ``p`` with these service times, behind one proxy."""
+    engines = [
+        Engine(
+            id=EngineId("p", f"e{place}"), address="127.0.0.1", port=1, zone="", region="", slots=slots, weight=1,
+            tensor_parallel_group="", labels={},
+        )
+        for place in range(len(services_s))
+    ]  # fmt: skip
+    known: Mapping[EngineId, Picking] = {}
+    for now_s in (0.0, 10.0):
+        known = picking(
+            engines,
+            {one.id: EngineDecision(health=Health.HEALTHY, reason="", since_s=0) for one in engines},
+            {
+                one.id: Capacity(
+                    slots=slots, service_s=service_s, source=MEASURED, learned=Learned(done=100.0, busy=100.0)
+                )
+                for one, service_s in zip(engines, services_s, strict=True)
+            },
+            learn=True,
+            wait_s=wait_s,
+            proxies=1,
+            zones_moved_s=-10.0,
+            before=known,
+            now_s=now_s,
+        )
+    return known
 
 
 BATCH = "priority: batch\n  match: {headers: [{name: x-class, exact: batch}]}"
@@ -112,6 +146,26 @@ async def test_unequal_engines_are_filled_by_their_slots(rig, engine):
 
     await asyncio.gather(*(caller() for _ in range(15)))
     assert 0.7 <= engines[1].book.totals().arrived / 300 <= 0.9  # 12 of 15; equal weights gave half
+
+
+async def test_an_engine_that_is_twice_as_slow_holds_its_part_of_the_ceiling(rig, engine):
+    slots, wait_s, services_s = 4, 0.4, (0.2, 0.4)
+    engines = [await engine(slots=slots, prefill_s=service_s, token_s=0.0) for service_s in services_s]
+    fast, slow = (slots * (1 + wait_s / service_s) for service_s in services_s)  # 12 and 8
+    text = policy(pool("p", *engines, slots=(slots, slots)), route("r", "p"))
+    known = picked(slots, services_s, wait_s)
+    one = await rig(text, ceilings={"p": (100, 100)}, pools={"p": {"picking": known}})
+    held: list[tuple[int, int]] = []
+
+    async def caller() -> None:
+        for _ in range(20):
+            assert (await one.complete()).status == 200
+            held.append(tuple(each.book.totals().in_flight for each in engines))
+
+    await asyncio.gather(*(caller() for _ in range(round(fast + slow))))
+    steady = held[len(held) // 4 : -len(held) // 4]
+    ratio = sum(slower for _, slower in steady) / sum(faster for faster, _ in steady)
+    assert ratio == pytest.approx(slow / fast, rel=0.2)  # equal weights held 1
 
 
 async def test_fallback_takes_over_when_the_weights_say_so(rig, engine):

@@ -7,10 +7,14 @@ import pytest
 from hypothesis import given
 
 from engine.report import Verdict
-from xds_server.decide.decisions import Health
+from xds_server.decide.decide import decide
+from xds_server.decide.decisions import Health, Picking
 from xds_server.fleet import EngineId, declared
 from xds_server.translate.endpoints import assignment, picking_weights, reduced
 from xds_server.translate.memo import Memo
+from xds_server.translate.translate import translate
+from xds_server.translate.view import View
+from xds_server.type_urls import ENDPOINT
 
 ENGINES = """kind: EnginePool
 metadata: {name: p}
@@ -80,6 +84,38 @@ def test_engines_of_a_zone_are_filled_by_their_slots(policies, engines, weights)
     for number, spec in enumerate(engines):
         text += f"  - {{address: 10.0.0.{number}, port: 1, {spec}}}\n"
     assert picking_weights(declared(policies(text)).pools["p"]) == weights
+
+
+@pytest.mark.parametrize(
+    ("slots", "factors", "weights"),
+    [
+        ((8, 8, 8), {"1": 0.358}, (500, 179, 500)),
+        ((8, 8), {}, (1, 1)),
+        ((8, 16), {"1": 0.5}, (1, 2)),
+        ((8, 8), {"elsewhere": 0.5}, (1, 1)),
+    ],
+)
+def test_engines_found_slower_weigh_less(policies, slots, factors, weights):
+    text = "kind: EnginePool\nmetadata: {name: p}\nspec:\n  model: m\n  endpoints:\n"
+    for number, some in enumerate(slots):
+        text += f"  - {{name: '{number}', address: 10.0.0.{number}, port: 1, slots: {some}}}\n"
+    engines = declared(policies(text)).pools["p"]
+    assert picking_weights(engines, {EngineId("p", name): one for name, one in factors.items()}) == weights
+
+
+def test_endpoints_follow_factors_though_all_else_is_as_it_was(policies):
+    read, memo = policies(ENGINES), Memo()
+    fleet = declared(read)
+    decisions = decide(
+        read, fleet, None, proxies_by_role={"gateway": 1}, calling_zones=frozenset({"a"}), now_s=0.0
+    )
+    picking = {EngineId("p", "x"): Picking(step=3, factor=0.5)}
+    slower = replace(decisions, pools={"p": replace(decisions.pools["p"], picking=picking)})
+    seen = []
+    for one in (decisions, slower, decisions):
+        [item] = [item for item in translate(read, fleet, one, View(zone="a"), memo) if item.type_url == ENDPOINT]
+        seen.append([[each.weight for each in there.endpoints] for there in item.message.localities])
+    assert seen == [[[4, 1], [3]], [[2, 1], [3]], [[4, 1], [3]]]
 
 
 def test_an_engine_on_trial_weighs_less_than_its_peers_in_the_zone_only(policies, decided):
