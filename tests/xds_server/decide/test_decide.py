@@ -16,7 +16,8 @@ from xds_server.decide.comeback import UNCUT_S
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.decide.health import stale_after_s
-from xds_server.fleet import EngineId, Fleet, declared, redeclared, with_report
+from xds_server.fleet import EngineId, Fleet, declared, redeclared, with_report, with_traffic
+from xds_server.traffic import EngineTraffic, PoolTraffic
 
 INFINITE = float("inf")
 IN, OUT, LEAVING = Health.HEALTHY, Health.UNHEALTHY, Health.DRAINING
@@ -294,6 +295,24 @@ def test_weights_move_at_most_twice_a_second_and_not_for_trifles() -> None:
     story.hear("e0", Verdict.READY)
     assert story.decided(0.1).pools["pool"].zones["a"] is moved
     assert story.decided(0.5).pools["pool"].zones["a"].weights == chosen.weights
+
+
+@pytest.mark.parametrize(
+    ("limits", "factors"), [({}, [1, 0.293]), ({"learn": False}, [1, 1]), ({"mode": "shadow"}, [1, 1])]
+)
+def test_engines_that_are_seen_to_differ_in_speed_are_filled_by_it(
+    limits: dict[str, object], factors: list[float]
+) -> None:
+    story = Story(policies("--", resilience={"limits": limits}))
+    for _ in range(40):
+        engines = {
+            name: EngineTraffic(done_per_s=8 / service_s, busy=8.0, heard_at_s=story.now_s)
+            for name, service_s in (("e0", 0.25), ("e1", 0.5))
+        }
+        story.fleet = with_traffic(story.fleet, {"pool": PoolTraffic(engines=engines, heard_at_s=story.now_s)})
+        pool = story.decided(0.5).pools["pool"]
+    known = [pool.picking.get(one.id) for one in story.fleet.pools["pool"]]
+    assert [1 if one is None else one.factor for one in known] == pytest.approx(factors, abs=0.03)
 
 
 def test_sharing_by_capacity_needs_no_new_weights_when_engines_fall_ill() -> None:

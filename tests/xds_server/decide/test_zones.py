@@ -35,6 +35,7 @@ class Map:
         self.policy, self.shadow = Zones.model_validate(policy), shadow
         self.known: dict[str, ZoneShares] = {}
         self.now_s = 0.0
+        self.picked_at_s = -1.0
 
     def out(self, *places: int) -> "Map":
         for place in places:
@@ -61,6 +62,7 @@ class Map:
             proxies={zone: Proxy(node=zone, zone=zone, role="gateway") for zone in "abc"},
             shadow=self.shadow,
             previous=self.known,
+            picked_at_s=self.picked_at_s,
             now_s=self.now_s,
         )
         return self.known
@@ -182,6 +184,14 @@ def test_chance_moves_nothing_and_a_real_change_is_followed_in_seconds() -> None
     for _ in range(15):
         second({"a": 60.0, "b": 20.0, "c": 5.0})
     assert site.known["a"].weights["a"] == pytest.approx(480, abs=60)
+
+
+def test_weights_of_zones_keep_their_distance_from_those_of_engines() -> None:
+    site = Map()
+    first = site.decide({"a": 20, "b": 20, "c": 20})["a"]
+    site.picked_at_s = 1.9
+    assert site.decide({"a": 90, "b": 20, "c": 20}, passed_s=1.3)["a"].weights is first.weights
+    assert site.decide({"a": 90, "b": 20, "c": 20}, passed_s=0.2)["a"].weights["a"] < 1000
 
 
 @settings(max_examples=60, deadline=None)
