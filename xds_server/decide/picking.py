@@ -60,9 +60,10 @@ class _Zone:
 
     def factors(self, steps: Mapping[EngineId, int]) -> dict[EngineId, float]:
         """Of each engine at these steps; the fastest has 1."""
-        weights = {engine.id: self._weight(steps[engine.id]) for engine in self.engines}
+        weights = {step: self._weight(step) for step in set(steps.values())}
         most = max(weights.values())
-        return {key: round(max(LEAST, weight / most), 4) for key, weight in weights.items()}
+        factors = {step: round(max(LEAST, weight / most), 4) for step, weight in weights.items()}
+        return {key: factors[step] for key, step in steps.items()}
 
     def _weight(self, step: int) -> float:
         service_s = self.median_s * STEP**step
@@ -91,7 +92,7 @@ def picking(
     if not any(_teaches(decisions[engine.id]) for engine in engines):
         return before
     measured_s = {key: one.service_s for key, one in capacities.items() if one.source is MEASURED}
-    if not measured_s and not before:
+    if not before and (not measured_s or max(measured_s.values()) <= STEP * min(measured_s.values())):
         return before
     typical_s = median_low(measured_s.values()) if measured_s else None
     zones: dict[tuple[str, str], list[Engine]] = {}
@@ -152,9 +153,9 @@ def _chosen(
     # Drift of the wait, the proxies or the median moves factors, too, where engines differ.
     stale = {key for key, one in known.items() if not 1 / STEP <= now[key] / one.factor <= STEP}
     asked = {
-        key: replace(one, towards_s=one.towards_s if one.towards_s is not None else now_s)
-        if steps[key] != one.step or key in stale
-        else replace(one, towards_s=None)
+        key: one
+        if (one.towards_s is not None) == (steps[key] != one.step or key in stale)
+        else replace(one, towards_s=now_s if one.towards_s is None else None)
         for key, one in known.items()
     }
     due = {key for key, one in asked.items() if one.towards_s is not None and now_s - one.towards_s >= HOLD_S}
