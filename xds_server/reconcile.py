@@ -30,7 +30,7 @@ from xds_server.pipeline import REFERENCE_VIEW, Built, Inputs, Pipeline
 from xds_server.shrink import held_back, parts
 from xds_server.snapshot import Resource, Snapshot
 from xds_server.sources.files import Accepted, PolicyState, Refused
-from xds_server.sources.resolver import host_names, resolved
+from xds_server.sources.resolver import Addressing, host_names
 from xds_server.traffic import PoolTraffic
 from xds_server.translate.view import View
 from xds_server.type_urls import SHORT_NAMES
@@ -90,7 +90,7 @@ class Signals(Protocol):
         ...
 
     def overrides(self, now_s: float) -> Mapping[EngineId, Override]:
-        """The orders of operators that hold now; the same object while they are the same."""
+        """The orders of operators that hold now."""
         ...
 
 
@@ -144,6 +144,7 @@ class Reconciler:
         self._on_round = on_round
         self._signals = signals
         self._pipeline = Pipeline()
+        self._addressing = Addressing()
         self._allow_shrink = allow_shrink
         self._first_reports_s = first_reports_s
         self._first_reports_by_s: float | None = None
@@ -331,7 +332,7 @@ class Reconciler:
         built = self._pipeline.build(
             Inputs(
                 policies=policies,
-                fleet=resolved(fleet, self._addresses) if host_names(policies) else fleet,
+                fleet=self._addressing.fleet(fleet, self._addresses),
                 previous=self.built.decisions if self.built else None,
                 views=self._proxies.views() if views is None else views,
                 proxies_by_role=self.roster.counts(),

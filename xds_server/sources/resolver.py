@@ -8,6 +8,7 @@ one in use is kept while it is still among them, so that round-robin DNS does no
 import asyncio
 import functools
 import ipaddress
+import operator
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -17,7 +18,7 @@ from typing import Final
 import structlog
 
 from policies.model import PolicySet
-from xds_server.fleet import Fleet, fleet_of
+from xds_server.fleet import Engine, EngineId, Fleet, fleet_of, with_traffic
 
 LOOKUP_LIMIT_S: Final = 5.0
 """How long one round of look-ups is waited for; resolv.conf's own default for one try."""
@@ -47,24 +48,47 @@ def host_names(policies: PolicySet) -> frozenset[str]:
     )
 
 
-def resolved(fleet: Fleet, addresses: Mapping[str, str]) -> Fleet:
-    """The fleet with IP addresses for host names; engines whose name has no address yet are left out.
+class Addressing:
+    """Puts IP addresses in the place of host names; engines whose name has no address yet are left out.
 
-    Pools without host names keep their identity, so that what was computed for them stays valid.
+    What is the same object as last time comes out as the same object: what was computed for it stays valid.
     """
-    if all(is_address(engine.address) for engines in fleet.pools.values() for engine in engines):
-        return fleet
-    pools = {
-        pool: engines
-        if all(is_address(engine.address) for engine in engines)
-        else tuple(
-            engine if is_address(engine.address) else replace(engine, address=addresses[engine.address])
-            for engine in engines
-            if is_address(engine.address) or engine.address in addresses
-        )
-        for pool, engines in fleet.pools.items()
-    }
-    return fleet_of(pools)
+
+    def __init__(self) -> None:
+        self._pools: dict[str, tuple[tuple[Engine, ...], dict[EngineId, tuple[Engine, Engine]]]] = {}
+
+    def fleet(self, fleet: Fleet, addresses: Mapping[str, str]) -> Fleet:
+        """The fleet with these addresses; the same fleet where all engines have theirs."""
+        pools = {name: self._pool(name, engines, addresses) for name, engines in fleet.pools.items()}
+        for name in self._pools.keys() - pools.keys():
+            del self._pools[name]
+        if all(pools[name] is engines for name, engines in fleet.pools.items()):
+            return fleet
+        return with_traffic(fleet_of(pools), fleet.traffic)
+
+    def _pool(self, name: str, engines: tuple[Engine, ...], addresses: Mapping[str, str]) -> tuple[Engine, ...]:
+        if all(is_address(engine.address) for engine in engines):
+            return engines
+        before, known = self._pools.get(name, ((), {}))
+        made: dict[EngineId, tuple[Engine, Engine]] = {}
+        for engine in engines:
+            address = engine.address if is_address(engine.address) else addresses.get(engine.address)
+            if address is None:
+                continue
+            named, found = known.get(engine.id, (None, engine))
+            if named is not engine or found.address != address:
+                found = replace(engine, address=address)
+            made[engine.id] = (engine, found)
+        pool = tuple(found for _, found in made.values())
+        if len(pool) == len(before) and all(map(operator.is_, pool, before)):
+            pool = before
+        self._pools[name] = (pool, made)
+        return pool
+
+
+def resolved(fleet: Fleet, addresses: Mapping[str, str]) -> Fleet:
+    """The fleet with these addresses, for callers with nothing to remember."""
+    return Addressing().fleet(fleet, addresses)
 
 
 def system_lookup(host: str) -> list[str]:

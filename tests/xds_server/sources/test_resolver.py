@@ -1,9 +1,11 @@
 """Host names become addresses, a silent resolver changes nothing, and engines do not move about."""
 
 import asyncio
+from dataclasses import replace
 
-from xds_server.fleet import Engine, EngineId, fleet_of
-from xds_server.sources.resolver import Resolver, resolved, system_lookup
+from xds_server.fleet import Engine, EngineId, fleet_of, with_traffic
+from xds_server.sources.resolver import Addressing, Resolver, resolved, system_lookup
+from xds_server.traffic import PoolTraffic
 
 
 class Names:
@@ -83,3 +85,23 @@ def test_a_fleet_gets_addresses_and_loses_what_has_none() -> None:
     fleet = resolved(fleet_of({"p": plain, "q": named}), {"known": "10.9.9.9"})
     assert fleet.pools["p"] is plain
     assert [(one.id.engine, one.address) for one in fleet.pools["q"]] == [("3", "10.9.9.9"), ("5", "10.0.0.5")]
+
+
+def test_what_proxies_saw_stays_with_a_fleet_whose_names_are_resolved() -> None:
+    traffic = {"p": PoolTraffic(heard_at_s=1.0)}
+    fleet = with_traffic(fleet_of({"p": (engine("1", "known"),)}), traffic)
+    assert resolved(fleet, {"known": "10.9.9.9"}).traffic is traffic
+
+
+def test_what_is_the_same_comes_out_as_the_same() -> None:
+    addressing, addresses = Addressing(), {"known": "10.9.9.9"}
+    fleet = fleet_of({"p": (engine("1", "known"), engine("2", "known"))})
+    before = addressing.fleet(fleet, addresses).pools["p"]
+    assert addressing.fleet(fleet, dict(addresses)).pools["p"] is before
+    first, second = fleet.pools["p"]
+    heard = addressing.fleet(fleet_of({"p": (replace(first, good_looks=1), second)}), addresses).pools["p"]
+    assert heard[0].good_looks == 1
+    assert heard[1] is before[1]
+    moved = addressing.fleet(fleet, {"known": "10.9.9.8"}).pools["p"]
+    assert [one.address for one in moved] == ["10.9.9.8"] * 2
+    assert addressing.fleet(fleet_of({}), addresses).pools == {}
