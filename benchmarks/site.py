@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -16,7 +15,7 @@ from chaos.fake_engine import EngineConfig, FakeEngine
 from chaos.load import LoadProfile, run_load
 from chaos.load import Target as LoadTarget
 from chaos.outcomes import Outcome
-from chaos.processes import Processes, envoy_command
+from chaos.processes import Processes, envoy_command, free_ports
 from xds_server.bootstrap import Bootstrap, bootstrap_yaml
 
 POLL_S: Final = 0.01
@@ -36,14 +35,14 @@ class Site:
         self.folder = folder
         self.engines: list[FakeEngine] = []
         self.outcomes: list[Outcome] = []
-        self.envoys = [f"http://127.0.0.1:{free_port()}" for _ in range(envoys)]
+        self.envoys = [f"http://127.0.0.1:{free_ports(1)[0]}" for _ in range(envoys)]
         self.agents: dict[str, str] = {}
         """URL of each engine's agent, by the engine's name."""
         self._agent_ports: dict[str, int] = {}
         self._count = engines
         self._with_agents = agents
         self._processes = processes
-        self._listener = free_port()
+        self._listener = free_ports(1)[0]
         self._admin = ""
         self._stack = contextlib.AsyncExitStack()
 
@@ -188,10 +187,3 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
         if time.monotonic() > give_up_at:
             raise TimeoutError(f"not within {LIMIT_S:g} s: {what}")
         await asyncio.sleep(POLL_S)
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -14,9 +14,11 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -241,3 +243,14 @@ async def _copy(stdout: asyncio.StreamReader, path: Path) -> None:
 def _complaint(child: Child, what: str) -> str:
     tail = child.tail() or "(nothing)"
     return f"{child.name} {what}\n  command: {' '.join(child.argv)}\n  its log ends with:\n{tail}"
+
+
+def free_ports(count: int) -> Sequence[int]:
+    """Ports nobody listens on now: Envoy and its neighbours must know each other's before they start."""
+    with ExitStack() as held:
+        ports = []
+        for _ in range(count):
+            one = held.enter_context(socket.socket())
+            one.bind(("127.0.0.1", 0))
+            ports.append(int(one.getsockname()[1]))
+        return ports

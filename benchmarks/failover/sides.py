@@ -4,11 +4,9 @@ import asyncio
 import contextlib
 import json
 import signal
-import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +19,7 @@ from benchmarks.failover.fleet import MODEL, START_LIMIT_S, Fleet
 from benchmarks.failover.setting import Setting
 from benchmarks.failover.static_envoy import POOL, bootstrap
 from chaos.load import Target
-from chaos.processes import Child, Processes, envoy_command
+from chaos.processes import Child, Processes, envoy_command, free_ports
 from policies.document import API_VERSION
 from policies.quantity import format_duration
 from xds_server.bootstrap import Bootstrap, bootstrap_yaml
@@ -207,17 +205,6 @@ def policies(
         {"kind": "ResiliencePolicy", "metadata": {"name": POOL}, "spec": resilience},
     ]
     return yaml.safe_dump_all([{"apiVersion": API_VERSION, **one} for one in documents], sort_keys=False)
-
-
-def free_ports(count: int) -> Sequence[int]:
-    """Ports nobody listens on now."""
-    with ExitStack() as held:
-        ports = []
-        for _ in range(count):
-            one = held.enter_context(socket.socket())
-            one.bind(("127.0.0.1", 0))
-            ports.append(int(one.getsockname()[1]))
-        return ports
 
 
 def _healthy_hosts(page: Any) -> int:

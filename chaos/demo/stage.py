@@ -7,11 +7,9 @@ in.
 """
 
 import asyncio
-import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from chaos.demo.score import Attempt
 from chaos.fake_engine.book import KEPT_CALLS
 from chaos.fake_engine.book import Outcome as CallOutcome
 from chaos.load import Target
-from chaos.processes import Processes, envoy_command
+from chaos.processes import Processes, envoy_command, free_ports
 
 START_LIMIT_S = 30.0
 """Longest wait for a child to be ready; usually it takes about a second."""
@@ -84,7 +82,7 @@ async def stage(children: Processes, session: aiohttp.ClientSession, folder: Pat
     agents = await asyncio.gather(*(_agent(children, name, ours.ports[name]) for name in ENGINES))
     agent_ports = {name: grpc_port for name, (grpc_port, _) in zip(ENGINES, agents, strict=True)}
     ours = replace(ours, agents={name: url for name, (_, url) in zip(ENGINES, agents, strict=True)})
-    xds_port, admin_port, our_port, *ports = _free_ports(3 + 3 * len(ZONES))
+    xds_port, admin_port, our_port, *ports = free_ports(3 + 3 * len(ZONES))
     admin_url = f"http://127.0.0.1:{admin_port}"
     policies = folder / "policies"
     policies.mkdir()
@@ -217,14 +215,3 @@ async def _until_ok(session: aiohttp.ClientSession, url: str, what: str) -> None
             seen = str(problem) or type(problem).__name__
         await asyncio.sleep(0.05)
     raise StageError(f"{what} was not ready after {START_LIMIT_S:g} s; last seen: {seen}")
-
-
-def _free_ports(count: int) -> Sequence[int]:
-    """Ports nobody listens on now. Envoy and its neighbours must know each other's before they start."""
-    with ExitStack() as held:
-        ports = []
-        for _ in range(count):
-            one = held.enter_context(socket.socket())
-            one.bind(("127.0.0.1", 0))
-            ports.append(int(one.getsockname()[1]))
-        return ports

@@ -4,13 +4,11 @@ It takes a minute to start, so the tests of a module share one, and leave it as 
 printed when all tests are over.
 """
 
-import asyncio
+import functools
 import json
-import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +18,11 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from chaos.processes import Child, Processes, envoy_command
+from chaos.processes import Child, Processes, envoy_command, free_ports
 from chaos.real_vllm import replica
 from chaos.real_vllm.model import write_model
 from chaos.real_vllm.replica import MODEL, Replica, vllm_python
+from tests.eventually import eventually as patiently
 
 from .traffic import Stream
 from .watch import Watch
@@ -72,7 +71,7 @@ class Site:
         self._python = python
         self.session = session
         self.replicas: dict[str, Replica] = {}
-        ports = _free_ports(10)
+        ports = free_ports(10)
         self.xds, self.admin, self.envoy_admin, self.port = ports[:4]
         self.ports = {
             name: Ports(engine=ports[at], agent_http=ports[at + 1], agent_grpc=ports[at + 2])
@@ -247,29 +246,9 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
             yield made
 
 
-async def eventually(condition: Callable[[], Awaitable[Any] | Any], what: str, limit_s: float = LIMIT_S) -> Any:
-    """The first true answer of ``condition``; the test fails after ``limit_s``."""
-    give_up_at = time.monotonic() + limit_s
-    while True:
-        answer = condition()
-        if isinstance(answer, Awaitable):
-            answer = await answer
-        if answer:
-            return answer
-        if time.monotonic() > give_up_at:
-            pytest.fail(f"not within {limit_s} s: {what}")
-        await asyncio.sleep(0.02)
+eventually = functools.partial(patiently, limit_s=LIMIT_S)
+"""Waits for a condition; the test fails when it does not come true."""
 
 
 def _document(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "switchgear.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        ports = []
-        for _ in range(count):
-            one = held.enter_context(socket.socket())
-            one.bind(("127.0.0.1", 0))
-            ports.append(int(one.getsockname()[1]))
-        return ports

@@ -395,7 +395,7 @@ async def test_an_agent_that_comes_back_does_not_take_a_working_engine_out(
                 await asyncio.sleep(0.01)
         agent = await start_agent(engine.url, "--warm-up", "40")
         _, report = await agent.until_report(lambda one: one["verdict"])
-        assert report["verdict"] == "busy"
+        assert report["verdict"] in {"ready", "busy"}  # by whether somebody waits just then; never `starting`
 
 
 async def test_grpc_health_answers_and_tells_of_changes(start_agent: Any, start_engine: Any) -> None:

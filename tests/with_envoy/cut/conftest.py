@@ -1,8 +1,8 @@
 """Engines, a real Envoy, and a control plane whose judgements the test makes: who is well, and who is cut."""
 
 import asyncio
+import functools
 import json
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,8 +14,10 @@ import pytest
 import yaml
 
 from chaos.fake_engine import EngineConfig, FakeEngine
+from chaos.processes import free_ports
 from policies.load import load
 from policies.model import PolicySet
+from tests.eventually import eventually as patiently
 from xds_server.assemble import Assembler
 from xds_server.bootstrap import Bootstrap, bootstrap_yaml
 from xds_server.decide.decisions import Ceiling, Decisions, EngineDecision, Health
@@ -38,18 +40,8 @@ WIDE = Ceiling(interactive=1000, batch=1000, retry_percent=100, retry_min_concur
 HUNG = replace(FINE, health=Health.UNHEALTHY, cut=True)
 
 
-async def eventually(condition: Callable[[], Awaitable[Any] | Any], what: str) -> Any:
-    """The first true answer of ``condition``."""
-    give_up_at = time.monotonic() + LIMIT_S
-    while True:
-        answer = condition()
-        if isinstance(answer, Awaitable):
-            answer = await answer
-        if answer:
-            return answer
-        if time.monotonic() > give_up_at:
-            pytest.fail(f"not within {LIMIT_S} s: {what}")
-        await asyncio.sleep(0.01)
+eventually = functools.partial(patiently, limit_s=LIMIT_S)
+"""Waits for a condition; the test fails when it does not come true."""
 
 
 @dataclass
@@ -172,12 +164,6 @@ class Site:
         return bool(host.get("health_status", {}).get("failed_outlier_check"))
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def policy_text(port: int, engines: Mapping[str, FakeEngine], resilience: str, **endpoint: Any) -> str:
     endpoints = [
         {"address": "127.0.0.1", "port": engine.port, "name": name, "zone": "a", **endpoint}
@@ -211,7 +197,7 @@ async def site(tmp_path: Path, start_envoy: Any) -> AsyncIterator[StartSite]:
         handlers: Iterable[Any] = (),
         **config: Any,
     ) -> Site:
-        port, fakes = free_port(), {}
+        port, fakes = free_ports(1)[0], {}
         for number in range(engines):
             name = f"e{number}"
             fakes[name] = FakeEngine(EngineConfig(name=name, prefill_s=0.005, token_s=0.002, **config))

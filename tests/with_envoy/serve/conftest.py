@@ -5,13 +5,12 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import signal
-import socket
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +21,15 @@ import yaml
 from chaos.fake_engine import EngineConfig, FakeEngine
 from chaos.load import LoadProfile, Target, run_load
 from chaos.outcomes import Outcome, Reason
-from chaos.processes import Child, Processes
+from chaos.processes import Child, Processes, free_ports
+from tests.eventually import eventually as patiently
 
 LIMIT_S = 60.0
 SWITCHGEAR = str(Path(sys.executable).with_name("switchgear"))
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-async def eventually(condition: Callable[[], Awaitable[Any] | Any], what: str, limit_s: float = LIMIT_S) -> Any:
-    """The first true answer of ``condition``; the test fails after ``limit_s``."""
-    give_up_at = time.monotonic() + limit_s
-    while True:
-        answer = condition()
-        if isinstance(answer, Awaitable):
-            answer = await answer
-        if answer:
-            return answer
-        if time.monotonic() > give_up_at:
-            pytest.fail(f"not within {limit_s} s: {what}")
-        await asyncio.sleep(0.02)
+eventually = functools.partial(patiently, limit_s=LIMIT_S)
+"""Waits for a condition; the test fails when it does not come true."""
 
 
 class Load:
@@ -78,9 +62,9 @@ class Site:
         self.policies.mkdir()
         self.state_dir = folder / "state"
         self.engines: list[FakeEngine] = []
-        self.port = free_port()
-        self.xds = f"127.0.0.1:{free_port()}"
-        self.admin = f"127.0.0.1:{free_port()}"
+        self.port = free_ports(1)[0]
+        self.xds = f"127.0.0.1:{free_ports(1)[0]}"
+        self.admin = f"127.0.0.1:{free_ports(1)[0]}"
         self.loads: list[Load] = []
         self._processes = processes
         self._start_envoy = start_envoy
