@@ -21,17 +21,17 @@ from policies.model import PolicySet
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from policies.route import ModelChange, PriorityClass
-from xds_server.decide.capacity import capacities
-from xds_server.decide.ceiling import GATEWAY, SIDECAR, admission, ceiling_for_role, classes_by_pool
+from xds_server.decide.admission.capacity import capacities
+from xds_server.decide.admission.ceiling import GATEWAY, SIDECAR, admission, ceiling_for_role, classes_by_pool
+from xds_server.decide.admission.ladder import FallbackView, ladder, ladder_due_s
 from xds_server.decide.decisions import Capacity, Decisions, EngineDecision, Health, PoolDecisions, ZoneShares
-from xds_server.decide.engines import engine_decisions
-from xds_server.decide.hedging import hedge, hedge_due_s
-from xds_server.decide.ladder import FallbackView, ladder, ladder_due_s
-from xds_server.decide.leaving import leaving
-from xds_server.decide.picking import NONE, picked_at_s, picking, picking_due_s
-from xds_server.decide.retry_statuses import retries_due_s, retry_statuses
-from xds_server.decide.time_limits import limits_due_s, time_limits
-from xds_server.decide.zones import MIN_INTERVAL_S, zone_shares
+from xds_server.decide.engines.engines import engine_decisions
+from xds_server.decide.engines.leaving import leaving
+from xds_server.decide.routing.hedging import hedge, hedge_due_s
+from xds_server.decide.routing.picking import NONE, picked_at_s, picking, picking_due_s
+from xds_server.decide.routing.retry_statuses import retries_due_s, retry_statuses
+from xds_server.decide.routing.time_limits import limits_due_s, time_limits
+from xds_server.decide.routing.zones import MIN_INTERVAL_S, zone_shares
 from xds_server.fleet import Engine, EngineId, Fleet
 from xds_server.overrides import Override
 from xds_server.traffic import PoolTraffic, Proxy

@@ -6,11 +6,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from engine.report import Verdict
-from xds_server.decide.breaker import BreakerState
-from xds_server.decide.comeback import Comeback
-from xds_server.decide.demand import Demand
-from xds_server.decide.learned import Learned
-from xds_server.decide.straggler import StragglerState
+from xds_server.decide.remembered import BreakerState, Comeback, Demand, Learned, StragglerState
 from xds_server.fleet import Engine, EngineId
 from xds_server.traffic import PoolTraffic, Proxy
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from xds_server.decide.change import Subject
+from xds_server.decide.changes.change import Subject
 from xds_server.ledger.event import Event
 
 MOST: Final = 10_000

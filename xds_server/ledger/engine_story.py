@@ -6,9 +6,9 @@ from typing import Final
 
 from engine.report import EngineReport, Verdict
 from policies.resilience import ResilienceSpec
-from xds_server.decide.change import Subject
+from xds_server.decide.changes.change import Subject
+from xds_server.decide.changes.rules import CONSECUTIVE, ERROR_RATE, rule_of_engine
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
-from xds_server.decide.rules import CONSECUTIVE, ERROR_RATE, rule_of_engine
 from xds_server.fleet import Engine, EngineId
 from xds_server.ledger.scene import Scene, UnknownNameError, event_status, rule_status, span
 from xds_server.overrides import Action, Override

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from policies.merge import setter
 from policies.model import PolicySet
-from xds_server.decide.change import Change, ChangeKind, Subject
+from xds_server.decide.changes.change import Change, ChangeKind, Subject
 
 BUILT_IN: Final = "built-in default"
 _NO_NUMBERS: Mapping[str, float] = MappingProxyType({})

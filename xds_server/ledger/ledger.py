@@ -8,8 +8,8 @@ from typing import Final
 import structlog
 
 from policies.model import PolicySet
-from xds_server.decide.change import Change, ChangeKind
-from xds_server.decide.changes import ceiling_is_news, changes
+from xds_server.decide.changes.change import Change, ChangeKind
+from xds_server.decide.changes.changes import ceiling_is_news, changes
 from xds_server.decide.decisions import Admission, Decisions
 from xds_server.fleet import EngineId, Fleet
 from xds_server.ledger.book import Book

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from xds_server.decide.change import Change, ChangeKind, Subject
+from xds_server.decide.changes.change import Change, ChangeKind, Subject
 
 Lost = Mapping[str, frozenset[str]]
 """By signal, the connected proxies of which it is missing."""

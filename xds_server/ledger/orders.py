@@ -18,7 +18,7 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from policies.resilience import Breaker
-from xds_server.decide.change import Change, ChangeKind, Subject
+from xds_server.decide.changes.change import Change, ChangeKind, Subject
 from xds_server.decide.decisions import EngineDecision, Health
 from xds_server.fleet import Engine, EngineId
 from xds_server.ledger.scene import span

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from xds_server.decide import rules
+from xds_server.decide.changes import rules
 from xds_server.decide.decisions import Admission, Health, PoolDecisions
 from xds_server.ledger.engine_story import MOST_PAST
 from xds_server.ledger.scene import Scene, UnknownNameError, event_status, rule_status, span

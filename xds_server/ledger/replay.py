@@ -13,7 +13,7 @@ from pathlib import Path
 from policies.findings import PolicyErrors
 from policies.load import load_contents
 from policies.model import PolicySet
-from xds_server.decide.changes import changes
+from xds_server.decide.changes.changes import changes
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.fleet import EngineId, Fleet, redeclared

@@ -8,7 +8,7 @@ from typing import Any
 
 from policies.model import PolicySet
 from policies.quantity import format_duration
-from xds_server.decide.change import Subject
+from xds_server.decide.changes.change import Subject
 from xds_server.decide.decisions import Decisions
 from xds_server.fleet import EngineId, Fleet
 from xds_server.ledger.book import Book

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Final
 
 from xds_server.decide.decisions import Decisions, Health, Picking
-from xds_server.decide.zones import OVERPROVISIONING_PERCENT
+from xds_server.decide.routing.zones import OVERPROVISIONING_PERCENT
 from xds_server.fleet import Engine, EngineId
 from xds_server.translate.assignment import (
     AssignmentSpec,
@@ -99,7 +99,7 @@ def picking_weights(engines: Sequence[Engine], factors: Mapping[EngineId, float]
     slots. With unequal ones it picks by weight / (requests in flight + 1): what an engine holds then follows the
     square root of its weight (10:20:30:40 was seen to give 16:23:28:33 %). Weights that follow the square of the
     slots therefore fill engines in proportion to their slots. ``factors`` lower those of engines found to be
-    slower than others (``decide.picking``).
+    slower than others (``decide.routing.picking``).
     """
     alike = len({engine.slots for engine in engines}) == 1
     declared = [engine.weight * (1 if alike else engine.slots**2) for engine in engines]

@@ -12,7 +12,7 @@ from envoy_data_plane.envoy.config.route.v3 import Route
 from policies.model import PolicySet
 from policies.route import ModelRoute
 from xds_server.decide.decisions import Decisions
-from xds_server.decide.time_limits import where_cut
+from xds_server.decide.routing.time_limits import where_cut
 from xds_server.fleet import EngineId, Fleet
 from xds_server.translate.clusters import cluster
 from xds_server.translate.endpoints import assignment, picking_factors, zone_weights

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from chaos.fake_engine import Crash
-from xds_server.decide.capacity import MEASURED
+from xds_server.decide.admission.capacity import MEASURED
 from xds_server.decide.decisions import Capacity, Decisions, EngineDecision, Health, Picking
-from xds_server.decide.learned import Learned
-from xds_server.decide.picking import picking
+from xds_server.decide.remembered import Learned
+from xds_server.decide.routing.picking import picking
 from xds_server.fleet import Engine, EngineId
 from xds_server.translate.endpoints import assignment
 from xds_server.translate.item import Item

@@ -11,11 +11,11 @@ from policies.model import PolicySet
 from policies.pool import EnginePool
 from policies.resilience import ResilienceSpec
 from policies.route import ModelRoute
-from xds_server.decide.changes import ChangeKind, changes
-from xds_server.decide.comeback import UNCUT_S
+from xds_server.decide.changes.changes import ChangeKind, changes
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import Decisions, Health
-from xds_server.decide.health import stale_after_s
+from xds_server.decide.engines.comeback import UNCUT_S
+from xds_server.decide.engines.health import stale_after_s
 from xds_server.fleet import EngineId, Fleet, declared, redeclared, with_report, with_traffic
 from xds_server.traffic import EngineTraffic, PoolTraffic
 

@@ -43,7 +43,7 @@ def fields(path: str, model: type[BaseModel]) -> Iterator[str]:
 
 
 def modules() -> list[str]:
-    return sorted(path.stem for path in (ROOT / "xds_server" / "decide").glob("*.py") if path.stem != "__init__")
+    return sorted(path.stem for path in (ROOT / "xds_server" / "decide").rglob("*.py") if path.stem != "__init__")
 
 
 @pytest.mark.parametrize("path", [one for block, model in BLOCKS.items() for one in fields(block, model)])

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xds_server.decide.change import ChangeKind, Subject
+from xds_server.decide.changes.change import ChangeKind, Subject
 from xds_server.ledger.book import FLAPS_WITHIN_S, Book
 from xds_server.ledger.event import Event
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from policies.model import PolicySet
-from xds_server.decide.change import ChangeKind
+from xds_server.decide.changes.change import ChangeKind
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.fleet import Fleet
 from xds_server.ledger.ledger import Ledger, ledger_from

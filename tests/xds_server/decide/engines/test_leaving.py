@@ -1,0 +1,91 @@
+"""An engine that is taken out of its pool is left alone with what it has, for as long as a drain may take."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from policies.load import load
+from policies.model import PolicySet
+from xds_server.decide.decide import decide
+from xds_server.decide.decisions import Decisions, EngineDecision, Health
+from xds_server.decide.engines.leaving import leaving
+from xds_server.fleet import EngineId, declared
+
+FINE = EngineDecision(health=Health.HEALTHY, reason="", since_s=0)
+X, Y = EngineId("p", "x"), EngineId("p", "y")
+DEADLINE_S = 900.0
+
+
+@pytest.fixture
+def policies(tmp_path: Path) -> Callable[..., PolicySet]:
+    def made(*engines: str, pool: str = "p") -> PolicySet:
+        listed = ", ".join(
+            f"{{address: 10.0.0.1, port: {port}, name: {name}, zone: a}}" for port, name in enumerate(engines, 1)
+        )
+        path = tmp_path / "policy.yaml"
+        path.write_text(
+            "apiVersion: switchgear.dev/v1alpha1\nkind: EnginePool\n"
+            f"metadata: {{name: {pool}}}\nspec: {{model: m, endpoints: [{listed}]}}\n"
+        )
+        return load([path])
+
+    return made
+
+
+def test_it_may_go_on_for_as_long_as_a_drain_and_no_longer(policies: Callable[..., PolicySet]) -> None:
+    one = policies("y")
+    fleet = declared(one)
+    first = leaving(one, fleet, {}, {X: FINE, Y: FINE}, 10.0)
+    assert first == {X: 10.0 + DEADLINE_S}
+    later = leaving(one, fleet, first, {Y: FINE}, 500.0)
+    assert later == first
+    assert leaving(one, fleet, later, {Y: FINE}, 10.0 + DEADLINE_S) == {}
+
+
+def test_what_was_cut_stays_cut(policies: Callable[..., PolicySet]) -> None:
+    one = policies("y")
+    assert leaving(one, declared(one), {}, {X: replace(FINE, cut=True)}, 10.0) == {}
+
+
+def test_an_engine_that_is_declared_again_no_longer_leaves(policies: Callable[..., PolicySet]) -> None:
+    one = policies("x", "y")
+    assert leaving(one, declared(one), {X: 99.0}, {Y: FINE}, 10.0) == {}
+
+
+def test_of_a_pool_that_is_gone_nothing_is_kept(policies: Callable[..., PolicySet]) -> None:
+    one = policies("x", pool="other")
+    assert leaving(one, declared(one), {Y: 99.0}, {X: FINE}, 10.0) == {}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.sets(st.sampled_from("xy")), st.floats(0.1, 600)), min_size=1, max_size=8))
+def test_whatever_comes_and_goes_only_the_undeclared_leave_and_none_for_ever(
+    policies: Callable[..., PolicySet], steps: list[tuple[set[str], float]]
+) -> None:
+    now_s = 0.0
+    known: dict[EngineId, float] = {}
+    decided: dict[EngineId, EngineDecision] = {}
+    for engines, pause_s in steps:
+        now_s += pause_s
+        one = policies("always", *sorted(engines))
+        fleet = declared(one)
+        known = dict(leaving(one, fleet, known, decided, now_s))
+        decided = {engine.id: FINE for engine in fleet.pools["p"]}
+        assert not known.keys() & decided.keys()
+        assert all(now_s < until_s <= now_s + DEADLINE_S for until_s in known.values())
+
+
+def test_every_round_knows_who_left_in_the_one_before(policies: Callable[..., PolicySet]) -> None:
+    def round_of(one: PolicySet, previous: Decisions | None, now_s: float) -> Decisions:
+        return decide(
+            one, declared(one), previous, proxies_by_role={"gateway": 1}, calling_zones=frozenset(), now_s=now_s
+        )
+
+    first = round_of(policies("x", "y"), None, 1.0)
+    edited = policies("y")
+    second = round_of(edited, first, 2.0)
+    assert second.leaving == round_of(edited, second, 3.0).leaving == {X: 2.0 + DEADLINE_S}

@@ -1,0 +1,161 @@
+"""What became different for one engine between two decisions."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from engine.report import Verdict
+from xds_server.decide.changes import rules
+from xds_server.decide.changes.change import Change, ChangeKind, Subject
+from xds_server.decide.decisions import Ejector, EngineDecision, Health
+from xds_server.decide.remembered import BreakerState, Phase, StragglerState
+
+
+def engine_changes(subject: Subject, known: EngineDecision | None, now: EngineDecision) -> Iterator[Change]:
+    """The transitions of one engine; from None, what is not as declared."""
+    if known is not None and _state(known) == _state(now):
+        return  # a newer reason for the same: the most frequent by far
+    template = Change(
+        kind=ChangeKind.HEALTH,
+        subject=subject,
+        before="",
+        after="",
+        reason=now.reason,
+        rule=rules.rule_of_engine(now, known),
+        returns=now.returns,
+        until_s=now.until_s,
+    )
+    was = Health.HEALTHY if known is None else known.health
+    if was is not now.health:
+        yield replace(
+            template,
+            before="" if known is None else known.health.value,
+            after=now.health.value,
+            alarm=now.health is not Health.HEALTHY,
+        )
+    elif _said(None if known is None else known.verdict) != _said(now.verdict) and not _begins_well(known, now):
+        before = "" if known is None else _said(known.verdict)
+        yield replace(template, kind=ChangeKind.VERDICT, before=before, after=_said(now.verdict))
+    elif known is not None and now.health is not Health.HEALTHY and known.ejector is not now.ejector:
+        yield replace(template, kind=ChangeKind.EJECTOR, before=_who(known.ejector), after=_who(now.ejector))
+    yield from _marks(template, known, now)
+
+
+def _marks(template: Change, known: EngineDecision | None, now: EngineDecision) -> Iterator[Change]:
+    """What else is said of an engine, beside its health."""
+    kept = known is not None and known.floor
+    if kept is not now.floor:
+        yield replace(
+            template,
+            kind=ChangeKind.KEPT,
+            before=_yes(kept, "kept in", "free to leave"),
+            after=_yes(now.floor, "kept in", "free to leave"),
+            alarm=now.floor,
+        )
+    part_before, part = 100.0 if known is None else known.traffic_percent, now.traffic_percent
+    if part_before != part:
+        yield replace(
+            template,
+            kind=ChangeKind.TRIAL,
+            before=f"{part_before:g} % of its share",
+            after=f"{part:g} % of its share",
+            rule=rules.TRIAL_SHARE,
+            numbers={"traffic_percent": part},
+        )
+    cut_before = known is not None and known.cut
+    if cut_before is not now.cut:
+        yield replace(
+            template,
+            kind=ChangeKind.CUT,
+            before=_yes(cut_before, "cut", "not cut"),
+            after=_yes(now.cut, "cut", "not cut"),
+            rule=rules.CUT_HUNG,
+        )
+    shadow_before = None if known is None or known.shadow is None else known.shadow.health
+    shadow = None if now.shadow is None else now.shadow.health
+    if shadow_before is not shadow:
+        yield _shadowed(template, shadow_before, now)
+
+
+def _shadowed(template: Change, before: Health | None, now: EngineDecision) -> Change:
+    would = now.shadow
+    return replace(
+        template,
+        kind=ChangeKind.SHADOW,
+        before="as decided" if before is None else f"would be {before}",
+        after="as decided" if would is None else f"would be {would.health}",
+        reason=now.reason if would is None else would.reason,
+        rule=rules.MODE if would is None else rules.rule_of_engine(would),
+        returns="" if would is None else would.returns,
+        until_s=None if would is None else would.until_s,
+    )
+
+
+def breaker_changes(subject: Subject, known: BreakerState | None, now: BreakerState) -> Iterator[Change]:
+    """The breaker went to another phase."""
+    was = Phase.CLOSED if known is None else known.phase
+    if was is now.phase:
+        return
+    reason, rule = {
+        Phase.OPEN: ("its answers failed", rules.ERROR_RATE),
+        Phase.TRIAL: ("its cooldown is over: it gets trial requests", rules.TRIAL_SHARE),
+        Phase.CLOSED: ("it proved itself", rules.TRIAL_CALLS),
+    }[now.phase]
+    yield Change(
+        kind=ChangeKind.BREAKER,
+        subject=subject,
+        before=was.value,
+        after=now.phase.value,
+        reason=reason,
+        rule=rule,
+        returns="after its cooldown it gets trial requests" if now.phase is Phase.OPEN else "",
+        until_s=now.until_s if now.phase is Phase.OPEN else None,
+        numbers={"opens": now.opens},
+    )
+
+
+def straggler_changes(subject: Subject, known: StragglerState | None, now: StragglerState) -> Iterator[Change]:
+    """The engine became clearly slower than its peers, or is no longer."""
+    was = known is not None and known.out
+    if was is not now.out:
+        yield Change(
+            kind=ChangeKind.STRAGGLER,
+            subject=subject,
+            before=_yes(was, "slow", "in step"),
+            after=_yes(now.out, "slow", "in step"),
+            reason="clearly slower than its peers" if now.out else "as fast as its peers again",
+            rule=rules.SLOWER_THAN,
+        )
+
+
+def _state(decision: EngineDecision) -> tuple[object, ...]:
+    """Everything whose change is a transition."""
+    shadow = decision.shadow
+    return (
+        decision.health,
+        decision.verdict,
+        decision.ejector,
+        decision.floor,
+        decision.traffic_percent,
+        decision.cut,
+        None if shadow is None else shadow.health,
+    )
+
+
+def _begins_well(known: EngineDecision | None, now: EngineDecision) -> bool:
+    """That an engine is well from the start is what was declared, and no news."""
+    return known is None and now.verdict is not None and now.verdict.good
+
+
+def _yes(holds: bool, yes: str, no: str) -> str:
+    return yes if holds else no
+
+
+def _who(ejector: Ejector | None) -> str:
+    return "nobody" if ejector is None else ejector.value
+
+
+def _said(verdict: Verdict | None) -> str:
+    """The verdict for the log, where busy and ready are one: a loaded engine goes to and fro all day."""
+    if verdict is None:
+        return "unheard"
+    return "producing" if verdict.good else verdict.value
