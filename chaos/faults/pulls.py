@@ -1,0 +1,128 @@
+"""The levers that faults pull, as values: each names one thing that is done to one target, and undone later.
+
+Targets are names as in ``chaos.scenario.plan``. A lever that is not part of a lab (a wire where none was laid, a
+GPU without the double) refuses the experiment before it begins.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from chaos.fake_engine.faults import Fault as EngineFault
+
+
+class Part(StrEnum):
+    """A process of the lab that belongs to a target."""
+
+    ENGINE = "engine"
+    AGENT = "agent"
+    PROXY = "proxy"
+    CONTROL_PLANE = "control-plane"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakEngine:
+    """A simulated engine misbehaves in this way."""
+
+    engine: str
+    fault: EngineFault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """SIGKILL. Undone by starting it again where it was; ``empty``: without what it kept on disk. ``stays_dead``:
+    it is left dead until the experiment ends.
+    """
+
+    part: Part
+    target: str
+    empty: bool = False
+    stays_dead: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freeze:
+    """SIGSTOP; undone by SIGCONT. ``on_share`` below 1: only for that share of each ``period_s``."""
+
+    part: Part
+    target: str
+    on_share: float = 1.0
+    period_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """Lines for the control file of the NVML double beside one engine's agent."""
+
+    engine: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """What happens to bytes on one link, both ways. ``end`` ``engine`` is the wire that carries what proxies send
+    to an engine, ``xds`` that between a proxy and the control plane, ``agent`` that between an engine's agent and
+    the control plane. ``sources`` are the proxies whose bytes are meant, or ``*`` for everybody's.
+    """
+
+    end: Literal["engine", "xds", "agent"]
+    target: str
+    sources: tuple[str, ...] = ("*",)
+    latency_s: float = 0.0
+    jitter_s: float = 0.0
+    loss_percent: float = 0.0
+    bytes_per_s: float | None = None
+    black_hole: bool = False
+    reset: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reports:
+    """What a relay makes of an engine's reports to the control plane. ``verdict`` replaces what they say,
+    ``clock_skew_s`` is added to their times.
+    """
+
+    engine: str
+    verdict: str = ""
+    clock_skew_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """What becomes of a proxy's access logs and load reports: lost, or every call of these engines said to have
+    ended so.
+    """
+
+    proxy: str
+    lost: bool = False
+    says: Literal["", "all-failed", "all-good"] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corrupt:
+    """Configuration on its way to a proxy is changed so that Envoy refuses it."""
+
+    proxy: str
+    type: Literal["cds", "eds", "lds", "rds", "rtds"] = "cds"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushPolicy:
+    """The policy folder gets this content; undone by writing back what was there."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callers:
+    """Callers ask more: ``factor`` times the usual load, ``attempts`` more tries each, ``at_once`` requests at the
+    moment the pull is taken back.
+    """
+
+    factor: float = 1.0
+    attempts: int = 0
+    backoff_s: float = 0.5
+    at_once: int = 0
+
+
+Pull = BreakEngine | Kill | Freeze | Gpu | Wire | Reports | Telemetry | Corrupt | PushPolicy | Callers

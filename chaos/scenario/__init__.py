@@ -1,0 +1,1 @@
+"""Scenarios: what an author writes, and the experiment that it comes to."""
