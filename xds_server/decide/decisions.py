@@ -1,9 +1,11 @@
 """What was decided for the fleet at one moment, each decision with its reason."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Final
 
 from engine.report import Verdict
 from xds_server.decide.remembered import BreakerState, Comeback, Demand, Learned, StragglerState
@@ -315,6 +317,11 @@ class PoolDecisions:
     picking: Mapping[EngineId, Picking] = field(default_factory=dict)
 
 
+UNDECIDED: Final = PoolDecisions(
+    engines={}, zones={}, ceilings={}, declared=(), made_of=(), valid_until_s=-math.inf
+)
+"""What was decided of a pool before the first round: nothing, and that is no longer valid."""
+
 _NO_POOLS: Mapping[str, PoolDecisions] = MappingProxyType({})
 
 
@@ -332,3 +339,7 @@ class Decisions:
     ceilings: Mapping[tuple[str, str], Ceiling]
     pools: Mapping[str, PoolDecisions] = field(default_factory=lambda: _NO_POOLS)
     leaving: Mapping[EngineId, float] = field(default_factory=dict)
+
+
+NO_DECISIONS: Final = Decisions(engines={}, zone_weights={}, ceilings={})
+"""What was decided before the first round."""

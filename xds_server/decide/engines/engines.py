@@ -46,10 +46,10 @@ def engine_decisions(
     traffic: PoolTraffic | None,
     *,
     overrides: Mapping[EngineId, Override],
-    before: PoolDecisions | None,
+    before: PoolDecisions,
     now_s: float,
 ) -> EngineOutcome:
-    """The decision for each engine of one pool, given what was decided ``before``; None at start."""
+    """The decision for each engine of one pool, given what was decided ``before``."""
     due = Due()
     fresh = traffic is not None and now_s - traffic.heard_at_s < STALE_S
     if traffic is not None and fresh:
@@ -61,14 +61,14 @@ def engine_decisions(
         calls=traffic.engines if traffic is not None and fresh else {},
         sampled=traffic.sampled if traffic is not None else 1.0,
         overrides=overrides,
-        known={} if before is None else before.engines,
-        breakers={} if before is None else before.breakers,
-        stragglers={} if before is None else before.stragglers,
-        comebacks={} if before is None else before.comebacks,
+        known=before.engines,
+        breakers=before.breakers,
+        stragglers=before.stragglers,
+        comebacks=before.comebacks,
         now_s=now_s,
     )
-    known = before is not None and bool(before.made_of) and before.made_of[0] is pool
-    asked = ask_verdicts(this, before.declared if before is not None and known else (), due)
+    same = bool(before.made_of) and before.made_of[0] is pool
+    asked = ask_verdicts(this, before.declared if same else (), due)
     breakers = ask_breakers(this, asked, due)
     stragglers = ask_stragglers(this, asked, due)
     ask_operators(this, asked, due)

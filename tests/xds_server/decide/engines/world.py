@@ -13,7 +13,7 @@ from engine.report import Canary, EngineReport, Verdict
 from policies.model import PolicySet
 from policies.pool import EnginePool, EnginePoolSpec
 from policies.resilience import ResilienceSpec
-from xds_server.decide.decisions import EngineDecision, Health, PoolDecisions
+from xds_server.decide.decisions import UNDECIDED, EngineDecision, Health, PoolDecisions
 from xds_server.decide.engines.engines import EngineOutcome, engine_decisions
 from xds_server.fleet import EngineId, Fleet, declared, with_report
 from xds_server.overrides import Override
@@ -101,7 +101,7 @@ class World:
         self.probing = True
         self.overrides: Mapping[EngineId, Override] = {}
         self.now_s = 100.0
-        self.before: PoolDecisions | None = None
+        self.before = UNDECIDED
         self.history: list[tuple[float, dict[str, EngineDecision]]] = []
         self._sequence = 0
         self._report()

@@ -1,0 +1,276 @@
+"""The decisions for one pool: the order in which they are made.
+
+Who is in (``engines``); what they can do, how far service is degraded and how much is let in (``admission``:
+``capacity``, ``ladder``, ``ceiling``); whether to hedge, what to try again, how long to wait, how unequal engines
+are filled and who serves whom (``routing``: ``hedging``, ``retry_statuses``, ``time_limits``, ``picking``, ``zones``).
+Each step sees the steps before it and what was decided in the last round.
+
+A pool whose engines, traffic, policies, proxies and orders are the same objects as last time keeps its decisions
+until time alone would change one. That is memory of work done, and changes no answer.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from policies.pool import EnginePoolSpec
+from policies.resilience import ResilienceSpec
+from policies.route import PriorityClass
+from xds_server.decide.admission.capacity import capacities
+from xds_server.decide.admission.ceiling import GATEWAY, SIDECAR, admission, ceiling_for_role
+from xds_server.decide.admission.ladder import FallbackView, ladder, ladder_due_s
+from xds_server.decide.decisions import (
+    Admission,
+    Capacity,
+    EngineDecision,
+    Health,
+    HedgeDecision,
+    LadderState,
+    Picking,
+    PoolDecisions,
+    RetryDecision,
+    TimeLimits,
+    ZoneShares,
+)
+from xds_server.decide.engines.engines import engine_decisions
+from xds_server.decide.routing.hedging import hedge, hedge_due_s
+from xds_server.decide.routing.picking import picked_at_s, picking, picking_due_s
+from xds_server.decide.routing.retry_statuses import retries_due_s, retry_statuses
+from xds_server.decide.routing.time_limits import limits_due_s, time_limits
+from xds_server.decide.routing.zones import MIN_INTERVAL_S, zone_shares
+from xds_server.fleet import Engine, EngineId
+from xds_server.overrides import Override
+from xds_server.traffic import PoolTraffic, Proxy
+
+SETTLE_S: Final = 0.5
+"""While a pool has traffic its rates, tails and timers move by themselves, and are looked at again so soon."""
+
+REMEMBERED_S: Final = 120.0
+"""Traffic older than this moves nothing any more."""
+
+_ROLES: Final = frozenset({GATEWAY, SIDECAR})
+_NO_CAPACITIES: Final[Mapping[EngineId, Capacity]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What all pools share: who asks, from where, and when."""
+
+    proxies: Mapping[str, Proxy]
+    proxies_by_role: Mapping[str, int]
+    calling_zones: frozenset[str]
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """One pool and what concerns only it."""
+
+    spec: EnginePoolSpec
+    resilience: ResilienceSpec
+    engines: tuple[Engine, ...]
+    classes: frozenset[PriorityClass]
+    traffic: PoolTraffic | None
+    overrides: Mapping[EngineId, Override]
+    fallback: FallbackView | None
+    before: PoolDecisions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LetIn:
+    """What was decided on how much is let in of a pool's traffic, and when time alone may change it."""
+
+    capacities: Mapping[EngineId, Capacity]
+    ladder: LadderState
+    admission: Admission
+    due_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Routed:
+    """What was decided on where a pool's traffic goes, and when time alone may change it."""
+
+    hedge: HedgeDecision
+    retries: RetryDecision
+    limits: TimeLimits
+    picking: Mapping[EngineId, Picking]
+    zones: Mapping[str, ZoneShares]
+    due_s: tuple[float, ...]
+
+
+def pool_decisions(pool: Pool, shared: Shared) -> PoolDecisions:
+    """The decisions for one pool; those of the last round where nothing they were made of has changed."""
+    before, now_s = pool.before, shared.now_s
+    made_of = (
+        pool.spec,
+        pool.resilience,
+        pool.traffic,
+        shared.proxies,
+        tuple(sorted(shared.proxies_by_role.items())),
+        shared.calling_zones,
+        pool.classes,
+        pool.overrides,
+        pool.fallback,
+    )
+    if now_s < before.valid_until_s and _same(before, pool.engines, made_of):
+        return before
+    outcome = engine_decisions(
+        pool.spec,
+        pool.resilience,
+        pool.engines,
+        pool.traffic,
+        overrides=pool.overrides,
+        before=before,
+        now_s=now_s,
+    )
+    let_in = _let_in(pool, shared, outcome.engines)
+    routed = _routed(pool, shared, outcome.engines, let_in)
+    return PoolDecisions(
+        engines=outcome.engines,
+        zones=routed.zones,
+        ceilings={
+            role: ceiling_for_role(let_in.admission, pool.resilience, role, shared.proxies_by_role)
+            for role in sorted(_ROLES.union(shared.proxies_by_role))
+        },
+        declared=pool.engines,
+        made_of=made_of,
+        valid_until_s=_valid_until_s((outcome.until_s, *let_in.due_s, *routed.due_s), pool.traffic, now_s),
+        breakers=outcome.breakers,
+        stragglers=outcome.stragglers,
+        comebacks=outcome.comebacks,
+        admission=let_in.admission,
+        hedge=routed.hedge,
+        retries=routed.retries,
+        limits=routed.limits,
+        ladder=let_in.ladder,
+        picking=routed.picking,
+    )
+
+
+def _let_in(pool: Pool, shared: Shared, engines: Mapping[EngineId, EngineDecision]) -> _LetIn:
+    """How much is let in, given which engines are."""
+    last, degradation, now_s = pool.before.admission, pool.resilience.degradation, shared.now_s
+    able = capacities(
+        pool.spec,
+        pool.resilience,
+        pool.engines,
+        pool.traffic,
+        decisions=engines,
+        before=_NO_CAPACITIES if last is None else last.capacities,
+        now_s=now_s,
+    )
+    level = ladder(
+        degradation,
+        pool.before.ladder,
+        pressure=None if last is None else last.pressure,
+        capacity=any_in(engines),
+        fallback=pool.fallback,
+        shadow=pool.resilience.shadowed(degradation.mode),
+        now_s=now_s,
+    )
+    admitted = admission(
+        pool.spec,
+        pool.resilience,
+        pool.engines,
+        engines,
+        able,
+        traffic=pool.traffic,
+        classes=pool.classes,
+        proxies=shared.proxies,
+        proxies_by_role=shared.proxies_by_role,
+        ladder=level,
+        before=last,
+        now_s=now_s,
+    )
+    return _LetIn(
+        capacities=able, ladder=level, admission=admitted, due_s=(ladder_due_s(degradation, level, now_s),)
+    )
+
+
+def _routed(pool: Pool, shared: Shared, engines: Mapping[EngineId, EngineDecision], let_in: _LetIn) -> _Routed:
+    """Where what is let in goes."""
+    before, resilience, now_s = pool.before, pool.resilience, shared.now_s
+    hedging = hedge(
+        resilience.hedging,
+        before.hedge,
+        traffic=pool.traffic,
+        utilization=let_in.admission.utilization,
+        ladder=let_in.ladder,
+        gated=pool.spec.first_token_gate,
+        shadow=resilience.shadowed(resilience.hedging.mode),
+        now_s=now_s,
+    )
+    retries = retry_statuses(resilience, before.retries, traffic=pool.traffic, engines=engines, now_s=now_s)
+    limits = time_limits(
+        pool.spec,
+        resilience,
+        before.limits,
+        traffic=pool.traffic,
+        engines=pool.engines,
+        admission=let_in.admission,
+        hedge=hedging,
+        now_s=now_s,
+    )
+    picked = picking(
+        pool.engines,
+        engines,
+        let_in.capacities,
+        learn=resilience.limits.learn and let_in.admission.in_force,
+        wait_s=let_in.admission.wait_s,
+        proxies=sum(shared.proxies_by_role.values()),
+        zones_moved_s=max((shares.since_s for shares in before.zones.values()), default=-math.inf),
+        before=before.picking,
+        now_s=now_s,
+    )
+    zones = zone_shares(
+        pool.engines,
+        engines,
+        resilience.zones,
+        callers=shared.calling_zones,
+        capacities=let_in.capacities,
+        demand=let_in.admission.demand,
+        proxies=shared.proxies,
+        shadow=resilience.shadowed(resilience.zones.mode),
+        previous=before.zones,
+        picked_at_s=picked_at_s(picked),
+        now_s=now_s,
+    )
+    return _Routed(
+        hedge=hedging,
+        retries=retries,
+        limits=limits,
+        picking=picked,
+        zones=zones,
+        due_s=(
+            hedge_due_s(hedging, now_s),
+            retries_due_s(retries, now_s),
+            limits_due_s(limits, now_s),
+            picking_due_s(picked),
+            picked_at_s(picked) + MIN_INTERVAL_S,
+            *(shares.since_s + MIN_INTERVAL_S for shares in zones.values()),
+        ),
+    )
+
+
+def _same(before: PoolDecisions, engines: tuple[Engine, ...], made_of: tuple[object, ...]) -> bool:
+    """Whether decisions were made of this: the large parts by identity, the small ones by value."""
+    return (
+        before.declared is engines
+        and all(was is now for was, now in zip(before.made_of[:4], made_of[:4], strict=True))
+        and before.made_of[4:] == made_of[4:]
+    )
+
+
+def _valid_until_s(parts_s: Iterable[float], traffic: PoolTraffic | None, now_s: float) -> float:
+    """When time alone may change a decision: a report grows old, a cooldown ends, held-back weights are due."""
+    due_s = [moment for moment in parts_s if moment > now_s]
+    if traffic is not None and now_s - traffic.heard_at_s < REMEMBERED_S:
+        due_s.append(now_s + SETTLE_S)
+    return min(due_s, default=math.inf)
+
+
+def any_in(engines: Mapping[EngineId, EngineDecision]) -> bool:
+    """Whether an engine takes requests at all."""
+    return any(one.health is Health.HEALTHY for one in engines.values())
