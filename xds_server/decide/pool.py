@@ -1,9 +1,9 @@
 """The decisions for one pool: the order in which they are made.
 
 Who is in (``engines``); what they can do, how far service is degraded and how much is let in (``admission``:
-``capacity``, ``ladder``, ``ceiling``); whether to hedge, what to try again, how long to wait, how unequal engines
-are filled and who serves whom (``routing``: ``hedging``, ``retry_statuses``, ``time_limits``, ``picking``, ``zones``).
-Each step sees the steps before it and what was decided in the last round.
+``capacity``, ``ladder``, ``ceiling``); whether to hedge, what to try again, how long to wait, how unequal
+engines are filled and who serves whom (``routing``: ``hedging``, ``retry_statuses``, ``time_limits``,
+``picking``, ``zones``). Each step sees the steps before it and what was decided in the last round.
 
 A pool whose engines, traffic, policies, proxies and orders are the same objects as last time keeps its decisions
 until time alone would change one. That is memory of work done, and changes no answer.
