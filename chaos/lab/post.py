@@ -1,0 +1,86 @@
+"""The place of one process of a lab: it can be killed, frozen, and started again where it was."""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chaos.faults.pulls import Part
+from chaos.processes import Child, Processes
+
+START_LIMIT_S = 60.0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Post:
+    """A process at its place. ``argv`` has every port it listens on, so that it comes back where it was.
+
+    ``child`` is the process that stands there now, or stood there last. ``kept`` is what it keeps on disk, which
+    starting it ``empty`` takes away. ``frozen_pids`` are what SIGSTOP is for where that is not the whole process
+    group: the engine core of a real vLLM. ``struck`` is whether a fault has ended or stopped it, so that its end
+    is no accident.
+    """
+
+    part: Part
+    target: str
+    children: Processes
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    announces: bool = True
+    kept: Sequence[Path] = ()
+    frozen_pids: Callable[[Child], Sequence[int]] | None = None
+    child: Child | None = None
+    struck: bool = False
+
+    @property
+    def running(self) -> bool:
+        """Whether a process stands here."""
+        return self.child is not None and self.child.returncode is None
+
+    async def start(self) -> Child:
+        """Start it for the first time; return it when it has announced that it is up, where it does."""
+        limit_s = START_LIMIT_S if self.announces else None
+        self.child = await self.children.start(self.name, self.argv, env=self.env, ready_within_s=limit_s)
+        return self.child
+
+    async def kill(self) -> None:
+        """SIGKILL to it and all it started; on return it is gone."""
+        if self.child is not None:
+            self.struck = True
+            self.child.signal_group(signal.SIGKILL)
+            await self.children.stop(self.child)
+
+    def freeze(self) -> None:
+        """SIGSTOP: its connections stay open and nothing comes of them."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+    async def start_again(self, *, empty: bool = False) -> Child:
+        """Start it where it was, when nothing stands there any more; ``empty``: without what it kept on disk."""
+        if self.child is not None and self.running:
+            return self.child
+        if empty:
+            for path in self.kept:
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        child = await self.start()
+        self.struck = False
+        return child
+
+    @property
+    def name(self) -> str:
+        """Of the process and its log."""
+        return self.target if self.part is Part.CONTROL_PLANE else f"{self.part}-{self.target}"
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.child is None or not self.running:
+            return
+        if self.frozen_pids is None:
+            self.child.signal_group(number)
+        else:
+            for pid in self.frozen_pids(self.child):
+                os.kill(pid, number)
