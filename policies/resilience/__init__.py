@@ -1,0 +1,37 @@
+"""What an operator may say about failure: ``policy`` joins the parts, one module each."""
+
+from policies.resilience.degradation import Degradation
+from policies.resilience.ejection import Breaker, Straggler
+from policies.resilience.limits import WAIT_SHARE, Limits, PriorityLimits
+from policies.resilience.mode import Mode
+from policies.resilience.policy import ResiliencePolicy, ResilienceSpec, SlowStart, Zones
+from policies.resilience.retries import (
+    ENGINE_FAILED,
+    SAID_BEFORE_WORK,
+    Hedging,
+    Retries,
+    RetryBudget,
+    RetryCondition,
+)
+from policies.resilience.timeouts import Timeouts
+
+__all__ = (
+    "ENGINE_FAILED",
+    "SAID_BEFORE_WORK",
+    "WAIT_SHARE",
+    "Breaker",
+    "Degradation",
+    "Hedging",
+    "Limits",
+    "Mode",
+    "PriorityLimits",
+    "ResiliencePolicy",
+    "ResilienceSpec",
+    "Retries",
+    "RetryBudget",
+    "RetryCondition",
+    "SlowStart",
+    "Straggler",
+    "Timeouts",
+    "Zones",
+)

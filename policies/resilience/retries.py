@@ -1,0 +1,151 @@
+"""Second tries: after a failure, and beside a first one that is slow. One budget bounds both."""
+
+from enum import StrEnum
+from typing import Final
+
+from policies.document import Spec, described
+from policies.quantity import Duration, ErrorStatus, Percent
+from policies.resilience.mode import Mode, mode_of_part
+
+
+class RetryCondition(StrEnum):
+    """When a request may be tried on another engine. Names are Envoy's."""
+
+    CONNECT_FAILURE = "connect-failure"
+    REFUSED_STREAM = "refused-stream"
+    RESET_BEFORE_REQUEST = "reset-before-request"
+    RESET = "reset"
+    GATEWAY_ERROR = "gateway-error"
+    SERVER_ERROR = "5xx"
+    RETRIABLE_4XX = "retriable-4xx"
+
+
+class Backoff(Spec):
+    """Wait before a retry, with full jitter."""
+
+    base: Duration = described(0.025, "First back-off.", unit="duration", gt=0, le=60)
+    max: Duration = described(0.25, "Longest back-off.", unit="duration", gt=0, le=600)
+
+
+class RetryAfter(Spec):
+    """What to do with an engine's own Retry-After header."""
+
+    honour: bool = described(True, "Wait as long as the engine asks.")
+    max: Duration = described(
+        2.0,
+        "Longest wait honoured; a longer request is answered by the normal back-off on another engine.",
+        why="a sleeping retry holds a place in the retry budget",
+        unit="duration",
+        gt=0,
+        le=600,
+    )
+
+
+SAID_BEFORE_WORK: Final[tuple[int, ...]] = (503,)
+"""Derived statuses that are always retried: an engine that sheds has not begun."""
+
+ENGINE_FAILED: Final[tuple[int, ...]] = (500, *SAID_BEFORE_WORK)
+"""Derived statuses while failures look like an engine's: vLLM answers 500 when its core has died."""
+
+
+class Retries(Spec):
+    """Second tries, never on an engine that was already tried."""
+
+    attempts: int = described(
+        3,
+        "Retries after the first try; 0 turns them off.",
+        why="when half a fleet dies one retry finds another corpse: 1/2/3 retries gave 97/98.7/99.6 %",
+        ge=0,
+        le=10,
+    )
+    conditions: tuple[RetryCondition, ...] = described(
+        (
+            RetryCondition.CONNECT_FAILURE,
+            RetryCondition.REFUSED_STREAM,
+            RetryCondition.RESET,
+        ),
+        "When to retry.",
+        why="`5xx` would tour a prompt that breaks the engine round the whole fleet; `reset` rescues requests "
+        "of a crashed or hung engine at the price that one in progress is generated twice",
+        max_length=16,
+    )
+    statuses: tuple[ErrorStatus, ...] | None = described(
+        None,
+        "Statuses that are retried; derived when absent.",
+        why="derived: 503, an engine that has not begun, always; 500 unless nearly all engines fail at once, for "
+        "then it is the requests: one engine of many that answers 500 cost 1.5 points of goodput at half load",
+        max_length=32,
+    )
+    backoff: Backoff = described(Backoff, "Wait between tries.")
+    retry_after: RetryAfter = described(RetryAfter, "The engine's own wish.")
+
+    @property
+    def statuses_in_force(self) -> tuple[int, ...]:
+        """What is said, and where nothing is, what holds until something else is decided."""
+        return ENGINE_FAILED if self.statuses is None else self.statuses
+
+
+class RetryBudget(Spec):
+    """Ceiling on retries in flight over the whole fleet of proxies."""
+
+    percent: Percent | None = described(
+        None,
+        "Retries in flight as a share of requests in flight; derived when absent.",
+        why="derived: 100 % under an admission ceiling, where an open budget cost nothing and 20 % lost 3 points; "
+        "20 % where no ceiling is in force",
+        unit="%",
+    )
+    min_concurrency: int = described(
+        12,
+        "Retries always allowed at once, for the whole fleet of proxies.",
+        why="a retry that waits as long as Retry-After asks holds its place; with 3 over three gateways one "
+        "engine that shed lost 4 of 218 requests while eight were idle",
+        unit="requests",
+        ge=0,
+        le=100_000,
+    )
+
+    @property
+    def percent_under_ceiling(self) -> float:
+        """The budget where an admission ceiling is in force."""
+        return 100.0 if self.percent is None else self.percent
+
+    @property
+    def percent_without_ceiling(self) -> float:
+        """The budget where none is: retries are then the only thing that could make a storm of them."""
+        return 20.0 if self.percent is None else self.percent
+
+
+class Hedging(Spec):
+    """A second try while the first still runs. Doubles GPU work until one of them wins."""
+
+    mode: Mode | None = mode_of_part("hedging")
+    enabled: bool = described(False, "Whether to hedge at all.", why="spare capacity is not a given")
+    delay_quantile_percent: float = described(
+        95.0,
+        "Where delay is absent: the quantile of measured waits for the first token that it follows.",
+        why="at the 95th percentile one request in twenty is hedged",
+        unit="%",
+        ge=50,
+        lt=100,
+    )
+    delay: Duration | None = described(
+        None,
+        "How long to wait for the first token (not streaming: for the whole answer) before starting another try; "
+        "takes the place of firstToken and perTry.",
+        unit="duration",
+        gt=0,
+        le=3600,
+    )
+    max_percent: Percent = described(
+        5.0,
+        "Hedges and retries in flight, together, as a share of requests in flight, where hedging is on.",
+        why="Envoy has one budget for both; where retryBudget.percent is smaller, that one holds",
+        unit="%",
+    )
+    below_utilization_percent: Percent = described(
+        60.0,
+        "Hedge only while the pool's slots are used less than this; again from 10 points below it.",
+        why="hedging a full pool feeds the queue. Where use is not known, only a delay that is given goes on",
+        unit="%",
+    )
