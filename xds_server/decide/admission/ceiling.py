@@ -1,13 +1,11 @@
 """How much may be in flight to a pool, and each proxy's part of it: the admission ceiling.
 
-Engines of ``S`` slots whose requests take ``s`` seconds serve ``S / s`` of them per second, so one that arrives
-when ``S x (1 + W / s)`` are in flight waits about ``W``. Everything above is refused at once, which costs nothing,
-instead of after a queue that costs the caller its deadline and the engine work nobody waits for. Only engines that
-are in count, one on trial by the share it gets, so the promise holds at any capacity; requests that are stuck on
-engines that are out (``held``) are added for the proxies that hold them, or half an outage would become a whole.
+What the whole pool takes (``whole``) is divided by what proxies are asked for (``demand``, ``places``). Everything
+above is refused at once, which costs nothing, instead of after a queue that costs the caller its deadline and the
+engine work nobody waits for. Requests that are stuck on engines that are out (``held``) are added for the proxies
+that hold them, or half an outage would become a whole.
 
-The ceiling moves at once, down and up, when an engine comes or goes. What is only learned a little differently
-moves nothing, and demand that drifts moves each part at most five times a second.
+Demand that drifts moves each part at most five times a second.
 
 Where no proxy tells what arrives, gateways share evenly and each sidecar gets the whole: without knowing which of
 a thousand will ask, a thousandth each would refuse almost everyone.
@@ -15,13 +13,13 @@ a thousand will ask, a thousandth each would refuse almost everyone.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from policies.model import PolicySet
 from policies.pool import EnginePoolSpec
-from policies.resilience import Limits, ResilienceSpec
+from policies.resilience import ResilienceSpec
 from policies.route import PriorityClass
 from xds_server.decide.admission.demand import demands
 from xds_server.decide.admission.held import held_by
@@ -36,15 +34,13 @@ from xds_server.decide.admission.places import (
     settled,
     up,
 )
+from xds_server.decide.admission.whole import LEARNED_STEP, Ready, ready_engines, total_ceiling
 from xds_server.decide.decisions import Admission, Capacity, Ceiling, EngineDecision, Health, LadderState
 from xds_server.fleet import Engine, EngineId
 from xds_server.traffic import PoolTraffic, Proxy
 
 GATEWAY: Final = "gateway"
 SIDECAR: Final = "sidecar"
-
-_LEARNED_STEP: Final = 0.03
-"""A total that learned numbers move by less stays: one that follows every estimate is a push to every proxy."""
 
 _DIVIDED_EACH_S: Final = 0.5
 """Parts are divided anew so often where neither the traffic nor anything else is new: only its age is then. Among
@@ -69,22 +65,6 @@ def classes_by_pool(policies: PolicySet) -> Mapping[str, frozenset[PriorityClass
     return {pool: frozenset(found) for pool, found in classes.items()}
 
 
-def classes_in_use(policies: PolicySet, pool: str) -> frozenset[PriorityClass]:
-    """The priority classes whose routes lead to ``pool``."""
-    return classes_by_pool(policies).get(pool, frozenset())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ready:
-    """What engines that are in can do together: calls at once and per second; ``by`` names what it is made of."""
-
-    slots: float
-    per_s: float
-    count: int
-    in_use: float | None
-    by: tuple[object, ...]
-
-
 def admission(
     pool: EnginePoolSpec,
     resilience: ResilienceSpec,
@@ -104,8 +84,8 @@ def admission(
 
     Where no part has moved, ``by_proxy`` is the very same mapping as ``before``.
     """
-    ready = _ready(pool, engines, decisions, capacities, traffic)
-    total, how = _total(resilience.limits, pool, ready, before)
+    ready = ready_engines(pool, engines, decisions, capacities, traffic)
+    total, how = total_ceiling(resilience.limits, pool, ready, before)
     in_force = not resilience.shadowed(resilience.limits.mode)
     shed_batch = ladder is not None and ladder.shed_batch
     percent, least = _retries(resilience, total, proxies_by_role, ladder, in_force=in_force)
@@ -122,7 +102,7 @@ def admission(
         and now_s - before.divided_at_s < _DIVIDED_EACH_S
         and (before.seen is traffic or _waits(before, traffic))
     ):
-        utilization = _utilization(ready)
+        utilization = ready.utilization
         if before.capacities is capacities and before.utilization == utilization:
             return before
         return replace(before, capacities=capacities, utilization=utilization)
@@ -152,7 +132,7 @@ def admission(
         before is None
         or before.crowded != crowded
         or before.basis[1:2] != basis[1:2]
-        or (before.basis != basis and abs(total - before.total) >= _LEARNED_STEP * before.total)
+        or (before.basis != basis and abs(total - before.total) >= LEARNED_STEP * before.total)
     ):
         known = None
     if in_force:
@@ -178,7 +158,7 @@ def admission(
         slots=ready.slots,
         wait_s=max(0.0, supply.hold_s - supply.service_s),
         pressure=pressure,
-        utilization=_utilization(ready),
+        utilization=ready.utilization,
         in_force=in_force,
         by_proxy=by_proxy,
         capacities=capacities,
@@ -203,10 +183,6 @@ def _waits(before: Admission, traffic: PoolTraffic | None) -> bool:
     if traffic is None or before.crowded or len(before.demand) < _MANY:
         return False
     return all(not (one.shed_per_s and any(one.shed_per_s.values())) for one in traffic.proxies.values())
-
-
-def _utilization(ready: _Ready) -> float | None:
-    return ready.in_use / ready.slots if ready.in_use is not None and ready.slots else None
 
 
 def _out(decision: EngineDecision) -> bool:
@@ -285,54 +261,6 @@ def _told(around: Around, before: Admission | None) -> frozenset[str]:
     return told if now == told else now
 
 
-def pool_ceiling(limits: Limits, service_time_s: float, slots: float) -> tuple[int, str]:
-    """Requests in flight to engines of so many slots that the limits allow, at least 1, and how it came about."""
-    if limits.max_concurrent is not None:
-        return limits.max_concurrent, f"maxConcurrent {limits.max_concurrent}"
-    if limits.concurrent_per_slot is not None:
-        allowed = slots * limits.concurrent_per_slot
-        how = f"{slots:.4g} slots x {limits.concurrent_per_slot:g} per slot"
-    else:
-        allowed = slots * (1 + limits.max_wait / service_time_s)
-        how = f"{slots:.4g} slots x (1 + {limits.max_wait:g} s wait / {service_time_s:.3g} s service)"
-    return max(1, up(allowed)), how
-
-
-def _ready(
-    pool: EnginePoolSpec,
-    engines: Sequence[Engine],
-    decisions: Mapping[EngineId, EngineDecision],
-    capacities: Mapping[EngineId, Capacity],
-    traffic: PoolTraffic | None,
-) -> _Ready:
-    slots = per_s = in_use = 0.0
-    by: list[object] = [pool.service_time]
-    seen = traffic.engines if traffic is not None else {}
-    count = 0
-    for engine in engines:
-        decision = decisions[engine.id]
-        if decision.health is not Health.HEALTHY:
-            continue
-        capacity, part = capacities[engine.id], decision.traffic_percent / 100
-        slots += capacity.slots * part
-        per_s += capacity.slots * part / capacity.service_s
-        count += 1
-        by += (engine.id.engine, engine.slots, part)
-        calls = seen.get(engine.id.engine)
-        if calls is not None:
-            in_use += min(calls.busy if calls.in_flight is None else calls.in_flight, capacity.slots * part)
-    return _Ready(slots=slots, per_s=per_s, count=count, in_use=in_use if seen else None, by=tuple(by))
-
-
-def _total(limits: Limits, pool: EnginePoolSpec, ready: _Ready, before: Admission | None) -> tuple[int, str]:
-    """The ceiling, and how it came about; as it was where only learned numbers moved it, and by little."""
-    total, how = pool_ceiling(limits, ready.slots / ready.per_s if ready.per_s else pool.service_time, ready.slots)
-    same = before is not None and before.basis[:1] == ((limits, ready.by),)
-    if same and before is not None and abs(total - before.total) < _LEARNED_STEP * before.total:
-        return before.total, how
-    return total, how
-
-
 def _unmoved(before: Admission | None, around: Around, *, same: bool) -> dict[str, Places]:
     """The places that may stay. Those of gateways not where engines came or went, or hold another number.
 
@@ -380,7 +308,7 @@ def _wide(resilience: ResilienceSpec, batch: float) -> Places:
     return Places(interactive=wide, batch=wide if batch else 0)
 
 
-def _pressure(around: Around, ready: _Ready) -> float | None:
+def _pressure(around: Around, ready: Ready) -> float | None:
     """What is asked over what can be served; a gateway whose telemetry was lost asks as the others do."""
     if not around.demand or not ready.per_s:
         return None
@@ -390,7 +318,7 @@ def _pressure(around: Around, ready: _Ready) -> float | None:
     return asked_per_s * (1 + lost / telling if telling else 1) / ready.per_s
 
 
-def _reason(total: int, how: str, ready: _Ready, engines: int, held: int, *, in_force: bool) -> str:
+def _reason(total: int, how: str, ready: Ready, engines: int, held: int, *, in_force: bool) -> str:
     reason = f"{total} in flight = {how}, {ready.count} of {engines} engines in"
     if held:
         reason += f"; {held} more {'is' if held == 1 else 'are'} held by engines that are out"

@@ -40,7 +40,6 @@ _FEWEST_FAILURES: Final = 3
 # A trial fails by at least so many calls: one may be the request's own fault.
 _TRIAL_FAILURES: Final = 2
 
-
 NEW: Final = BreakerState()
 
 

@@ -20,7 +20,6 @@ MOST_WAIT_S: Final = 30.0
 UNCUT_S: Final = 0.3
 """From the order to open the way again to the first request: two looks of a proxy at it, and the way there."""
 
-
 NEW: Final = Comeback()
 
 

@@ -1,41 +1,31 @@
 """Engines that are clearly slower than their peers: out, because a low weight keeps the tail long.
 
-Three signals, the quickest first. *Calls finished per call in flight*: while a ten times slower engine has not
-ended its first slow call, its peers have ended a dozen, and that silence is evidence already. *The time of whole
-calls*. *Tokens per second for each running request*, as the engine itself counts them.
-
-The first two see calls, and calls differ: an engine with eight long answers by chance finishes nothing either. So
-it must be unlikely that chance did it, for the whole pool; and an engine whose tokens flow as fast as those of its
-peers is not slow, whatever its calls do.
-
-Compared are engines that are in, with others of as many slots, and only where enough of them have work. When all
-are slow, so is the median, and nobody leaves.
+Compared (``slowness``) are engines that are in, with others of as many slots, and only where enough of them have
+work. An engine that is out comes back by proof, or on trial where no look shows its speed.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Final
 
 from engine.report import EngineReport
 from policies.resilience import Straggler
 from xds_server.decide.engines.breaker import cooldown_s, proofs_needed
+from xds_server.decide.engines.slowness import (
+    FRESH_S,
+    NOBODY,
+    NOT_SLOW,
+    WELL_AGAIN,
+    Peers,
+    booked,
+    canary_took_s,
+    peers,
+    slowness,
+    tokens_per_running,
+)
 from xds_server.decide.remembered import Book, StragglerState
 from xds_server.fleet import Engine, EngineId
-from xds_server.traffic import RATE_S, EngineTraffic
-
-LEAST_EXPECTED: Final = 8.0
-"""Calls that peers would have finished meanwhile, before an engine that did not counts as slow."""
-
-FALSE_ALARM: Final = 1e-3
-"""Chance that an engine of a healthy pool looks this slow at one look, over all engines of the pool together."""
-
-# Calls without a count of tokens beside them prove less: their lengths are not known.
-_UNSURE: Final = 4.0
-
-WELL_AGAIN: Final = 1.5
-"""Times slower than its peers up to which an engine counts as well again."""
+from xds_server.traffic import EngineTraffic
 
 CANARY_SLACK_S: Final = 0.03
 """A canary takes milliseconds, and a judge short of CPU adds as many: so much is no difference."""
@@ -43,177 +33,8 @@ CANARY_SLACK_S: Final = 0.03
 COOLDOWN_S: Final = 10.0
 MOST_COOLDOWN_S: Final = 600.0
 _TRIAL_S: Final = 2.0
-_SAMPLE_S: Final = 0.05
-_LONGEST_BUCKET_S: Final = 15.0
-_FRESH_S: Final = 2.0
-_LEAST_RUNNING: Final = 2
-_MOST_TIMES: Final = 1000.0
-_NOT_SLOW: Final[tuple[float, str, float | None]] = (0.0, "", None)
-
 
 NEW: Final = StragglerState()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peers:
-    """What engines of as many slots show at the median; None where too few of them show anything.
-
-    ``finished_per_work_s``: calls finished per slot in use and second. ``tokens_per_s``: for each running request.
-    """
-
-    finished_per_work_s: float | None
-    service_s: float | None
-    tokens_per_s: float | None
-    canary_s: float | None
-    engines: int
-
-
-def booked(before: Book | None, traffic: EngineTraffic, in_use: int, *, after_s: float, now_s: float) -> Book:
-    """The book with one more look; the same one when the last look was only just now.
-
-    A bucket is closed after half of ``after_s``, or later, once it holds enough to compare.
-    """
-    done = traffic.succeeded + traffic.failed
-    if before is None or done < before.done:
-        return Book(at_s=now_s, began_s=now_s, done=done)
-    passed_s = now_s - before.at_s
-    if passed_s < _SAMPLE_S:
-        return before
-    work_s, finished, lasted_s = before.work_s + in_use * passed_s, done - before.done, now_s - before.began_s
-    full = lasted_s >= after_s / 2
-    if full and lasted_s < _LONGEST_BUCKET_S:
-        rate = _rate(before)
-        full = rate is None or rate * work_s >= LEAST_EXPECTED / 2
-    if full:
-        return Book(
-            at_s=now_s,
-            began_s=now_s,
-            done=done,
-            past_began_s=before.began_s,
-            past_finished=finished,
-            past_work_s=work_s,
-        )
-    return Book(
-        at_s=now_s,
-        began_s=before.began_s,
-        done=before.done,
-        finished=finished,
-        work_s=work_s,
-        past_began_s=before.past_began_s,
-        past_finished=before.past_finished,
-        past_work_s=before.past_work_s,
-    )
-
-
-def _rate(book: Book) -> float | None:
-    """Calls finished per slot in use and second, in both buckets."""
-    work_s = book.work_s + book.past_work_s
-    return (book.finished + book.past_finished) / work_s if work_s > 0 else None
-
-
-def peers(
-    books: Sequence[Book],
-    seen: Sequence[EngineTraffic],
-    told: Sequence[tuple[float | None, float | None]],
-    policy: Straggler,
-) -> Peers:
-    """The medians of one cohort; ``told`` holds tokens per running request and canary time of each engine."""
-
-    def middle(values: list[float]) -> float | None:
-        return median(values) if len(values) >= policy.min_peers else None
-
-    return Peers(
-        finished_per_work_s=middle([rate for book in books if (rate := _rate(book)) is not None]),
-        service_s=middle([one.service_s for one in seen if one.service_s]),
-        tokens_per_s=middle([tokens for tokens, _ in told if tokens]),
-        canary_s=middle([canary for _, canary in told if canary]),
-        engines=len(books),
-    )
-
-
-def tokens_per_running(report: EngineReport | None, slots: int, now_s: float) -> float | None:
-    """Tokens a second for each running request; None where that is not known, or not now, or hardly any runs."""
-    if report is None or report.tokens_per_s is None or report.requests_in_flight is None:
-        return None
-    if now_s - report.observed_at_s > _FRESH_S or not report.verdict.good:
-        return None
-    running = min(slots, report.requests_in_flight - (report.requests_waiting or 0))
-    return report.tokens_per_s / running if running >= _LEAST_RUNNING else None
-
-
-def canary_took_s(report: EngineReport | None) -> float | None:
-    """What the newest canary took; None when it brought no token."""
-    canary = None if report is None else report.canary
-    return None if canary is None or not canary.in_row else canary.took_s
-
-
-def slowness(
-    book: Book | None,
-    traffic: EngineTraffic | None,
-    tokens_per_s: float | None,
-    cohort: Peers,
-    policy: Straggler,
-) -> tuple[float, str, float | None]:
-    """How many times slower than its peers, the sentence, and since when where the evidence says; 0: not slow."""
-    sure = tokens_per_s is not None and cohort.tokens_per_s is not None
-    if (
-        tokens_per_s is not None
-        and cohort.tokens_per_s is not None
-        and cohort.tokens_per_s <= WELL_AGAIN * tokens_per_s
-    ):
-        return _NOT_SLOW
-    by_calls = _by_calls(book, cohort, policy, sure=sure)
-    if by_calls[0]:
-        return by_calls
-    if tokens_per_s is not None and cohort.tokens_per_s is not None:
-        times = cohort.tokens_per_s / max(tokens_per_s, 1e-9)
-        if times >= policy.slower_than:
-            return (
-                min(_MOST_TIMES, times),
-                f"{tokens_per_s:.1f} tokens/s for each running request, its peers {cohort.tokens_per_s:.1f} "
-                f"({policy.slower_than:g} times slower is out)",
-                None,
-            )
-    if traffic is not None and traffic.service_s and cohort.service_s:
-        times = traffic.service_s / cohort.service_s
-        if times >= policy.slower_than and traffic.done_per_s * RATE_S >= LEAST_EXPECTED:
-            return (
-                times,
-                f"its calls take {traffic.service_s:.2f} s, those of its peers {cohort.service_s:.2f} s "
-                f"({policy.slower_than:g} times slower is out)",
-                None,
-            )
-    return _NOT_SLOW
-
-
-def _by_calls(
-    book: Book | None, cohort: Peers, policy: Straggler, *, sure: bool
-) -> tuple[float, str, float | None]:
-    """The same by calls finished alone; ``sure``: tokens say at least that it may be so."""
-    if book is None or cohort.finished_per_work_s is None:
-        return _NOT_SLOW
-    finished = book.finished + book.past_finished
-    expected = cohort.finished_per_work_s * (book.work_s + book.past_work_s)
-    if expected < LEAST_EXPECTED or finished * policy.slower_than > expected:
-        return _NOT_SLOW
-    if not _unlikely(finished, expected, 1.0 if sure else _UNSURE, FALSE_ALARM / cohort.engines):
-        return _NOT_SLOW
-    return (
-        min(_MOST_TIMES, expected / max(finished, 0.5)),
-        f"finished {finished} calls in {book.at_s - book.since_s:.1f} s, its peers would have "
-        f"finished {expected:.0f} ({policy.slower_than:g} times slower is out)",
-        book.since_s,
-    )
-
-
-def _unlikely(finished: int, expected: float, spread: float, chance: float) -> bool:
-    """Whether so few of so many expected come about by chance less often than ``chance`` (Poisson's law)."""
-    mean, count = expected / spread, int(finished / spread)
-    term = total = math.exp(-mean)
-    for k in range(1, count + 1):
-        term *= mean / k
-        total += term
-    return total < chance
 
 
 def stepped(
@@ -274,7 +95,7 @@ def _returning(state: StragglerState, well_at_s: float | None, kept_out: bool, n
     if state.proofs >= proofs_needed(state.outs):
         return StragglerState(outs=state.outs, since_s=now_s)
     # While its speed can be seen without them, requests need not try it.
-    if now_s >= state.until_s and now_s - state.proof_at_s >= _FRESH_S:
+    if now_s >= state.until_s and now_s - state.proof_at_s >= FRESH_S:
         return StragglerState(outs=state.outs, since_s=now_s, until_s=now_s + _TRIAL_S, trial=True)
     return state
 
@@ -339,11 +160,11 @@ def stragglers(
         key, known = one.engine.id, before.get(one.engine.id)
         if one.settled:
             continue
-        cohort = medians.get(one.engine.slots, _NOBODY)
+        cohort = medians.get(one.engine.slots, NOBODY)
         book = books.get(key)
         state = stepped(
             known,
-            slow=slowness(book, one.traffic, tokens.get(key), cohort, policy) if one.compared else _NOT_SLOW,
+            slow=slowness(book, one.traffic, tokens.get(key), cohort, policy) if one.compared else NOT_SLOW,
             book=book,
             well_at_s=None if known is None or not known.out else _well_at_s(known, one, cohort, now_s),
             kept_out=one.kept_out,
@@ -353,9 +174,6 @@ def stragglers(
         if state is not None:
             states[key] = state
     return states
-
-
-_NOBODY: Final = Peers(finished_per_work_s=None, service_s=None, tokens_per_s=None, canary_s=None, engines=0)
 
 
 def _in_flight(traffic: EngineTraffic | None, report: EngineReport | None) -> int | None:

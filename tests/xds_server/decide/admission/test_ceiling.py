@@ -14,7 +14,7 @@ from policies.model import PolicySet
 from policies.pool import EnginePool, EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from policies.route import ModelRoute, PriorityClass
-from xds_server.decide.admission.ceiling import admission, ceiling_for_role, classes_in_use
+from xds_server.decide.admission.ceiling import admission, ceiling_for_role, classes_by_pool
 from xds_server.decide.decisions import Admission, Capacity, Ceiling, EngineDecision, Health, LadderState
 from xds_server.fleet import Engine, EngineId
 from xds_server.traffic import EngineTraffic, PoolTraffic, Proxy, ProxyTraffic
@@ -550,6 +550,7 @@ def test_a_pool_knows_the_classes_that_reach_it(fallback: bool) -> None:
     setup = PolicySet(
         pools={name: document(name) for name in ("big", "small", "idle")}, routes=routes, policies={}, effective={}
     )
-    assert classes_in_use(setup, "big") == {PriorityClass.BATCH}
-    assert classes_in_use(setup, "small") == (BOTH if fallback else {PriorityClass.INTERACTIVE})
-    assert classes_in_use(setup, "idle") == frozenset()
+    assert classes_by_pool(setup) == {
+        "big": {PriorityClass.BATCH},
+        "small": BOTH if fallback else {PriorityClass.INTERACTIVE},
+    }

@@ -14,7 +14,7 @@ from policies.resilience import Straggler
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.decide.engines.breaker import proofs_needed
 from xds_server.decide.engines.comeback import UNCUT_S
-from xds_server.decide.engines.straggler import Peers, slowness
+from xds_server.decide.engines.slowness import Peers, slowness
 from xds_server.decide.remembered import Book
 from xds_server.fleet import with_report
 from xds_server.overrides import Action, Override
