@@ -69,12 +69,12 @@ class ProxySite:
 
 
 class LiveLoad(Protocol):
-    """The requests of the running experiment, where callers can be made to ask more."""
+    """The callers of the running experiment, who can be made to ask more; without requests nothing comes of it."""
 
-    def more(self, pull: Callers) -> None:
+    def pull(self, callers: Callers) -> None:
         """From now on callers do what the pull says as well."""
 
-    def less(self, pull: Callers) -> None:
+    def release(self, callers: Callers) -> None:
         """They no longer do; its ``at_once`` requests leave now."""
 
 
