@@ -94,11 +94,11 @@ class PolicyErrors(ExceptionGroup[PolicyError]):
     """Every problem of every file, in the order of files and lines."""
 
     @classmethod
-    def of(cls, errors: Iterable[PolicyError]) -> Self:
-        """The group of these errors, sorted; there must be at least one."""
+    def of(cls, errors: Iterable[PolicyError], noun: str = "policy") -> Self:
+        """The group of these errors of ``noun`` files, sorted; there must be at least one."""
         ordered = sorted(errors, key=lambda error: (error.origin, error.code, error.path, error.message))
         count = len(ordered)
-        return cls(f"{count} problem{'s' if count != 1 else ''} in policy files", ordered)
+        return cls(f"{count} problem{'s' if count != 1 else ''} in {noun} files", ordered)
 
     def derive(self, excs: Sequence[PolicyError], /) -> "PolicyErrors":  # type: ignore[override]
         """A part of the group keeps its type."""

@@ -33,6 +33,7 @@ _BOMS: Final = (
 class Search:
     """What was found under the paths asked for: files by name, and what was in the way."""
 
+    noun: str = "policy"
     files: list[Path] = field(default_factory=list)
     problems: list[tuple[str, Problem]] = field(default_factory=list)
     seen: set[tuple[int, int]] = field(default_factory=set)
@@ -42,9 +43,9 @@ class Search:
         self.problems.append((str(path), Problem(code=code, at=WHOLE_FILE, message=message, **details)))
 
 
-def search(paths: Sequence[Path]) -> Search:
-    """Every policy file under ``paths``, each once, in the order of paths and names."""
-    found = Search()
+def search(paths: Sequence[Path], noun: str = "policy") -> Search:
+    """Every file under ``paths`` that may hold a ``noun``, each once, in the order of paths and names."""
+    found = Search(noun=noun)
     for path in paths:
         try:
             status = path.stat()
@@ -56,7 +57,7 @@ def search(paths: Sequence[Path]) -> Search:
                 found.refuse(
                     path,
                     "SG006",
-                    "there is no policy file in this folder",
+                    f"there is no {noun} file in this folder",
                     allowed=f"files named {', '.join(f'*{one}' for one in sorted(SUFFIXES))}",
                     hint="hidden files and folders do not count",
                 )
@@ -114,7 +115,7 @@ def _take_file(found: Search, path: Path, status: os.stat_result) -> None:
         found.refuse(
             path,
             "SG007",
-            "too many policy files; this one and those after it were not read",
+            f"too many {found.noun} files; this one and those after it were not read",
             allowed=f"at most {MAX_FILES:,} files",
             hint="is this the right folder?",
         )
@@ -156,8 +157,11 @@ def _neighbour(path: Path) -> str:
         return ""  # then there is nobody to suggest
 
 
-def read(path: Path) -> bytes | Problem:
-    """Content of a file, or why not. A pipe in the file's place does not block, and a huge file is not read."""
+def read(path: Path, noun: str = "policy") -> bytes | Problem:
+    """Content of a file that is to hold a ``noun``, or why not.
+
+    A pipe in the file's place does not block, and a huge file is not read.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
         with open(descriptor, "rb") as file:  # noqa: PTH123 - opened by descriptor, so as not to wait for a pipe
@@ -173,10 +177,10 @@ def read(path: Path) -> bytes | Problem:
     return Problem(
         code="SG005",
         at=WHOLE_FILE,
-        message="this file is too large to be a policy file; it was not read",
+        message=f"this file is too large to be a {noun} file; it was not read",
         found=f"{path.stat().st_size / 1024 / 1024:.0f} MiB" if path.exists() else "",
         allowed=f"at most {MAX_FILE_BYTES // 1024 // 1024} MiB",
-        hint="split it, or move what is no policy out of the folder",
+        hint=f"split it, or move what is no {noun} out of the folder",
     )
 
 

@@ -1,7 +1,8 @@
 """JSON Schema of policy documents, and the documentation of every field, both read off the models.
 
 ``fields`` is what ``explain``, the defaults file, the reference and the loader's error messages share: whatever a
-field's description or limit says, it says it everywhere.
+field's description or limit says, it says it everywhere. ``document_schema`` and ``fields_of`` serve others than
+policies, too.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from policies.document import API_VERSION
+from policies.document import API_VERSION, Spec
 from policies.model import KINDS
 from policies.origin import Step
 from policies.quantity import DURATION_PATTERN, ENGINE_NAME_PATTERN, NAME_PATTERN, ZONE_PATTERN, format_duration
@@ -39,7 +40,9 @@ class FieldDoc:
     """What there is to know about one field.
 
     ``path`` is as in YAML with ``[]`` for the items of a list (``spec.endpoints[].port``). ``default`` is the
-    value as JSON would hold it (durations as text); meaningless where ``required`` or ``block``.
+    value as JSON would hold it (durations as text); meaningless where ``required`` or ``block``. A block that may
+    be one of several names the field that says which in ``told_by``; the fields of each follow below its name
+    (``spec.faults[].fault.hang.health``), as pydantic places its complaints.
     """
 
     path: str
@@ -51,15 +54,16 @@ class FieldDoc:
     block: bool
     unit: str = ""
     why: str = ""
+    told_by: str = ""
 
 
 def json_schema(kind: str | None = None) -> Schema:
     """JSON Schema (draft 2020-12) of documents of one kind, or of all kinds, told apart by ``kind``."""
     if kind is not None:
-        return {"$schema": _DIALECT, **_of_kind(kind)}
+        return document_schema(KINDS[kind])
     definitions: Schema = {}
-    for name in KINDS:
-        schema = _of_kind(name)
+    for name, model in KINDS.items():
+        schema = _of_model(model)
         definitions |= schema.pop("$defs")
         definitions[name] = schema
     return {
@@ -73,10 +77,20 @@ def json_schema(kind: str | None = None) -> Schema:
     }
 
 
-@cache
+def document_schema(model: type[Spec]) -> Schema:
+    """JSON Schema (draft 2020-12) of documents of one model, whose name is their kind."""
+    return {"$schema": _DIALECT, **_of_model(model)}
+
+
 def fields(kind: str) -> Mapping[str, FieldDoc]:
-    """Every field of a kind by its path, depth first in the order of the models."""
-    schema = _of_kind(kind)
+    """Every field of a kind of policy document by its path, depth first in the order of the models."""
+    return fields_of(KINDS[kind])
+
+
+@cache
+def fields_of(model: type[Spec]) -> Mapping[str, FieldDoc]:
+    """Every field of a model of documents, likewise."""
+    schema = _of_model(model)
     return MappingProxyType({one.path: one for one in _walk(schema, schema["$defs"], "")})
 
 
@@ -85,23 +99,25 @@ def generic(steps: tuple[Step, ...]) -> str:
     return "".join("[]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")
 
 
-def field_at(kind: str, steps: tuple[Step, ...]) -> FieldDoc | None:
+def field_at(model: type[Spec], steps: tuple[Step, ...]) -> FieldDoc | None:
     """What there is to know about the field at these steps; an item of a plain list stands for its list."""
-    known = fields(kind)
+    known = fields_of(model)
     path = generic(steps)
     return known.get(path) or known.get(path.removesuffix("[]"))
 
 
-def names_at(kind: str, steps: tuple[Step, ...]) -> tuple[str, ...]:
+def names_at(model: type[Spec], steps: tuple[Step, ...]) -> tuple[str, ...]:
     """Names of the fields that may stand in the block at these steps."""
     path = generic(steps)
     prefix = f"{path}." if path else ""
-    inner = (one.removeprefix(prefix) for one in fields(kind) if one.startswith(prefix))
+    inner = (one.removeprefix(prefix) for one in fields_of(model) if one.startswith(prefix))
     return tuple(name for name in inner if "." not in name and "[" not in name)
 
 
-def _of_kind(kind: str) -> Schema:
-    schema: Schema = _editable(KINDS[kind].model_json_schema(by_alias=True))
+def _of_model(model: type[Spec]) -> Schema:
+    kind = model.__name__
+    schema: Schema = _editable(model.model_json_schema(by_alias=True))
+    _require_tags(schema, schema["$defs"])
     schema["properties"]["apiVersion"] = {
         "const": API_VERSION,
         "type": "string",
@@ -134,6 +150,17 @@ def _editable(node: Any) -> Any:
     return result
 
 
+def _require_tags(node: Any, definitions: Schema) -> None:
+    """Blocks told apart by a field have to say it, though pydantic lets a lone one leave it out."""
+    for one in node if isinstance(node, list) else node.values() if isinstance(node, dict) else ():
+        _require_tags(one, definitions)
+    if isinstance(node, dict) and isinstance(node.get("discriminator"), dict):
+        tag = node["discriminator"]["propertyName"]
+        for name in node["discriminator"]["mapping"].values():
+            option = definitions[name.rpartition("/")[2]]
+            option["required"] = sorted({*option.get("required", ()), tag}, key=list(option["properties"]).index)
+
+
 def _walk(block: Schema, definitions: Schema, prefix: str, defaults: Schema | None = None) -> Iterator[FieldDoc]:
     """Fields of a block; ``defaults`` are those its owner gives it in place of its own."""
     required = set(block.get("required", ()))
@@ -142,6 +169,7 @@ def _walk(block: Schema, definitions: Schema, prefix: str, defaults: Schema | No
         shape = _shape(said, definitions)
         nested = shape if "properties" in shape else None
         items = _shape(shape["items"], definitions) if "items" in shape else {}
+        tag = shape.get("discriminator", {}).get("propertyName", "")
         yield FieldDoc(
             path=path,
             type=_type(shape, definitions),
@@ -149,14 +177,18 @@ def _walk(block: Schema, definitions: Schema, prefix: str, defaults: Schema | No
             description=said.get("description") or shape.get("description", ""),
             default=(defaults or {}).get(name, said.get("default")),
             required=name in required,
-            block=nested is not None,
+            block=nested is not None or bool(tag),
             unit=said.get("x-unit", ""),
             why=said.get("x-why", ""),
+            told_by=tag,
         )
         if nested is not None:
             yield from _walk(nested, definitions, path, said.get("default"))
         elif "properties" in items:
             yield from _walk(items, definitions, f"{path}[]")
+        elif tag:
+            for choice, reference in shape["discriminator"]["mapping"].items():
+                yield from _walk(_shape({"$ref": reference}, definitions), definitions, f"{path}.{choice}")
 
 
 def _shape(said: Schema, definitions: Schema) -> Schema:
@@ -178,6 +210,8 @@ def _type(shape: Schema, definitions: Schema) -> str:
         return f"list of {inner}s" if inner == "block" else f"list of {inner}"
     if isinstance(shape.get("additionalProperties"), dict):
         return "names with text"
+    if "discriminator" in shape:
+        return "block"
     return _NAMES[shape.get("type", "string")]
 
 
@@ -187,6 +221,9 @@ def _allowed(shape: Schema, definitions: Schema) -> str:  # noqa: PLR0911 - one 
         return str(shape["const"])
     if "enum" in shape:
         return "one of " + ", ".join(map(str, shape["enum"]))
+    if "discriminator" in shape:
+        said = shape["discriminator"]
+        return f"a block whose {said['propertyName']} is one of {', '.join(said['mapping'])}"
     kind = _type(shape, definitions)
     if shape.get("type") == "array":
         items = _allowed(_shape(shape["items"], definitions), definitions)
