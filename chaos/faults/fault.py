@@ -14,6 +14,8 @@ class Aim(StrEnum):
     PROXIES = "proxies"
     CONTROL_PLANE = "control-plane"
     CLIENTS = "clients"
+    ZONES = "zones"
+    """Engines and proxies both; its targets are named one by one."""
 
 
 class Fault(Spec):

@@ -6,9 +6,13 @@ GPU without the double) refuses the experiment before it begins.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from chaos.fake_engine.faults import Fault as EngineFault
+
+EVERYBODY: Final = "*"
+OTHER_ZONES: Final = "other-zones"
+"""In a ``Wire``: all proxies, or engines, that stand in another zone than the one at the other end."""
 
 
 class Part(StrEnum):
@@ -62,12 +66,14 @@ class Gpu:
 class Wire:
     """What happens to bytes on one link, both ways. ``end`` ``engine`` is the wire that carries what proxies send
     to an engine, ``xds`` that between a proxy and the control plane, ``agent`` that between an engine's agent and
-    the control plane. ``sources`` are the proxies whose bytes are meant, or ``*`` for everybody's.
+    the control plane. ``sources`` are the proxies whose bytes are meant, or ``*`` for everybody's. Either end may
+    be ``OTHER_ZONES`` where ``end`` is ``engine``. A link that no lab of this sort has (an agent's where none
+    stands, a control plane's where there is none) is not there to be cut, which refuses nothing.
     """
 
     end: Literal["engine", "xds", "agent"]
     target: str
-    sources: tuple[str, ...] = ("*",)
+    sources: tuple[str, ...] = (EVERYBODY,)
     latency_s: float = 0.0
     jitter_s: float = 0.0
     loss_percent: float = 0.0
@@ -108,8 +114,11 @@ class Corrupt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushPolicy:
-    """The policy folder gets this content; undone by writing back what was there."""
+    """The policy file keeps the first ``kept_share`` of its text and goes on with ``text``; undone by writing back
+    what was there.
+    """
 
+    kept_share: float
     text: str
 
 
