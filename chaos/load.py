@@ -7,7 +7,7 @@ itself cannot keep up it says so: each outcome carries its ``lag_s``.
 Measured on one core of a shared 2-core machine, 200 requests/s of 16 tokens: 0.12 of the core without streaming,
 0.19 with half of them streams, 0.27 with streams only (about 0.1 ms per event read).
 
-Sending is in ``run_load``; what the outcomes add up to is pure, in ``chaos.outcomes``.
+Sending is in ``chaos.sender``; what the outcomes add up to is pure, in ``chaos.outcomes``.
 """
 
 import argparse
@@ -20,24 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 
-import aiohttp
-
-from chaos.outcomes import Outcome, Reason, summary
-
-_BUSY_STATUSES = (429, 503)
-_DONE = b"data: [DONE]"
-_ERROR_EVENT = b'data: {"error"'
-_FALLBACK_HEADER = "x-switchgear-fallback"
-_REFUSAL_HEADER = "x-switchgear-reason"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """Where requests go, such as the Envoy of a zone. ``weight`` is its share of them, relative."""
-
-    url: str
-    name: str = ""
-    weight: float = 1.0
+from chaos.outcomes import Outcome, summary
+from chaos.sender import Arrival, Asking, Sender, Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +53,10 @@ class LoadProfile:
     path: str = "/v1/completions"
     seed: int = 0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """One request of the schedule; ``at_s`` counts from its beginning."""
-
-    at_s: float
-    request_id: str
-    target: Target
-    streaming: bool
-    max_tokens: int
+    @property
+    def asking(self) -> Asking:
+        """How each request is asked."""
+        return Asking(deadline_s=self.deadline_s, model=self.model, headers=self.headers, path=self.path)
 
 
 def schedule(profile: LoadProfile) -> Iterator[Arrival]:
@@ -99,6 +77,7 @@ def schedule(profile: LoadProfile) -> Iterator[Arrival]:
             target=rng.choices(profile.targets, target_weights)[0],
             streaming=rng.random() < profile.streaming_share,
             max_tokens=rng.choices(lengths, length_weights)[0],
+            prompt_tokens=profile.prompt_tokens,
         )
 
 
@@ -114,154 +93,8 @@ async def run_load(
     ``on_outcome`` is called in the event loop as each request ends, in the order they end. Cancelling cuts the
     requests in flight, without outcomes.
     """
-    stopped = stop or asyncio.Event()
-    began_s = time.monotonic()
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5.0)
-    # Deadlines are ours: one per request, counted from its planned arrival.
-    timeout = aiohttp.ClientTimeout(total=None)
-    async with (
-        aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session,
-        asyncio.TaskGroup() as group,
-    ):
-        for arrival in schedule(profile):
-            if seconds is not None and arrival.at_s > seconds:
-                break
-            wait_s = began_s + arrival.at_s - time.monotonic()
-            if wait_s > 0 and await _stopped_within(stopped, wait_s):
-                break
-            if stopped.is_set():
-                break
-            group.create_task(_send(session, profile, arrival, began_s + arrival.at_s, on_outcome))
-
-
-async def _stopped_within(stopped: asyncio.Event, wait_s: float) -> bool:
-    try:
-        async with asyncio.timeout(wait_s):
-            await stopped.wait()
-    except TimeoutError:
-        return False
-    return True
-
-
-@dataclass(slots=True, kw_only=True)
-class _Answer:
-    """What has been seen of one answer so far."""
-
-    status: int = 0
-    first_token_at_s: float | None = None
-    tokens: int = 0
-    reason: Reason = Reason.RESET
-    event_at_s: float | None = None
-    longest_gap_s: float | None = None
-    fallback: str = ""
-    refusal: str = ""
-
-    def token_seen(self, now_s: float) -> None:
-        """An event with text came."""
-        self.tokens += 1
-        if self.first_token_at_s is None:
-            self.first_token_at_s = now_s
-        if self.event_at_s is not None:
-            self.longest_gap_s = max(self.longest_gap_s or 0.0, now_s - self.event_at_s)
-        self.event_at_s = now_s
-
-
-async def _send(
-    session: aiohttp.ClientSession,
-    profile: LoadProfile,
-    arrival: Arrival,
-    planned_s: float,
-    on_outcome: Callable[[Outcome], None],
-) -> None:
-    sent_s = time.monotonic()
-    answer = _Answer()
-    try:
-        async with asyncio.timeout(max(0.0, planned_s + profile.deadline_s - sent_s)):
-            await _exchange(session, profile, arrival, answer)
-    except TimeoutError:
-        answer.reason = Reason.TIMEOUT
-    except aiohttp.ClientPayloadError:
-        # The answer had begun. With content-length or chunks missing, it was cut.
-        answer.reason = Reason.TRUNCATED if arrival.streaming else Reason.RESET
-    except (aiohttp.ClientError, OSError):
-        answer.reason = Reason.TRUNCATED if answer.tokens else Reason.RESET
-    ended_s = time.monotonic()
-    first_s = answer.first_token_at_s
-    on_outcome(
-        Outcome(
-            request_id=arrival.request_id,
-            target=arrival.target.name or arrival.target.url,
-            streaming=arrival.streaming,
-            arrived_at_s=planned_s,
-            lag_s=sent_s - planned_s,
-            status=answer.status,
-            reason=answer.reason,
-            first_token_s=None if first_s is None else first_s - planned_s,
-            latency_s=ended_s - planned_s,
-            tokens=answer.tokens,
-            longest_gap_s=answer.longest_gap_s,
-            fallback=answer.fallback,
-            refusal=answer.refusal,
-        )
-    )
-
-
-async def _exchange(
-    session: aiohttp.ClientSession, profile: LoadProfile, arrival: Arrival, answer: _Answer
-) -> None:
-    """One request and its answer; fills in ``answer`` as it goes, so that a failure leaves what was seen."""
-    body: dict[str, object] = {"max_tokens": arrival.max_tokens, "stream": arrival.streaming}
-    if arrival.streaming:
-        body["stream_options"] = {"include_usage": True}
-    words = "word " * profile.prompt_tokens
-    if profile.path.endswith("/chat/completions"):
-        body["messages"] = [{"role": "user", "content": words}]
-    else:
-        body["prompt"] = words
-    if profile.model is not None:
-        body["model"] = profile.model
-    headers = {"content-type": "application/json", "x-request-id": arrival.request_id, **profile.headers}
-    url = arrival.target.url + profile.path
-    async with session.post(url, data=json.dumps(body).encode(), headers=headers) as response:
-        answer.status = response.status
-        answer.fallback = response.headers.get(_FALLBACK_HEADER, "")
-        answer.refusal = response.headers.get(_REFUSAL_HEADER, "")
-        if response.status != 200:
-            answer.reason = Reason.SHED if response.status in _BUSY_STATUSES else Reason.HTTP_ERROR
-            await response.read()
-        elif response.content_type == "text/event-stream":
-            await _read_stream(response, answer)
-        else:
-            text = await response.read()
-            answer.tokens = _tokens_used(text)
-            answer.reason = Reason.OK if answer.tokens else Reason.TRUNCATED
-
-
-async def _read_stream(response: aiohttp.ClientResponse, answer: _Answer) -> None:
-    answer.reason = Reason.TRUNCATED
-    rest = b""
-    async for data in response.content.iter_any():
-        *events, rest = (rest + data).split(b"\n\n")
-        for event in events:
-            if event.startswith(_DONE):
-                if answer.reason is Reason.TRUNCATED:
-                    answer.reason = Reason.OK
-            elif event.startswith(_ERROR_EVENT):
-                # A failure inside a 200: a proxy counts it as a success.
-                answer.reason = Reason.STREAM_ERROR
-            elif b'"choices":[]' in event:
-                # The usage comes last and is exact; a chunk may hold several tokens.
-                answer.tokens = _tokens_used(event.removeprefix(b"data:"))
-            elif event.startswith(b"data:") and b'"role"' not in event:
-                answer.token_seen(time.monotonic())
-
-
-def _tokens_used(text: bytes) -> int:
-    try:
-        tokens = json.loads(text)["usage"]["completion_tokens"]
-    except (ValueError, KeyError, TypeError):
-        return 0  # not a whole answer, which the caller reports as truncated
-    return tokens if isinstance(tokens, int) else 0
+    async with Sender(profile.asking, on_outcome, began_s=time.monotonic(), until_s=seconds, stop=stop) as sender:
+        await sender.follow(schedule(profile))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -34,6 +34,9 @@ class Outcome:
 
     ``fallback`` and ``refusal`` are what Switchgear's headers say: the pool of another model that answered, and
     why there was no answer; empty where they say nothing.
+
+    Tries of one ``question`` are requests of their own: ``try_number`` is more than 1 for those that the caller
+    made by itself after an answer that was not good.
     """
 
     request_id: str
@@ -49,6 +52,9 @@ class Outcome:
     longest_gap_s: float | None = None
     fallback: str = ""
     refusal: str = ""
+    question: str = ""
+    try_number: int = 1
+    batch: bool = False
 
     @property
     def ok(self) -> bool:

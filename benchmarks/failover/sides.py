@@ -18,8 +18,8 @@ from benchmarks.failover.contestants import Contestant
 from benchmarks.failover.fleet import MODEL, START_LIMIT_S, Fleet
 from benchmarks.failover.setting import Setting
 from benchmarks.failover.static_envoy import POOL, bootstrap
-from chaos.load import Target
 from chaos.processes import Child, Processes, envoy_command, free_ports
+from chaos.sender import Target
 from policies.document import API_VERSION
 from policies.quantity import format_duration
 from xds_server.bootstrap import Bootstrap, bootstrap_yaml

@@ -19,9 +19,10 @@ import pytest
 import yaml
 
 from chaos.fake_engine import EngineConfig, FakeEngine
-from chaos.load import LoadProfile, Target, run_load
+from chaos.load import LoadProfile, run_load
 from chaos.outcomes import Outcome, Reason
 from chaos.processes import Child, Processes, free_ports
+from chaos.sender import Target
 from tests.eventually import eventually as patiently
 
 LIMIT_S = 60.0

@@ -1,0 +1,179 @@
+"""Callers against an answering machine: they try again, and do more or less on order, as long as load runs."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from chaos.arrivals import Schedule
+from chaos.callers import RunningLoad
+from chaos.faults.pulls import Callers
+from chaos.history.events import Request
+from chaos.outcomes import Reason
+from chaos.scenario.model import Load
+from chaos.sender import Asking, Retries, Target
+from chaos.trace import Row
+from tests.eventually import eventually
+
+
+@dataclass
+class Machine:
+    """Answers everything at once with ``status``, and keeps what it was asked."""
+
+    status: int = 200
+    url: str = ""
+    asked: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        headers = request.headers
+        self.asked.append((headers["x-request-id"], headers.get("x-class", ""), await request.json()))
+        return web.json_response({"usage": {"completion_tokens": 4}}, status=self.status)
+
+
+@pytest.fixture
+async def machine() -> AsyncIterator[Machine]:
+    machine = Machine()
+    app = web.Application()
+    app.router.add_post("/v1/completions", machine.answer)
+    async with TestServer(app) as server:
+        machine.url = str(server.make_url("")).rstrip("/")
+        yield machine
+
+
+@dataclass
+class Running:
+    """A load and what was told of it."""
+
+    load: RunningLoad
+    requests: list[Request]
+    stop: asyncio.Event
+
+    async def until(self, condition: Any, what: str) -> None:
+        task = asyncio.create_task(self.load.run())
+        try:
+            await eventually(lambda: condition(self.requests), what, 30)
+        finally:
+            self.stop.set()
+            await task
+
+
+def running(
+    machine: Machine,
+    *,
+    rate_per_s: float = 100.0,
+    seconds: float = 600.0,
+    trace: tuple[Row, ...] = (),
+    **said: Any,
+) -> Running:
+    requests: list[Request] = []
+    stop = asyncio.Event()
+    schedule = Schedule(
+        load=Load.model_validate(said),
+        targets=(Target(url=machine.url, name="p0"),),
+        rate_per_s=rate_per_s,
+        seed=1,
+        trace=trace,
+    )
+    asking = Asking(batch_headers={"x-class": "batch"})
+    load = RunningLoad(schedule, asking, requests.append, began_s=time.monotonic(), seconds=seconds, stop=stop)
+    return Running(load=load, requests=requests, stop=stop)
+
+
+async def test_what_becomes_of_requests_is_told_on_the_clock_of_the_experiment(machine: Machine) -> None:
+    one = running(machine, seconds=0.5, batch_percent=50, prompt_tokens={"shortest": 3, "longest": 3})
+    await one.load.run()
+    assert {told.reason for told in one.requests} == {Reason.OK}
+    assert all(0 <= told.at_s <= 0.5 for told in one.requests)
+    assert all(told.question == told.request_id and told.try_number == 1 for told in one.requests)
+    batch = {told.request_id for told in one.requests if told.batch}
+    assert 0 < len(batch) < len(one.requests)
+    assert {request_id for request_id, kind, _ in machine.asked if kind == "batch"} == batch
+    assert {body["prompt"] for _, _, body in machine.asked} == {"word word word "}
+
+
+async def test_callers_try_again_as_requests_of_their_own(machine: Machine) -> None:
+    machine.status = 503
+    one = running(machine, rate_per_s=20, client_retries={"attempts": 2, "backoff": "50ms"})
+    await one.until(lambda told: any(each.try_number == 3 for each in told), "a third try")
+    first = next(told for told in one.requests if told.try_number == 3).question
+    tries = [told for told in one.requests if told.question == first]
+    assert [told.request_id for told in tries] == [first, f"{first}.2", f"{first}.3"]
+    assert all(late.at_s == pytest.approx(early.ended_at_s + 0.05) for early, late in pairwise(tries))
+    assert {told.try_number for told in one.requests} == {1, 2, 3}
+    assert sorted(request_id for request_id, _, _ in machine.asked) == sorted(
+        told.request_id for told in one.requests
+    )
+
+
+async def test_nobody_asks_again_what_was_answered_or_was_wrong_or_is_too_late(machine: Machine) -> None:
+    for status, seconds in ((200, 0.3), (400, 0.3), (503, 0.3)):
+        machine.status = status
+        one = running(machine, seconds=seconds, client_retries={"attempts": 20, "backoff": "500ms"})
+        await one.load.run()
+        assert {told.try_number for told in one.requests} == {1}
+
+
+async def test_orders_for_more_and_for_less_hold_until_they_are_taken_back(machine: Machine) -> None:
+    one = running(machine, rate_per_s=50)
+    less, more = Callers(factor=0), Callers(factor=5)
+    one.load.pull(less)
+    one.load.pull(more)
+    task = asyncio.create_task(one.load.run())
+    await asyncio.sleep(0)
+    one.load.release(less)
+    await eventually(lambda: sum("more" in told.request_id for told in one.requests) > 20, "more", 30)
+    one.load.release(more)
+    await eventually(lambda: sum("more" not in told.request_id for told in one.requests) > 5, "the usual", 30)
+    settled = len([told for told in one.requests if "more" in told.request_id])
+    await eventually(lambda: sum("more" not in told.request_id for told in one.requests) > 20, "the usual", 30)
+    assert len([told for told in one.requests if "more" in told.request_id]) <= settled + 1
+    one.stop.set()
+    await task
+    one.load.release(more)
+
+
+async def test_a_herd_leaves_when_its_order_is_taken_back(machine: Machine) -> None:
+    one = running(machine, rate_per_s=20)
+    herd = Callers(at_once=30)
+
+    def released(told: list[Request]) -> bool:
+        if told:
+            one.load.release(herd)
+        return sum("herd" in each.request_id for each in told) == 30
+
+    one.load.pull(herd)
+    await one.until(released, "the herd")
+    assert len({told.at_s for told in one.requests if "herd" in told.request_id}) == 1
+
+
+async def test_orders_to_try_again_add_up_and_the_shortest_wait_holds(machine: Machine) -> None:
+    one = running(machine, client_retries={"attempts": 1, "backoff": "2s"}).load
+    assert one.retries() == Retries(attempts=1, backoff_s=2)
+    storm, other = Callers(attempts=3, backoff_s=0.1), Callers(factor=2, backoff_s=0.01)
+    one.pull(storm)
+    one.pull(other)
+    assert one.retries() == Retries(attempts=4, backoff_s=0.1)
+    one.release(storm)
+    assert one.retries() == Retries(attempts=1, backoff_s=2)
+    alone = running(machine).load
+    alone.pull(storm)
+    assert alone.retries() == Retries(attempts=3, backoff_s=0.1)
+
+
+async def test_a_trace_that_is_over_leaves_callers_who_may_still_be_told_to_ask(machine: Machine) -> None:
+    one = running(machine, trace=(Row(at_s=0.01),))
+    herd = Callers(at_once=5)
+
+    def released(told: list[Request]) -> bool:
+        if told:
+            one.load.release(herd)
+        return len(told) == 6
+
+    one.load.pull(herd)
+    await one.until(released, "the herd")
