@@ -17,7 +17,7 @@ import yaml
 from benchmarks.failover.contestants import Contestant
 from benchmarks.failover.fleet import MODEL, START_LIMIT_S, Fleet
 from benchmarks.failover.setting import Setting
-from benchmarks.failover.static_envoy import POOL, bootstrap
+from chaos.lab.static_envoy import POOL, bootstrap
 from chaos.processes import Child, Processes, envoy_command, free_ports
 from chaos.sender import Target
 from policies.document import API_VERSION

@@ -17,7 +17,7 @@ import aiohttp
 from benchmarks.failover.fleet import Fleet
 from benchmarks.failover.history import ProxySample, Use, Verdict
 from benchmarks.failover.sides import Side
-from benchmarks.failover.static_envoy import POOL
+from chaos.lab.static_envoy import POOL
 from chaos.processes import Child
 
 SAMPLE_S: Final = 0.1

@@ -16,7 +16,7 @@ from benchmarks.failover.measures import measured
 from benchmarks.failover.result import result
 from benchmarks.failover.scenarios import SCENARIOS
 from benchmarks.failover.setting import Setting
-from benchmarks.failover.static_envoy import bootstrap
+from chaos.lab.static_envoy import bootstrap
 from chaos.outcomes import Reason
 from chaos.processes import envoy_command
 
