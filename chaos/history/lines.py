@@ -1,0 +1,24 @@
+"""Events as lines of JSON, and back."""
+
+from typing import Annotated, Final
+
+from pydantic import Field, TypeAdapter
+
+from chaos.history.events import Event
+
+_EVENTS: Final[TypeAdapter[Event]] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
+
+
+class HistoryError(Exception):
+    """A history cannot be written or read; the message begins with the file."""
+
+
+def as_line(event: Event) -> bytes:
+    """The event as one line, with its end."""
+    # Mappings may be read-only ones, which pydantic does not know and writes as the dicts they stand for.
+    return _EVENTS.dump_json(event, fallback=dict, warnings="none") + b"\n"
+
+
+def from_line(line: bytes) -> Event:
+    """The event of one line, whatever else it says; pydantic's ``ValidationError`` when it is none of ours."""
+    return _EVENTS.validate_json(line)
