@@ -26,7 +26,10 @@ _NOT_FLAGS = {"name", "max_unfinished", "first_token_gate"}
 
 def main(argv: Sequence[str]) -> int:
     """Run until told to end; 0."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.journal and arguments.count != 1:
+        parser.error("--journal is the book of one engine: leave out --count")
     settings = {f.name: getattr(arguments, f.name) for f in fields(EngineConfig) if f.name != "name"}
     first = EngineConfig(**settings)
     configs = [

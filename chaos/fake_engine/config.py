@@ -28,3 +28,5 @@ class EngineConfig:
     wake_s: float = 0.002  # the simulation looks at its clock at most this often; slots lose nothing by it
     shutdown_timeout_s: float = 0.0  # vLLM: --shutdown-timeout, for SIGTERM
     seed: int = 0  # picks the calls that a fault with a share hits
+    # File in which the book survives a SIGKILL; an engine that has one also knows when its process was stopped.
+    journal: str = ""

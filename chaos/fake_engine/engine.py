@@ -6,16 +6,15 @@ GPU, closes the port, resets connections). What is said over HTTP is in ``routes
 
 import asyncio
 import random
-import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from pathlib import Path
 
-from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from chaos.fake_engine.answers import Generation
 from chaos.fake_engine.book import Book, CallRecord, Outcome
+from chaos.fake_engine.call import Call
 from chaos.fake_engine.config import EngineConfig
 from chaos.fake_engine.faults import (
     Crash,
@@ -28,44 +27,21 @@ from chaos.fake_engine.faults import (
     Sigterm,
     SteadyFault,
     health,
+    pace,
     rate,
     treatment,
 )
-from chaos.fake_engine.gpu import Gpu, Job, Progress
+from chaos.fake_engine.gpu import Gpu, Job, Progress, SlotUse
+from chaos.fake_engine.journal import KILLED, Journal
 from chaos.fake_engine.metrics import VllmMetrics
-from chaos.fake_engine.routes import application, reset
+from chaos.fake_engine.port import Port
+from chaos.fake_engine.routes import application
 
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Call:
-    """A call in flight, seen from its HTTP handler."""
-
-    call_id: int
-    generation: Generation
-    plan: Serve
-    request_id: str
-    attempt: int
-    path: str
-    connection: RequestHandler
-    arrived_at_s: float
-    stopped_before_s: float
-    tokens: int = 0
-    tokens_sent: int = 0
-    finished_at_s: float | None = None
-    first_token_at_s: float | None = None
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def job_tokens(self) -> int:
-        """Tokens the GPU will make: fewer than asked where the connection is to be reset on the way."""
-        asked = self.generation.max_tokens
-        return asked if self.plan.reset_after is None else min(asked, self.plan.reset_after)
-
-    async def news(self, seen: int) -> None:
-        """Wait until there are more than ``seen`` tokens, or the GPU is done with it."""
-        while self.tokens <= seen and self.finished_at_s is None:
-            self.changed.clear()
-            await self.changed.wait()
+# How often an engine with a journal looks at itself, and how long a look may be late before the process must have
+# been stopped: a loop that is merely busy is late by tens of milliseconds.
+_PULSE_S = 0.05
+_STOPPED_AFTER_S = 0.5
+_NOTES_EVERY_PULSES = 5
 
 
 class FakeEngine:
@@ -80,7 +56,7 @@ class FakeEngine:
         self.book = Book()
         self.metrics = VllmMetrics(config.model)
         self.terminated = asyncio.Event()  # after Sigterm: port closed and nobody connected
-        self._port = config.port
+        self._port = Port(config.host, config.port)
         self._fault: Fault | None = None
         self._acting: SteadyFault | Sigterm | None = None  # what a flap does right now, or the fault itself
         self._rng = random.Random(config.seed)  # noqa: S311 -- picks calls to fail, guards no secret
@@ -90,21 +66,21 @@ class FakeEngine:
         self._next_call_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._script: asyncio.Task[None] | None = None  # a fault that has a course of its own
+        self._journal: Journal | None = None
+        self._pulse: asyncio.Task[None] | None = None
+        self._awake_at_s = self._clock()
         self._changing = asyncio.Lock()
-        self._runner: web.AppRunner | None = None
-        self._listener: asyncio.Server | None = None
-        self._held: socket.socket | None = None  # keeps the port ours while nothing listens on it
 
     # -- life -------------------------------------------------------------------------------------------------
 
     @property
     def port(self) -> int:
         """The port it listens on; kept over crashes."""
-        return self._port
+        return self._port.number
 
     @property
     def url(self) -> str:
-        return f"http://{self.config.host}:{self._port}"
+        return f"http://{self.config.host}:{self.port}"
 
     @property
     def fault(self) -> Fault | None:
@@ -112,7 +88,7 @@ class FakeEngine:
 
     @property
     def listening(self) -> bool:
-        return self._listener is not None
+        return self._port.listening
 
     @property
     def calls_in_flight(self) -> int:
@@ -133,26 +109,31 @@ class FakeEngine:
         return health(self._acting)
 
     async def start(self) -> None:
-        """Listen; OSError when the port is taken."""
-        # vLLM's server notices a client that leaves; aiohttp only with handler_cancellation.
-        self._runner = web.AppRunner(
-            application(self), handler_cancellation=True, access_log=None, shutdown_timeout=0.0
-        )
-        await self._runner.setup()
-        await self._listen()
+        """Listen; OSError when the port is taken. With a journal, what earlier lives booked is booked again."""
+        await self._port.open(application(self))
+        await self._port.listen()
+        if self.config.journal:
+            self._journal = Journal.open(Path(self.config.journal))
+            for call_id, record in self._journal.earlier.items():
+                self.book.open()
+                self.book.close(record)
+                self._next_call_id = max(self._next_call_id, call_id)
+            self._awake_at_s = self._clock()
+            self._pulse = asyncio.create_task(self._beat())
 
     async def stop(self) -> None:
         """Close everything at once; calls in flight are booked as failed."""
         await self._end_script()
-        self._close_listener()
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+        if self._pulse is not None:
+            self._pulse.cancel()
+            await asyncio.wait([self._pulse])
+        self._port.refuse()
         self._lose_calls("stopped")
-        self._reset_connections()
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        self._port.reset_connections()
+        await self._port.close()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
 
     # -- faults -----------------------------------------------------------------------------------------------
 
@@ -174,24 +155,27 @@ class FakeEngine:
         await self.set_fault(None)
 
     async def _act(self, fault: SteadyFault | Sigterm | None) -> None:
+        self._notice_stop()
         was_dead = isinstance(self._acting, Sigterm)
         self._acting = fault
         if isinstance(fault, Crash):
-            self._close_listener()
+            self._port.refuse()
             self._lose_calls("crash")
-            self._reset_connections()
+            self._port.reset_connections()
             return
         if was_dead and not isinstance(fault, Sigterm):
             # The process that got the signal is not coming back; another one takes its place.
-            self._close_listener()
+            self._port.refuse()
             self._lose_calls("restart")
-            self._reset_connections()
-        if self._listener is None:
+            self._port.reset_connections()
+        if not self._port.listening:
             self._be_reborn()
-            await self._listen()
+            await self._port.listen()
         self._deliver(self._gpu.advance(self._clock()))
         self._record_gauges()
         self._deliver(self._gpu.set_rate(rate(fault), self._clock()))
+        wanted = pace(fault)
+        self._deliver(self._gpu.set_pace(wanted.factor, wanted.burst, self._clock()))
         self._deliver(self._gpu.release_stalls(self._clock()))
         self._arm()
 
@@ -207,14 +191,14 @@ class FakeEngine:
             await self._until(lambda: not self._calls, limit_s=fault.shutdown_timeout_s)
             self._deliver(self._gpu.set_rate(0.0, self._clock()))
         await asyncio.sleep(fault.listens_s)
-        self._close_listener()
+        self._port.refuse()
         busy = {call.connection for call in self._calls.values()}
-        for connection in self._connections():
+        for connection in self._port.connections:
             if connection in busy:
                 connection.close()  # after its answer
             else:
                 connection.force_close()  # close() alone would leave an idle one open, and deaf
-        await self._until(lambda: not self._connections(), limit_s=None)
+        await self._until(lambda: not self._port.connections, limit_s=None)
         self.terminated.set()
 
     async def _until(self, condition: Callable[[], bool], *, limit_s: float | None) -> None:
@@ -241,9 +225,10 @@ class FakeEngine:
         connection: RequestHandler,
     ) -> Call | Refuse:
         """Open a call: it is in the GPU's queue when this returns, or refused and booked as shed."""
+        self._notice_stop()
         now = self._clock()
         self.book.open()
-        plan = treatment(self._acting, self._rng.random())
+        plan = treatment(self._acting, self._rng.random(), generation.max_tokens)
         limit = self.config.max_unfinished
         if isinstance(plan, Serve) and limit is not None and len(self._calls) >= limit:
             self.metrics.rejected()
@@ -279,6 +264,7 @@ class FakeEngine:
         self._calls[call.call_id] = call
         self._deliver(self._gpu.submit(call.call_id, job, now))
         call.stopped_before_s = self._gpu.stopped_s
+        self._note(call)
         self._arm()
         return call
 
@@ -286,12 +272,14 @@ class FakeEngine:
         """The handler is done with the call, one way or the other; its slot is free. Twice does no harm."""
         if self._calls.pop(call.call_id, None) is None:
             return
+        self._notice_stop()
         self._deliver(self._gpu.abort(call.call_id, self._clock()))
         self._enter(call, outcome, reason)
         self._arm()
 
     def metrics_text(self) -> bytes:
         """/metrics now; a GPU that stands still has nothing new to say."""
+        self._notice_stop()
         self._deliver(self._gpu.advance(self._clock()))
         if self._gpu.rate > 0:
             self._record_gauges()
@@ -301,31 +289,38 @@ class FakeEngine:
         return self.metrics.text()
 
     def _enter(self, call: Call, outcome: Outcome, reason: str) -> None:
-        use = self._gpu.take_use(call.call_id)
-        self.book.close(
-            CallRecord(
-                request_id=call.request_id,
-                attempt=call.attempt,
-                path=call.path,
-                streaming=call.generation.streaming,
-                outcome=outcome,
-                reason=reason,
-                arrived_at_s=call.arrived_at_s,
-                closed_at_s=self._clock(),
-                started_at_s=use.started_at_s,
-                slot_s=use.slot_s,
-                stuck_s=max(0.0, self._gpu.stopped_s - call.stopped_before_s),
-                tokens_asked=call.generation.max_tokens,
-                tokens_generated=use.tokens,
-                tokens_sent=call.tokens_sent,
-            )
+        record = self._record(call, self._gpu.take_use(call.call_id), outcome, reason)
+        self.book.close(record)
+        if self._journal is not None:
+            self._journal.note(call.call_id, record)
+
+    def _note(self, call: Call) -> None:
+        """Write down what there would be to book if the process were killed now."""
+        if self._journal is not None:
+            use = self._gpu.use_so_far(call.call_id)
+            self._journal.note(call.call_id, self._record(call, use, Outcome.FAILED, KILLED))
+
+    def _record(self, call: Call, use: SlotUse, outcome: Outcome, reason: str) -> CallRecord:
+        return CallRecord(
+            request_id=call.request_id,
+            attempt=call.attempt,
+            path=call.path,
+            streaming=call.generation.streaming,
+            outcome=outcome,
+            reason=reason,
+            arrived_at_s=call.arrived_at_s,
+            closed_at_s=self._clock(),
+            started_at_s=use.started_at_s,
+            slot_s=use.slot_s,
+            stuck_s=max(0.0, self._gpu.stopped_s - call.stopped_before_s),
+            tokens_asked=call.generation.max_tokens,
+            tokens_generated=use.tokens,
+            tokens_sent=call.tokens_sent,
         )
 
     def _lose_calls(self, reason: str) -> None:
         for call in list(self._calls.values()):
             self.close(call, Outcome.FAILED, reason)
-
-    # -- time -------------------------------------------------------------------------------------------------
 
     def _arm(self) -> None:
         """Look again when the GPU has something; the timer that is due first wins."""
@@ -337,7 +332,32 @@ class FakeEngine:
             wait_s = max(due_at_s - self._clock(), self.config.wake_s)
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._wake)
 
+    async def _beat(self) -> None:
+        """Look at ourselves for ever: whether the process was stopped, and what calls have cost so far."""
+        pulses = 0
+        while True:
+            await asyncio.sleep(_PULSE_S)
+            self._notice_stop()
+            self._awake_at_s = self._clock()
+            pulses += 1
+            if pulses % _NOTES_EVERY_PULSES == 0 and self._calls:
+                self._deliver(self._gpu.advance(self._clock()))
+                for call in tuple(self._calls.values()):
+                    self._note(call)
+                self._arm()
+
+    def _notice_stop(self) -> None:
+        """A process that is stopped computes nothing; its clock goes on, so the GPU must be told."""
+        now = self._clock()
+        if self._pulse is None or now - self._awake_at_s < _STOPPED_AFTER_S:
+            return
+        rate_before = self._gpu.rate
+        self._deliver(self._gpu.set_rate(0.0, self._awake_at_s))
+        self._deliver(self._gpu.set_rate(rate_before, now))
+        self._awake_at_s = now
+
     def _wake(self) -> None:
+        self._notice_stop()
         self._timer = None
         self._deliver(self._gpu.advance(self._clock()))
         self._arm()
@@ -351,7 +371,7 @@ class FakeEngine:
                 call.first_token_at_s = news.at_s
                 self.metrics.first_token(news.at_s - call.arrived_at_s)
             later_tokens = news.tokens - max(call.tokens, 1)
-            pace_s = self.config.token_s / (self._gpu.rate or 1.0)
+            pace_s = self.config.token_s * self._gpu.pace / (self._gpu.rate or 1.0)
             self.metrics.inter_token(later_tokens, seconds_each=pace_s)
             call.tokens = news.tokens
             if news.finished:
@@ -374,45 +394,7 @@ class FakeEngine:
         )
         self.metrics.totals(prompt_tokens=self._gpu.prefilled_tokens, generation_tokens=self._gpu.generated_tokens)
 
-    # -- sockets ----------------------------------------------------------------------------------------------
-
     def _be_reborn(self) -> None:
         self._gpu = Gpu(slots=self.config.slots, now=self._clock())
         self.metrics = VllmMetrics(self.config.model)
         self.terminated.clear()
-
-    async def _listen(self) -> None:
-        assert self._runner is not None  # noqa: S101 -- start() came first
-        assert self._runner.server is not None  # noqa: S101
-        held, self._held = self._held or self._bound(), None
-        self._listener = await asyncio.get_running_loop().create_server(self._runner.server, sock=held)
-
-    def _bound(self) -> socket.socket:
-        """A socket on our port that refuses connections until it listens; OSError when the port is taken."""
-        family = socket.AF_INET6 if ":" in self.config.host else socket.AF_INET
-        bound = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind((self.config.host, self._port))
-        except OSError:
-            bound.close()
-            raise
-        self._port = bound.getsockname()[1]
-        return bound
-
-    def _close_listener(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-            # Else the kernel lends the port of a crashed engine to any connection that leaves this machine.
-            self._held = self._bound()
-
-    def _connections(self) -> list[RequestHandler]:
-        if self._runner is None or self._runner.server is None:
-            return []
-        return self._runner.server.connections
-
-    def _reset_connections(self) -> None:
-        for connection in self._connections():
-            if isinstance(connection.transport, asyncio.Transport):
-                reset(connection.transport)

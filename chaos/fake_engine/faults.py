@@ -82,6 +82,34 @@ class KvCacheFull:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pacing:
+    """Tokens after the first take ``factor`` times as long, and streams get them ``burst`` at a time.
+
+    The time to the first token stays as it was, calls in flight are slowed too.
+    """
+
+    __pydantic_config__ = _STRICT
+    kind: Literal["pacing"] = "pacing"
+    factor: Positive = 4.0
+    burst: Annotated[int, Field(ge=1)] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrayFailure:
+    """Whoever looks sees a healthy engine, whoever works with it does not.
+
+    /health is well and calls for up to ``honest_tokens`` tokens are served, as probes make them; longer ones are
+    refused with ``status`` at once, so that the engine looks idle and attracts more of them.
+    """
+
+    __pydantic_config__ = _STRICT
+    kind: Literal["gray_failure"] = "gray_failure"
+    status: Annotated[int, Field(ge=500, le=599)] = 500
+    honest_tokens: Tokens = 1
+    share: Share = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
     """The process is gone: connections are reset, new ones refused. Healing starts it anew."""
 
@@ -133,10 +161,20 @@ class Sigterm:
     listens_s: Annotated[float, Field(ge=0)] = 0.06
 
 
-Steady = Annotated[
-    ErrorAfterWork | Shed | Hang | HangMidStream | Slow | KvCacheFull | Crash | ResetMidStream | BadHealth | Drain,
-    Field(discriminator="kind"),
-]
+SteadyFault = (
+    ErrorAfterWork
+    | Shed
+    | Hang
+    | HangMidStream
+    | Slow
+    | Pacing
+    | KvCacheFull
+    | Crash
+    | ResetMidStream
+    | BadHealth
+    | GrayFailure
+    | Drain
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,15 +182,12 @@ class Flap:
     """``fault`` for ``bad_share`` of each period, healthy for the rest; a period begins bad."""
 
     __pydantic_config__ = _STRICT
-    fault: Steady
+    fault: Annotated[SteadyFault, Field(discriminator="kind")]
     kind: Literal["flap"] = "flap"
     period_s: Positive = 2.0
     bad_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
 
 
-SteadyFault = (
-    ErrorAfterWork | Shed | Hang | HangMidStream | Slow | KvCacheFull | Crash | ResetMidStream | BadHealth | Drain
-)
 Fault = SteadyFault | Sigterm | Flap
 
 _FAULTS: TypeAdapter[Fault] = TypeAdapter(Annotated[Fault, Field(discriminator="kind")])
@@ -196,11 +231,18 @@ class Serve:
     error_message: str = ""
 
 
-def treatment(fault: Fault | None, draw: float) -> Refuse | Serve:
-    """What happens to a call that arrives under ``fault``; ``draw`` is uniform in [0, 1), and picks the share."""
+def treatment(fault: Fault | None, draw: float, tokens: int) -> Refuse | Serve:
+    """What happens to a call for ``tokens`` tokens that arrives under ``fault``.
+
+    ``draw`` is uniform in [0, 1), and picks the share.
+    """
     match fault:
         case Shed() | Drain() | Sigterm():
             return _refusal(fault, draw) or Serve()
+        case GrayFailure() if draw < fault.share and tokens > fault.honest_tokens:
+            return Refuse(
+                status=fault.status, message="CUDA error: misaligned address", error_type="InternalServerError"
+            )
         case ErrorAfterWork() if draw < fault.share:
             return Serve(error_status=fault.status, error_message=fault.message)
         case HangMidStream() if draw < fault.share:
@@ -241,6 +283,11 @@ def rate(fault: Fault | None) -> float:
             return 1.0 / fault.factor
         case _:
             return 1.0
+
+
+def pace(fault: Fault | None) -> Pacing:
+    """How tokens after the first come under ``fault``."""
+    return fault if isinstance(fault, Pacing) else Pacing(factor=1.0)
 
 
 def health(fault: Fault | None) -> HealthAnswer:

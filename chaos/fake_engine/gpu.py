@@ -58,6 +58,7 @@ class _Running:
     job: Job
     start: float  # on the axis of work
     started_at_s: float
+    token_s: float  # the job's, at the pace of now
     reported: int = 0
     stall_after: int | None = None
 
@@ -68,7 +69,7 @@ class _Running:
 
     def token_at(self, index: int) -> float:
         """Work at which token ``index`` (1-based) exists; token 0 stands for the start."""
-        return self.start + (self.job.prefill_s + (index - 1) * self.job.token_s if index else 0.0)
+        return self.start + (self.job.prefill_s + (index - 1) * self.token_s if index else 0.0)
 
     @property
     def end(self) -> float:
@@ -78,9 +79,16 @@ class _Running:
         spent = work - self.start + _ROUNDING
         if spent < self.job.prefill_s:
             return 0
-        if self.job.token_s <= 0:
+        if self.token_s <= 0:
             return self.limit
-        return min(self.limit, 1 + int((spent - self.job.prefill_s) / self.job.token_s))
+        return min(self.limit, 1 + int((spent - self.job.prefill_s) / self.token_s))
+
+    def change_pace(self, token_s: float, work: float) -> None:
+        """From ``work`` on each token takes this long; the part of the next one that exists stays."""
+        decoded = work - self.start - self.job.prefill_s
+        if decoded > 0 and self.token_s > 0:
+            self.start = work - self.job.prefill_s - decoded / self.token_s * token_s
+        self.token_s = token_s
 
 
 class Gpu:
@@ -91,6 +99,8 @@ class Gpu:
         self._at_s = now
         self._work = 0.0
         self._rate = 1.0
+        self._pace = 1.0
+        self._burst = 1
         self._stopped_s = 0.0
         self._running: dict[int, _Running] = {}
         self._waiting: deque[tuple[int, Job]] = deque()
@@ -101,6 +111,11 @@ class Gpu:
     @property
     def rate(self) -> float:
         return self._rate
+
+    @property
+    def pace(self) -> float:
+        """How many times longer tokens after the first take."""
+        return self._pace
 
     @property
     def running(self) -> int:
@@ -212,6 +227,25 @@ class Gpu:
         self._admit(self._work, now)
         return progress
 
+    def set_pace(self, factor: float, burst: int, now: float) -> list[Progress]:
+        """Let tokens after the first take ``factor`` times as long, and be reported ``burst`` at a time."""
+        progress = self.advance(now)
+        self._pace, self._burst = factor, burst
+        for running in self._running.values():
+            running.change_pace(running.job.token_s * factor, self._work)
+        return progress
+
+    def use_so_far(self, job_id: int) -> SlotUse:
+        """What a job that is not gone has cost until the last moment it was told of."""
+        running = self._running.get(job_id)
+        if running is None:
+            return SlotUse(started_at_s=None, slot_s=0.0, tokens=0)
+        return SlotUse(
+            started_at_s=running.started_at_s,
+            slot_s=max(0.0, self._at_s - running.started_at_s),
+            tokens=running.tokens(self._work),
+        )
+
     def release_stalls(self, now: float) -> list[Progress]:
         """Let stalled jobs, and those still on their way to a stall, go on to their ends."""
         progress = self.advance(now)
@@ -241,7 +275,13 @@ class Gpu:
         # A hung scheduler schedules nobody, free slot or not.
         while self._rate > 0 and self._waiting and len(self._running) < self._slots:
             job_id, job = self._waiting.popleft()
-            self._running[job_id] = _Running(job=job, start=work, started_at_s=at_s, stall_after=job.stall_after)
+            self._running[job_id] = _Running(
+                job=job,
+                start=work,
+                started_at_s=at_s,
+                token_s=job.token_s * self._pace,
+                stall_after=job.stall_after,
+            )
 
     def _next_report(self, running: _Running) -> int:
         # The first token is always reported alone; a stall reports the tokens before it.
@@ -250,5 +290,5 @@ class Gpu:
         every = running.job.report_every
         if every == 0:
             return running.job.tokens
-        report = running.reported + every
+        report = running.reported + max(every, self._burst)
         return running.limit if running.reported < running.limit < report else report

@@ -30,7 +30,8 @@ from chaos.fake_engine.book import Outcome
 from chaos.fake_engine.faults import Refuse
 
 if TYPE_CHECKING:
-    from chaos.fake_engine.engine import Call, FakeEngine
+    from chaos.fake_engine.call import Call
+    from chaos.fake_engine.engine import FakeEngine
 
 VERSION = "0.32.0+switchgear.fake"
 # Longer than any sane deadline of a health check.

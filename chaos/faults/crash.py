@@ -1,17 +1,19 @@
 """A process that dies: connections are reset, and new ones refused until it is started again."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from chaos.fake_engine.faults import Crash as EngineCrash
-from chaos.faults.fault import Fault
-from chaos.faults.pulls import BreakEngine, Pull
+from chaos.fake_engine.faults import SteadyFault
+from chaos.faults.engine_trouble import EngineTrouble
 from policies.document import described
 
 
-class Crash(Fault):
+class Crash(EngineTrouble):
     """The engine is gone; healing starts it anew, with an empty queue."""
+
+    incident: ClassVar[str] = "An assertion in the engine's scheduler failed, and the process ended."
 
     kind: Literal["crash"] = described("crash", "Kind of the fault.")
 
-    def pulls(self, target: str) -> tuple[Pull, ...]:
-        return (BreakEngine(engine=target, fault=EngineCrash()),)
+    def trouble(self) -> SteadyFault:
+        return EngineCrash()

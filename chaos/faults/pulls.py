@@ -55,11 +55,25 @@ class Freeze:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """A simulated engine gets SIGTERM; undone by starting it anew. With ``drain_within_s`` its agent drains it
+    first, and SIGTERM waits for that so long at most; without an agent there is nobody to drain it.
+    """
+
+    engine: str
+    drain_within_s: float | None
+    shutdown_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """Lines for the control file of the NVML double beside one engine's agent."""
+    """Lines for the control file of the NVML double beside one engine's agent. ``reset``: undone by a reset of the
+    GPU, after which the agent is another process, which knows nothing of before.
+    """
 
     engine: str
     lines: tuple[str, ...]
+    reset: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,4 +148,4 @@ class Callers:
     at_once: int = 0
 
 
-Pull = BreakEngine | Kill | Freeze | Gpu | Wire | Reports | Telemetry | Corrupt | PushPolicy | Callers
+Pull = BreakEngine | Restart | Kill | Freeze | Gpu | Wire | Reports | Telemetry | Corrupt | PushPolicy | Callers

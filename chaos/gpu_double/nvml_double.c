@@ -1,4 +1,4 @@
-/* A FAKE of NVIDIA's libnvidia-ml.so.1, for tests. It manages no hardware and knows none.
+/* A FAKE of NVIDIA's libnvidia-ml.so.1, for tests and experiments. It manages no hardware and knows none.
  *
  * It exports the symbols that engine/gpu/nvml.py calls through the real pynvml, and answers from a control file
  * named by NVML_DOUBLE. The file is read again at every call, so a test changes it while a process runs:
@@ -11,7 +11,7 @@
  *     xid 1 0 79 -1                               XID number 1: GPU 0, code 79, GPU instance (-1: none)
  *
  * XIDs are numbered from 1 and each is delivered once, as an edge, like the driver does. Missing symbols are
- * made by the linker: tests build with a version script that hides them.
+ * made by the linker: a version script hides them.
  *
  * Signatures and structures: NVML API reference, https://docs.nvidia.com/deploy/nvml-api/.
  */

@@ -1,0 +1,84 @@
+"""The port of one fake engine: it listens, refuses while it is crashed, and resets whoever is connected."""
+
+import asyncio
+import socket
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from chaos.fake_engine.routes import reset
+
+
+class Port:
+    """``await open(app)``, then ``await listen()``; ``refuse()`` and ``listen()`` in turn; ``close()``.
+
+    ``number`` is the port, which stays ours from the first ``listen`` on.
+    """
+
+    def __init__(self, host: str, number: int) -> None:
+        self._host = host
+        self.number = number
+        self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+        self._held: socket.socket | None = None  # keeps the port ours while nothing listens on it
+
+    @property
+    def listening(self) -> bool:
+        return self._listener is not None
+
+    @property
+    def connections(self) -> list[RequestHandler]:
+        """Those that are open."""
+        if self._runner is None or self._runner.server is None:
+            return []
+        return self._runner.server.connections
+
+    async def open(self, app: web.Application) -> None:
+        """Be ready to answer as ``app`` does."""
+        # vLLM's server notices a client that leaves; aiohttp only with handler_cancellation.
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.0)
+        await self._runner.setup()
+
+    async def listen(self) -> None:
+        """Take connections; OSError when the port is taken."""
+        assert self._runner is not None  # noqa: S101 -- open() came first
+        assert self._runner.server is not None  # noqa: S101
+        held, self._held = self._held or self._bound(), None
+        self._listener = await asyncio.get_running_loop().create_server(self._runner.server, sock=held)
+
+    def refuse(self) -> None:
+        """Take no more connections; those that are open stay."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+            # Else the kernel lends the port of a crashed engine to any connection that leaves this machine.
+            self._held = self._bound()
+
+    def reset_connections(self) -> None:
+        """End all that are open with RST."""
+        for connection in self.connections:
+            if isinstance(connection.transport, asyncio.Transport):
+                reset(connection.transport)
+
+    async def close(self) -> None:
+        """Give the port back."""
+        self.refuse()
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    def _bound(self) -> socket.socket:
+        """A socket on our port that refuses connections until it listens; OSError when the port is taken."""
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((self._host, self.number))
+        except OSError:
+            bound.close()
+            raise
+        self.number = bound.getsockname()[1]
+        return bound

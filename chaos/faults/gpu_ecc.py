@@ -1,0 +1,19 @@
+"""Uncorrectable memory errors of a GPU: the engine goes on, and nobody knows with what."""
+
+from typing import ClassVar, Literal
+
+from chaos.faults.fault import Fault
+from chaos.faults.pulls import Gpu, Pull
+from policies.document import described
+
+
+class GpuEcc(Fault):
+    """The count of uncorrectable ECC errors grows. Healing is a reset of the GPU, with its agent."""
+
+    incident: ClassVar[str] = "Double-bit errors damaged weights in memory; answers were fluent and wrong."
+
+    kind: Literal["gpu_ecc"] = described("gpu_ecc", "Kind of the fault.")
+    errors: int = described(1, "How many there are at once.", ge=1, le=1_000_000)
+
+    def pulls(self, target: str) -> tuple[Pull, ...]:
+        return (Gpu(engine=target, lines=(f"0.ecc_uncorrected {self.errors}",), reset=True),)

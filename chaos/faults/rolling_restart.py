@@ -1,0 +1,43 @@
+"""A restart as an orchestrator does it: SIGTERM, and a new process in its place."""
+
+from typing import ClassVar, Literal
+
+from chaos.faults.fault import Fault
+from chaos.faults.pulls import Pull, Restart
+from policies.document import described
+from policies.quantity import Duration
+
+
+class RollingRestart(Fault):
+    """One engine after another when the strike says ``inTurn``.
+
+    With ``drain`` its agent is told first, and SIGTERM waits until the agent says that nothing is left or the
+    deadline has passed; the time that a target has should be longer than that. Without, SIGTERM comes at once.
+    """
+
+    incident: ClassVar[str] = (
+        "A rollout restarted replicas under load; streams in flight hung until callers gave up."
+    )
+
+    kind: Literal["rolling_restart"] = described("rolling_restart", "Kind of the fault.")
+    drain: bool = described(True, "Whether the engine is drained first.")
+    drain_deadline: Duration = described(
+        10.0, "How long SIGTERM waits for the drain.", unit="duration", gt=0, le=3600
+    )
+    shutdown_timeout: Duration = described(
+        0.0,
+        "How long calls in flight may go on after SIGTERM (vLLM: --shutdown-timeout); 0s hangs and loses them.",
+        why="vLLM's default",
+        unit="duration",
+        ge=0,
+        le=3600,
+    )
+
+    def pulls(self, target: str) -> tuple[Pull, ...]:
+        return (
+            Restart(
+                engine=target,
+                drain_within_s=self.drain_deadline if self.drain else None,
+                shutdown_timeout_s=self.shutdown_timeout,
+            ),
+        )
