@@ -165,7 +165,7 @@ def _problem(
     allowed = known.allowed if known is not None else ""
     at = nearest(places, written)
     match sort:
-        case "union_tag_not_found" | "union_tag_invalid" if known is not None:
+        case _ if known is not None and known.told_by:
             return _untold(detail, known, written, places)
         case "extra_forbidden":
             name, names = str(steps[-1]), names_at(model, steps[:-1])
@@ -213,9 +213,19 @@ def _untold(detail: ErrorDetails, known: FieldDoc, steps: Steps, places: Places)
     """A block that may be one of several and does not say which, or names none of them."""
     tag, block = known.told_by, detail["input"]
     allowed = known.allowed.partition(" is ")[2]
+    choices = allowed.removeprefix("one of ").split(", ")
+    if not isinstance(block, dict):
+        return Problem(
+            code="SG025",
+            at=nearest(places, steps),
+            path=path_text(steps),
+            message=f"{shown(block)} is not a block of fields",
+            found=shown(block),
+            allowed=known.allowed,
+            hint=f"write {{{tag}: {block}}}" if block in choices else "",
+        )
     steps = (*steps, tag)
-    if isinstance(block, dict) and tag in block:
-        choices = allowed.removeprefix("one of ").split(", ")
+    if tag in block:
         said = block[tag]
         return Problem(
             code="SG026",

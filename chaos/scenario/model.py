@@ -139,6 +139,13 @@ class Strike(Spec):
     at: Duration = described(..., "When it begins, from the first request.", unit="duration", ge=0, le=3600)
     lasts: Duration = described(..., "When it is healed, from its beginning.", unit="duration", gt=0, le=3600)
     in_turn: bool = described(False, "One target after another, each for its share of the time, instead of all.")
+    pause_percent: float = described(
+        0.0,
+        "With inTurn: share of each turn, at its end, for which the target is well again before the next is hit.",
+        unit="percent",
+        ge=0,
+        lt=100,
+    )
 
 
 class Hypothesis(Spec):
@@ -199,8 +206,8 @@ class Abort(Spec):
 class BlastRadius(Spec):
     """The most that the scenario may break; a scenario that would break more is refused before it begins."""
 
-    engines_percent: float = described(100.0, "Share of the engines that are bad at once.", ge=0, le=100)
-    proxies_percent: float = described(100.0, "Share of the Envoys that are bad at once.", ge=0, le=100)
+    engines_percent: float = described(100.0, "Share of the engines that are hit at once.", ge=0, le=100)
+    proxies_percent: float = described(100.0, "Share of the Envoys that are hit at once.", ge=0, le=100)
     control_plane: bool = described(True, "Whether the control plane may be hit.")
 
 

@@ -1,0 +1,70 @@
+"""The scenarios that come with Switchgear, by name, and the suites they make."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from chaos.scenario.reading import NOUN, ScenarioRead, read_scenarios
+from policies.findings import PolicyError, PolicyErrors, Problem, did_you_mean
+from policies.origin import WHOLE_FILE
+
+FOLDER: Final = Path(__file__).parent.parent / "scenarios"
+QUICK: Final = "quick"
+STANDARD: Final = "standard"
+SUITES: Final = (QUICK, STANDARD)
+_LABEL: Final = "suite"
+
+
+@cache
+def library() -> Mapping[str, ScenarioRead]:
+    """Every scenario of the library by its name, in the order of names."""
+    return MappingProxyType({one.name: one for one in sorted(read_scenarios([FOLDER]), key=lambda one: one.name)})
+
+
+def suite(name: str) -> tuple[ScenarioRead, ...]:
+    """The scenarios of a suite: ``standard`` is the whole library, ``quick`` what carries that label.
+
+    Raises PolicyErrors for a name that no suite has.
+    """
+    if name not in SUITES:
+        raise PolicyErrors.of([_unknown(name, SUITES, f"there is no suite {name}")], NOUN)
+    every = tuple(library().values())
+    return every if name == STANDARD else tuple(one for one in every if labelled(one) == name)
+
+
+def labelled(one: ScenarioRead) -> str:
+    """The suite a scenario was made for, besides the standard one; empty for most."""
+    return one.scenario.metadata.labels.get(_LABEL, "")
+
+
+def chosen(words: Sequence[str]) -> tuple[ScenarioRead, ...]:
+    """The scenarios that words mean: files, folders, and names of the library, in this order.
+
+    Raises PolicyErrors with everything that is wrong with any of them.
+    """
+    errors: list[PolicyError] = []
+    found: list[ScenarioRead] = []
+    for word in dict.fromkeys(words):
+        path = Path(word)
+        if path.exists() or path.suffix or len(path.parts) > 1:
+            try:
+                found += read_scenarios([path])
+            except PolicyErrors as problems:
+                errors += [one for one in problems.exceptions if isinstance(one, PolicyError)]
+        elif word in library():
+            found.append(library()[word])
+        else:
+            message = "this is neither a file nor a scenario of the library"
+            errors.append(_unknown(word, tuple(library()), message))
+    if errors:
+        raise PolicyErrors.of(errors, NOUN)
+    return tuple({(one.file, one.name): one for one in found}.values())
+
+
+def _unknown(word: str, known: Sequence[str], message: str) -> PolicyError:
+    hint = did_you_mean(word, known) or "`switchgear-chaos scenarios` lists them"
+    return Problem(
+        code="SC014", at=WHOLE_FILE, message=message, found=word, allowed=", ".join(known), hint=hint
+    ).error(word)

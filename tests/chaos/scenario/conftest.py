@@ -1,0 +1,39 @@
+"""Scenarios written with as little as they need, and what came of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chaos.scenario.model import Scenario
+from chaos.scenario.reading import judged
+from policies.findings import Problem
+
+HEADING = "apiVersion: switchgear.dev/v1alpha1\nkind: Scenario\nmetadata: {name: NAME}\nspec:\n"
+ABOUT = "  title: a title\n  incident: what happened\n"
+
+
+def written(spec: str, name: str = "rehearsal") -> str:
+    """A whole document around the lines of a spec."""
+    lines = "".join(f"  {line}\n" for line in spec.splitlines())
+    return HEADING.replace("NAME", name) + ABOUT + lines
+
+
+def problems_of(text: str, folder: Path = Path()) -> tuple[Problem, ...]:
+    """Everything that is wrong with a file of this text."""
+    return judged(text.encode(), folder / "scenario.yaml")[1]
+
+
+Make = Callable[[str], Scenario]
+
+
+@pytest.fixture
+def scenario() -> Make:
+    """A sound scenario with these lines in its spec."""
+
+    def made(spec: str = "") -> Scenario:
+        found, problems = judged(written(spec).encode(), Path("scenario.yaml"))
+        assert not problems, [one.message for one in problems]
+        return found[0].scenario
+
+    return made
