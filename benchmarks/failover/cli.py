@@ -20,8 +20,8 @@ from benchmarks.failover.page import page
 from benchmarks.failover.result import FOLDER, counts, file_name, read, result, usual, write
 from benchmarks.failover.scenarios import DEAD, DEAF, MORE, SCENARIOS, SIX
 from benchmarks.failover.setting import EngineKind, Setting
-from benchmarks.failover.sides import SideError
 from benchmarks.failover.tables import missed, table
+from chaos.lab.proxies import NotReadyError
 from chaos.processes import ProcessError
 
 GROUPS: Final = {
@@ -111,7 +111,7 @@ def _make(cells: Sequence[Cell], options: argparse.Namespace, console: Console) 
         found: dict[str, Any] | None = None
         try:
             found = result(cell, asyncio.run(_ended_by_signals(cell)))
-        except* (ProcessError, SideError, aiohttp.ClientError) as problems:
+        except* (ProcessError, NotReadyError, aiohttp.ClientError) as problems:
             # One cell that cannot be made must not cost a night of others.
             console.print(f"[{place + 1}/{len(missing)}] {file_name(cell)} could not be made: {_said(problems)}")
         if found is None:

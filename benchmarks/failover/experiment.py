@@ -148,7 +148,7 @@ def _parts(fleet: Fleet, side: Side) -> dict[str, list[Child]]:
         "Envoys": list(side.envoys),
         "control plane": [] if side.server is None else [side.server],
         "relay": [] if side.relay is None else [side.relay],
-        "agents": list(side.agents.values()),
+        "agents": [one.child for one in side.agents.values() if one.child is not None],
     }
 
 

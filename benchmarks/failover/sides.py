@@ -1,37 +1,27 @@
 """What stands between load and engines: Switchgear with its agents and Envoys, or Envoys alone."""
 
 import asyncio
-import contextlib
-import json
 import signal
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import aiohttp
 import yaml
 
 from benchmarks.failover.contestants import Contestant
-from benchmarks.failover.fleet import MODEL, START_LIMIT_S, Fleet
+from benchmarks.failover.fleet import MODEL, Fleet
 from benchmarks.failover.setting import Setting
+from chaos.lab.agents import agent
+from chaos.lab.post import START_LIMIT_S, Post
+from chaos.lab.proxies import start_envoy, until, until_healthy
 from chaos.lab.static_envoy import POOL, bootstrap
-from chaos.processes import Child, Processes, envoy_command, free_ports
+from chaos.processes import Child, Processes, free_ports
 from chaos.sender import Target
 from policies.document import API_VERSION
 from policies.quantity import format_duration
 from xds_server.bootstrap import Bootstrap, bootstrap_yaml
-
-ENVOY_DRAIN_TIME_S: Final = 0
-"""Of every Envoy here, as our README says to start them."""
-
-POLL_S: Final = 0.02
-
-
-class SideError(RuntimeError):
-    """Something was not ready in time; the message says what."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +37,7 @@ class Side:
     control_plane: str = ""
     server: Child | None = None
     relay: Child | None = None
-    agents: dict[int, Child] = field(default_factory=dict)
+    agents: dict[int, Post] = field(default_factory=dict)
 
     def kill_control_plane(self) -> None:
         """SIGKILL, as an OOM killer would."""
@@ -62,14 +52,12 @@ class Side:
     async def lose_agent(self, engine: int) -> None:
         """What stands beside an engine dies with its host: without a word, where SIGTERM would make it drain."""
         if engine in self.agents:
-            self.agents[engine].signal_group(signal.SIGKILL)
-            await self.children.stop(self.agents[engine])
+            await self.agents[engine].kill()
 
     async def restore_agent(self, engine: int) -> None:
         """It comes back where it was."""
         if engine in self.agents:
-            before = self.agents[engine]
-            self.agents[engine] = await self.children.start(before.name, before.argv, ready_within_s=START_LIMIT_S)
+            await self.agents[engine].start_again()
 
 
 async def static_side(
@@ -106,16 +94,15 @@ async def switchgear_side(
     relayed: bool,
 ) -> Side:
     """The real control plane and the Envoys it steers; ``relayed`` where their telemetry will be lost."""
-    agents: dict[int, Child] = {}
+    agents: dict[int, Post] = {}
+    ports: dict[int, int] = {}
     if contestant.agents:
-        started = await asyncio.gather(
-            *(_agent(children, engine, setting, fleet) for engine in range(setting.engines))
-        )
-        agents = dict(enumerate(started))
+        for engine in range(setting.engines):
+            slots = setting.kind(engine).slots
+            agents[engine], ports[engine] = agent(children, fleet.names[engine], fleet.ports[engine], slots)
+        await asyncio.gather(*(post.start() for post in agents.values()))
     (listener,) = free_ports(1)
-    text = policies(
-        contestant, setting, fleet, {one: int(agents[one].ready["grpc_port"]) for one in agents}, listener
-    )
+    text = policies(contestant, setting, fleet, ports, listener)
     (folder / "policies").mkdir()
     (folder / "policies" / "bench.yaml").write_text(text)
     server = await children.start(
@@ -163,16 +150,11 @@ async def switchgear_side(
 
 
 async def ready(session: aiohttp.ClientSession, side: Side, setting: Setting) -> None:
-    """Wait until every proxy serves through every engine, as far as it can say; SideError when it does not."""
+    """Wait until every proxy serves through every engine, as far as it can say; NotReadyError when it does not."""
     for target in side.targets:
-        await _until(session, f"{target.url}/v1/models", lambda _: True, f"the Envoy at {target.url}")
+        await until(session, f"{target.url}/v1/models", lambda _: True, f"the Envoy at {target.url}")
     for admin in side.admins:
-        await _until(
-            session,
-            f"{admin}/clusters?format=json",
-            lambda page: _healthy_hosts(page) >= setting.engines,
-            f"all engines in the Envoy at {admin}",
-        )
+        await until_healthy(session, admin, POOL, setting.engines)
 
 
 def policies(
@@ -207,49 +189,7 @@ def policies(
     return yaml.safe_dump_all([{"apiVersion": API_VERSION, **one} for one in documents], sort_keys=False)
 
 
-def _healthy_hosts(page: Any) -> int:
-    for cluster in page.get("cluster_statuses", []):
-        if cluster["name"] == POOL:
-            return sum(not _unhealthy(host["health_status"]) for host in cluster.get("host_statuses", []))
-    return 0
-
-
-def _unhealthy(status: Any) -> bool:
-    return bool(
-        status.get("failed_active_health_check") or status.get("eds_health_status", "HEALTHY") != "HEALTHY"
-    )
-
-
-async def _agent(children: Processes, engine: int, setting: Setting, fleet: Fleet) -> Child:
-    # Fixed, so that an agent that comes back is found where it was.
-    http, grpc = free_ports(2)
-    return await children.start(
-        f"agent-{fleet.names[engine]}",
-        [
-            *(sys.executable, "-m", "engine.agent", "run"),
-            *("--engine", f"http://127.0.0.1:{fleet.ports[engine]}", "--slots", str(setting.kind(engine).slots)),
-            *("--http", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}", "--gpu", "off"),
-        ],
-        ready_within_s=START_LIMIT_S,
-    )
-
-
 async def _envoy(children: Processes, folder: Path, proxy: int, text: str) -> Child:
-    path = folder / f"envoy-{proxy}.yaml"
-    path.write_text(text)
-    return await children.start(f"envoy-{proxy}", envoy_command(path, drain_time_s=ENVOY_DRAIN_TIME_S))
-
-
-async def _until(session: aiohttp.ClientSession, url: str, good: Callable[[Any], bool], what: str) -> None:
-    """Wait until ``url`` answers 200 with a page that is ``good``."""
-    limit_s = time.monotonic() + START_LIMIT_S
-    seen = "nothing"
-    while time.monotonic() < limit_s:
-        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-            async with session.get(url, timeout=aiohttp.ClientTimeout(total=2.0)) as answer:
-                text = await answer.read()
-                seen = f"status {answer.status}: {text[:200].decode(errors='replace')}"
-                if answer.status == 200 and good(json.loads(text)):
-                    return
-        await asyncio.sleep(POLL_S)
-    raise SideError(f"{what} was not ready after {START_LIMIT_S:g} s; last seen: {seen}")
+    post = await start_envoy(children, folder, str(proxy), text)
+    assert post.child is not None
+    return post.child

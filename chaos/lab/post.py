@@ -3,7 +3,7 @@
 import os
 import shutil
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ START_LIMIT_S = 60.0
 class Post:
     """A process at its place. ``argv`` has every port it listens on, so that it comes back where it was.
 
+    It is up when it has announced so, where it ``announces``, and when ``until_up`` returns, where that is given.
     ``child`` is the process that stands there now, or stood there last. ``kept`` is what it keeps on disk, which
     starting it ``empty`` takes away. ``frozen_pids`` are what SIGSTOP is for where that is not the whole process
     group: the engine core of a real vLLM. ``struck`` is whether a fault has ended or stopped it, so that its end
@@ -29,6 +30,7 @@ class Post:
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     announces: bool = True
+    until_up: Callable[[Child], Awaitable[None]] | None = None
     kept: Sequence[Path] = ()
     frozen_pids: Callable[[Child], Sequence[int]] | None = None
     child: Child | None = None
@@ -40,9 +42,11 @@ class Post:
         return self.child is not None and self.child.returncode is None
 
     async def start(self) -> Child:
-        """Start it for the first time; return it when it has announced that it is up, where it does."""
+        """Start it for the first time; return it when it is up."""
         limit_s = START_LIMIT_S if self.announces else None
         self.child = await self.children.start(self.name, self.argv, env=self.env, ready_within_s=limit_s)
+        if self.until_up is not None:
+            await self.until_up(self.child)
         return self.child
 
     async def kill(self) -> None:
@@ -51,6 +55,11 @@ class Post:
             self.struck = True
             self.child.signal_group(signal.SIGKILL)
             await self.children.stop(self.child)
+
+    def terminate(self) -> None:
+        """SIGTERM, as an orchestrator sends it; it ends when it likes."""
+        self.struck = True
+        self._signal(signal.SIGTERM)
 
     def freeze(self) -> None:
         """SIGSTOP: its connections stay open and nothing comes of them."""

@@ -137,6 +137,7 @@ def bootstrap(
     deadline_s: float,
     listener_port: int,
     admin_port: int,
+    listen_address: str = "127.0.0.1",
 ) -> str:
     """A bootstrap for one of ``proxies`` equal Envoys in front of engines with ``slots`` in all."""
     thresholds: dict[str, Any] = {
@@ -166,7 +167,7 @@ def bootstrap(
     answer = {
         "admin": {"address": _address(admin_port)},
         "static_resources": {
-            "listeners": [_listener(static, listener_port, deadline_s)],
+            "listeners": [_listener(static, listen_address, listener_port, deadline_s)],
             "clusters": [cluster],
         },
     }
@@ -174,7 +175,7 @@ def bootstrap(
     return json.dumps(answer, indent=1)
 
 
-def _listener(static: Static, port: int, deadline_s: float) -> dict[str, Any]:
+def _listener(static: Static, address: str, port: int, deadline_s: float) -> dict[str, Any]:
     route = {"cluster": POOL, "timeout": f"{deadline_s:g}s", **static.route}
     hosts = {"name": "all", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": route}]}
     manager = {
@@ -192,8 +193,8 @@ def _listener(static: Static, port: int, deadline_s: float) -> dict[str, Any]:
         ],
     }
     chain = {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
-    return {"name": "bench", "address": _address(port), "filter_chains": [chain]}
+    return {"name": "bench", "address": _address(port, address), "filter_chains": [chain]}
 
 
-def _address(port: int) -> dict[str, Any]:
-    return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+def _address(port: int, address: str = "127.0.0.1") -> dict[str, Any]:
+    return {"socket_address": {"address": address, "port_value": port}}

@@ -49,7 +49,7 @@ _GUARDED: Final = (
     "os.waitpid(between, 0)\n"
     "os.execvp(sys.argv[1], sys.argv[1:])\n"
 )
-_ENVIRONMENT: Final = {
+ENVIRONMENT: Final = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -120,23 +120,25 @@ async def start(
     shutdown_timeout_s: int = 30,
 ) -> Replica:
     """Start an engine with the first-token gate on a loopback port; it is not up yet. See ``until_up``."""
-    child = await children.start(
-        f"vllm-{name}",
-        [
-            *guarded(),
-            # On a CPU engines compete with all that watches them, which they do not on a GPU.
-            *("nice", "-n", "5", str(python), "-m", "vllm.entrypoints.openai.api_server"),
-            *("--model", str(model), "--load-format", "dummy", "--served-model-name", MODEL),
-            *("--host", "127.0.0.1", "--port", str(port)),
-            *("--max-model-len", str(CONTEXT_TOKENS), "--max-num-seqs", str(slots), "--enforce-eager"),
-            *("--shutdown-timeout", str(shutdown_timeout_s)),
-            "--enable-server-load-tracking",
-            *("--middleware", "first_token_gate.FirstTokenGate"),
-            "--disable-uvicorn-access-log",
-        ],
-        env=_ENVIRONMENT,
-    )
+    argv = command(port=port, python=python, model=model, slots=slots, shutdown_timeout_s=shutdown_timeout_s)
+    child = await children.start(f"vllm-{name}", argv, env=ENVIRONMENT)
     return Replica(name=name, port=port, child=child)
+
+
+def command(*, port: int, python: Path, model: Path, slots: int, shutdown_timeout_s: int = 30) -> list[str]:
+    """The command line of an engine; ``ENVIRONMENT`` goes with it."""
+    return [
+        *guarded(),
+        # On a CPU engines compete with all that watches them, which they do not on a GPU.
+        *("nice", "-n", "5", str(python), "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(model), "--load-format", "dummy", "--served-model-name", MODEL),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--max-model-len", str(CONTEXT_TOKENS), "--max-num-seqs", str(slots), "--enforce-eager"),
+        *("--shutdown-timeout", str(shutdown_timeout_s)),
+        "--enable-server-load-tracking",
+        *("--middleware", "first_token_gate.FirstTokenGate"),
+        "--disable-uvicorn-access-log",
+    ]
 
 
 def guarded() -> tuple[str, ...]:

@@ -1,0 +1,32 @@
+"""Agents beside the engines of a lab, each in a process of its own."""
+
+import sys
+from collections.abc import Mapping
+
+from chaos.faults.pulls import Part
+from chaos.lab.post import Post
+from chaos.processes import Processes, free_ports
+
+
+def agent(
+    children: Processes,
+    engine: str,
+    engine_port: int,
+    slots: int,
+    *,
+    gpu: Mapping[str, str] | None = None,
+) -> tuple[Post, int]:
+    """An agent that is not started yet, and the port at which it will report.
+
+    ``gpu`` is the environment that shows it the double of a GPU; without it no GPU is looked for.
+    """
+    # Fixed, so that an agent that comes back is found where it was.
+    http, grpc = free_ports(2)
+    argv = [
+        *(sys.executable, "-m", "engine.agent", "run"),
+        *("--engine", f"http://127.0.0.1:{engine_port}", "--slots", str(slots)),
+        *("--http", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}"),
+        *("--gpu", "off" if gpu is None else "auto", "--log-format", "json"),
+    ]
+    post = Post(part=Part.AGENT, target=engine, children=children, argv=argv, env=gpu or {})
+    return post, grpc

@@ -1,0 +1,66 @@
+"""The control plane of a lab, and what may stand between it, the agents, the engines and the Envoys."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaos.faults.pulls import Part
+from chaos.lab.post import START_LIMIT_S, Post
+from chaos.processes import Child, Processes, free_ports
+from chaos.scenario.plan import CONTROL_PLANE
+
+POLICY_FILE = "lab.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPlane:
+    """Where it takes Envoys' streams and questions, what it reads, and where it writes down what it decides."""
+
+    post: Post
+    xds_port: int
+    admin: str
+    policies: Path
+    ledger: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Between:
+    """A process that passes connections on: where it takes orders, and where it listens, by name of link."""
+
+    child: Child
+    control: str
+    ports: Mapping[str, int]
+
+
+async def start_control_plane(children: Processes, folder: Path, text: str) -> ControlPlane:
+    """Serve this policy text. Killed, it comes back at the same ports; what it keeps on disk is its ledger."""
+    xds, admin = free_ports(2)
+    policies = folder / "policies"
+    policies.mkdir()
+    file = policies / POLICY_FILE
+    file.write_text(text, encoding="utf-8")
+    state, ledger = folder / "state", folder / "ledger.jsonl"
+    post = Post(
+        part=Part.CONTROL_PLANE,
+        target=CONTROL_PLANE,
+        children=children,
+        argv=[
+            *(sys.executable, "-m", "xds_server", "serve", "--policies", str(policies)),
+            *("--listen", f"127.0.0.1:{xds}", "--admin", f"127.0.0.1:{admin}"),
+            *("--state-dir", str(state), "--ledger", str(ledger)),
+        ],
+        kept=(state, ledger),
+    )
+    await post.start()
+    return ControlPlane(post=post, xds_port=xds, admin=f"http://127.0.0.1:{admin}", policies=file, ledger=ledger)
+
+
+async def start_between(children: Processes, name: str, module: str, links: Mapping[str, int]) -> Between:
+    """Start a process that stands for these ports of 127.0.0.1, as ``chaos.lab.site`` says."""
+    argv = [sys.executable, "-m", module]
+    for link, port in links.items():
+        argv += ["--link", f"{link}=127.0.0.1:{port}"]
+    child = await children.start(name, argv, ready_within_s=START_LIMIT_S)
+    ports = {str(link): int(port) for link, port in child.ready["ports"].items()}
+    return Between(child=child, control=str(child.ready["control"]), ports=ports)
