@@ -1,0 +1,67 @@
+"""Sick GPUs: what the NVML double beside an engine's agent is told to say."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import ClassVar
+
+from chaos.faults.pulls import Gpu, Part, Pull
+from chaos.gpu_double.double import write_control
+from chaos.lab.site import LeverError, Site
+from chaos.processes import ProcessError
+
+
+class GpuLever:
+    """What several pulls say of one GPU holds together, the newest where they differ."""
+
+    handles: ClassVar[tuple[type, ...]] = (Gpu,)
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._held: dict[str, list[Gpu]] = defaultdict(list)
+
+    def refusal(self, pull: Pull) -> str:
+        assert isinstance(pull, Gpu)  # noqa: S101 -- what it handles
+        engine = self._site.engines.get(pull.engine)
+        if engine is None:
+            return f"there is no engine {pull.engine}"
+        if engine.agent_port is not None and engine.gpu_file is None:
+            return f"the agent of {pull.engine} was started without the NVML double"
+        return ""
+
+    async def pull(self, pull: Pull) -> None:
+        assert isinstance(pull, Gpu)  # noqa: S101 -- what it handles
+        self._held[pull.engine].append(pull)
+        self._write(pull.engine)
+
+    async def release(self, pull: Pull) -> None:
+        assert isinstance(pull, Gpu)  # noqa: S101 -- what it handles
+        if pull in self._held[pull.engine]:
+            self._held[pull.engine].remove(pull)
+        self._write(pull.engine)
+        agent = self._site.posts.get((Part.AGENT, pull.engine))
+        if pull.reset and agent is not None and agent.running:
+            # Agents remember an XID for an hour, because no event tells of a reset: the machine's restart does.
+            try:
+                await agent.kill()
+                await agent.start_again()
+            except ProcessError as problem:
+                raise LeverError(str(problem)) from problem
+
+    def _write(self, engine: str) -> None:
+        path = self._site.engines[engine].gpu_file
+        if path is not None:
+            write_control(path, control_lines(self._held[engine]))
+
+
+def control_lines(held: Sequence[Gpu]) -> Sequence[str]:
+    """The lines of pulls, with XIDs numbered in their order: the double hands out each number once."""
+    lines: list[str] = []
+    xids = 0
+    for line in (line for pull in held for line in pull.lines):
+        if line.startswith("xid "):
+            xids += 1
+            _, _, rest = line.removeprefix("xid ").partition(" ")
+            lines.append(f"xid {xids} {rest}")
+        else:
+            lines.append(line)
+    return lines
