@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from benchmarks.failover.experiment import Cell
 from benchmarks.failover.history import History
-from benchmarks.failover.measures import measured
 from benchmarks.failover.prediction import predicted
 from benchmarks.failover.scenarios import SCENARIOS, outages
+from benchmarks.failover.seen import measured
 from benchmarks.failover.setting import Setting
 from benchmarks.failover.targets import checks
 from benchmarks.failover.validity import bench

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Final
 
 from benchmarks.failover.experiment import Cell
-from benchmarks.failover.measures import Measures
 from benchmarks.failover.prediction import Prediction
+from chaos.measures.measures import Measures
 
 GOODPUT_MARGIN: Final = 1.0
 LIGHT_LOAD_PERCENT: Final = 50.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chaos.history.history import History
-from chaos.measures.trouble import Trouble
+from chaos.measures.trouble import Trouble, bad
 
 PAUSE_REQUESTS: Final = 10
 PAUSE_S: Final = 1.0
@@ -71,13 +71,13 @@ def capacities_per_s(history: History) -> Mapping[str, float]:
 
 
 def silences(history: History, troubles: Sequence[Trouble]) -> list[Silence]:
-    """One for each trouble; an engine that is well in between has none, and neither has one that is cut off from
-    some proxies only.
+    """One for each bad engine; one that is well in between has none, and neither has one that is cut off from some
+    proxies only.
     """
     found = []
     capacity = capacities_per_s(history)
-    for trouble in troubles:
-        if trouble.nature.flaps or trouble.proxies is not None or trouble.engine not in capacity:
+    for trouble in bad(troubles):
+        if trouble.nature.flaps:
             continue
         end_s = min(trouble.end_s, history.end_s)
         sent_s = sent_at_s(history, trouble, end_s)
@@ -100,9 +100,9 @@ def silences(history: History, troubles: Sequence[Trouble]) -> list[Silence]:
 
 
 def recoveries(history: History, troubles: Sequence[Trouble]) -> list[Recovery]:
-    """One for each moment at which troubles ended while somebody still asked."""
+    """One for each moment at which bad engines were healed while somebody still asked."""
     groups: list[list[Trouble]] = []
-    for trouble in sorted(troubles, key=lambda one: one.end_s):
+    for trouble in sorted(bad(troubles), key=lambda one: one.end_s):
         if trouble.end_s >= history.end_s:
             continue
         if groups and trouble.end_s - groups[-1][0].end_s < TOGETHER_S:
@@ -168,7 +168,7 @@ def _back_s(
     capacity = capacities_per_s(history)
     at_s = healed_s
     while at_s + WINDOW_S <= history.end_s:
-        out = {one.engine for one in troubles if one.at(at_s)}
+        out = {one.engine for one in bad(troubles) if one.at(at_s)}
         well = sum(per_s for engine, per_s in capacity.items() if engine not in out)
         fair = sum(capacity[engine] for engine in engines) / well if well else 1.0
         some = calls[bisect_left(calls, (at_s, "")) : bisect_left(calls, (at_s + WINDOW_S, ""))]

@@ -9,7 +9,7 @@ from typing import Final
 
 from chaos.history.history import History
 from chaos.measures.quiet import recoveries, silences
-from chaos.measures.trouble import Trouble, troubles
+from chaos.measures.trouble import Trouble, bad, troubles
 
 GOOD_VERDICTS: Final = frozenset({"ready", "busy", "producing"})
 ROUNDED_S: Final = 0.01
@@ -66,7 +66,7 @@ def moments(history: History) -> tuple[Moments, ...]:
         if one.back_s is not None
     }
     found = []
-    for trouble in some:
+    for trouble in bad(some):
         silence = quiet.get((trouble.outage, trouble.engine))
         decided_s = _decided_s(history, trouble.engine, trouble.start_s, trouble.end_s, out=True)
         pushed_s, acked_s = _pushed_and_acked_s(history, decided_s)

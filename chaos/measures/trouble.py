@@ -10,7 +10,7 @@ from chaos.fake_engine.faults import BadHealth, Crash, Drain, Flap, KvCacheFull,
 from chaos.fake_engine.faults import Fault as EngineFault
 from chaos.faults.fault import Aim, Fault
 from chaos.faults.library import AnyFault
-from chaos.faults.pulls import BreakEngine, Freeze, Kill, Part, Pull, Wire
+from chaos.faults.pulls import EVERYBODY, OTHER_ZONES, BreakEngine, Freeze, Kill, Part, Pull, Restart, Wire
 from chaos.history.history import History, Outage
 
 _FAULTS: TypeAdapter[Fault] = TypeAdapter(AnyFault)
@@ -36,8 +36,9 @@ class Nature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """One engine was bad in ``[start_s, end_s)``, for ``proxies`` only or, where that is None, for everybody.
-    ``end_s`` is infinite for one that was still bad when the history ended.
+    """One engine had something in ``[start_s, end_s)``, for ``proxies`` only or, where that is None, for all.
+    ``end_s`` is infinite where it lasted when the history ended. ``bad``: it had better been left alone; others
+    are only worth less than usual.
     """
 
     outage: str
@@ -46,6 +47,7 @@ class Trouble:
     start_s: float
     end_s: float
     nature: Nature
+    bad: bool = True
     proxies: frozenset[str] | None = None
 
     def at(self, at_s: float) -> bool:
@@ -66,14 +68,20 @@ def aimed(history: History, aim: Aim) -> list[Outage]:
     return [one for one in history.outages if (fault := fault_of(one.fault)) is not None and fault.aim is aim]
 
 
+def bad(some: Iterable[Trouble]) -> list[Trouble]:
+    """Those in which the engine had better been left alone by everybody."""
+    return [one for one in some if one.bad and one.proxies is None]
+
+
 def troubles(history: History) -> tuple[Trouble, ...]:
     """Every engine's, by the time it began. Faults that this version does not know are left out."""
+    slots = history.slots
     found = []
     for outage in history.outages:
         fault = fault_of(outage.fault)
-        if fault is None or fault.aim is not Aim.ENGINES or not fault.breaks:
+        if fault is None or fault.aim not in {Aim.ENGINES, Aim.ZONES} or _harmless(fault):
             continue
-        for engine in outage.targets:
+        for engine in (target for target in outage.targets if target in slots):
             pulls = fault.pulls(engine)
             healed_s = float("inf") if outage.end_s is None or stays_dead(pulls) else outage.end_s
             found.append(
@@ -84,7 +92,8 @@ def troubles(history: History) -> tuple[Trouble, ...]:
                     start_s=outage.start_s,
                     end_s=healed_s,
                     nature=nature(pulls, fault.capacity_left()),
-                    proxies=_only_for(pulls),
+                    bad=fault.breaks,
+                    proxies=_only_for(history, engine, pulls),
                 )
             )
     return tuple(sorted(found, key=lambda one: (one.start_s, one.engine)))
@@ -98,15 +107,19 @@ def stays_dead(pulls: Iterable[Pull]) -> bool:
 def nature(pulls: Sequence[Pull], capacity_left: float) -> Nature:
     """Of a fault that pulls these."""
     of_engine = [_of_engine_fault(one.fault) for one in pulls if isinstance(one, BreakEngine)]
+    restarts = [one for one in pulls if isinstance(one, Restart)]
     gone = any(isinstance(one, Kill | Freeze) and one.part is Part.ENGINE for one in pulls)
     cut_off = any(isinstance(one, Wire) and one.end == "engine" and _carries_nothing(one) for one in pulls)
     return Nature(
         capacity_left=capacity_left,
         stands_still=any(one.stands_still for one in of_engine),
-        unseen=gone or cut_off or any(one.unseen for one in of_engine),
+        unseen=gone or cut_off or bool(restarts) or any(one.unseen for one in of_engine),
         flaps=any(one.flaps for one in of_engine)
         or any(isinstance(one, Freeze) and one.on_share < 1.0 for one in pulls),
-        takes_streams=gone or cut_off or any(one.takes_streams for one in of_engine),
+        takes_streams=gone
+        or cut_off
+        or any(one.drain_within_s is None and not one.shutdown_timeout_s for one in restarts)
+        or any(one.takes_streams for one in of_engine),
     )
 
 
@@ -132,8 +145,17 @@ def _carries_nothing(wire: Wire) -> bool:
     return wire.black_hole or wire.reset or wire.loss_percent > _LOST_PERCENT
 
 
-def _only_for(pulls: Sequence[Pull]) -> frozenset[str] | None:
+def _harmless(fault: Fault) -> bool:
+    return not fault.breaks and fault.capacity_left() >= 1.0
+
+
+def _only_for(history: History, engine: str, pulls: Sequence[Pull]) -> frozenset[str] | None:
     """The proxies that alone notice; None when everybody does."""
-    if not pulls or not all(isinstance(one, Wire) and "*" not in one.sources for one in pulls):
+    links = [one for one in pulls if isinstance(one, Wire) and one.end == "engine"]
+    sources = {source for one in links for source in one.sources}
+    if not links or EVERYBODY in sources or any(isinstance(one, BreakEngine | Kill | Freeze) for one in pulls):
         return None
-    return frozenset(source for one in pulls if isinstance(one, Wire) for source in one.sources)
+    here = next((one.zone for one in history.began.engines if one.name == engine), "")
+    others = {one.name for one in history.began.proxies if one.zone != here} if OTHER_ZONES in sources else set()
+    found = frozenset(sources - {OTHER_ZONES} | others)
+    return None if found >= {one.name for one in history.began.proxies} else found

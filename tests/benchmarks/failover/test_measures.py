@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.failover.measures import measured
+from benchmarks.failover.seen import measured
 from benchmarks.failover.setting import Setting
 from chaos.fake_engine import Hang
 from chaos.outcomes import Reason

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.failover.prediction import RECOVERY_LAG_S, predicted
+from benchmarks.failover.prediction import predicted
 from benchmarks.failover.scenarios import SCENARIOS, Outage, outages
 from benchmarks.failover.setting import Setting
 from chaos.fake_engine import Hang
+from chaos.measures.possible import RECOVERY_LAG_S
 
 
 def formula(setting: Setting, capacity: float) -> tuple[float, float]:

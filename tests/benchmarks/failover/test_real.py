@@ -12,9 +12,9 @@ import pytest
 from benchmarks.failover.contestants import CONTESTANTS
 from benchmarks.failover.experiment import Cell, run
 from benchmarks.failover.history import History
-from benchmarks.failover.measures import measured
 from benchmarks.failover.result import result
 from benchmarks.failover.scenarios import SCENARIOS
+from benchmarks.failover.seen import measured
 from benchmarks.failover.setting import Setting
 from chaos.lab.static_envoy import bootstrap
 from chaos.outcomes import Reason

@@ -6,13 +6,14 @@ import pytest
 
 from benchmarks.failover.contestants import CONTESTANTS
 from benchmarks.failover.experiment import Cell
-from benchmarks.failover.measures import Measures, Period
 from benchmarks.failover.prediction import Prediction, predicted
-from benchmarks.failover.quiet import Recovery, Silence
 from benchmarks.failover.scenarios import SCENARIOS, outages
 from benchmarks.failover.setting import Setting
 from benchmarks.failover.targets import checks
-from benchmarks.failover.waste import Waste
+from chaos.measures.measures import Measures
+from chaos.measures.periods import Period
+from chaos.measures.quiet import Recovery, Silence
+from chaos.measures.waste import Waste
 
 
 def period(goodput: float, p99_s: float) -> Period:
@@ -28,6 +29,23 @@ def period(goodput: float, p99_s: float) -> Period:
     )
 
 
+def silence(fault: str, quiet_s: float | None) -> Silence:
+    return Silence(
+        outage="outage-0",
+        engine="e0",
+        fault=fault,
+        start_s=8.0,
+        end_s=27.0,
+        quiet_s=quiet_s,
+        sent=9,
+        strays_s=(),
+    )
+
+
+def recovery(back_s: float | None) -> Recovery:
+    return Recovery(engines=("e0",), healed_s=27.0, back_s=back_s, watched_s=11.0)
+
+
 def measures(goodput: float = 100.0, p99_s: float = 1.0, wasted_s: float = 0.0, **more: object) -> Measures:
     one = period(goodput, p99_s)
     plain = Measures(
@@ -35,12 +53,12 @@ def measures(goodput: float = 100.0, p99_s: float = 1.0, wasted_s: float = 0.0, 
         fault=one,
         after=one,
         both=one,
-        waste=Waste(wasted_s=wasted_s, any_s=0.0, crash_s=0.0),
+        waste=Waste(wasted_s=wasted_s, any_s=0.0, crash_s=0.0, used_s=100.0),
         calls_per_request=1.0,
         tries_per_request=1.0,
         retries_refused=0,
-        silences=(Silence(engine=0, fault="hang", quiet_s=1.0, sent=9, strays=0),),
-        recoveries=(Recovery(engines=(0,), back_s=0.4),),
+        silences=(silence("hang", 1.0),),
+        recoveries=(recovery(0.4),),
         proxies={"a": 100.0},
         streams=None,
         bins=(),
@@ -99,15 +117,14 @@ def test_waste_has_a_limit_by_scenario(scenario: str, limit_s: float) -> None:
 def test_a_bad_engine_is_quiet_a_second_after_it_could_be_seen(
     fault: str, quiet_s: float | None, good: bool
 ) -> None:
-    silence = Silence(engine=0, fault=fault, quiet_s=quiet_s, sent=9, strays=0)
-    assert kept("S2", measures(silences=(silence,)))["quiet after observable"] is good
+    assert kept("S2", measures(silences=(silence(fault, quiet_s),)))["quiet after observable"] is good
 
 
 def test_the_slowest_recovery_counts_and_none_is_a_miss() -> None:
-    soon, never = Recovery(engines=(0,), back_s=0.2), Recovery(engines=(1,), back_s=None)
+    soon, never = recovery(0.2), recovery(None)
     assert kept("S2", measures(recoveries=(soon,)))["traffic back"] is True
     assert kept("S2", measures(recoveries=(soon, never)))["traffic back"] is False
-    assert kept("S2", measures(recoveries=(soon, Recovery(engines=(1,), back_s=1.2))))["traffic back"] is False
+    assert kept("S2", measures(recoveries=(soon, recovery(1.2))))["traffic back"] is False
 
 
 def test_proxies_must_not_drift_apart() -> None:

@@ -1,0 +1,59 @@
+"""An experiment half a second at a time, for pictures of it. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chaos.history.history import History
+from chaos.measures.periods import arrived
+from chaos.measures.trouble import Trouble, bad
+from chaos.outcomes import Reason
+
+BIN_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bin:
+    """Half a second of arrivals and what became of them; requests in flight and the ceilings at its end, by the
+    Envoys, None where nobody looked. ``on_bad``: those in flight on engines that are bad then.
+    """
+
+    at_s: float
+    arrived: int
+    good: int
+    shed: int
+    failed: int
+    worst_s: float | None
+    in_flight: int | None
+    on_bad: int | None
+    ceiling: float | None
+
+
+def bins(history: History, troubles: Sequence[Trouble]) -> list[Bin]:
+    """The whole experiment."""
+    found = []
+    for place in range(round(history.end_s / BIN_S)):
+        start_s = place * BIN_S
+        some = arrived(history.requests, start_s, start_s + BIN_S)
+        newest = {
+            one.proxy: one for one in history.samples if start_s <= one.at_s < start_s + BIN_S
+        }  # the last of each proxy wins
+        ill = {one.engine for one in bad(troubles) if one.start_s <= start_s + BIN_S and start_s < one.end_s}
+        ceilings = [one.ceiling for one in newest.values() if one.ceiling is not None]
+        found.append(
+            Bin(
+                at_s=start_s,
+                arrived=len(some),
+                good=sum(one.ok for one in some),
+                shed=sum(one.reason is Reason.SHED for one in some),
+                failed=sum(not one.ok and one.reason is not Reason.SHED for one in some),
+                worst_s=max((one.latency_s for one in some if one.ok), default=None),
+                in_flight=sum(sum(one.in_flight.values()) for one in newest.values()) if newest else None,
+                on_bad=(
+                    sum(one.in_flight.get(engine, 0) for one in newest.values() for engine in ill)
+                    if newest
+                    else None
+                ),
+                ceiling=sum(ceilings) if ceilings else None,
+            )
+        )
+    return found

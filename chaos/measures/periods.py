@@ -1,0 +1,129 @@
+"""What became of the requests of some time. Pure.
+
+A *request* is one try of a caller, a *question* all tries of one caller for one answer: it is good when one of
+them is. They belong to the time at which they (or their first try) *arrived*; their answers may come later.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from chaos.history.events import Request
+from chaos.history.history import History
+from chaos.outcomes import Reason, quantile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """The experiment's times: ``fault`` is ``[fault_s, healed_s)`` and ``after`` ``[healed_s, end_s)``, where
+    ``end_s`` is when no more requests arrived.
+    """
+
+    began_s: float
+    fault_s: float
+    healed_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """The requests of one window; seconds, None where there is nothing to measure. ``reasons`` counts those that
+    were not good, by reason.
+    """
+
+    requests: int
+    good: int
+    goodput_percent: float | None
+    good_p50_s: float | None
+    good_p99_s: float | None
+    all_p50_s: float | None
+    all_p99_s: float | None
+    reasons: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    """What callers of streams saw. ``cut``: those that began and did not end as they should; ``gap``: the longest
+    silence inside a good one.
+    """
+
+    streams: int
+    cut: int
+    first_token_p99_s: float | None
+    gap_p99_s: float | None
+    gap_max_s: float | None
+
+
+def phases(history: History) -> Phases:
+    """Of a history; with no fault all of it is before."""
+    healed_s = min(history.healed_s, history.end_s)
+    return Phases(began_s=0.0, fault_s=min(history.fault_s, healed_s), healed_s=healed_s, end_s=history.end_s)
+
+
+def arrived(requests: Iterable[Request], from_s: float, to_s: float) -> list[Request]:
+    """Those of a window."""
+    return [one for one in requests if from_s <= one.at_s < to_s]
+
+
+def questions(requests: Iterable[Request]) -> list[Request]:
+    """Every question as if it were one request: from its first try to its good answer or its last failure."""
+    found = []
+    ordered = sorted(requests, key=lambda one: (one.question, one.try_number))
+    for _, group in groupby(ordered, key=lambda one: one.question):
+        tries = list(group)
+        last = next((one for one in tries if one.ok), tries[-1])
+        first_s = tries[0].at_s
+        waited_s = last.at_s - first_s
+        found.append(
+            replace(
+                last,
+                at_s=first_s,
+                latency_s=waited_s + last.latency_s,
+                first_token_s=None if last.first_token_s is None else waited_s + last.first_token_s,
+            )
+        )
+    return sorted(found, key=lambda one: one.at_s)
+
+
+def period(requests: Sequence[Request]) -> Period:
+    """The numbers of some requests."""
+    good_s = [one.latency_s for one in requests if one.ok]
+    all_s = [one.latency_s for one in requests]
+    reasons: dict[str, int] = {}
+    for one in requests:
+        if not one.ok:
+            said = f"{one.reason.value} {one.status}" if one.reason is Reason.HTTP_ERROR else one.reason.value
+            reasons[said] = reasons.get(said, 0) + 1
+    return Period(
+        requests=len(requests),
+        good=len(good_s),
+        goodput_percent=100.0 * len(good_s) / len(requests) if requests else None,
+        good_p50_s=quantile(good_s, 0.5),
+        good_p99_s=quantile(good_s, 0.99),
+        all_p50_s=quantile(all_s, 0.5),
+        all_p99_s=quantile(all_s, 0.99),
+        reasons=dict(sorted(reasons.items())),
+    )
+
+
+def streams(requests: Sequence[Request]) -> Streams | None:
+    """The numbers of the streams among some requests; None where there are none."""
+    some = [one for one in requests if one.streaming]
+    if not some:
+        return None
+    first_s = [one.first_token_s for one in some if one.ok and one.first_token_s is not None]
+    gaps_s = [one.longest_gap_s for one in some if one.ok and one.longest_gap_s is not None]
+    return Streams(
+        streams=len(some),
+        cut=sum(map(is_cut, some)),
+        first_token_p99_s=quantile(first_s, 0.99),
+        gap_p99_s=quantile(gaps_s, 0.99),
+        gap_max_s=max(gaps_s, default=None),
+    )
+
+
+def is_cut(request: Request) -> bool:
+    """Whether it is a stream that began and did not end as it should."""
+    if not request.streaming or request.ok:
+        return False
+    return request.first_token_s is not None or request.reason in {Reason.TRUNCATED, Reason.STREAM_ERROR}
