@@ -1,4 +1,4 @@
-"""A link under every rule: real sockets, real packets that are dropped, and all of it over when the rule is gone."""
+"""A link under every rule: real sockets, packets that are really dropped, and all well when the rule is gone."""
 
 import asyncio
 import contextlib
@@ -254,7 +254,7 @@ async def test_who_sends_faster_than_the_link_is_held_back(place: Place) -> None
     peer.writer.transport.abort()
 
 
-async def test_a_dead_process_behind_the_wire_resets(place: Place) -> None:
+async def test_a_dead_process_behind_the_wire_resets() -> None:
     async with await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
     dead = WireLink(NAME, ("127.0.0.1", port), random.Random(1))

@@ -1,0 +1,64 @@
+"""Bad networks: rules for the wires in front of engines, agents and the control plane."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import ClassVar
+
+from chaos.faults.pulls import EVERYBODY, OTHER_ZONES, Pull, Wire
+from chaos.lab.levers.orders import Orders
+from chaos.lab.site import Site
+
+
+def links_of(pull: Wire, engine_zones: Mapping[str, str], proxy_zones: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of the links that a pull is about, for who lays them. Zones are those of all engines and proxies."""
+    if pull.target != OTHER_ZONES:
+        return (f"{pull.end}:{pull.target}",)
+    own = {proxy_zones[source] for source in pull.sources}
+    return tuple(f"{pull.end}:{engine}" for engine, zone in engine_zones.items() if zone not in own)
+
+
+class WiresLever:
+    """Gives rules to wires; those of proxies' configuration are the wiretap's, all others stand by themselves."""
+
+    handles: ClassVar[tuple[type, ...]] = (Wire,)
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._orders = Orders(site.session)
+
+    def refusal(self, pull: Pull) -> str:
+        assert isinstance(pull, Wire)  # noqa: S101 -- see handles
+        unlaid = [link for link in self._links(pull) if link not in self._site.link_ports]
+        return f"no wire is laid for {unlaid[0]}" if unlaid else ""
+
+    async def pull(self, pull: Pull) -> None:
+        assert isinstance(pull, Wire)  # noqa: S101 -- see handles
+        links, sources = self._links(pull), self._sources(pull)
+        if links and sources:
+            settings = {key: value for key, value in asdict(pull).items() if key not in {"end", "target"}}
+            control = self._site.wiretap if pull.end == "xds" else self._site.wires
+            await self._orders.give(pull, f"{control}/rules", {**settings, "links": links, "sources": sources})
+
+    async def release(self, pull: Pull) -> None:
+        await self._orders.take_back(pull)
+
+    def _links(self, pull: Wire) -> tuple[str, ...]:
+        """Those that the pull is about; none where this site has no such thing."""
+        match pull.end:
+            case "agent" if self._site.engines[pull.target].agent_port is None:
+                return ()
+            case "xds" if not self._site.control_plane:
+                return ()
+            case _:
+                engines = {one.name: one.zone for one in self._site.engines.values()}
+                return links_of(pull, engines, {one.name: one.zone for one in self._site.proxies.values()})
+
+    def _sources(self, pull: Wire) -> tuple[str, ...]:
+        """Addresses; none where nobody is meant."""
+        if pull.end != "engine" or EVERYBODY in pull.sources:
+            return (EVERYBODY,)
+        proxies = self._site.proxies.values()
+        if OTHER_ZONES in pull.sources:
+            own = self._site.engines[pull.target].zone
+            return tuple(one.address for one in proxies if one.zone != own)
+        return tuple(one.address for one in proxies if one.name in pull.sources)
