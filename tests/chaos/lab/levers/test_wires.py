@@ -1,0 +1,244 @@
+"""Every network fault bites whoever it means, spares all others, and is over when it is taken back."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestServer
+
+from chaos.faults.bandwidth import Bandwidth
+from chaos.faults.black_hole import BlackHole
+from chaos.faults.fault import Fault
+from chaos.faults.latency import Latency
+from chaos.faults.loss import Loss
+from chaos.faults.partition import Partition
+from chaos.faults.pulls import Callers, Wire
+from chaos.faults.reset import Reset
+from chaos.faults.slow_proxy import SlowProxy
+from chaos.lab.levers.wires import WiresLever, links_of
+from chaos.lab.site import EngineSite, LeverError, ProxySite, Site
+from chaos.wire.control import Control
+from chaos.wire.link import WireLink
+
+LIMIT_S = 60.0
+ENGINES = {"e0": "a", "e1": "b"}
+PROXIES = {"p0": ("a", "127.0.0.2"), "p1": ("b", "127.0.0.3")}
+OURS = "127.0.0.1"
+LINKS = ("engine:e0", "engine:e1", "agent:e1", "xds:p0", "xds:p1")
+DATA = b"x" * 500
+QUESTIONS = 12
+
+
+class NoCallers:
+    """A load without requests."""
+
+    def pull(self, callers: Callers) -> None: ...
+
+    def release(self, callers: Callers) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """Two zones with an engine and a proxy each, and wires to everything; what is behind them says all again."""
+
+    lever: WiresLever
+    site: Site
+    ports: Mapping[str, int]
+
+    async def answer(self, source: str, link: str, *, patience_s: float = LIMIT_S) -> float | str:
+        """How many seconds a dozen questions on a new connection took; or what became of them."""
+        asked_s = time.monotonic()
+        writer = None
+        try:
+            async with asyncio.timeout(patience_s):
+                reader, writer = await asyncio.open_connection(OURS, self.ports[link], local_addr=(source, 0))
+                for _ in range(QUESTIONS):
+                    writer.write(DATA)
+                    assert await reader.readexactly(len(DATA)) == DATA
+        except TimeoutError:
+            return "silence"
+        except (ConnectionResetError, asyncio.IncompleteReadError):
+            return "reset"
+        finally:
+            if writer is not None:
+                writer.close()
+        return time.monotonic() - asked_s
+
+    async def rules(self) -> object:
+        """Those that hold."""
+        async with self.site.session.get(f"{self.site.wires}/rules") as answer:
+            return await answer.json()
+
+
+@pytest.fixture
+async def ground() -> AsyncIterator[Ground]:
+    async def again(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(await asyncio.start_server(again, OURS, 0))
+        to = (OURS, int(server.sockets[0].getsockname()[1]))
+        links = {name: WireLink(name, to, random.Random(1)) for name in LINKS}
+        for link in links.values():
+            await link.listen()
+            stack.callback(link.close)
+        control = await stack.enter_async_context(TestServer(Control(links).app()))
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        url = str(control.make_url("")).rstrip("/")
+        ports = {name: link.port for name, link in links.items()}
+        site = Site(
+            engines={
+                name: EngineSite(
+                    name=name,
+                    zone=zone,
+                    slots=8,
+                    slowness=1.0,
+                    pool="chat",
+                    port=to[1],
+                    seen_port=ports[f"engine:{name}"],
+                    agent_port=to[1] if f"agent:{name}" in ports else None,
+                )
+                for name, zone in ENGINES.items()
+            },
+            proxies={
+                name: ProxySite(name=name, zone=zone, demand=1.0, url="", admin="", address=address)
+                for name, (zone, address) in PROXIES.items()
+            },
+            posts={},
+            session=session,
+            load=NoCallers(),
+            control_plane="http://127.0.0.1:1",
+            wiretap=url,
+            wires=url,
+            link_ports=ports,
+        )
+        yield Ground(lever=WiresLever(site), site=site, ports=ports)
+
+
+@pytest.mark.parametrize(
+    ("fault", "least_s"),
+    [
+        # A round trip for the connection and one for each of a dozen questions.
+        (Latency(delay="20ms"), 0.52),
+        # That none of two dozen packets is lost happens once in 5 000 times; TCP repeats one after 0.2 s.
+        (Loss(percent=30), 0.2),
+        # A dozen questions of 500 bytes.
+        (Bandwidth(bytes_per_second=6000), 1.0),
+    ],
+    ids=lambda one: one.kind if isinstance(one, Fault) else "",
+)
+async def test_a_fault_that_slows_a_link_bites_and_heals(ground: Ground, fault: Fault, least_s: float) -> None:
+    (pull,) = fault.pulls("e0")
+
+    await ground.lever.pull(pull)
+    bitten = await ground.answer("127.0.0.2", "engine:e0")
+    spared = await ground.answer("127.0.0.2", "engine:e1")
+    await ground.lever.release(pull)
+
+    assert isinstance(bitten, float)
+    assert bitten >= least_s
+    assert isinstance(spared, float)
+    assert isinstance(await ground.answer("127.0.0.2", "engine:e0"), float)
+    assert await ground.rules() == {}
+
+
+@pytest.mark.parametrize(("fault", "comes_to"), [(BlackHole(), "silence"), (Reset(), "reset")])
+async def test_a_fault_that_cuts_a_link_bites_and_heals(ground: Ground, fault: Fault, comes_to: str) -> None:
+    (pull,) = fault.pulls("e0")
+    assert ground.lever.refusal(pull) == ""
+
+    await ground.lever.pull(pull)
+    bitten = await ground.answer("127.0.0.2", "engine:e0", patience_s=0.5 if comes_to == "silence" else LIMIT_S)
+    spared = await ground.answer("127.0.0.2", "engine:e1")
+    await ground.lever.release(pull)
+
+    assert bitten == comes_to
+    assert isinstance(spared, float)
+    assert isinstance(await ground.answer("127.0.0.2", "engine:e0"), float)
+    assert await ground.rules() == {}
+
+
+async def test_a_partition_cuts_a_zone_off_and_leaves_it_to_itself(ground: Ground) -> None:
+    pulls = [pull for target in ("e1", "p1") for pull in Partition().pulls(target)]
+    cut = [
+        ("127.0.0.2", "engine:e1"),
+        ("127.0.0.3", "engine:e0"),
+        (OURS, "agent:e1"),
+        ("127.0.0.3", "xds:p1"),
+    ]
+    whole = [("127.0.0.2", "engine:e0"), ("127.0.0.3", "engine:e1"), ("127.0.0.2", "xds:p0")]
+    assert {ground.lever.refusal(pull) for pull in pulls} == {""}
+
+    await asyncio.gather(*map(ground.lever.pull, pulls))
+    bitten = await asyncio.gather(*(ground.answer(*one, patience_s=0.5) for one in cut))
+    spared = await asyncio.gather(*(ground.answer(*one) for one in whole))
+    await asyncio.gather(*map(ground.lever.release, pulls))
+
+    assert bitten == ["silence"] * len(cut)
+    assert all(isinstance(one, float) for one in spared)
+    healed = await asyncio.gather(*(ground.answer(*one) for one in cut))
+    assert all(isinstance(one, float) for one in healed)
+
+
+async def test_a_slow_proxy_hears_of_changes_late(ground: Ground) -> None:
+    slow = next(pull for pull in SlowProxy(config_delay="20ms").pulls("p0") if isinstance(pull, Wire))
+
+    await ground.lever.pull(slow)
+    taken_s = await ground.answer("127.0.0.2", "xds:p0")
+    await ground.lever.release(slow)
+
+    assert isinstance(taken_s, float)
+    assert taken_s >= 0.52
+    assert await ground.rules() == {}
+
+
+async def test_of_two_pulls_alike_one_stays_when_the_other_is_taken_back(ground: Ground) -> None:
+    (pull,) = BlackHole().pulls("e0")
+    await ground.lever.pull(pull)
+    await ground.lever.pull(pull)
+
+    await ground.lever.release(pull)
+    assert await ground.answer("127.0.0.2", "engine:e0", patience_s=0.3) == "silence"
+    await ground.lever.release(pull)
+    await ground.lever.release(pull)
+    assert await ground.rules() == {}
+
+
+async def test_what_is_not_there_cannot_be_cut_and_what_has_no_wire_is_refused(ground: Ground) -> None:
+    (missing,) = BlackHole().pulls("e0")
+    bare = WiresLever(replace(ground.site, link_ports={}, control_plane=""))
+
+    assert bare.refusal(missing) == "no wire is laid for engine:e0"
+    agentless = Wire(end="agent", target="e0", black_hole=True)
+    unsteered = Wire(end="xds", target="p0", black_hole=True)
+    for pull in (agentless, unsteered):
+        assert bare.refusal(pull) == ""
+        await bare.pull(pull)
+        await bare.release(pull)
+    assert await ground.rules() == {}
+
+
+async def test_a_wire_that_does_not_obey_is_told_of(ground: Ground) -> None:
+    lever = WiresLever(
+        replace(ground.site, link_ports={"engine:e7": 1}, engines={"e7": ground.site.engines["e0"]})
+    )
+
+    with pytest.raises(LeverError, match="there is no 'engine:e7'"):
+        await lever.pull(Wire(end="engine", target="e7", black_hole=True))
+
+
+def test_links_are_those_between_the_zones() -> None:
+    zones = {"p0": "a", "p1": "b"}
+    own, apart = Partition().pulls("p1")
+
+    assert isinstance(own, Wire)
+    assert isinstance(apart, Wire)
+    assert links_of(own, ENGINES, zones) == ("xds:p1",)
+    assert links_of(apart, ENGINES, zones) == ("engine:e0",)
