@@ -52,7 +52,7 @@ async def set_fault(session: aiohttp.ClientSession, fleet: Fleet, engine: int, f
 
 async def books(session: aiohttp.ClientSession, fleet: Fleet) -> Sequence[Any]:
     """What each engine's book says, by number, with all calls it kept."""
-    return await asyncio.gather(*(engines.book(session, control) for control in fleet.controls))
+    return list(await asyncio.gather(*(engines.book(session, control) for control in fleet.controls)))
 
 
 def _groups(setting: Setting) -> list[list[int]]:

@@ -99,7 +99,8 @@ async def switchgear_side(
     if contestant.agents:
         for engine in range(setting.engines):
             slots = setting.kind(engine).slots
-            agents[engine], ports[engine] = agent(children, fleet.names[engine], fleet.ports[engine], slots)
+            one = agent(children, fleet.names[engine], fleet.ports[engine], slots)
+            agents[engine], ports[engine] = one.post, one.grpc
         await asyncio.gather(*(post.start() for post in agents.values()))
     (listener,) = free_ports(1)
     text = policies(contestant, setting, fleet, ports, listener)

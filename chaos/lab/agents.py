@@ -2,10 +2,20 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from chaos.faults.pulls import Part
 from chaos.lab.post import Post
 from chaos.processes import Processes, free_ports
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """One agent. ``http`` is its port for probes and drain, ``grpc`` the one at which it reports."""
+
+    post: Post
+    http: int
+    grpc: int
 
 
 def agent(
@@ -15,8 +25,8 @@ def agent(
     slots: int,
     *,
     gpu: Mapping[str, str] | None = None,
-) -> tuple[Post, int]:
-    """An agent that is not started yet, and the port at which it will report.
+) -> Agent:
+    """An agent that is not started yet.
 
     ``gpu`` is the environment that shows it the double of a GPU; without it no GPU is looked for.
     """
@@ -29,4 +39,4 @@ def agent(
         *("--gpu", "off" if gpu is None else "auto", "--log-format", "json"),
     ]
     post = Post(part=Part.AGENT, target=engine, children=children, argv=argv, env=gpu or {})
-    return post, grpc
+    return Agent(post=post, http=http, grpc=grpc)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ ENVOY_DRAIN_TIME_S: Final = 0
 """Of every Envoy here, as our README says to start them."""
 
 POLL_S: Final = 0.05
+_ANSWER_LIMIT_S: Final = 10.0
 
 
 class NotReadyError(RuntimeError):
@@ -89,14 +90,22 @@ async def until(
     good: Callable[[Any], bool],
     what: str,
     *,
+    body: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
     limit_s: float = START_LIMIT_S,
 ) -> None:
-    """Wait until ``url`` answers 200 with a page of JSON that is ``good``; NotReadyError else."""
+    """Wait until ``url`` answers 200 with a page of JSON that is ``good``. A ``body`` is posted."""
     give_up_s = time.monotonic() + limit_s
     seen = "nothing"
     while time.monotonic() < give_up_s:
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-            async with session.get(url, timeout=aiohttp.ClientTimeout(total=2.0)) as answer:
+            async with session.request(
+                "GET" if body is None else "POST",
+                url,
+                json=body,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=_ANSWER_LIMIT_S),
+            ) as answer:
                 text = await answer.read()
                 seen = f"status {answer.status}: {text[:200].decode(errors='replace')}"
                 if answer.status == 200 and good(json.loads(text)):

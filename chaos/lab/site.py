@@ -41,7 +41,7 @@ class EngineSite:
 
     ``control`` is its address below the control port of simulated engines (``GET/PUT/DELETE {control}/fault``);
     empty for a real one. ``gpu_file`` is the control file of its agent's NVML double, None without one.
-    ``agent_port`` is where its agent serves reports itself, None without an agent.
+    ``agent_port`` is where its agent itself serves reports, ``agent_http`` where probes and drain; None without.
     """
 
     name: str
@@ -53,6 +53,7 @@ class EngineSite:
     seen_port: int
     control: str = ""
     agent_port: int | None = None
+    agent_http: int | None = None
     gpu_file: Path | None = None
 
 
