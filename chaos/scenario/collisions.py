@@ -14,6 +14,7 @@ from chaos.faults.pulls import (
     Part,
     PushPolicy,
     Reports,
+    Restart,
     Telemetry,
     Wire,
 )
@@ -52,7 +53,7 @@ def _switches(strike: Strike, target: str) -> Iterator[Hashable]:
     """What only one fault at a time can hold. Callers can be told several things at once."""
     for pull in strike.fault.pulls(target):
         match pull:
-            case BreakEngine(engine=engine):
+            case BreakEngine(engine=engine) | Restart(engine=engine):
                 yield Part.ENGINE, engine
             case Kill(part=part, target=name) | Freeze(part=part, target=name):
                 yield part, name

@@ -1,0 +1,67 @@
+"""The scenarios that come with Switchgear: sound, small enough for two cores, and findable by name."""
+
+import pytest
+
+from chaos.scenario.library import FOLDER, QUICK, STANDARD, chosen, library, suite
+from chaos.scenario.reading import ScenarioRead, read_scenarios
+from policies.findings import PolicyError, PolicyErrors
+
+FILES = sorted(FOLDER.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_scenario_resolves_and_fits_a_small_machine(file: object) -> None:
+    (one,) = read_scenarios([next(known for known in FILES if known == file)])
+    experiment = one.experiment()
+    assert one.name == one.file.stem
+    assert experiment.outages
+    assert experiment.rate_per_s <= 110
+    assert experiment.seconds <= 38
+    # Who comes back has to be seen to come back.
+    assert experiment.seconds - experiment.healed_s >= 3
+    assert experiment.fault_s >= 5
+    spec = one.scenario.spec
+    assert len(spec.incident) > 100
+    assert spec.hypothesis.amplification is not None
+    assert spec.hypothesis.wasted_percent is not None
+    assert (spec.hypothesis.goodput_percent or spec.hypothesis.goodput_of_possible_percent) is not None
+
+
+def test_there_are_enough_and_no_two_are_alike() -> None:
+    assert len(library()) >= 18
+    assert len({one.scenario.spec.title for one in library().values()}) == len(library())
+
+
+def test_quick_fits_three_minutes_for_four_policy_sets() -> None:
+    (only,) = suite(QUICK)
+    assert only.experiment().seconds <= 30
+    assert only.experiment().rate_per_s <= 70
+    assert len({one.fault.kind for one in only.experiment().outages}) >= 4
+
+
+def test_standard_is_the_whole_library() -> None:
+    assert [one.name for one in suite(STANDARD)] == sorted(file.stem for file in FILES)
+
+
+def test_scenarios_are_chosen_by_name_and_by_file() -> None:
+    file = str(FOLDER / "half-hangs.yaml")
+    names = [one.name for one in chosen(["one-hangs", file, "one-hangs"])]
+    assert names == ["one-hangs", "half-hangs"]
+    assert len(chosen([str(FOLDER)])) == len(FILES)
+
+
+def test_unknown_names_are_told_with_the_nearest() -> None:
+    with pytest.raises(PolicyErrors) as caught:
+        chosen(["half-hang", "one-hangs", "no/such/file.yaml"])
+    first, second = (one for one in caught.value.exceptions if isinstance(one, PolicyError))
+    assert (first.code, first.hint) == ("SC014", "did you mean half-hangs?")
+    assert second.code == "SG001"
+    with pytest.raises(PolicyErrors, match="no suite quik"):
+        suite_named("quik")
+
+
+def suite_named(name: str) -> tuple[ScenarioRead, ...]:
+    try:
+        return suite(name)
+    except PolicyErrors as errors:
+        raise PolicyErrors(str(errors.exceptions[0]), list(errors.exceptions)) from errors
