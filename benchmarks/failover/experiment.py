@@ -119,7 +119,7 @@ async def _faults(
             side.kill_control_plane()
         if cell.scenario.telemetry_lost_at is not None:
             await _until_s(fault_s + cell.scenario.telemetry_lost_at * cell.setting.fault_s)
-            side.lose_telemetry()
+            await side.lose_telemetry(session)
     return tuple(task.result() for task in tasks)
 
 

@@ -44,10 +44,14 @@ class Side:
         if self.server is not None:
             self.server.signal_group(signal.SIGKILL)
 
-    def lose_telemetry(self) -> None:
+    async def lose_telemetry(self, session: aiohttp.ClientSession) -> None:
         """Access logs and load reports reach nobody from here on."""
-        if self.relay is not None:
-            self.relay.signal_group(signal.SIGUSR1)
+        if self.relay is None:
+            return
+        for target in self.targets:
+            url = f"{self.relay.ready['control']}/orders/{target.name}"
+            async with session.put(url, json={"proxy": target.name, "lost": True}) as answer:
+                answer.raise_for_status()
 
     async def lose_agent(self, engine: int) -> None:
         """What stands beside an engine dies with its host: without a word, where SIGTERM would make it drain."""
@@ -114,21 +118,22 @@ async def switchgear_side(
         ],
         ready_within_s=START_LIMIT_S,
     )
-    xds, relay = str(server.ready["xds"]), None
+    names = [f"proxy-{proxy}" for proxy in range(len(setting.demand))]
+    servers, relay = dict.fromkeys(names, str(server.ready["xds"])), None
     if relayed:
-        relay = await children.start(
-            "relay", [sys.executable, "-m", "benchmarks.failover.relay", xds], ready_within_s=START_LIMIT_S
-        )
-        xds = f"127.0.0.1:{relay.ready['port']}"
-    host, _, port = xds.rpartition(":")
+        links = [argument for name, xds in servers.items() for argument in ("--link", f"xds:{name}={xds}")]
+        command = [sys.executable, "-m", "chaos.lab.wiretap", *links]
+        relay = await children.start("relay", command, ready_within_s=START_LIMIT_S)
+        servers = {name: f"127.0.0.1:{relay.ready['ports'][f'xds:{name}']}" for name in names}
     targets, admins, envoys = [], [], []
-    for proxy, weight in enumerate(setting.demand):
+    for proxy, (name, weight) in enumerate(zip(names, setting.demand, strict=True)):
         (admin,) = free_ports(1)
+        host, _, port = servers[name].rpartition(":")
         # Real gateways stand on hosts of their own; here each has a loopback address of its own.
         address = f"127.0.0.{proxy + 2}"
         text = bootstrap_yaml(
             Bootstrap(
-                node=f"proxy-{proxy}",
+                node=name,
                 zone=setting.proxy_zone(proxy),
                 servers=[(host, int(port))],
                 admin_port=admin,
@@ -136,7 +141,7 @@ async def switchgear_side(
             )
         )
         envoys.append(await _envoy(children, folder, proxy, text))
-        targets.append(Target(url=f"http://{address}:{listener}", name=f"proxy-{proxy}", weight=weight))
+        targets.append(Target(url=f"http://{address}:{listener}", name=name, weight=weight))
         admins.append(f"http://127.0.0.1:{admin}")
     return Side(
         targets=tuple(targets),

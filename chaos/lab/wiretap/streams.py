@@ -1,0 +1,110 @@
+"""What a wiretap does with the messages of one stream, one after the other; nothing waits here."""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from google.protobuf.message import DecodeError
+
+from chaos.lab.wiretap.orders import Treatment
+from chaos.lab.wiretap.spoil import refused_delta, refused_sotw, told_load, told_logs
+from xds_server.sources.telemetry import access_logs, load_reports
+from xds_server.type_urls import SHORT_NAMES
+from xds_server.wire.decode import (
+    DeltaDiscoveryRequest,
+    DeltaDiscoveryResponse,
+    DiscoveryRequest,
+    DiscoveryResponse,
+)
+
+_ADS: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService/"
+DELTA: Final = f"{_ADS}DeltaAggregatedResources"
+SOTW: Final = f"{_ADS}StreamAggregatedResources"
+
+Note = Callable[[dict[str, str]], None]
+Ask = Callable[[], Treatment]
+
+_TOLD: Final[dict[str, Callable[..., bytes]]] = {access_logs.METHOD: told_logs, load_reports.METHOD: told_load}
+
+
+class Stream(Protocol):
+    """What is made of each message before it goes on. ``telemetry``: it is one of those that can be lost."""
+
+    telemetry: bool
+
+    def asked(self, request: bytes) -> bytes:
+        """What goes on of what the proxy sent."""
+
+    def answered(self, response: bytes) -> bytes:
+        """What goes on of what the control plane sent."""
+
+
+def stream(method: str, treatment: Ask, note: Note) -> Stream:
+    """What to do with a stream of this gRPC method; ``note`` is told of pushes and answers."""
+    if method in (DELTA, SOTW):
+        return _Discovery(method == DELTA, treatment, note)
+    return _Other(_TOLD.get(method), treatment)
+
+
+class _Discovery:
+    """Notes each response, and the first request that answers it."""
+
+    telemetry = False
+
+    def __init__(self, delta: bool, treatment: Ask, note: Note) -> None:
+        self._request: Any = DeltaDiscoveryRequest if delta else DiscoveryRequest
+        self._response: Any = DeltaDiscoveryResponse if delta else DiscoveryResponse
+        self._refused = refused_delta if delta else refused_sotw
+        self._treatment = treatment
+        self._note = note
+        self._unanswered: set[str] = set()
+
+    def asked(self, request: bytes) -> bytes:
+        try:
+            message = self._request.FromString(request)
+        except DecodeError:
+            return request  # the control plane's to refuse
+        # Requests for other resources may repeat the nonce of what was answered before.
+        if message.response_nonce in self._unanswered:
+            self._unanswered.discard(message.response_nonce)
+            told = {"type": short(message.type_url), "nonce": message.response_nonce}
+            if message.HasField("error_detail"):
+                told["error"] = message.error_detail.message or f"code {message.error_detail.code}"
+            self._note({"event": "answered", **told})
+        return request
+
+    def answered(self, response: bytes) -> bytes:
+        try:
+            message = self._response.FromString(response)
+        except DecodeError:
+            return response
+        kind = short(message.type_url)
+        self._unanswered.add(message.nonce)
+        self._note({"event": "pushed", "type": kind, "nonce": message.nonce})
+        return self._refused(response) if kind in self._treatment().corrupt else response
+
+
+class _Other:
+    """Passes everything on; what proxies tell may be made untrue, ``told`` as it is ordered."""
+
+    def __init__(self, told: Callable[..., bytes] | None, treatment: Ask) -> None:
+        self.telemetry = told is not None
+        self._told = told
+        self._treatment = treatment
+
+    def asked(self, request: bytes) -> bytes:
+        says = self._treatment().says
+        if self._told is None or not says:
+            return request
+        try:
+            return self._told(request, good=says == "all-good")
+        except DecodeError:
+            return request
+
+    def answered(self, response: bytes) -> bytes:
+        return response
+
+
+def short(type_url: str) -> str:
+    """``cds``, ``eds``, ... of a type URL; the message's name where it is none of those we serve."""
+    name = SHORT_NAMES.get(type_url)
+    return type_url.rpartition(".")[2] if name is None else name.lower()
