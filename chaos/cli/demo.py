@@ -1,35 +1,22 @@
-"""The ``switchgear-chaos`` command.
-
-Exit codes: 0 the promise was kept, 1 it was not, 2 asked wrongly or could not run.
-"""
+"""``switchgear-chaos demo``: the whole product in a minute and a half, judged at the end."""
 
 import asyncio
 import json
-import signal
-import sys
-from collections.abc import Coroutine, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
 
+from chaos.cli.signals import ended_by_signals
 from chaos.demo import screen, story
 from chaos.demo.plan import plan
 from chaos.demo.stage import StageError
-from chaos.demo.story import Result
 from chaos.processes import ProcessError
-
-_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-def group() -> None:
-    """Break things on purpose, and judge how well they were kept going."""
+from xds_server.cli.answering import INTERRUPTED
 
 
-@group.command
+@click.command("demo")
 @click.option("--fast", is_flag=True, help="Half the length, for CI.")
 @click.option("--seed", default=7, show_default=True, help="Decides the arrivals.")
 @click.option(
@@ -39,7 +26,7 @@ def group() -> None:
     "--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the result into this SVG file."
 )
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object on stdout.")
-def demo(*, fast: bool, seed: int, no_live: bool, picture: Path | None, as_json: bool) -> int:
+def command(*, fast: bool, seed: int, no_live: bool, picture: Path | None, as_json: bool) -> int:
     """Nine engines, three Envoys, four kinds of trouble: Switchgear beside plain Envoy.
 
     The engines are simulated (there is no GPU here); the Envoys, the control plane and every request are real.
@@ -47,11 +34,11 @@ def demo(*, fast: bool, seed: int, no_live: bool, picture: Path | None, as_json:
     console = Console(stderr=as_json)
     telling = story.tell(plan(fast=fast, seed=seed), console, live=console.is_terminal and not no_live)
     try:
-        result = asyncio.run(_ended_by_signals(telling))
+        result = asyncio.run(ended_by_signals(telling))
     except (StageError, ProcessError) as problem:
         raise click.ClickException(str(problem)) from problem
     except asyncio.CancelledError:
-        return _INTERRUPTED
+        return INTERRUPTED
     console.print(screen.final(result.scores))
     console.print(screen.told(result.spoken))
     console.print(screen.climbed(result.ladder))
@@ -63,36 +50,3 @@ def demo(*, fast: bool, seed: int, no_live: bool, picture: Path | None, as_json:
     if as_json:
         click.echo(json.dumps(asdict(result), indent=2))
     return 0 if result.verdict.passed else 1
-
-
-async def _ended_by_signals(work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of ``work``; SIGINT and SIGTERM cancel it, also where a shell had them ignored."""
-    task = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
-    return await task
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run one subcommand and return its exit code."""
-    try:
-        answer = group.main(args=list(argv), prog_name="switchgear-chaos", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
-        return 2
-    except click.ClickException as error:
-        error.show()
-        return 2
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        return _INTERRUPTED
-    return answer if isinstance(answer, int) else 0
-
-
-def entry() -> None:
-    """The console script."""
-    sys.exit(main(sys.argv[1:]))
-
-
-if __name__ == "__main__":
-    entry()

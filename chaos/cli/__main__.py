@@ -1,0 +1,5 @@
+"""``python -m chaos.cli``."""
+
+from chaos.cli import entry
+
+entry()

@@ -1,0 +1,64 @@
+"""A click group that imports a subcommand when it runs, and takes further ones from installed packages.
+
+``switchgear validate`` must answer in an editor's save hook, so it may not pay for what other subcommands need.
+What builds on the control plane is not known to it: such a package names its subcommands as entry points, and they
+are looked for only where no subcommand of our own was asked for, and for ``--help``.
+"""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+
+import click
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Where a subcommand lives, and its line in ``--help`` (kept here so that help imports nothing)."""
+
+    module: str
+    summary: str
+    name: str = "command"
+
+
+class LazyGroup(click.Group):
+    """A group that knows its subcommands by name and imports one when it is called.
+
+    ``plugged`` is the group of entry points that hold further ones. Their modules are imported for their line in
+    ``--help``, so they should import little before they run.
+    """
+
+    def __init__(self, *, entries: Mapping[str, Entry], plugged: str = "", **rest: object) -> None:
+        super().__init__(**rest)  # type: ignore[arg-type]  # click's own keywords, handed on as they came
+        self._entries = entries
+        self._plugged = plugged
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return [*self._entries, *(one.name for one in self._further())]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - the same
+        entry = self._entries.get(cmd_name)
+        command: click.Command
+        if entry is not None:
+            command = getattr(importlib.import_module(entry.module), entry.name)
+            return command
+        for one in self._further():
+            if one.name == cmd_name:
+                command = one.load()
+                return command
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        lines = [(name, entry.summary) for name, entry in self._entries.items()]
+        for one in self._further():
+            command: click.Command = one.load()
+            lines.append((one.name, command.get_short_help_str(limit=formatter.width)))
+        with formatter.section("Commands"):
+            formatter.write_dl(lines)
+
+    def _further(self) -> list[EntryPoint]:
+        if not self._plugged:
+            return []
+        found = {one.name: one for one in entry_points(group=self._plugged) if one.name not in self._entries}
+        return [found[name] for name in sorted(found)]
