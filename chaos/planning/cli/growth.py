@@ -1,0 +1,104 @@
+"""``switchgear plan growth``: until when the fleet lasts, and when to order."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from chaos.planning.cli import options
+from chaos.planning.cli.answer import Answer, Grid, give, judged_plot, number, percent, seconds
+from chaos.planning.growth import Projection, projection
+from chaos.planning.situation import Situation
+
+
+@click.command(name="growth")
+@options.of_a_pool
+@options.promised
+@click.option(
+    "--growth", type=options.share, metavar="SHARE", required=True, help="Of the arrivals, each month, such as 5%."
+)
+@click.option("--lead-months", type=float, default=0.0, show_default=True, help="Months from order to use.")
+@click.option("--months", type=int, default=12, show_default=True, help="How far the table looks.")
+@options.json_option
+@options.plot_option
+def command(
+    *,
+    wait_s: float,
+    late: float,
+    growth: float,
+    lead_months: float,
+    months: int,
+    as_json: bool,
+    plot: Path | None,
+    **asked: Any,
+) -> int:
+    """When arrivals that grow by --growth a month reach what keeps the promise (see `plan capacity`).
+
+    Exit code: 0 when there is time to order, 1 when the lead time is longer than that, 2 for numbers that cannot
+    be or cannot be had.
+    """
+    plot, promise = judged_plot(plot), options.promise(wait_s, late)
+    pool = options.situation(**asked)
+    found = projection(pool, promise, growth=growth, lead_months=lead_months, months=months)
+    answer = Answer(
+        question=f"Growth of {pool.pool or 'a fleet'} by {growth:.4g} a month",
+        data={
+            "pool": pool.pool,
+            "source": pool.source,
+            "growth_per_month": growth,
+            "lead_months": lead_months,
+            "promise": asdict(promise),
+            **asdict(found),
+        },
+        grids=(
+            Grid(
+                title=f"At most {percent(promise.late)} waiting longer than {seconds(promise.wait_s)}",
+                columns=("month", "arrivals a second", "asked/can", f"engines needed (of {found.engines})"),
+                rows=tuple(
+                    (
+                        str(one.month),
+                        number(one.arrivals_per_s),
+                        f"{100 * one.pressure:.1f} %",
+                        str(one.engines_needed),
+                    )
+                    for one in found.months
+                ),
+            ),
+        ),
+        said=tuple(_said(pool, found, lead_months)),
+        yes=found.order_by is None or found.order_by >= 0,
+        draw=lambda axes: _draw(axes, found),
+    )
+    return give(answer, as_json=as_json, plot=plot)
+
+
+def _said(pool: Situation, found: Projection, lead_months: float) -> Iterator[str]:
+    yield f"Numbers from {pool.source}."
+    yield f"The fleet takes {number(found.most_arrivals_per_s)} a second; reached {_when(found.runs_out)}."
+    if len(pool.zones) > 1:
+        yield f"With its largest zone gone: {_when(found.runs_out_without_zone)}."
+    if found.order_by is None:
+        yield "Nothing has to be ordered."
+    elif found.order_by < 0:
+        yield f"Ordering now is {-found.order_by:.1f} months late for a lead time of {lead_months:g}."
+    else:
+        yield f"Order within {found.order_by:.1f} months."
+    yield "Growth is compound, and the mix of requests stays as it is; waits are of M/M/c, as in `plan capacity`."
+
+
+def _when(months: float | None) -> str:
+    if months is None:
+        return "never"
+    return "already" if months == 0 else f"in {months:.1f} months"
+
+
+def _draw(axes: Any, found: Projection) -> None:
+    months = [one.month for one in found.months]
+    axes.plot(months, [one.arrivals_per_s for one in found.months], "o-", label="arrivals")
+    axes.axhline(found.most_arrivals_per_s, color="grey", linestyle="--", label="the fleet takes")
+    if found.order_by is not None and 0 <= found.order_by <= months[-1]:
+        axes.axvline(found.order_by, color="black", linestyle=":", label="order by")
+    axes.set(xlabel="months from now", ylabel="requests per second", ylim=(0, None))
+    axes.legend()

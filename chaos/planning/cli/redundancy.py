@@ -1,0 +1,324 @@
+"""``switchgear plan redundancy``: spares, what they cost, and what they cannot help with."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from chaos.planning import correlated, standby
+from chaos.planning.availability import HOURS_PER_MONTH, down_share, missing
+from chaos.planning.cli.answer import Answer, Grid, give, judged_plot, money, percent, target
+from chaos.planning.cli.options import duration, json_option, plot_option, targets
+from chaos.planning.cli.textbook import textbook
+from chaos.planning.correlated import Estimate, Layout
+from chaos.planning.error import PlanError
+from chaos.planning.redundancy import Spares, ladder, monthly, spares_for
+from chaos.planning.standby import Choice, Regions
+
+_SHOWN_BEYOND: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Together:
+    """One target where engines also fail together. ``spares`` None: no number is enough."""
+
+    allowed: float
+    spares: int | None
+    short: float | None
+    cost_per_month: float | None
+    sampled: Estimate | None
+    zone_proof: int | None
+
+
+@click.command(name="redundancy")
+@click.option("--need", type=int, help="Engines that must be up to serve the peak.")
+@click.option("--availability", help="Share of time one engine is up, such as 0.995 or 99.5%.")
+@click.option("--crashes-per-day", type=float, help="Instead: how often one engine goes down,")
+@click.option(
+    "--repair", "repair_s", type=duration, metavar="DURATION", help="and how long it then takes to come back."
+)
+@click.option(
+    "--detection",
+    "detection_s",
+    type=duration,
+    metavar="DURATION",
+    default="0s",
+    help="Time until it is seen; adds to that.",
+)
+@click.option("--target", default="0.999", show_default=True, help="Probabilities to reach, comma-separated.")
+@click.option("--cost-per-hour", type=float, help="Price of one engine.")
+@click.option("--zones", type=int, default=1, show_default=True, help="Zones the engines are dealt to.")
+@click.option("--zone-down", default="0", help="Share of time a zone as a whole is down.")
+@click.option("--racks", type=int, default=1, show_default=True, help="Racks in each zone.")
+@click.option("--rack-down", default="0", help="Share of time a rack as a whole is down.")
+@click.option("--builds", type=int, default=1, show_default=True, help="Builds of the model that run at once.")
+@click.option("--build-down", default="0", help="Share of time a build is bad wherever it runs.")
+@click.option("--samples", type=int, help="Also by Monte Carlo, with so many samples.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the samples.")
+@click.option("--region-down", help="Share of time a region as a whole is down: compares a standby region.")
+@click.option(
+    "--region-repair", "region_repair_s", type=duration, metavar="DURATION", default="4h", show_default=True
+)
+@click.option("--failover", "failover_s", type=duration, metavar="DURATION", default="60s", show_default=True)
+@click.option(
+    "--textbook", "from_textbook", is_flag=True, help="The published table beside ours; needs no --need."
+)
+@json_option
+@plot_option
+def command(*, from_textbook: bool, as_json: bool, plot: Path | None, **asked: Any) -> int:
+    """The smallest number of spares with which enough engines are up, often enough.
+
+    Probabilities are down shares given or asked as such: 0.01 or 1%. Exact where engines fail alone (binomial) and
+    together by zones and racks; with more than six builds that go bad, by seeded samples.
+
+    Exit code: 0 when every target can be reached, 1 when one cannot, 2 for numbers that cannot be.
+    """
+    plot = judged_plot(plot)
+    if from_textbook:
+        return give(textbook(seed=asked["seed"]), as_json=as_json, plot=plot)
+    if asked["need"] is None:
+        raise click.UsageError("--need is missing: how many engines must be up")
+    return give(_answer(asked), as_json=as_json, plot=plot)
+
+
+def _answer(asked: dict[str, Any]) -> Answer:
+    need, down = asked["need"], _down(asked)
+    allowed = targets(asked["target"])
+    found = spares_for(need, down, allowed, cost_per_hour=asked["cost_per_hour"])
+    steps = ladder(
+        need, down, max(one.spares for one in found) + _SHOWN_BEYOND, cost_per_hour=asked["cost_per_hour"]
+    )
+    layout = Layout(
+        engines=need,
+        zones=asked["zones"],
+        racks=asked["racks"],
+        builds=asked["builds"],
+        engine_down=down,
+        zone_down=1 - missing(asked["zone_down"]),
+        rack_down=1 - missing(asked["rack_down"]),
+        build_down=1 - missing(asked["build_down"]),
+    )
+    together = _all_together(layout, need, allowed, asked) if _places(layout) else ()
+    choices = _choices(need, down, allowed, asked)
+    missed = any(one.spares is None for one in together) or any(
+        one.spares is None and one.each is None for one in choices
+    )
+    return Answer(
+        question=f"{need} engines needed, each down {down:.4g} of the time",
+        data={
+            "need": need,
+            "engine_down": down,
+            "hours_per_month": HOURS_PER_MONTH,
+            "targets": [{**asdict(one), "attained": one.attained} for one in found],
+            "ladder": [{**asdict(one), "attained": one.attained} for one in steps],
+            "together": [asdict(one) for one in together],
+            "layout": asdict(layout),
+            "regions": [asdict(one) for one in choices],
+        },
+        grids=tuple(_grids(found, steps, together, choices, layout)),
+        said=tuple(_said(found, together, choices, layout, asked)),
+        yes=not missed,
+        draw=_drawing(need, down, found),
+    )
+
+
+def _down(asked: dict[str, Any]) -> float:
+    rates = asked["crashes_per_day"] is not None or asked["repair_s"] is not None
+    if asked["availability"] is not None:
+        if rates:
+            raise click.UsageError("--availability says it already: leave --crashes-per-day and --repair out")
+        return missing(asked["availability"])
+    if asked["crashes_per_day"] is None or asked["repair_s"] is None:
+        raise click.UsageError("give --availability, or --crashes-per-day and --repair")
+    return down_share(
+        crashes_per_day=asked["crashes_per_day"], repair_s=asked["repair_s"], detection_s=asked["detection_s"]
+    )
+
+
+def _places(layout: Layout) -> bool:
+    return layout.zones > 1 or layout.zone_down > 0 or layout.rack_down > 0 or layout.build_down > 0
+
+
+def _all_together(
+    layout: Layout, need: int, allowed: tuple[float, ...], asked: dict[str, Any]
+) -> tuple[_Together, ...]:
+    correlated.judged(layout)
+    if not correlated.exact(layout) and asked["samples"] is None:
+        raise PlanError(f"{layout.builds} builds that go bad are left to samples: give --samples, such as 200000")
+    return tuple(_together(layout, need, one, asked) for one in allowed)
+
+
+def _together(layout: Layout, need: int, allowed: float, asked: dict[str, Any]) -> _Together:
+    exact = correlated.exact(layout)
+    spares = (
+        correlated.fewest_spares(layout, need, allowed)
+        if exact
+        else correlated.fewest_sampled(layout, need, allowed, samples=asked["samples"], seed=asked["seed"])
+    )
+    whole = correlated.sized(layout, need + (spares or 0))
+    sampled = (
+        correlated.sampled(whole, need, samples=asked["samples"], seed=asked["seed"]) if asked["samples"] else None
+    )
+    return _Together(
+        allowed=allowed,
+        spares=spares,
+        short=correlated.short(whole, need) if exact and spares is not None else None,
+        cost_per_month=None if spares is None else monthly(asked["cost_per_hour"], spares),
+        sampled=sampled if spares is not None else None,
+        zone_proof=correlated.survive_one_zone(need, layout.zones, layout.engine_down, allowed)
+        if layout.zones > 1
+        else None,
+    )
+
+
+def _choices(need: int, down: float, allowed: tuple[float, ...], asked: dict[str, Any]) -> tuple[Choice, ...]:
+    if asked["region_down"] is None:
+        return ()
+    regions = Regions(
+        region_down=1 - missing(asked["region_down"]),
+        region_repair_s=asked["region_repair_s"],
+        failover_s=asked["failover_s"],
+    )
+    return tuple(standby.choice(need, down, one, regions, cost_per_hour=asked["cost_per_hour"]) for one in allowed)
+
+
+def _grids(
+    found: tuple[Spares, ...],
+    steps: tuple[Spares, ...],
+    together: tuple[_Together, ...],
+    choices: tuple[Choice, ...],
+    layout: Layout,
+) -> Iterator[Grid]:
+    yield Grid(
+        title="Smallest number of spares, engines failing alone",
+        columns=("target", "spares", "engines", "enough are up", "short", "spares cost a month"),
+        rows=tuple(
+            (
+                target(one.allowed or 0),
+                str(one.spares),
+                str(one.need + one.spares),
+                percent(one.attained),
+                f"{one.short:.3g}",
+                money(one.cost_per_month),
+            )
+            for one in found
+        ),
+    )
+    yield Grid(
+        title="What each spare buys",
+        columns=("spares", "enough are up", "short", "spares cost a month"),
+        rows=tuple(
+            (str(one.spares), percent(one.attained), f"{one.short:.3g}", money(one.cost_per_month))
+            for one in steps
+        ),
+    )
+    if together:
+        yield Grid(
+            title=f"Also failing together: {_named(layout)}",
+            columns=(
+                "target",
+                "spares",
+                "short",
+                "sampled (95 % interval)",
+                "cost a month",
+                "engines to lose a zone",
+            ),
+            rows=tuple(
+                (
+                    target(one.allowed),
+                    "no number" if one.spares is None else str(one.spares),
+                    "-" if one.short is None else f"{one.short:.3g}",
+                    "-"
+                    if one.sampled is None
+                    else f"{one.sampled.share:.3g} ({one.sampled.low:.2g} to {one.sampled.high:.2g})",
+                    money(one.cost_per_month),
+                    "-" if one.zone_proof is None else str(one.zone_proof),
+                )
+                for one in together
+            ),
+        )
+    if choices:
+        yield Grid(
+            title="One region with more spares, or a second region that stands by",
+            columns=("target", "spares in one", "cost a month", "spares in each of two", "cost a month", "wins"),
+            rows=tuple(
+                (
+                    target(one.allowed),
+                    "no number" if one.spares is None else str(one.spares),
+                    money(one.cost_per_month),
+                    "no number" if one.each is None else str(one.each),
+                    money(one.standby_cost_per_month),
+                    "standby" if one.standby_wins else "neither" if one.spares is None else "spares",
+                )
+                for one in choices
+            ),
+        )
+
+
+def _said(
+    found: tuple[Spares, ...],
+    together: tuple[_Together, ...],
+    choices: tuple[Choice, ...],
+    layout: Layout,
+    asked: dict[str, Any],
+) -> Iterator[str]:
+    need = asked["need"]
+    yield (
+        f"Without spares all {need} engines are up {percent(1 - _short_bare(need, layout.engine_down))} of the "
+        f"time (availability to the power of {need})."
+    )
+    if asked["cost_per_hour"] is not None:
+        yield f"A month has {HOURS_PER_MONTH:g} hours here. Costs are of the engines above the {need} needed."
+    yield "Engines fail independently of each other and all are down for the same share of time (binomial)."
+    for one, alone in zip(together, found, strict=True) if together else ():
+        if one.spares is None:
+            yield (
+                f"No number of spares reaches {target(one.allowed)} in this layout: all of it is gone at once "
+                f"for {layout.floor:.3g} of the time, or it takes more than {correlated.MOST_ENGINES} engines."
+            )
+        elif one.spares > alone.spares:
+            yield f"Failing together costs {one.spares - alone.spares} spares more at {target(one.allowed)}."
+    for choice in choices:
+        yield f"{target(choice.allowed)}: {choice.verdict}."
+    if choices:
+        yield (
+            "The cost beside a standby region is of all engines above the need: its own and the spares of both. "
+            "A bad model build in both regions is in neither."
+        )
+    yield (
+        "More spares never help against what takes all at once: the only zone or region, a bad build everywhere, "
+        "a bad policy, the router in front."
+    )
+
+
+def _short_bare(need: int, down: float) -> float:
+    return ladder(need, down, 0)[0].short
+
+
+def _named(layout: Layout) -> str:
+    parts = []
+    for count, name, down in (
+        (layout.zones, "zones", layout.zone_down),
+        (layout.racks, "racks in each", layout.rack_down),
+        (layout.builds, "builds", layout.build_down),
+    ):
+        if count > 1 or down:
+            parts.append(f"{count} {name} (each down {down:.3g})")
+    return ", ".join(parts)
+
+
+def _drawing(need: int, down: float, found: tuple[Spares, ...]) -> Any:
+    def draw(axes: Any) -> None:
+        steps = ladder(need, down, max(one.spares for one in found) + 3)
+        axes.semilogy([one.spares for one in steps], [max(one.short, 1e-18) for one in steps], "o-")
+        for one in found:
+            if one.allowed:
+                axes.axhline(one.allowed, linestyle="--", color="grey")
+                axes.annotate(f"target {target(one.allowed)}: {one.spares}", (one.spares, one.allowed))
+        axes.set(
+            xlabel="spares", ylabel="probability of being short", title=f"{need} needed, each down {down:.4g}"
+        )
+
+    return draw
