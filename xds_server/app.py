@@ -12,10 +12,9 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 import structlog
@@ -28,28 +27,25 @@ from xds_server.config import Address, ConfigError, ServeConfig
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.draining import Draining
 from xds_server.facts import ServerFacts
-from xds_server.fleet import EngineId
 from xds_server.ledger import recording
 from xds_server.ledger.ledger import MAX_BYTES, ledger_from
 from xds_server.ledger.lines import Lines, tail
 from xds_server.ledger.orders import Orders
 from xds_server.ledger.recording import Moment, Recorder
 from xds_server.metrics import Metrics
-from xds_server.observe import ProxyObserver
-from xds_server.overrides import Override
+from xds_server.neighbours import Connected, Told
+from xds_server.observe import AnnouncingObserver
 from xds_server.pipeline import Built
-from xds_server.publish import Nack, Publisher
-from xds_server.reconcile import Reconciler, Serving
-from xds_server.snapshot import Resource, Snapshot
+from xds_server.publish import Publisher
+from xds_server.reconcile import Reconciler
+from xds_server.snapshot import Snapshot
 from xds_server.sources.agents import AgentDialer
 from xds_server.sources.files import Accepted, PolicyFiles
 from xds_server.sources.prober import Prober
 from xds_server.sources.resolver import Resolver, host_names
 from xds_server.sources.telemetry import Telemetry
+from xds_server.standing import Serving
 from xds_server.store import LastGood, Store, StoreError
-from xds_server.streams import Mode, NodeInfo
-from xds_server.traffic import PoolTraffic
-from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
 from xds_server.translate.view import View
 from xds_server.transport import GrpcAdsServer
 from xds_server.type_urls import ENDPOINT
@@ -100,7 +96,7 @@ class _Server:
         self._publisher = Publisher(
             view_of=view_of,
             snapshot_for=self._snapshot_for,
-            observer=_Announcing(self._metrics, self._proxies_changed, self._refused, self._confirmed),
+            observer=AnnouncingObserver(self._metrics, self._proxies_changed, self._refused, self._confirmed),
             epoch=epoch,
             identifier="switchgear",
         )
@@ -110,11 +106,11 @@ class _Server:
         self._recorder = Recorder(self._recording) if self._recording else None
         self._orders = Orders(config.state_dir, on_change=self._news, tell=self._ledger.tell)
         self._telemetry = Telemetry(self._metrics, on_news=self._news)
-        self._connected = _Connected(self._publisher)
+        self._connected = Connected(self._publisher)
         self._reconciler = Reconciler(
             self._connected,
             self._metrics,
-            signals=_Signals(self._telemetry, self._orders),
+            signals=Told(self._telemetry, self._orders),
             allow_shrink=config.allow_shrink,
             first_reports_s=config.first_reports_s,
             on_adopted=self._adopted,
@@ -325,99 +321,6 @@ class _Server:
                 failing = True
             else:
                 failing = False
-
-
-class _Connected:
-    """The publisher as the reconciler needs it."""
-
-    def __init__(self, publisher: Publisher) -> None:
-        self._publisher = publisher
-        self._nodes: Mapping[str, Hashable] = {}
-        self._views: Mapping[str, View] = {}
-        self._envoys: frozenset[str] = frozenset()
-
-    def views(self) -> frozenset[View]:
-        return frozenset(view for view in self._publisher.views if isinstance(view, View))
-
-    def nodes(self) -> Mapping[str, View]:
-        nodes = self._publisher.nodes
-        if nodes is not self._nodes:
-            self._nodes = nodes
-            self._views = MappingProxyType({node: view for node, view in nodes.items() if isinstance(view, View)})
-            self._envoys = frozenset(node for node, view in self._views.items() if view.role != GRPC_ROLE)
-        return self._views
-
-    def envoys(self) -> Collection[str]:
-        """The node ids of those that report their traffic; the same object while nobody came or went."""
-        self.nodes()
-        return self._envoys
-
-    def proxies_by_role(self) -> Mapping[str, int]:
-        return self._counts(lambda view: view.role)
-
-    def proxies_by_zone(self) -> Mapping[str, int]:
-        return self._counts(lambda view: view.zone)
-
-    def _counts(self, key_of: Callable[[View], str]) -> Mapping[str, int]:
-        counts: dict[str, int] = {}
-        for view, count in self._publisher.proxies_by_view.items():
-            if isinstance(view, View):
-                counts[key_of(view)] = counts.get(key_of(view), 0) + count
-        return counts
-
-    def publish(self, snapshots: Mapping[View, Snapshot], own: Mapping[str, Resource]) -> None:
-        by_key: dict[Hashable, Snapshot] = {view: snapshot for view, snapshot in snapshots.items()}  # noqa: C416 - keys change their type
-        self._publisher.publish(by_key, time.monotonic(), own)
-
-
-class _Signals:
-    """Telemetry and orders as the reconciler needs them."""
-
-    def __init__(self, telemetry: Telemetry, orders: Orders) -> None:
-        self._telemetry = telemetry
-        self._orders = orders
-
-    @property
-    def access_log_percent(self) -> float:
-        return 100 * self._telemetry.sampling
-
-    def traffic(self, now_s: float) -> Mapping[str, PoolTraffic]:
-        return self._telemetry.traffic(now_s)
-
-    def overrides(self, now_s: float) -> Mapping[EngineId, Override]:
-        return self._orders.active(now_s)
-
-
-class _Announcing(ProxyObserver):
-    """Also says that a proxy came or went, and that it confirmed or refused something."""
-
-    def __init__(
-        self,
-        metrics: Metrics,
-        changed: Callable[[], None],
-        refused: Callable[[], None],
-        confirmed: Callable[[str], None],
-    ) -> None:
-        super().__init__(metrics)
-        self._changed = changed
-        self._refused = refused
-        self._confirmed = confirmed
-
-    def on_ack(self, node: NodeInfo, type_url: str, latency_s: float) -> None:
-        super().on_ack(node, type_url, latency_s)
-        self._confirmed(type_url)
-
-    def on_nack(self, nack: Nack) -> None:
-        super().on_nack(nack)
-        self._refused()
-
-    def on_connect(self, node: NodeInfo, mode: Mode) -> None:
-        super().on_connect(node, mode)
-        self._changed()
-
-    def on_disconnect(self, node: NodeInfo, mode: Mode, reason: str) -> None:
-        super().on_disconnect(node, mode, reason)
-        self._changed()
 
 
 def _check_free(address: Address) -> None:

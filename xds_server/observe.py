@@ -1,5 +1,6 @@
 """What proxies do, as log lines and counts: one line per transition, none per push."""
 
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -85,3 +86,35 @@ class ProxyObserver:
 
 def _label(type_url: str) -> str:
     return SHORT_NAMES.get(type_url, OTHER)
+
+
+class AnnouncingObserver(ProxyObserver):
+    """Also says that a proxy came or went, and that it confirmed or refused something."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        changed: Callable[[], None],
+        refused: Callable[[], None],
+        confirmed: Callable[[str], None],
+    ) -> None:
+        super().__init__(metrics)
+        self._changed = changed
+        self._refused = refused
+        self._confirmed = confirmed
+
+    def on_ack(self, node: NodeInfo, type_url: str, latency_s: float) -> None:
+        super().on_ack(node, type_url, latency_s)
+        self._confirmed(type_url)
+
+    def on_nack(self, nack: Nack) -> None:
+        super().on_nack(nack)
+        self._refused()
+
+    def on_connect(self, node: NodeInfo, mode: Mode) -> None:
+        super().on_connect(node, mode)
+        self._changed()
+
+    def on_disconnect(self, node: NodeInfo, mode: Mode, reason: str) -> None:
+        super().on_disconnect(node, mode, reason)
+        self._changed()

@@ -13,25 +13,27 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
-from engine.report import EngineReport, Source
+from engine.report import EngineReport
 from policies.model import PolicySet
 from xds_server import roster as rosters
 from xds_server.decide.decisions import Decisions, EngineDecision, Health
 from xds_server.fleet import EngineId, Fleet, declared, redeclared, with_report, with_traffic
 from xds_server.metrics import Metrics
+from xds_server.neighbours import Proxies, Signals
+from xds_server.opening import heard_enough
 from xds_server.overrides import Override
 from xds_server.pipeline import REFERENCE_VIEW, Built, Inputs, Pipeline
 from xds_server.shrink import held_back, parts
-from xds_server.snapshot import Resource, Snapshot
+from xds_server.snapshot import Resource, Snapshot, same_layers, unless_equal
 from xds_server.sources.files import Accepted, PolicyState, Refused
-from xds_server.sources.resolver import Addressing, host_names
-from xds_server.traffic import PoolTraffic
+from xds_server.sources.resolver import Addressing
+from xds_server.standing import Files, Serving
 from xds_server.translate.view import View
 from xds_server.type_urls import SHORT_NAMES
 
@@ -51,71 +53,6 @@ _BUG: Final = "a bug in Switchgear, not in the policies; see reconcile.failed in
 _NO_ORDERS: Final[Mapping[EngineId, Override]] = MappingProxyType({})
 
 _log = structlog.get_logger()
-
-
-class Proxies(Protocol):
-    """Who is connected, and how to reach them."""
-
-    def views(self) -> frozenset[View]:
-        """The views of connected proxies."""
-        ...
-
-    def nodes(self) -> Mapping[str, View]:
-        """The view of each connected proxy by its node id; the same object while nobody came or went."""
-        ...
-
-    def proxies_by_role(self) -> Mapping[str, int]:
-        """How many proxies of each role are connected."""
-        ...
-
-    def proxies_by_zone(self) -> Mapping[str, int]:
-        """How many proxies of each zone are connected."""
-        ...
-
-    def publish(self, snapshots: Mapping[View, Snapshot], own: Mapping[str, Resource]) -> None:
-        """Give every proxy the snapshot of its view, and those named in ``own`` a runtime layer of their own."""
-        ...
-
-
-class Signals(Protocol):
-    """What is known beside policies and reports."""
-
-    def traffic(self, now_s: float) -> Mapping[str, PoolTraffic]:
-        """What proxies saw lately, by pool; the same object for a pool of which nothing new is known."""
-        ...
-
-    @property
-    def access_log_percent(self) -> float:
-        """The share of calls that proxies are to report."""
-        ...
-
-    def overrides(self, now_s: float) -> Mapping[EngineId, Override]:
-        """The orders of operators that hold now."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
-    """The policies that are served. ``stale``: they are from the last run of the server, not from the files."""
-
-    policies: PolicySet
-    texts: Mapping[str, str]
-    digest: str
-    stale: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
-    """What became of the policy files as they are now; ``since_s`` is monotonic.
-
-    ``state`` is ``unread``, ``accepted``, ``refused``, or with a ``reason``: ``held``, ``failed`` (by a bug).
-    """
-
-    state: str
-    digest: str
-    since_s: float
-    refused: Refused | None = None
-    reason: str = ""
 
 
 class Reconciler:
@@ -399,11 +336,11 @@ class Reconciler:
 
     def _publish(self, built: Built) -> None:
         # The same snapshot again would be a push that has to be compared on every stream to find nothing in it.
-        fresh = {view: _unless_equal(self._published.get(view), made) for view, made in built.snapshots.items()}
+        fresh = {view: unless_equal(self._published.get(view), made) for view, made in built.snapshots.items()}
         same = fresh.keys() == self._published.keys() and all(
             fresh[view] is self._published[view] for view in fresh
         )
-        if same and _equal(self._own, built.own):
+        if same and same_layers(self._own, built.own):
             self._urgent_since_s = None
             return
         self._published, self._own = fresh, built.own
@@ -425,19 +362,7 @@ class Reconciler:
             self._first_reports_by_s = now_s + self._first_reports_s
         if now_s >= self._first_reports_by_s:
             return True
-        if not host_names(self.serving.policies) <= self._addresses.keys():
-            return False
-        for pool, engines in self.fleet.pools.items():
-            probe = self.serving.policies.pools[pool].spec.probe
-            for engine in engines:
-                if (probe.enabled or engine.has_agent) and not (
-                    (engine.report is not None and engine.report.source is Source.AGENT)
-                    or engine.good_looks >= probe.healthy_after
-                    or engine.bad_looks >= probe.unhealthy_after
-                    or (engine.report is not None and not (engine.good_looks or engine.bad_looks))
-                ):
-                    return False
-        return True
+        return heard_enough(self.serving.policies, self.fleet, self._addresses)
 
     def _failed(self, error: Exception) -> None:
         self._metrics.reconcile_failures.inc()
@@ -465,23 +390,3 @@ def _can_change(before: EngineReport | None, now: EngineReport, decision: Engine
 
 def _parts(built: Built) -> dict[View, Mapping[str, int]]:
     return {view: parts(snapshot, built.inputs.fleet) for view, snapshot in built.snapshots.items()}
-
-
-def _equal(published: Mapping[str, Resource], made: Mapping[str, Resource]) -> bool:
-    """Whether the same proxies have layers of the same versions."""
-    return published.keys() == made.keys() and all(
-        item is published[node] or item.version == published[node].version for node, item in made.items()
-    )
-
-
-def _unless_equal(published: Snapshot | None, made: Snapshot) -> Snapshot:
-    """The snapshot that is published already if ``made`` has the same versions, else ``made``."""
-    if published is None or published.resources.keys() != made.resources.keys():
-        return made
-    for url, named in made.resources.items():
-        known = published.of(url)
-        if known.keys() != named.keys() or any(
-            known[name] is not item and known[name].version != item.version for name, item in named.items()
-        ):
-            return made
-    return published

@@ -120,6 +120,26 @@ def _bound_to_clusters(
     return bound
 
 
+def same_layers(published: Mapping[str, Resource], made: Mapping[str, Resource]) -> bool:
+    """Whether the same proxies have layers of the same versions."""
+    return published.keys() == made.keys() and all(
+        item is published[node] or item.version == published[node].version for node, item in made.items()
+    )
+
+
+def unless_equal(published: Snapshot | None, made: Snapshot) -> Snapshot:
+    """The snapshot that is published already if ``made`` has the same versions, else ``made``."""
+    if published is None or published.resources.keys() != made.resources.keys():
+        return made
+    for url, named in made.resources.items():
+        known = published.of(url)
+        if known.keys() != named.keys() or any(
+            known[name] is not item and known[name].version != item.version for name, item in named.items()
+        ):
+            return made
+    return published
+
+
 def changed_names(before: Snapshot, after: Snapshot, type_url: str) -> Collection[str]:
     """The names of one type that are not the same in both, or rolled back in one of them only."""
     old, new = before.of(type_url), after.of(type_url)

@@ -1,0 +1,122 @@
+"""Whom the reconciler knows, as it needs them, and who they are when the control plane runs.
+
+``Proxies`` are who is connected, ``Signals`` what is known beside policies and reports. ``Connected`` is the
+publisher as the one, ``Told`` telemetry and orders as the other.
+"""
+
+import time
+from collections.abc import Callable, Collection, Hashable, Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+from xds_server.fleet import EngineId
+from xds_server.ledger.orders import Orders
+from xds_server.overrides import Override
+from xds_server.publish import Publisher
+from xds_server.snapshot import Resource, Snapshot
+from xds_server.sources.telemetry import Telemetry
+from xds_server.traffic import PoolTraffic
+from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
+from xds_server.translate.view import View
+
+
+class Proxies(Protocol):
+    """Who is connected, and how to reach them."""
+
+    def views(self) -> frozenset[View]:
+        """The views of connected proxies."""
+        ...
+
+    def nodes(self) -> Mapping[str, View]:
+        """The view of each connected proxy by its node id; the same object while nobody came or went."""
+        ...
+
+    def proxies_by_role(self) -> Mapping[str, int]:
+        """How many proxies of each role are connected."""
+        ...
+
+    def proxies_by_zone(self) -> Mapping[str, int]:
+        """How many proxies of each zone are connected."""
+        ...
+
+    def publish(self, snapshots: Mapping[View, Snapshot], own: Mapping[str, Resource]) -> None:
+        """Give every proxy the snapshot of its view, and those named in ``own`` a runtime layer of their own."""
+        ...
+
+
+class Signals(Protocol):
+    """What is known beside policies and reports."""
+
+    def traffic(self, now_s: float) -> Mapping[str, PoolTraffic]:
+        """What proxies saw lately, by pool; the same object for a pool of which nothing new is known."""
+        ...
+
+    @property
+    def access_log_percent(self) -> float:
+        """The share of calls that proxies are to report."""
+        ...
+
+    def overrides(self, now_s: float) -> Mapping[EngineId, Override]:
+        """The orders of operators that hold now."""
+        ...
+
+
+class Connected:
+    """The publisher as the reconciler needs it."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._nodes: Mapping[str, Hashable] = {}
+        self._views: Mapping[str, View] = {}
+        self._envoys: frozenset[str] = frozenset()
+
+    def views(self) -> frozenset[View]:
+        return frozenset(view for view in self._publisher.views if isinstance(view, View))
+
+    def nodes(self) -> Mapping[str, View]:
+        nodes = self._publisher.nodes
+        if nodes is not self._nodes:
+            self._nodes = nodes
+            self._views = MappingProxyType({node: view for node, view in nodes.items() if isinstance(view, View)})
+            self._envoys = frozenset(node for node, view in self._views.items() if view.role != GRPC_ROLE)
+        return self._views
+
+    def envoys(self) -> Collection[str]:
+        """The node ids of those that report their traffic; the same object while nobody came or went."""
+        self.nodes()
+        return self._envoys
+
+    def proxies_by_role(self) -> Mapping[str, int]:
+        return self._counts(lambda view: view.role)
+
+    def proxies_by_zone(self) -> Mapping[str, int]:
+        return self._counts(lambda view: view.zone)
+
+    def _counts(self, key_of: Callable[[View], str]) -> Mapping[str, int]:
+        counts: dict[str, int] = {}
+        for view, count in self._publisher.proxies_by_view.items():
+            if isinstance(view, View):
+                counts[key_of(view)] = counts.get(key_of(view), 0) + count
+        return counts
+
+    def publish(self, snapshots: Mapping[View, Snapshot], own: Mapping[str, Resource]) -> None:
+        by_key: dict[Hashable, Snapshot] = {view: snapshot for view, snapshot in snapshots.items()}  # noqa: C416 - keys change their type
+        self._publisher.publish(by_key, time.monotonic(), own)
+
+
+class Told:
+    """Telemetry and orders as the reconciler needs them."""
+
+    def __init__(self, telemetry: Telemetry, orders: Orders) -> None:
+        self._telemetry = telemetry
+        self._orders = orders
+
+    @property
+    def access_log_percent(self) -> float:
+        return 100 * self._telemetry.sampling
+
+    def traffic(self, now_s: float) -> Mapping[str, PoolTraffic]:
+        return self._telemetry.traffic(now_s)
+
+    def overrides(self, now_s: float) -> Mapping[EngineId, Override]:
+        return self._orders.active(now_s)

@@ -1,0 +1,35 @@
+"""When the control plane knows enough of the engines to tell proxies of them for the first time.
+
+Opening earlier would tell proxies that come back from a restart that every engine is well.
+"""
+
+from collections.abc import Mapping
+
+from engine.report import Source
+from policies.model import PolicySet
+from policies.pool import Probe
+from xds_server.fleet import Engine, Fleet
+from xds_server.sources.resolver import host_names
+
+
+def heard_enough(policies: PolicySet, fleet: Fleet, addresses: Mapping[str, str]) -> bool:
+    """Whether every host name has an address, and every engine that is looked at has a verdict."""
+    if not host_names(policies) <= addresses.keys():
+        return False
+    return all(
+        _judged(engine, policies.pools[pool].spec.probe)
+        for pool, engines in fleet.pools.items()
+        for engine in engines
+    )
+
+
+def _judged(engine: Engine, probe: Probe) -> bool:
+    """Whether an engine's word counts already, or nobody asks for it."""
+    if not probe.enabled and not engine.has_agent:
+        return True
+    if engine.good_looks >= probe.healthy_after or engine.bad_looks >= probe.unhealthy_after:
+        return True
+    # An agent's word needs no looks, nor does what was taken over from before.
+    return engine.report is not None and (
+        engine.report.source is Source.AGENT or not (engine.good_looks or engine.bad_looks)
+    )

@@ -1,0 +1,31 @@
+"""How things stand with the policies: which are served, and what became of the files as they are now."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from policies.model import PolicySet
+from xds_server.sources.files import Refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """The policies that are served. ``stale``: they are from the last run of the server, not from the files."""
+
+    policies: PolicySet
+    texts: Mapping[str, str]
+    digest: str
+    stale: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """What became of the policy files as they are now; ``since_s`` is monotonic.
+
+    ``state`` is ``unread``, ``accepted``, ``refused``, or with a ``reason``: ``held``, ``failed`` (by a bug).
+    """
+
+    state: str
+    digest: str
+    since_s: float
+    refused: Refused | None = None
+    reason: str = ""
