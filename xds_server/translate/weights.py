@@ -97,7 +97,8 @@ def _moved(
         whole = {pool: declared[pool] if share else 0 for pool, share in kept.items()}
         return {**whole, fallback: total - sum(whole.values())}
     parts = {pool: round(share * RESOLUTION / total) for pool, share in kept.items()}
-    return {**parts, fallback: RESOLUTION - sum(parts.values())}
+    # Shares that are each rounded up may come to more than all of it.
+    return {**parts, fallback: max(0, RESOLUTION - sum(parts.values()))}
 
 
 def _share(ladder: LadderState | None) -> float:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policies.route import ModelRoute
@@ -98,6 +98,7 @@ declared_weight = st.integers(0, 1_000_000)
 
 @given(st.dictionaries(st.sampled_from("abcd"), declared_weight, min_size=1), st.sets(st.sampled_from("abcdf")),
        st.dictionaries(st.sampled_from("abcd"), percents))  # fmt: skip
+@example({"a": 2, "b": 2, "c": 26_663}, set("abcdf"), {"a": 1.0})  # each share is rounded up
 def test_weights_are_what_envoy_takes_and_nothing_goes_where_nothing_is(pools, ready, shares):
     one = route(pools, "f")
     (live,) = weights(one, "".join(ready), {pool: full(share) for pool, share in shares.items()}).values()
