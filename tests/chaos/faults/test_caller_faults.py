@@ -1,0 +1,102 @@
+"""Callers in front of a simulated engine, made to ask again and to come back all at once, and calm afterwards."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+import aiohttp
+import pytest
+
+from chaos.arrivals import Schedule
+from chaos.callers import RunningLoad
+from chaos.fake_engine import FakeEngine
+from chaos.fake_engine.faults import Shed
+from chaos.faults.fault import Fault
+from chaos.faults.retry_storm import RetryStorm
+from chaos.faults.thundering_herd import ThunderingHerd
+from chaos.history.events import Request
+from chaos.scenario.model import Load
+from chaos.scenario.plan import CLIENTS
+from chaos.sender import Asking, Target
+from tests.chaos.conftest import StartEngine
+from tests.chaos.faults.small_lab import Struck, site
+from tests.eventually import eventually
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A load that runs, the engine it asks, and what became of the requests so far."""
+
+    engine: FakeEngine
+    session: aiohttp.ClientSession
+    load: RunningLoad
+    requests: list[Request]
+
+    def struck(self, fault: Fault) -> Struck:
+        return Struck(replace(site(self.session), load=self.load), fault, CLIENTS)
+
+    async def more(self, count: int) -> list[Request]:
+        """The next so many requests that end."""
+        before = len(self.requests)
+        await eventually(lambda: len(self.requests) >= before + count, f"{count} more requests", 60)
+        return self.requests[before:]
+
+
+@pytest.fixture
+async def asked(start_engine: StartEngine) -> AsyncIterator[Asked]:
+    engine = await start_engine(slots=64)
+    requests: list[Request] = []
+    stop = asyncio.Event()
+    load = RunningLoad(
+        Schedule(load=Load(), targets=(Target(url=engine.url, name="p0"),), rate_per_s=20.0, seed=1),
+        Asking(),
+        requests.append,
+        began_s=time.monotonic(),
+        seconds=3600.0,
+        stop=stop,
+    )
+    task = asyncio.create_task(load.run())
+    async with aiohttp.ClientSession() as session:
+        yield Asked(engine=engine, session=session, load=load, requests=requests)
+    stop.set()
+    await task
+
+
+async def test_a_retry_storm_multiplies_what_a_shedding_engine_is_asked(asked: Asked) -> None:
+    await asked.engine.set_fault(Shed())
+    await asked.more(10)  # those that were under way
+    assert {one.status for one in await asked.more(5)} == {503}
+    assert {one.try_number for one in asked.requests} == {1}
+    storm = asked.struck(RetryStorm(attempts=4, backoff="10ms"))
+
+    await storm.pull()
+    await asked.more(10)  # those that were under way
+    bitten = await asked.more(60)
+    await storm.release()
+
+    tries = [one.try_number for one in bitten]
+    assert max(tries) == 5
+    assert tries.count(5) >= 5
+    await asked.more(10)
+    assert {one.try_number for one in await asked.more(10)} == {1}
+
+
+async def test_a_herd_is_silent_and_then_there_all_at_once(asked: Asked) -> None:
+    await asked.more(3)
+    herd = asked.struck(ThunderingHerd(at_once=40))
+
+    await herd.pull()
+    await asyncio.sleep(0.3)  # what was under way ends
+    silent = len(asked.requests)
+    await asyncio.sleep(0.5)
+    assert len(asked.requests) == silent
+    await herd.release()
+
+    def came() -> list[Request]:
+        return [one for one in asked.requests if "herd" in one.request_id]
+
+    await eventually(lambda: len(came()) == 40, "the herd", 60)
+    assert len({one.at_s for one in came()}) == 1
+    await eventually(lambda: "herd" not in asked.requests[-1].request_id, "the usual requests", 60)
+    assert len(came()) == 40

@@ -1,0 +1,147 @@
+"""A real control plane killed, frozen, forgetful and badly told, as a lab does it; it is well again each time."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from chaos.faults.bad_policy import BadPolicy, Mistake
+from chaos.faults.control_plane_frozen import ControlPlaneFrozen
+from chaos.faults.control_plane_killed import ControlPlaneKilled
+from chaos.faults.control_plane_restarted_empty import ControlPlaneRestartedEmpty
+from chaos.faults.fault import Fault
+from chaos.faults.pulls import Part, PushPolicy
+from chaos.lab.control_plane import ControlPlane, start_control_plane
+from chaos.lab.levers.control_plane import PolicyLever
+from chaos.processes import Processes, free_ports
+from chaos.scenario.plan import CONTROL_PLANE
+from tests.chaos.faults.small_lab import Struck, site, until
+
+POLICIES = """\
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {{name: chat}}
+spec:
+  model: m
+  endpoints: [{{name: e0, address: 127.0.0.1, port: {port}}}]
+"""
+MISTAKES: tuple[Mistake, ...] = ("syntax", "unknown-field", "half-written", "empty")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steered:
+    """A control plane and someone who asks it."""
+
+    session: aiohttp.ClientSession
+    control_plane: ControlPlane
+
+    def struck(self, fault: Fault) -> Struck:
+        place = site(
+            self.session,
+            posts={(Part.CONTROL_PLANE, CONTROL_PLANE): self.control_plane.post},
+            control_plane=self.control_plane.admin,
+            policies=self.control_plane.policies,
+        )
+        return Struck(place, fault, CONTROL_PLANE)
+
+    async def says(self, path: str, *, patience_s: float = 30.0) -> object:
+        limit = aiohttp.ClientTimeout(total=patience_s)
+        async with self.session.get(f"{self.control_plane.admin}{path}", timeout=limit) as answer:
+            return await answer.json()
+
+    async def policies(self) -> tuple[str, int]:
+        """What it thinks of its policies, and how many errors it names."""
+        page = await self.says("/v1/policies")
+        assert isinstance(page, dict)
+        return page["state"], len(page["errors"])
+
+    async def orders(self) -> list[str]:
+        page = await self.says("/v1/orders")
+        assert isinstance(page, dict)
+        return [one["engine"] for one in page["orders"]]
+
+
+@pytest.fixture
+async def steered(tmp_path: Path) -> AsyncIterator[Steered]:
+    async with Processes() as children, aiohttp.ClientSession() as session:
+        text = POLICIES.format(port=free_ports(1)[0])
+        yield Steered(session=session, control_plane=await start_control_plane(children, tmp_path, text))
+
+
+async def bad_pushes_are_refused_and_taken_back(steered: Steered) -> None:
+    file = steered.control_plane.policies
+    good = file.read_bytes()
+    assert await steered.policies() == ("accepted", 0)
+    for mistake in MISTAKES:
+        struck = steered.struck(BadPolicy(mistake=mistake))
+        await struck.pull()
+        await until(lambda: _is(steered, "refused"))
+        await struck.release()
+        assert file.read_bytes() == good, mistake
+        await until(lambda: _is(steered, "accepted"))
+    assert [one.name for one in file.parent.iterdir()] == [file.name]
+
+
+async def test_a_control_plane_badly_told_frozen_killed_and_emptied_is_well_each_time(steered: Steered) -> None:
+    # One after another, for the sake of its start, which takes seconds.
+    await bad_pushes_are_refused_and_taken_back(steered)
+
+    admin = steered.control_plane.admin
+    order = {"engine": "e0", "action": "drain", "for_s": 3600, "reason": "kept on disk", "force": True}
+    async with steered.session.post(f"{admin}/v1/orders", json=order) as answer:
+        assert answer.status == 201, await answer.text()
+    known = await steered.orders()
+
+    frozen = steered.struck(ControlPlaneFrozen())
+    await frozen.pull()
+    with pytest.raises(TimeoutError):
+        await steered.says("/healthz", patience_s=0.3)
+    await frozen.release()
+    assert await steered.orders() == known
+
+    killed = steered.struck(ControlPlaneKilled())
+    await killed.pull()
+    with pytest.raises(aiohttp.ClientConnectionError):
+        await steered.says("/healthz")
+    await killed.release()
+    assert await steered.orders() == known
+
+    emptied = steered.struck(ControlPlaneRestartedEmpty())
+    await emptied.pull()
+    with pytest.raises(aiohttp.ClientConnectionError):
+        await steered.says("/healthz")
+    await emptied.release()
+    assert await steered.orders() == []
+
+
+async def _is(steered: Steered, state: str) -> bool:
+    said, errors = await steered.policies()
+    return said == state and bool(errors) == (state == "refused")
+
+
+async def test_of_two_pushes_the_last_is_read_and_the_first_file_comes_back(tmp_path: Path) -> None:
+    file = tmp_path / "lab.yaml"
+    file.write_text("good", encoding="utf-8")
+    one, other = PushPolicy(kept_share=0.5, text="!"), PushPolicy(kept_share=0.0, text="bad")
+    async with aiohttp.ClientSession() as session:
+        lever = PolicyLever(site(session, policies=file))
+        await lever.pull(one)
+        assert file.read_text(encoding="utf-8") == "go!"
+        await lever.pull(other)
+        assert file.read_text(encoding="utf-8") == "bad"
+        await lever.release(one)
+        assert file.read_text(encoding="utf-8") == "bad"
+        await lever.release(other)
+        await lever.release(other)
+
+    assert file.read_text(encoding="utf-8") == "good"
+
+
+async def test_nothing_is_pushed_to_who_reads_nothing() -> None:
+    async with aiohttp.ClientSession() as session:
+        (push,) = BadPolicy(text="mine").pulls(CONTROL_PLANE)
+
+        assert push == PushPolicy(kept_share=0.0, text="mine")
+        assert "no control plane" in PolicyLever(site(session)).refusal(push)
