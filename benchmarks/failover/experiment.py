@@ -12,11 +12,14 @@ import aiohttp
 
 from benchmarks.failover.contestants import Contestant
 from benchmarks.failover.fleet import Fleet, books, set_fault, start_fleet
-from benchmarks.failover.history import Attempt, History, attempts_of
+from benchmarks.failover.history import Attempt, History, Use, attempts_of
 from benchmarks.failover.scenarios import Outage, Scenario, outages
 from benchmarks.failover.setting import Setting
 from benchmarks.failover.sides import Side, ready, static_side, switchgear_side
-from benchmarks.failover.watch import Meter, Watch
+from benchmarks.failover.watch import VerdictWatch, watched
+from chaos.history.events import ProxySample
+from chaos.lab.meter import Meter
+from chaos.lab.watch import Watch
 from chaos.load import LoadProfile, Turn, run_load
 from chaos.outcomes import Outcome
 from chaos.processes import Child, Processes
@@ -55,21 +58,25 @@ async def _side(children: Processes, folder: Path, cell: Cell, fleet: Fleet) -> 
 
 async def _observed(cell: Cell, session: aiohttp.ClientSession, fleet: Fleet, side: Side) -> History:
     setting = cell.setting
-    watch = Watch(session, side, fleet)
-    meter = Meter(_parts(fleet, side))
+    parts = _parts(fleet, side)
+    meter = Meter(lambda: {part: [one.pid for one in some] for part, some in parts.items()})
     outcomes: list[Outcome] = []
-    watching = asyncio.create_task(watch.run())
+    samples: list[ProxySample] = []
     began_s = time.monotonic()
+    verdicts = VerdictWatch(session, side, fleet)
+    watch = Watch(session, watched(side, fleet), samples.append, began_s=began_s)
+    watching = [asyncio.create_task(one.run()) for one in (watch, verdicts)]
     fault_s = began_s + setting.before_s
     async with asyncio.TaskGroup() as group:
         load = group.create_task(run_load(_profile(cell, side), outcomes.append, seconds=setting.seconds))
         faults = group.create_task(_faults(cell, session, fleet, side, fault_s))
         await _until_s(began_s + setting.seconds)
-        use = meter.use()
+        used = meter.used(setting.seconds)
         await load
-    watching.cancel()
-    with suppress(asyncio.CancelledError):
-        await watching
+    for one in watching:
+        one.cancel()
+        with suppress(asyncio.CancelledError):
+            await one
     attempts: list[Attempt] = []
     for engine, book in enumerate(await books(session, fleet)):
         attempts += attempts_of(engine, book)
@@ -81,9 +88,9 @@ async def _observed(cell: Cell, session: aiohttp.ClientSession, fleet: Fleet, si
         outages=await faults,
         outcomes=outcomes,
         attempts=sorted(attempts, key=lambda one: one.arrived_at_s),
-        samples=watch.samples,
-        verdicts=watch.verdicts,
-        use=use,
+        samples=samples,
+        verdicts=verdicts.verdicts,
+        use=Use(processes=used.processes, machine=used.machine, ours=used.ours),
     )
 
 

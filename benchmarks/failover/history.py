@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.failover.scenarios import Outage
 from chaos.fake_engine.book import Outcome as Fate
+from chaos.history.events import ProxySample
 from chaos.outcomes import Outcome
 
 
@@ -26,22 +27,6 @@ class Attempt:
     closed_at_s: float
     started_at_s: float | None
     slot_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProxySample:
-    """What one Envoy said at one moment, by engine: requests in flight, and everything it ever sent there, failed
-    connections included. ``ceiling`` is its limit on requests in flight; None where it has none. ``retries`` it
-    made so far, and ``refused`` ones it did not make for want of a budget; -1 where it was not asked.
-    """
-
-    at_s: float
-    proxy: int
-    in_flight: Mapping[int, int]
-    sent: Mapping[int, int]
-    retries: int = -1
-    refused: int = -1
-    ceiling: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +53,8 @@ class Use:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """One experiment. ``began_s`` is when the first request could arrive; the fault window is ``[fault_s,
-    healed_s)`` and the time watched ends at ``end_s``. ``outages`` are what really happened, when.
+    healed_s)`` and the time watched ends at ``end_s``. ``outages`` are what really happened, when. ``samples`` are
+    as the chaos harness makes them: with names (``e0``, ``p0``), and with times from the beginning.
     """
 
     began_s: float

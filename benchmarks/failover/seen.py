@@ -1,10 +1,8 @@
 """An experiment of this benchmark as the chaos harness writes it down, so that both are measured by one rule."""
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
 
-from benchmarks.failover.history import Attempt, History, ProxySample
+from benchmarks.failover.history import Attempt, History
 from benchmarks.failover.prediction import share_left
 from benchmarks.failover.setting import Setting
 from chaos.fake_engine.faults import fault_object
@@ -41,7 +39,7 @@ def seen(history: History, setting: Setting) -> chaos.History:
         ),
         requests=[_request(one, began_s) for one in history.outcomes],
         attempts=[_attempt(one, began_s) for one in history.attempts],
-        samples=[_sample(one, began_s) for one in history.samples],
+        samples=history.samples,
         used=events.Used(at_s=history.end_s - began_s, **asdict(history.use)),
         ended_s=history.end_s - began_s,
     )
@@ -134,23 +132,3 @@ def _attempt(one: Attempt, began_s: float) -> events.Attempt:
         tokens_generated=0,
         tokens_sent=0,
     )
-
-
-def _sample(one: ProxySample, began_s: float) -> events.ProxySample:
-    return events.ProxySample(
-        at_s=one.at_s - began_s,
-        proxy=f"p{one.proxy}",
-        in_flight=_named(one.in_flight),
-        sent=_named(one.sent),
-        ceiling=one.ceiling,
-        retries=_asked(one.retries),
-        refused=_asked(one.refused),
-    )
-
-
-def _named(by_engine: Mapping[int, Any]) -> dict[str, Any]:
-    return {f"e{engine}": value for engine, value in by_engine.items()}
-
-
-def _asked(count: int) -> int | None:
-    return None if count < 0 else count

@@ -1,12 +1,15 @@
 """Hand-made histories: the experiment begins at 100 s, the fault at 110 s; it ends at 120 s, and all at 130 s."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
-from benchmarks.failover.history import Attempt, History, ProxySample
+from benchmarks.failover.history import Attempt, History
 from benchmarks.failover.scenarios import Outage
 from chaos.fake_engine.book import Outcome as Fate
+from chaos.history.events import ProxySample
 from chaos.outcomes import Outcome, Reason
 
 BEGAN_S, FAULT_S, HEALED_S, END_S = 100.0, 110.0, 120.0, 130.0
@@ -65,11 +68,24 @@ class Story:
 
     @staticmethod
     def sample(
-        at_s: float, sent: dict[int, int], *, proxy: int = 0, retries: int = -1, **more: object
+        at_s: float,
+        *,
+        proxy: int = 0,
+        in_flight: Mapping[int, int] = MappingProxyType({}),
+        ceiling: float | None = None,
+        retries: int | None = None,
+        refused: int | None = None,
     ) -> ProxySample:
         """What an Envoy said at ``at_s``."""
-        plain = ProxySample(at_s=at_s, proxy=proxy, in_flight={}, sent=sent, retries=retries)
-        return replace(plain, **more)  # type: ignore[arg-type] # a test's settings
+        return ProxySample(
+            at_s=at_s - BEGAN_S,
+            proxy=f"p{proxy}",
+            in_flight={f"e{engine}": count for engine, count in in_flight.items()},
+            sent={},
+            ceiling=ceiling,
+            retries=retries,
+            refused=refused,
+        )
 
     @staticmethod
     def outage(engine: int, fault: object, start_s: float = FAULT_S, end_s: float = HEALED_S) -> Outage:

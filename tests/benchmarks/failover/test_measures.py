@@ -54,10 +54,10 @@ def test_calls_are_those_of_the_requests_of_the_fault_window_and_tries_include_w
                 story.attempt(3, 1, 113.0),
             ],
             samples=[
-                story.sample(109.0, {}, retries=5, refused=1),
-                story.sample(115.0, {}),
-                story.sample(119.0, {}, retries=9, refused=4),
-                story.sample(121.0, {}, retries=99, refused=99),
+                story.sample(109.0, retries=5, refused=1),
+                story.sample(115.0),
+                story.sample(119.0, retries=9, refused=4),
+                story.sample(121.0, retries=99, refused=99),
             ],
         ),
         SETTING,
@@ -102,9 +102,9 @@ def test_streams_that_began_and_were_cut_are_counted_and_whole_answers_are_none(
 def test_bins_cover_the_experiment_and_count_every_arrival_once(story) -> None:
     outcomes = [story.outcome(number, 100.0 + 0.1 * number) for number in range(300)]
     samples = [
-        story.sample(112.1, {}, in_flight={0: 3, 1: 4}, ceiling=20.0),
-        story.sample(112.2, {}, in_flight={0: 5, 1: 4}, ceiling=30.0),
-        story.sample(112.3, {}, proxy=1, in_flight={0: 1}, ceiling=5.0),
+        story.sample(112.1, in_flight={0: 3, 1: 4}, ceiling=20.0),
+        story.sample(112.2, in_flight={0: 5, 1: 4}, ceiling=30.0),
+        story.sample(112.3, proxy=1, in_flight={0: 1}, ceiling=5.0),
     ]
     found = measured(story.history(story.outage(0, Hang()), outcomes=outcomes, samples=samples), SETTING).bins
     assert len(found) == 60

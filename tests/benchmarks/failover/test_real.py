@@ -73,7 +73,7 @@ async def test_a_hang_costs_plain_envoy_what_the_hung_engine_was_sent() -> None:
     assert silence.sent > 5
     assert found.waste.any_s > 0
     sampled = history.samples[-1]
-    assert set(sampled.sent) == set(range(SHORT.engines))
+    assert set(sampled.sent) == {f"e{engine}" for engine in range(SHORT.engines)}
     assert history.use.processes["Envoys"] >= 0
     json.dumps(result(cell, history))
 
