@@ -68,13 +68,13 @@ def policy_sets(paths: Sequence[Path]) -> tuple[PolicySetFiles, ...]:
 
 
 def subjects(words: Sequence[str], pool: str | None = None) -> tuple[Subject, ...]:
-    """One or more for each word: the name of a static Envoy, or the path of policies.
+    """One or more for each word: the name of a static Envoy, or else a path of policies.
 
-    A file or folder of that name goes before the static Envoy; ``./naive`` and the like name it in any case.
+    Policies in a folder that is called so are named by ``./naive`` and the like.
     """
     found: list[Subject] = []
     for word in words:
-        if word in STATICS and not Path(word).exists():
+        if word in STATICS:
             found.append(StaticSubject(name=word, static=STATICS[word]))
         else:
             found += [

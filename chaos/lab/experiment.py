@@ -1,0 +1,135 @@
+"""One experiment from beginning to end: everything starts, is asked, breaks, is healed, is read, and is gone.
+
+``python -m chaos.lab.experiment SCENARIO SUBJECT HISTORY`` does one and says in a line what it came to.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from chaos.history.events import Aborted
+from chaos.history.history import History
+from chaos.lab.abort import why_abort
+from chaos.lab.lab import BlastRadiusError, Lab
+from chaos.lab.levers.library import LEVERS
+from chaos.lab.recording import Recording, recorded
+from chaos.lab.site import LeverMaker
+from chaos.lab.subjects import Subject, subjects
+from chaos.scenario.plan import Experiment, Outage
+from chaos.scenario.reading import read_scenarios
+
+_GUARD_S: Final = 0.25
+
+
+async def run(
+    experiment: Experiment,
+    subject: Subject,
+    history_path: Path | None = None,
+    *,
+    levers: Sequence[LeverMaker] = LEVERS,
+    folder: Path | None = None,
+) -> History:
+    """Do the experiment; the history is written to the file while it runs, where there is one.
+
+    Everything is healed and gone when this returns, fails or is cancelled. An experiment that stops early because
+    its scenario says so is no failure: its history says ``aborted``. Raises what ``Lab.open`` does.
+    """
+    async with (
+        Lab.open(experiment, subject, folder, levers=levers) as lab,
+        recorded(lab, history_path) as recording,
+    ):
+        await _rehearsed(lab, recording)
+    return recording.history
+
+
+async def _rehearsed(lab: Lab, recording: Recording) -> None:
+    """Send the load, break and heal on time, and stop early where the scenario says so."""
+    experiment, stop = lab.plan.experiment, asyncio.Event()
+    load = asyncio.create_task(recording.load(stop=stop))
+    faults = asyncio.create_task(_faults(lab, recording, experiment.outages))
+    guard = asyncio.create_task(_guard(lab, recording))
+    tasks = (load, faults, guard)
+    try:
+        while not load.done():
+            waiting = {load, *(one for one in (faults, guard) if not one.done())}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            why = _why_stop(faults, guard)
+            if why and not stop.is_set():
+                recording.say(Aborted(at_s=recording.now_s(), why=why))
+                stop.set()
+                faults.cancel()
+        await load
+    finally:
+        # What is still broken is healed before anybody is asked what he saw.
+        for one in tasks:
+            one.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if not faults.cancelled() and not isinstance(faults.exception(), BlastRadiusError):
+        faults.result()
+
+
+def _why_stop(faults: "asyncio.Task[None]", guard: "asyncio.Task[str]") -> str:
+    """Why to stop now; raises what went wrong with a fault that could not be done."""
+    if faults.done() and not faults.cancelled():
+        problem = faults.exception()
+        if isinstance(problem, BlastRadiusError):
+            return str(problem)
+        if problem is not None:
+            raise problem
+    return guard.result() if guard.done() and not guard.cancelled() else ""
+
+
+async def _faults(lab: Lab, recording: Recording, outages: Sequence[Outage]) -> None:
+    """Break and heal on time; the first thing that goes wrong ends all of them, healed."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for one in outages:
+                group.create_task(_fault(lab, recording, one))
+    except BaseExceptionGroup as problems:
+        raise problems.exceptions[0] from None
+
+
+async def _fault(lab: Lab, recording: Recording, outage: Outage) -> None:
+    await _until_s(recording.began_s + outage.start_s)
+    async with lab.outage(outage):
+        await _until_s(recording.began_s + outage.end_s)
+
+
+async def _guard(lab: Lab, recording: Recording) -> str:
+    """Return why to stop when there is a reason to; at once, with none, where there never will be."""
+    abort, experiment = lab.plan.experiment.spec.abort, lab.plan.experiment
+    if not abort.goodput_below_percent:
+        return ""
+    while True:
+        await asyncio.sleep(_GUARD_S)
+        ended = ((one.ended_at_s, one.ok) for one in recording.requests)
+        why = why_abort(abort, ended, recording.now_s(), experiment.rate_per_s)
+        if why:
+            return why
+
+
+async def _until_s(at_s: float) -> None:
+    await asyncio.sleep(max(0.0, at_s - time.monotonic()))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Do one experiment; 0 when it came to its end, 1 when it was stopped early."""
+    parser = argparse.ArgumentParser(prog="python -m chaos.lab.experiment", description=__doc__.splitlines()[0])
+    parser.add_argument("scenario", type=Path)
+    parser.add_argument("subject", help="policies, or envoy, naive, tuned or static")
+    parser.add_argument("history", type=Path, help="file to write")
+    arguments = parser.parse_args(argv)
+    (scenario, *_) = read_scenarios([arguments.scenario])
+    (subject, *_) = subjects([arguments.subject])
+    history = asyncio.run(run(scenario.experiment(), subject, arguments.history))
+    good = sum(one.ok for one in history.requests)
+    print(f"{good} of {len(history.requests)} requests got a good answer")  # noqa: T201 -- the answer
+    return 0 if history.aborted is None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
