@@ -1,0 +1,148 @@
+"""A real Envoy without a control plane: frozen, short of CPU, and cut from an engine that others still reach."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestServer
+
+from chaos.fake_engine import FakeEngine
+from chaos.faults.black_hole import BlackHole
+from chaos.faults.fault import Fault
+from chaos.faults.partition import Partition
+from chaos.faults.proxy_frozen import ProxyFrozen
+from chaos.faults.pulls import Part
+from chaos.faults.slow_proxy import SlowProxy
+from chaos.lab.post import Post
+from chaos.lab.proxies import from_address, start_envoy, until_healthy
+from chaos.lab.site import ProxySite, Site
+from chaos.lab.static_envoy import NAIVE, POOL, bootstrap
+from chaos.processes import Processes, free_ports
+from chaos.wire.control import Control
+from chaos.wire.link import WireLink
+from tests.chaos.conftest import StartEngine
+from tests.chaos.faults.small_lab import Struck, engine_site, site, until
+
+pytestmark = pytest.mark.envoy
+
+ADDRESS = "127.0.0.2"
+DEADLINE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proxied:
+    """An Envoy in zone a, in front of a wire to an engine in zone b."""
+
+    engine: FakeEngine
+    link: WireLink
+    post: Post
+    site: Site
+
+    def struck(self, fault: Fault, target: str) -> Struck:
+        return Struck(self.site, fault, target)
+
+    async def status(self, url: str = "", *, patience_s: float = 60.0) -> int:
+        """Of one request; through the Envoy where no other address is said."""
+        url = url or self.site.proxies["p0"].url
+        limit = aiohttp.ClientTimeout(total=patience_s)
+        body = {"prompt": "x", "max_tokens": 4}
+        async with self.site.session.post(f"{url}/v1/completions", json=body, timeout=limit) as answer:
+            await answer.read()
+            return answer.status
+
+    async def serves(self) -> bool:
+        return await self.status() == 200
+
+    def stopped(self) -> bool:
+        """Whether the process stands still at this moment. Source: proc(5), the state in /proc/PID/stat."""
+        assert self.post.child is not None
+        text = Path(f"/proc/{self.post.child.pid}/stat").read_text(encoding="utf-8")
+        return text.rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.fixture
+async def proxied(start_engine: StartEngine, tmp_path: Path) -> AsyncIterator[Proxied]:
+    engine = await start_engine()
+    async with AsyncExitStack() as stack:
+        link = WireLink("engine:e0", ("127.0.0.1", engine.port), random.Random(1))
+        await link.listen()
+        stack.callback(link.close)
+        wires = await stack.enter_async_context(TestServer(Control({link.name: link}).app()))
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        children = await stack.enter_async_context(Processes())
+        listener, admin = free_ports(2)
+        text = bootstrap(
+            replace(NAIVE, route={}),
+            engine_ports=[link.port],
+            slots=4,
+            proxies=1,
+            deadline_s=DEADLINE_S,
+            listener_port=listener,
+            admin_port=admin,
+            listen_address=ADDRESS,
+        )
+        post = await start_envoy(children, tmp_path, "p0", from_address(text, ADDRESS))
+        proxy = ProxySite(
+            name="p0",
+            zone="a",
+            demand=1.0,
+            url=f"http://{ADDRESS}:{listener}",
+            admin=f"http://127.0.0.1:{admin}",
+            address=ADDRESS,
+        )
+        await until_healthy(session, proxy.admin, POOL, 1)
+        ports: Mapping[str, int] = {link.name: link.port}
+        bare = site(
+            session,
+            engine_site("e0", engine.port, zone="b", seen_port=link.port),
+            posts={(Part.PROXY, "p0"): post},
+            wires=str(wires.make_url("")).rstrip("/"),
+            link_ports=ports,
+        )
+        yield Proxied(engine=engine, link=link, post=post, site=replace(bare, proxies={"p0": proxy}))
+
+
+async def test_an_envoy_is_frozen_slowed_and_cut_off_and_serves_again_each_time(proxied: Proxied) -> None:
+    # One after another, for the sake of the Envoy's start.
+    assert await proxied.status() == 200
+    # Health checks included, it comes from nowhere else.
+    assert set(proxied.link.accepted) == {ADDRESS}
+
+    frozen = proxied.struck(ProxyFrozen(), "p0")
+    await frozen.pull()
+    with pytest.raises(TimeoutError):
+        await proxied.status(patience_s=0.3)
+    await frozen.release()
+    assert await proxied.status() == 200
+
+    slow = proxied.struck(SlowProxy(stopped_share=0.5, period="40ms"), "p0")
+    await slow.pull()
+    seen = set()
+    async with asyncio.timeout(60):
+        while seen != {True, False}:
+            seen.add(proxied.stopped())
+            await asyncio.sleep(0.005)
+    assert await proxied.status() == 200
+    await slow.release()
+    assert not proxied.stopped()
+
+    # Cut from the zone of the engine: whoever else is in another zone would be as well, and we are not.
+    partition = proxied.struck(Partition(), "e0")
+    await partition.pull()
+    assert await proxied.status() in {503, 504}
+    assert await proxied.status(f"http://127.0.0.1:{proxied.link.port}") == 200
+    await partition.release()
+    await until(proxied.serves)
+
+    hole = proxied.struck(BlackHole(), "e0")
+    await hole.pull()
+    assert await proxied.status() in {503, 504}
+    with pytest.raises(TimeoutError):
+        await proxied.status(f"http://127.0.0.1:{proxied.link.port}", patience_s=0.3)
+    await hole.release()
+    await until(proxied.serves)
