@@ -19,7 +19,7 @@ from typing import Final
 
 from chaos.faults.fault import Aim
 from chaos.faults.pulls import Freeze, Kill, Part
-from chaos.history.history import History, Outage
+from chaos.history.history import History
 from chaos.measures.periods import questions
 from chaos.measures.quiet import capacities_per_s
 from chaos.measures.trouble import Trouble, aimed, fault_of
@@ -64,11 +64,13 @@ def possible_percent(history: History, troubles: Sequence[Trouble], from_s: floa
     for trouble in troubles:
         edges |= {trouble.start_s, trouble.end_s + RECOVERY_LAG_S}
     ordered = sorted(at_s for at_s in edges if 0.0 <= at_s <= history.end_s)
-    blocked = [one for one in aimed(history, Aim.PROXIES) if _stopped(one)]
+    blocked = stopped_proxies(history)
     asked = questions(history.requests)
-    reachable = sorted(
-        one.at_s for one in asked if not any(_hits(outage, one.proxy, one.at_s) for outage in blocked)
-    )
+    reachable = [
+        one.at_s
+        for one in asked
+        if not any(proxy == one.proxy and start_s <= one.at_s < end_s for proxy, start_s, end_s in blocked)
+    ]
     total = sum(from_s <= one.at_s < to_s for one in asked)
     stretches = [
         Stretch(
@@ -87,6 +89,23 @@ def possible_percent(history: History, troubles: Sequence[Trouble], from_s: floa
     return 100.0 * let_in / total if total else None
 
 
+def stopped_proxies(history: History) -> list[tuple[str, float, float]]:
+    """Every proxy that stood still or was gone, from when to when."""
+    found = []
+    for outage in aimed(history, Aim.PROXIES):
+        fault = fault_of(outage.fault)
+        end_s = float("inf") if outage.end_s is None else outage.end_s
+        for target in outage.targets:
+            pulls = () if fault is None else fault.pulls(target)
+            if any(
+                (isinstance(one, Kill) or (isinstance(one, Freeze) and one.on_share >= 1.0))
+                and one.part is Part.PROXY
+                for one in pulls
+            ):
+                found.append((target, outage.start_s, end_s))
+    return found
+
+
 def capacity_per_s(history: History, troubles: Sequence[Trouble], at_s: float) -> float:
     """Requests per second of the engines that are worth something at this moment."""
     capacity = capacities_per_s(history)
@@ -96,20 +115,6 @@ def capacity_per_s(history: History, troubles: Sequence[Trouble], at_s: float) -
         if one.engine in left and one.proxies is None and one.start_s <= at_s < one.end_s + RECOVERY_LAG_S:
             left[one.engine] = min(left[one.engine], one.nature.capacity_left)
     return sum(share * capacity[engine] for engine, share in left.items())
-
-
-def _stopped(outage: Outage) -> bool:
-    """Whether its proxies stand still or are gone."""
-    fault = fault_of(outage.fault)
-    pulls = [one for target in outage.targets for one in (fault.pulls(target) if fault is not None else ())]
-    return any(
-        (isinstance(one, Kill) or (isinstance(one, Freeze) and one.on_share >= 1.0)) and one.part is Part.PROXY
-        for one in pulls
-    )
-
-
-def _hits(outage: Outage, target: str, at_s: float) -> bool:
-    return target in outage.targets and outage.start_s <= at_s and (outage.end_s is None or at_s < outage.end_s)
 
 
 def _between(ordered: Sequence[float], start_s: float, end_s: float) -> int:

@@ -6,7 +6,22 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from chaos.fake_engine.faults import BadHealth, Crash, Drain, Flap, KvCacheFull, Shed, Sigterm, Slow, rate
+from chaos.fake_engine.faults import (
+    BadHealth,
+    Crash,
+    Drain,
+    ErrorAfterWork,
+    Flap,
+    GrayFailure,
+    HangMidStream,
+    KvCacheFull,
+    Pacing,
+    ResetMidStream,
+    Shed,
+    Sigterm,
+    Slow,
+    rate,
+)
 from chaos.fake_engine.faults import Fault as EngineFault
 from chaos.faults.fault import Aim, Fault
 from chaos.faults.library import AnyFault
@@ -14,6 +29,7 @@ from chaos.faults.pulls import EVERYBODY, OTHER_ZONES, BreakEngine, Freeze, Kill
 from chaos.history.history import History, Outage
 
 _FAULTS: TypeAdapter[Fault] = TypeAdapter(AnyFault)
+_SOME = ErrorAfterWork | Shed | HangMidStream | ResetMidStream | GrayFailure
 _LOST_PERCENT: Final = 50.0
 """A wire that loses more than this carries nothing worth having."""
 
@@ -91,7 +107,7 @@ def troubles(history: History) -> tuple[Trouble, ...]:
                     engine=engine,
                     start_s=outage.start_s,
                     end_s=healed_s,
-                    nature=nature(pulls, fault.capacity_left()),
+                    nature=nature(pulls, max(fault.capacity_left(), _spared(pulls))),
                     bad=fault.breaks,
                     proxies=_only_for(history, engine, pulls),
                 )
@@ -133,7 +149,7 @@ def _of_engine_fault(fault: EngineFault) -> Nature:
         inner = _of_engine_fault(fault.fault)
         return Nature(flaps=True, unseen=inner.unseen, takes_streams=inner.takes_streams)
     # What only refuses, or is only slow, lets every stream that it has end.
-    lets_end = isinstance(fault, Drain | Shed | BadHealth | Slow | KvCacheFull) or (
+    lets_end = isinstance(fault, Drain | Shed | GrayFailure | BadHealth | Slow | Pacing | KvCacheFull) or (
         isinstance(fault, Sigterm) and fault.shutdown_timeout_s > 0
     )
     return Nature(
@@ -143,6 +159,14 @@ def _of_engine_fault(fault: EngineFault) -> Nature:
 
 def _carries_nothing(wire: Wire) -> bool:
     return wire.black_hole or wire.reset or wire.loss_percent > _LOST_PERCENT
+
+
+def _spared(pulls: Sequence[Pull]) -> float:
+    """Share of the calls that a fault which hits some of them leaves alone."""
+    return min(
+        (1.0 - one.fault.share for one in pulls if isinstance(one, BreakEngine) and isinstance(one.fault, _SOME)),
+        default=0.0,
+    )
 
 
 def _harmless(fault: Fault) -> bool:

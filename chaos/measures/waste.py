@@ -61,8 +61,8 @@ def waste(history: History, troubles: Sequence[Trouble], from_s: float, to_s: fl
             continue
         wasted_s += one.slot_s if in_window else 0.0
         any_s += max(0.0, min(one.start_s + one.slot_s, to_s) - max(one.start_s, from_s))
-        if in_window and one.attempt.slot_s == 0.0:
-            used_s += one.slot_s  # a slot that a wedged GPU never handed out
+        if in_window and one.start_s != one.attempt.started_at_s:
+            used_s += one.slot_s  # a slot that a wedged GPU never handed out, which no book has
     return Waste(wasted_s=wasted_s, any_s=any_s, crash_s=crash_s, used_s=used_s)
 
 

@@ -1,0 +1,124 @@
+"""What every check looks at: a history, what its scenario promised, and what both were worked out to once."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+
+from pydantic import ValidationError
+
+from chaos.history.events import Request
+from chaos.history.history import History
+from chaos.measures.periods import Phases, phases, questions
+from chaos.measures.trouble import Trouble, fault_of, troubles
+from chaos.scenario.model import Hypothesis, Scenario, ScenarioSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """``spec`` is None where this version does not understand the scenario; then nothing is promised.
+
+    The history ends where its last event is when it breaks off, and ``flaws`` say why it does not tell everything.
+    """
+
+    history: History
+    spec: ScenarioSpec | None
+    flaws: tuple[str, ...]
+
+    @property
+    def hypothesis(self) -> Hypothesis:
+        """What must hold."""
+        return Hypothesis() if self.spec is None else self.spec.hypothesis
+
+    @cached_property
+    def troubles(self) -> tuple[Trouble, ...]:
+        """What was wrong with which engine, when."""
+        return troubles(self.history)
+
+    @cached_property
+    def phases(self) -> Phases:
+        """Its times."""
+        return phases(self.history)
+
+    @property
+    def from_s(self) -> float:
+        """When what is judged begins: with the first fault, or with the experiment where it has none."""
+        return self.phases.fault_s if self.history.outages else 0.0
+
+    @property
+    def end_s(self) -> float:
+        """When it ends: with the last arrival."""
+        return self.phases.end_s
+
+    @cached_property
+    def asked(self) -> tuple[Request, ...]:
+        """The questions of the whole experiment, each as one request."""
+        return tuple(questions(self.history.requests))
+
+    @property
+    def judged(self) -> list[Request]:
+        """The requests of the time that is judged."""
+        return [one for one in self.history.requests if self.from_s <= one.at_s < self.end_s]
+
+    @property
+    def booked(self) -> bool:
+        """Whether engines' books are there, or nothing that could stand in them."""
+        return bool(self.history.attempts) or not any(one.ok for one in self.history.requests)
+
+    @property
+    def ruled(self) -> bool:
+        """Whether there was a control plane."""
+        return bool(self.history.began.policies)
+
+
+def case_of(history: History) -> Case:
+    """The history as checks look at it."""
+    spec = _spec(history.began.scenario)
+    flaws = tuple(_flaws(history, spec))
+    if history.ended_s is None:
+        history = replace(history, ended_s=last_s(history))
+    return Case(history=history, spec=spec, flaws=flaws)
+
+
+def last_s(history: History) -> float:
+    """When the last event of it was seen."""
+    requests_s = (one.at_s + one.latency_s for one in history.requests)
+    others_s = chain(
+        (one.at_s for one in history.samples),
+        (one.at_s for one in history.detected),
+        (one.at_s for one in history.decided),
+        (one.at_s for one in history.pushed),
+        (one.at_s for one in history.answered),
+        (one.at_s for one in history.gone),
+    )
+    outages_s = (at_s for one in history.outages for at_s in (one.start_s, one.end_s) if at_s is not None)
+    return max(chain(requests_s, others_s, outages_s), default=0.0)
+
+
+def _spec(scenario: Mapping[str, object]) -> ScenarioSpec | None:
+    try:
+        return Scenario.model_validate(dict(scenario)).spec
+    except ValidationError:
+        return None
+
+
+def _flaws(history: History, spec: ScenarioSpec | None) -> Iterable[str]:
+    if spec is None:
+        yield "its scenario is not one that this version understands"
+    if history.ended_s is None:
+        yield f"it breaks off at {last_s(history):.1f} s of {history.began.seconds:.1f} s"
+    if history.unread:
+        yield f"not all of its lines were understood ({history.unread[0]})"
+    if history.aborted is not None:
+        yield f"it was stopped at {history.aborted.at_s:.1f} s of {history.began.seconds:.1f} s"
+    for one in history.outages:
+        if fault_of(one.fault) is None:
+            yield f"this version does not know the fault {one.kind!r}"
+        elif one.end_s is None and history.ended_s is not None:
+            yield f"{one.kind} ({one.id}) was never healed"
+    if history.aborted is None and history.ended_s is not None and spec is not None:
+        missing = len(spec.faults) - len({one.id for one in history.outages})
+        if missing > 0:
+            yield f"{missing} of its faults never began"
+    for gone in history.gone:
+        yield f"{gone.process} ended by itself at {gone.at_s:.1f} s"

@@ -1,0 +1,186 @@
+"""What the control plane owes its proxies: configuration that they take, and nothing lost without it. Pure."""
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from chaos.checks import words
+from chaos.checks.case import Case
+from chaos.checks.finding import Answer, Finding
+from chaos.faults.fault import Aim
+from chaos.history.events import Answered, ProxySample, Pushed
+from chaos.history.history import Outage
+from chaos.measures.standing import Span
+from chaos.measures.trouble import aimed
+
+ANSWER_S: Final = 3.0
+"""A proxy that is well answers a push within this; so late it may still be on its way when the history ends."""
+
+_SETTLED_S: Final = 3.0
+"""So long after an engine, a proxy or a caller was healed its fault may still be felt."""
+
+_FEWEST: Final = 20
+_NOISE_PERCENT: Final = 1.0
+_NOISE_REQUESTS: Final = 2
+
+
+def configuration_converged(case: Case) -> Finding | None:
+    """Every proxy took the last it was told of every type; a rejection is made good by a later push."""
+    if not case.ruled:
+        return None
+    if not case.history.pushed:
+        why = "no push was seen on the wire, although there was a control plane"
+        return Finding(check="configurationConverged", answer=Answer.UNKNOWN, why=why)
+    last: dict[tuple[str, str], Pushed] = {(one.proxy, one.type): one for one in case.history.pushed}
+    refused: list[tuple[Pushed, Answered]] = []
+    silent: list[Pushed] = []
+    open_at_end: list[Pushed] = []
+    for push in last.values():
+        answer = _answer(case, push)
+        if answer is not None and answer.error:
+            refused.append((push, answer))
+        elif answer is None:
+            (open_at_end if _excused(case, push) else silent).append(push)
+    nacks = sum(bool(one.error) for one in case.history.answered)
+    told = f"{len(case.history.pushed)} pushes, {nacks} of them rejected"
+    numbers = {"pushes": len(case.history.pushed), "rejected": nacks, "unanswered": len(silent)}
+    if refused or silent:
+        why = "; ".join(
+            [
+                f"{push.proxy} rejected the last {push.type} it got, at {words.moment(answer.at_s)}, and got no "
+                f"better one: {answer.error}"
+                for push, answer in refused
+            ]
+            + [
+                f"{push.proxy} never answered the last {push.type}, sent at {words.moment(push.at_s)}"
+                for push in silent
+            ]
+        )
+        found, at_s = Answer.NO, min(push.at_s for push in (*silent, *(one for one, _ in refused)))
+        measured = words.count(len(refused) + len(silent), "proxy and type", "proxies and types") + " behind"
+    elif open_at_end:
+        late = max(open_at_end, key=lambda one: one.at_s)
+        found, at_s, measured = Answer.UNKNOWN, None, "not told"
+        why = f"{late.proxy} had not answered the last {late.type}, of {words.moment(late.at_s)}, at the end"
+    else:
+        found, at_s, measured = Answer.YES, None, "all took the last"
+        why = f"every proxy took the last of each type it was sent ({told})"
+    return Finding(
+        check="configurationConverged",
+        answer=found,
+        why=why,
+        measured=measured,
+        limit="every last push ACKed",
+        at_s=at_s,
+        numbers=numbers,
+    )
+
+
+def nothing_lost_without_control_plane(case: Case) -> Finding | None:
+    """While the control plane is hit and engines are well, callers and proxies notice nothing."""
+    hits = aimed(case.history, Aim.CONTROL_PLANE)
+    if not hits or not case.ruled:
+        return None
+    before = Span(start_s=0.0, end_s=max(0.0, case.phases.fault_s - _SETTLED_S))
+    usual = _lost_percent(case, [before])
+    forgotten = [told for outage in hits for told in _forgotten(case, outage)]
+    healthy = [span for outage in hits for span in _undisturbed(case, outage)]
+    asked, good = _asked(case, healthy)
+    lost_percent = 100.0 * (asked - good) / asked if asked else 0.0
+    allowed = math.ceil(asked * (usual + _NOISE_PERCENT) / 100.0)
+    lost = asked - good > max(allowed, _NOISE_REQUESTS)
+    during = words.faults(hits)
+    if forgotten or lost:
+        answer = Answer.NO
+        parts = (
+            [f"{asked - good} of {words.count(asked, 'question')} were lost while engines were well"]
+            if lost
+            else []
+        )
+        why = f"during {during}: {'; '.join([*parts, *forgotten])}; before, {words.percent(usual)} were lost"
+    elif asked < _FEWEST:
+        answer = Answer.UNKNOWN
+        why = f"during {during} there was hardly a moment in which nothing else was wrong ({asked} questions)"
+    else:
+        answer = Answer.YES
+        why = (
+            f"during {during} {good} of {words.count(asked, 'question')} asked while engines were well got a good "
+            f"answer, and no proxy lost configuration"
+        )
+    return Finding(
+        check="nothingLostWithoutControlPlane",
+        answer=answer,
+        why=why,
+        measured=f"{words.percent(lost_percent)} lost",
+        limit=f"<= {words.percent(usual + _NOISE_PERCENT)} lost",
+        at_s=min(one.start_s for one in hits) if answer is Answer.NO else None,
+        numbers={"lost_percent": lost_percent, "usual_lost_percent": usual, "questions": asked},
+    )
+
+
+def _answer(case: Case, push: Pushed) -> Answered | None:
+    """The first to this push; nonces begin anew with every connection."""
+    said = (push.proxy, push.type, push.nonce)
+    return next(
+        (
+            one
+            for one in case.history.answered
+            if one.at_s >= push.at_s and (one.proxy, one.type, one.nonce) == said
+        ),
+        None,
+    )
+
+
+def _excused(case: Case, push: Pushed) -> bool:
+    """Whether it was sent just before the end, or to or by somebody who was hit then."""
+    if push.at_s > (case.history.ended_s or case.end_s) - ANSWER_S:
+        return True
+    hits = [one for one in case.history.outages if push.proxy in one.targets]
+    return any(
+        one.start_s <= push.at_s + ANSWER_S and (one.end_s is None or push.at_s < one.end_s)
+        for one in (*hits, *aimed(case.history, Aim.CONTROL_PLANE))
+    )
+
+
+def _undisturbed(case: Case, outage: Outage) -> list[Span]:
+    """The parts of an outage of the control plane in which nothing else is or was lately wrong."""
+    end_s = case.end_s if outage.end_s is None else min(outage.end_s, case.end_s)
+    others = sorted(
+        (
+            one.start_s - _SETTLED_S,
+            end_s if one.end_s is None else one.end_s + _SETTLED_S,
+        )
+        for one in case.history.outages
+        if one not in aimed(case.history, Aim.CONTROL_PLANE)
+    )
+    found, since_s = [], outage.start_s
+    for start_s, until_s in others:
+        if start_s > since_s:
+            found.append(Span(start_s=since_s, end_s=min(start_s, end_s)))
+        since_s = max(since_s, until_s)
+    if since_s < end_s:
+        found.append(Span(start_s=since_s, end_s=end_s))
+    return [one for one in found if one.long_s > 0]
+
+
+def _asked(case: Case, spans: list[Span]) -> tuple[int, int]:
+    some = [one for one in case.asked if any(span.start_s <= one.at_s < span.end_s for span in spans)]
+    return len(some), sum(one.ok for one in some)
+
+
+def _lost_percent(case: Case, spans: list[Span]) -> float:
+    asked, good = _asked(case, spans)
+    return 100.0 * (asked - good) / asked if asked else 0.0
+
+
+def _forgotten(case: Case, outage: Outage) -> Iterator[str]:
+    """Every proxy that knew an engine when the outage began and did not all the while."""
+    end_s = case.end_s if outage.end_s is None else min(outage.end_s, case.end_s)
+    for proxy in sorted({one.proxy for one in case.history.samples}):
+        known: ProxySample | None = None
+        for sample in (one for one in case.history.samples if one.proxy == proxy and one.at_s < end_s):
+            if sample.at_s < outage.start_s:
+                known = sample
+            elif known is not None and (gone := known.sent.keys() - sample.sent.keys()):
+                yield f"{proxy} no longer knew {words.names(sorted(gone))} at {words.moment(sample.at_s)}"
+                break
