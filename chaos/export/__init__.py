@@ -1,0 +1,1 @@
+"""Scenarios for clusters: the same faults as manifests of Chaos Mesh and Litmus, and what they lack."""
