@@ -113,7 +113,7 @@ class _Run:
     rng: random.Random
     engines: list[_Engine]
     events: list[tuple[float, int, str, _Call]] = field(default_factory=list)
-    order: count[int] = field(default_factory=count)
+    order: "count[int]" = field(default_factory=count)
     calls_at_s: list[float] = field(default_factory=list)
     came_at_s: list[float] = field(default_factory=list)
     good_came_s: list[float] = field(default_factory=list)
