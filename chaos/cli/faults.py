@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from chaos.faults.fault import Fault
-from chaos.faults.kinds import KINDS
+from chaos.scenario.schema import fault_kinds
 from policies.findings import did_you_mean
 from policies.quantity import format_duration
 
@@ -19,11 +19,12 @@ from policies.quantity import format_duration
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(kinds: tuple[str, ...], as_json: bool) -> int:
     """List the kinds of faults; with KIND only those, each with its settings."""
+    known = fault_kinds()
     for kind in kinds:
-        if kind not in KINDS:
-            hint = did_you_mean(kind, KINDS)
+        if kind not in known:
+            hint = did_you_mean(kind, known)
             raise click.ClickException(f"there is no fault {kind}{f': {hint}' if hint else ''}")
-    some = {kind: KINDS[kind] for kind in kinds or KINDS}
+    some = {kind: known[kind] for kind in kinds or known}
     if as_json:
         click.echo(json.dumps([_record(kind, fault) for kind, fault in some.items()], indent=2))
         return 0

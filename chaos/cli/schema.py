@@ -4,11 +4,11 @@ import json
 
 import click
 
-from chaos.scenario.schema import scenario_schema as json_schema
+from chaos.scenario.schema import scenario_schema
 
 
 @click.command(name="schema")
 def command() -> int:
     """Print the JSON Schema (draft 2020-12) of scenario files."""
-    click.echo(json.dumps(json_schema(), indent=2))
+    click.echo(json.dumps(scenario_schema(), indent=2))
     return 0
