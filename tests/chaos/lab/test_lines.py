@@ -1,0 +1,79 @@
+"""The ledger's lines and agents' logs as events; what is neither is passed over."""
+
+from dataclasses import replace
+
+import pytest
+
+from chaos.history.events import Decided, Detected
+from chaos.lab.agent_lines import detections
+from chaos.lab.ledger_lines import decided, decisions
+from xds_server.decide.changes.change import Change, ChangeKind, Subject
+from xds_server.ledger.event import Event, Now, as_line, event_of
+
+LEFT = event_of(
+    Change(
+        kind=ChangeKind.HEALTH,
+        subject=Subject(pool="chat", engine="e3"),
+        before="HEALTHY",
+        after="UNHEALTHY",
+        reason="hung",
+        rule="EnginePool.spec.probe",
+        numbers={"in_flight": 3.0, "odd": float("inf")},
+    ),
+    Now(s=7.0, unix_s=1000.5),
+    None,
+)
+
+
+def test_a_line_of_the_ledger_is_a_decision_on_the_clock_of_the_experiment() -> None:
+    assert decided(LEFT, 990.0) == Decided(
+        at_s=10.5,
+        kind="health",
+        engine="e3",
+        subject="chat/e3",
+        before="HEALTHY",
+        after="UNHEALTHY",
+        evidence="hung",
+        rule="EnginePool.spec.probe",
+        out=True,
+        numbers={"in_flight": 3.0},
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "after", "out"),
+    [
+        (ChangeKind.HEALTH, "HEALTHY", False),
+        (ChangeKind.HEALTH, "DRAINING", True),
+        (ChangeKind.VERDICT, "hung", None),
+        (ChangeKind.KEPT, "kept in", None),
+    ],
+)
+def test_only_health_says_whether_an_engine_is_out(kind: ChangeKind, after: str, out: bool | None) -> None:
+    assert decided(replace(LEFT, kind=kind, after=after), 0.0).out is out
+
+
+def test_what_was_told_for_several_says_for_how_many() -> None:
+    assert decided(replace(LEFT, times=4), 0.0).numbers["times"] == 4
+
+
+def test_lines_that_are_none_are_passed_over() -> None:
+    plain: Event = replace(LEFT, numbers={})
+    lines = ["", "nonsense", as_line(plain), '{"kind": "health"}', as_line(plain)[:30]]
+    assert list(decisions(lines, 990.0)) == [decided(plain, 990.0)]
+
+
+def test_an_agents_verdicts_are_told_from_the_rest_of_its_log() -> None:
+    lines = [
+        '{"was": null, "now": "ready", "evidence": "produces tokens", "boot": 1, "event": "verdict", '
+        '"level": "info", "timestamp": "2026-11-21T15:42:29.900525Z"}',
+        '{"deadline_s": 30.0, "event": "drain.ordered", "level": "info", "timestamp": "2026-11-21T15:42:38Z"}',
+        "Traceback (most recent call last):",
+        '{"was": "ready", "now": "dead", "evidence": "connection refused", "boot": 2, "event": "verdict", '
+        '"level": "info", "timestamp": "2026-11-21T15:42:32.5Z"}',
+    ]
+    began_unix_s = 1795275740.0  # 2026-11-21T15:42:20Z
+    assert list(detections("e0", lines, began_unix_s)) == [
+        Detected(at_s=pytest.approx(9.900525), engine="e0", verdict="ready", evidence="produces tokens"),
+        Detected(at_s=12.5, engine="e0", verdict="dead", evidence="connection refused"),
+    ]
