@@ -95,10 +95,11 @@ def _policy_lines() -> Iterator[str]:
         for one in fields(kind).values():
             why = f" *Why: {one.why}.*" if one.why else ""
             name = f"**{one.path}**" if one.block else f"`{one.path}`"
-            yield _row(name, default_text(one), one.allowed, f"{one.description}{why}")
+            yield row(name, default_text(one), one.allowed, f"{one.description}{why}")
 
 
-def _row(*cells: str) -> str:
+def row(*cells: str) -> str:
+    """One row of a Markdown table."""
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 

@@ -144,7 +144,7 @@ class Strike(Spec):
         "With inTurn: share of each turn, at its end, for which the target is well again before the next is hit.",
         unit="percent",
         ge=0,
-        lt=100,
+        le=95,
     )
 
 
