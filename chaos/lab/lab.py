@@ -141,14 +141,15 @@ class Lab:
         pulls = pulls_of(outage)
         self.refuse(pulls)
         self._stay_within_radius(outage.targets)
+        said: Any = outage.fault.model_dump(mode="json", by_alias=True)
+        stays = any(isinstance(one, Kill) and one.stays_dead for one in pulls)
         self._hit.update(outage.targets)
         try:
-            async with self._pulled(pulls):
-                said: Any = outage.fault.model_dump(mode="json", by_alias=True)
+            async with self._pulled(pulls) as healed:
                 self.say(FaultBegan(at_s=self.now_s(), id=outage.id, fault=said, targets=outage.targets))
+                if not stays:
+                    healed.append(lambda: self.say(FaultHealed(at_s=self.now_s(), id=outage.id)))
                 yield
-            if not any(isinstance(one, Kill) and one.stays_dead for one in pulls):
-                self.say(FaultHealed(at_s=self.now_s(), id=outage.id))
         finally:
             self._hit.subtract(outage.targets)
 
@@ -165,21 +166,17 @@ class Lab:
             yield names
 
     @asynccontextmanager
-    async def _pulled(self, pulls: Sequence[Pull]) -> AsyncIterator[None]:
+    async def _pulled(self, pulls: Sequence[Pull]) -> AsyncIterator[list[Callable[[], None]]]:
+        """All of these inside the block; what is put into the list is called when all are released."""
+        afterwards: list[Callable[[], None]] = []
         mine = [(self._levers[type(pull)], pull) for pull in pulls if self._concerns(pull)]
         try:
-            async with asyncio.TaskGroup() as group:
-                for lever, pull in mine:
-                    group.create_task(lever.pull(pull))
-            yield
+            await _all(lever.pull(pull) for lever, pull in mine)
+            yield afterwards
         finally:
-            # All are tried, whatever becomes of one of them.
-            failed = await asyncio.gather(
-                *(_released(lever, pull) for lever, pull in mine), return_exceptions=True
-            )
-        problems = [one for one in failed if one is not None]
-        if problems:
-            raise problems[0]
+            await _all(_released(lever, pull) for lever, pull in mine)
+            for one in afterwards:
+                one()
 
     def _concerns(self, pull: Pull) -> bool:
         return is_of(

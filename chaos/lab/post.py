@@ -85,6 +85,11 @@ class Post:
         """Of the process and its log."""
         return self.target if self.part is Part.CONTROL_PLANE else f"{self.part}-{self.target}"
 
+    @property
+    def log_path(self) -> Path:
+        """What it writes to stderr, in all its lives."""
+        return self.children.log_dir / f"{self.name}.log"
+
     def _signal(self, number: signal.Signals) -> None:
         if self.child is None or not self.running:
             return

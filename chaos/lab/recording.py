@@ -21,9 +21,12 @@ from chaos.history.events import Began, Ended, EngineSeen, Event, Gone, ProxySee
 from chaos.history.history import History
 from chaos.history.reading import history_of
 from chaos.history.writing import HistoryFile
+from chaos.lab.agent_lines import detections
 from chaos.lab.books import attempts
 from chaos.lab.engines import book
+from chaos.lab.following import Followed
 from chaos.lab.lab import Lab
+from chaos.lab.ledger_lines import decisions
 from chaos.lab.meter import LOOK_S, Meter
 from chaos.lab.watch import Watch, Watched
 from chaos.lab.wiretap.seen import pushes_and_answers
@@ -32,6 +35,7 @@ from chaos.sender import Target
 from chaos.trace import read_trace
 
 _ENDS_S: Final = 0.2
+_LOGS_S: Final = 0.5
 _NAMES: Final = {
     Part.ENGINE: "engines",
     Part.AGENT: "agents",
@@ -48,7 +52,8 @@ class Recording:
         self._lab = lab
         self._file = file
         self.began_s = time.monotonic()
-        self.say(_began(lab))
+        self.began_unix_s = time.time()
+        self.say(_began(lab, self.began_unix_s))
 
     @property
     def history(self) -> History:
@@ -130,23 +135,57 @@ async def recorded(lab: Lab, path: Path | None = None) -> AsyncIterator[Recordin
         file = None if path is None else files.enter_context(HistoryFile(path))
         recording = Recording(lab, file)
         lab.say, lab.now_s = recording.say, recording.now_s
+        logs = _Logs(lab, recording, files)
         watch = Watch(lab.site.session, _watched(lab), recording.say, began_s=recording.began_s)
-        watching = [asyncio.create_task(watch.run()), asyncio.create_task(_watch_for_ends(lab, recording))]
+        watching = [
+            asyncio.create_task(one) for one in (watch.run(), logs.follow(), _watch_for_ends(lab, recording))
+        ]
         try:
             yield recording
         finally:
             for one in watching:
                 one.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
+        logs.read()
         await _gather(lab, recording)
         recording.say(Ended(at_s=recording.now_s()))
 
 
-def _began(lab: Lab) -> Began:
+class _Logs:
+    """What the control plane and the agents write down while they run."""
+
+    def __init__(self, lab: Lab, recording: Recording, files: ExitStack) -> None:
+        self._recording = recording
+        self._agents = {
+            target: files.enter_context(Followed(post.log_path))
+            for (part, target), post in lab.site.posts.items()
+            if part is Part.AGENT
+        }
+        ledger = lab.standing.ledger
+        self._ledger = None if ledger is None else files.enter_context(Followed(ledger))
+
+    async def follow(self) -> None:
+        """Read again and again."""
+        while True:
+            self.read()
+            await asyncio.sleep(_LOGS_S)
+
+    def read(self) -> None:
+        """Say what is new."""
+        began_unix_s = self._recording.began_unix_s
+        for engine, file in self._agents.items():
+            for detected in detections(engine, file.new_lines(), began_unix_s):
+                self._recording.say(detected)
+        if self._ledger is not None:
+            for decided in decisions(self._ledger.new_lines(), began_unix_s):
+                self._recording.say(decided)
+
+
+def _began(lab: Lab, at_unix_s: float) -> Began:
     plan = lab.plan
     experiment = plan.experiment
     return Began(
-        at_unix_s=time.time(),
+        at_unix_s=at_unix_s,
         name=experiment.name,
         subject=plan.subject.name,
         scenario=_document(lab),

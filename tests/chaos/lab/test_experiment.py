@@ -1,0 +1,146 @@
+"""Whole experiments: real Envoys, the real control plane, simulated engines."""
+
+import asyncio
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+from chaos.faults.hang import Hang
+from chaos.faults.pulls import Freeze, Part
+from chaos.history.lines import from_line
+from chaos.history.reading import read
+from chaos.lab.experiment import run
+from chaos.lab.lab import BlastRadiusError, Lab
+from chaos.lab.recording import recorded
+from chaos.lab.site import LeverError
+from chaos.lab.subjects import subjects
+from chaos.outcomes import Reason
+from chaos.scenario.model import Target
+from tests.chaos.lab.experiments import experiment
+from tests.eventually import eventually
+
+pytestmark = pytest.mark.envoy
+
+POLICIES = Path(__file__).parents[3] / "policies" / "examples" / "single-pool.yaml"
+HANG = {"kind": "hang"}
+LIMIT_S = 60.0
+
+
+def children() -> set[int]:
+    """Processes that have this one as parent: field 4 of stat, behind the name in parentheses (proc(5))."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                found.add(int(path.parent.name))
+    return found
+
+
+async def test_half_of_the_engines_hang_and_everything_is_on_record(tmp_path: Path) -> None:
+    known = children()
+    half = {"fault": HANG, "target": {"fraction": 0.5}, "at": "2s", "lasts": "3s"}
+    (subject,) = subjects([str(POLICIES)])
+    history = await run(experiment(half, load={"deadline": "3s"}), subject, tmp_path / "history.jsonl")
+    assert not children() - known
+    kinds = {from_line(line).event for line in (tmp_path / "history.jsonl").read_bytes().splitlines()}
+    assert kinds == {
+        "began",
+        "fault_began",
+        "fault_healed",
+        "request",
+        "attempt",
+        "proxy_sample",
+        "detected",
+        "decided",
+        "pushed",
+        "answered",
+        "used",
+        "ended",
+    }
+    assert read(tmp_path / "history.jsonl") == history
+    (outage,) = history.outages
+    assert len(outage.targets) == 2
+    assert 2 <= outage.start_s < outage.end_s
+    assert {one.request_id for one in history.attempts} <= {one.request_id for one in history.requests}
+    assert {one.engine for one in history.attempts} == {"e0", "e1", "e2", "e3"}
+    # Switchgear saw it, said so, and had it done.
+    assert set(outage.targets) <= {one.engine for one in history.detected if one.at_s > outage.start_s}
+    assert set(outage.targets) <= {one.engine for one in history.decided if one.at_s > outage.start_s and one.out}
+    assert any(one.at_s > outage.start_s for one in history.pushed)
+    assert any(one.ok for one in history.requests if one.at_s > outage.start_s)
+    assert "127.0.0.1" in history.began.policies
+    assert history.began.time_scale > 1
+
+
+async def test_an_experiment_stops_early_where_its_scenario_says_so_and_is_healed() -> None:
+    everybody = {"fault": HANG, "at": "1s", "lasts": "50s"}
+    (subject,) = subjects(["envoy"])
+    asked = experiment(
+        everybody,
+        engines=2,
+        seconds=60,
+        load={"deadline": "1s"},
+        abort={"goodputBelowPercent": 50, "after": "1s"},
+    )
+    history = await run(asked, subject)
+    assert history.aborted is not None
+    assert history.ended_s is not None
+    (outage,) = history.outages
+    assert outage.end_s is not None
+    assert max(one.at_s for one in history.requests) < 50
+    assert {Reason.OK, Reason.TIMEOUT} <= {one.reason for one in history.requests}
+    # Nobody pushes and nobody decides.
+    assert not [*history.pushed, *history.decided, *history.detected]
+
+
+async def test_a_lab_that_is_held_open_is_broken_by_hand() -> None:
+    (subject,) = subjects(["envoy"])
+    asked = experiment(engines=2, load={"deadline": "1s"}, blastRadius={"enginesPercent": 50})
+    async with Lab.open(asked, subject, by_hand=True) as lab, recorded(lab) as recording, recording.asking():
+
+        def come(*, ok: bool) -> bool:
+            return any(one.ok is ok for one in recording.requests if one.at_s > since_s)
+
+        since_s = recording.now_s()
+        await eventually(lambda: come(ok=True), "good answers", LIMIT_S)
+        async with lab.strike(Hang(), Target(engine=1)) as names:
+            assert names == ("e1",)
+            since_s = recording.now_s()
+            await eventually(lambda: come(ok=False), "answers that do not come", LIMIT_S)
+            with pytest.raises(BlastRadiusError, match="2 of 2 engines"):
+                async with lab.strike(Hang(), Target(engine=0)):
+                    pass
+        frozen = Freeze(part=Part.ENGINE, target="e0")
+        async with lab.pull(frozen):
+            since_s = recording.now_s()
+            await eventually(lambda: come(ok=False), "answers that do not come from a stopped engine", LIMIT_S)
+        since_s = recording.now_s()
+        await eventually(lambda: come(ok=True), "good answers again", LIMIT_S)
+        with pytest.raises(LeverError, match="e9"):
+            lab.refuse([Freeze(part=Part.ENGINE, target="e9")])
+        with pytest.raises(LeverError, match="nobody"):
+            async with lab.strike(Hang(), Target(zone="z")):
+                pass
+    (outage,) = recording.history.outages
+    assert (outage.kind, outage.targets) == ("hang", ("e1",))
+    assert outage.end_s is not None
+    assert recording.history.attempts
+
+
+async def test_an_experiment_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
+    known = children()
+    half = {"fault": HANG, "target": {"fraction": 0.5}, "at": "0s", "lasts": "60s"}
+    (subject,) = subjects(["envoy"])
+    path = tmp_path / "history.jsonl"
+    task = asyncio.create_task(run(experiment(half, seconds=60), subject, path, folder=tmp_path / "lab"))
+    await eventually(lambda: path.exists() and b"fault_began" in path.read_bytes(), "the fault", LIMIT_S)
+    assert len(children() - known) >= 2
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not children() - known
+    history = read(path)
+    assert history.ended_s is None
+    assert history.outages[0].end_s is not None
