@@ -1,0 +1,36 @@
+"""``switchgear-chaos check``: a recorded history, judged again without running anything."""
+
+from pathlib import Path
+
+import click
+
+from chaos.cli.outputs import Outputs, output_options, told
+from chaos.history.lines import HistoryError
+from chaos.history.reading import read
+from chaos.verdict import verdict
+
+
+@click.command(name="check")
+@click.argument("histories", nargs=-1, required=True, metavar="HISTORY...", type=click.Path(path_type=Path))
+@output_options
+def command(*, histories: tuple[Path, ...], as_json: bool, junit: Path | None, html: Path | None) -> int:
+    """Judge each HISTORY, a file that `run` or `verify` kept (--out), or every one in a folder.
+
+    Exits 0 when every promise held, 1 when one was broken, 2 for what is no history, 3 when that is not known.
+    """
+    outputs = Outputs(as_json=as_json, junit=junit, html=html)
+    try:
+        verdicts = [verdict(read(path)) for path in _files(histories)]
+    except HistoryError as problem:
+        raise click.ClickException(str(problem)) from problem
+    return told(verdicts, outputs)
+
+
+def _files(paths: tuple[Path, ...]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        inside = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        if not inside:
+            raise click.ClickException(f"{path}: there is no history (*.jsonl) in this folder")
+        found += inside
+    return found

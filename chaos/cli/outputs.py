@@ -1,0 +1,67 @@
+"""The forms in which verdicts leave: a terminal, JSON, JUnit XML and one HTML file."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+
+from chaos.report.junit import junit
+from chaos.report.terminal import show
+from chaos.verdict import EXIT_STATUS, Verdict, overall
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """What was asked for. ``brief``: only the line on each experiment, which has been printed already."""
+
+    as_json: bool
+    junit: Path | None
+    html: Path | None
+
+    @property
+    def console(self) -> Console:
+        """Where people read; stderr where a machine reads stdout."""
+        return Console(stderr=self.as_json)
+
+
+def output_options(function: _F) -> _F:
+    """The options ``--json``, ``--junit`` and ``--html`` of a subcommand: ``as_json``, ``junit`` and ``html``."""
+    for option in (
+        click.option("--html", type=_FILE, help="Write the report into this file, readable without a network."),
+        click.option("--junit", type=_FILE, help="Write JUnit XML, for CI, into this file."),
+        click.option("--json", "as_json", is_flag=True, help="The verdicts as JSON on stdout."),
+    ):
+        function = option(function)
+    return function
+
+
+def told(verdicts: Sequence[Verdict], outputs: Outputs) -> int:
+    """Write what was asked for, and return the exit code."""
+    show(verdicts, outputs.console)
+    if outputs.junit is not None:
+        outputs.junit.write_text(junit(verdicts), encoding="utf-8")
+    if outputs.html is not None:
+        from chaos.report.html import html  # noqa: PLC0415 -- only who asks for it pays for its libraries
+
+        outputs.html.write_text(html(verdicts), encoding="utf-8")
+    if outputs.as_json:
+        click.echo(json.dumps([_record(one) for one in verdicts], indent=2))
+    return EXIT_STATUS[overall(one.answer for one in verdicts)]
+
+
+def _record(one: Verdict) -> Mapping[str, Any]:
+    return {
+        "scenario": one.name,
+        "subject": one.subject,
+        "answer": one.answer.value,
+        "seed": one.history.began.seed,
+        "findings": [asdict(finding) for finding in one.findings],
+    }

@@ -1,0 +1,61 @@
+"""``switchgear-chaos run``: scenarios with policies, or with several side by side."""
+
+from pathlib import Path
+
+import click
+
+from chaos.cli.complaining import refused
+from chaos.cli.outputs import Outputs, output_options, told
+from chaos.cli.series import InterruptedRunError, done, tasks
+from chaos.lab.fitting import FittingError
+from chaos.lab.shaping import ShapeError
+from chaos.lab.subjects import subjects
+from chaos.scenario.library import chosen
+from policies.findings import PolicyErrors
+
+
+@click.command(name="run")
+@click.argument("scenarios", nargs=-1, required=True, metavar="SCENARIO...")
+@click.option(
+    "--policies", required=True, metavar="SUBJECT", help="A file or folder of policies, or a static Envoy."
+)
+@click.option(
+    "--against", multiple=True, metavar="SUBJECT", help="Another one, to stand beside it; may be repeated."
+)
+@click.option("--pool", help="The pool under test; else the one that routes send most to.")
+@click.option("--seed", type=click.IntRange(min=0), help="Instead of the scenario's.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Keep the histories in this folder.")
+@output_options
+def command(
+    *,
+    scenarios: tuple[str, ...],
+    policies: str,
+    against: tuple[str, ...],
+    pool: str | None,
+    seed: int | None,
+    out: Path | None,
+    as_json: bool,
+    junit: Path | None,
+    html: Path | None,
+) -> int:
+    """Run each SCENARIO (a file, a folder, or a name of the library) with real Envoys, and judge what came of it.
+
+    SUBJECT is a file or folder of policies, or an Envoy without a control plane: envoy (no retries), naive (five
+    retries), tuned (by hand) or static (with a ceiling set by hand). All subjects of a scenario meet the same
+    engines, the same arrivals and the same faults.
+
+    Exits 0 when every promise held, 1 when one was broken, 2 when asked wrongly, 3 when that is not known.
+    """
+    outputs = Outputs(as_json=as_json, junit=junit, html=html)
+    try:
+        some = tasks(chosen(scenarios), subjects([policies, *against], pool), seed=seed, folder=out)
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+        verdicts = done(some, outputs.console)
+    except PolicyErrors as errors:
+        return refused(errors)
+    except (FittingError, ShapeError) as problem:
+        raise click.ClickException(str(problem)) from problem
+    except InterruptedRunError as interrupted:
+        return interrupted.exit_code
+    return told(verdicts, outputs)

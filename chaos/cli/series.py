@@ -1,0 +1,122 @@
+"""Experiments one after another, told as they go: each scenario with each subject, and what each came to."""
+
+import asyncio
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from chaos.checks.finding import Answer
+from chaos.cli.signals import ended_by_signals
+from chaos.gpu_double.double import CompilerError
+from chaos.history.history import History
+from chaos.lab.blueprint import common_experiment
+from chaos.lab.engines import EngineError
+from chaos.lab.experiment import run
+from chaos.lab.fitting import FittingError
+from chaos.lab.proxies import NotReadyError
+from chaos.lab.shaping import ShapeError
+from chaos.lab.site import LeverError
+from chaos.lab.subjects import Subject
+from chaos.processes import ProcessError
+from chaos.report.rows import objections
+from chaos.scenario.plan import Experiment
+from chaos.scenario.reading import ScenarioRead
+from chaos.verdict import Verdict, verdict
+from xds_server.cli.answering import INTERRUPTED
+
+NOT_RUN: Final = (
+    CompilerError,
+    EngineError,
+    FittingError,
+    LeverError,
+    NotReadyError,
+    ProcessError,
+    ShapeError,
+)
+"""Why an experiment cannot be done, or not here; the message says what to change."""
+
+_STYLE: Final = {Answer.YES: "green", Answer.NO: "bold red", Answer.UNKNOWN: "yellow"}
+_WORD: Final = {Answer.YES: "passed", Answer.NO: "FAILED", Answer.UNKNOWN: "not known"}
+
+
+class InterruptedRunError(Exception):
+    """Ctrl-C or SIGTERM; everything is healed and gone."""
+
+    exit_code: Final = INTERRUPTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One experiment to do, and the file that keeps its history."""
+
+    name: str
+    experiment: Experiment
+    subject: Subject
+    history_path: Path | None
+
+
+def tasks(
+    scenarios: Sequence[ScenarioRead], subjects: Sequence[Subject], *, seed: int | None, folder: Path | None
+) -> tuple[Task, ...]:
+    """Every scenario with every subject; subjects of one scenario meet the same engines and the same arrivals.
+
+    Raises FittingError or ShapeError for policies that cannot be rehearsed.
+    """
+    found = []
+    for place, scenario in enumerate(scenarios):
+        experiment = scenario.experiment() if seed is None else replace(scenario.experiment(), seed=seed)
+        if len(subjects) > 1:
+            experiment = common_experiment(experiment, subjects)
+        for number, subject in enumerate(subjects):
+            file = f"{place:02}-{number}-{scenario.name}-{_file_part(subject.name)}.jsonl"
+            found.append(
+                Task(
+                    name=scenario.name,
+                    experiment=experiment,
+                    subject=subject,
+                    history_path=None if folder is None else folder / file,
+                )
+            )
+    return tuple(found)
+
+
+def done(some: Sequence[Task], console: Console) -> tuple[Verdict, ...]:
+    """Do them in order, with a line on each; raises ClickException when one cannot be done."""
+    found = []
+    for number, task in enumerate(some, start=1):
+        seconds = task.experiment.seconds
+        said = f"[{number}/{len(some)}] {task.name} | {task.subject.name} ({seconds:g} s)"
+        with console.status(said):
+            history = _history(task)
+        judged = verdict(history)
+        console.print(Text.assemble(f"{said} ", (_WORD[judged.answer], _STYLE[judged.answer])))
+        for line in _first_reasons(judged):
+            console.print(Text(f"      {line}"))
+        found.append(judged)
+    return tuple(found)
+
+
+def _history(task: Task) -> History:
+    try:
+        return asyncio.run(ended_by_signals(run(task.experiment, task.subject, task.history_path)))
+    except asyncio.CancelledError:
+        raise InterruptedRunError from None
+    except NOT_RUN as problem:
+        raise click.ClickException(f"{task.name} with {task.subject.name}: {problem}") from problem
+
+
+def _first_reasons(one: Verdict) -> Iterator[str]:
+    for finding in itertools.islice(objections(one), 3):
+        yield f"{finding.check}: {finding.why.partition('; ')[0]}"
+
+
+def _file_part(name: str) -> str:
+    """A name that any file system takes."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[-80:] or "subject"

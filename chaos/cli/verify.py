@@ -1,0 +1,68 @@
+"""``switchgear-chaos verify``: may these policies ship? The gate of a CI pipeline."""
+
+from pathlib import Path
+
+import click
+
+from chaos.cli.complaining import refused
+from chaos.cli.outputs import Outputs, output_options, told
+from chaos.cli.series import InterruptedRunError, done, tasks
+from chaos.lab.fitting import FittingError
+from chaos.lab.shaping import ShapeError
+from chaos.lab.subjects import PolicySubject, policy_sets
+from chaos.scenario.library import QUICK, SUITES, suite
+from policies.findings import PolicyErrors
+
+
+@click.command(name="verify")
+@click.option(
+    "--policies",
+    required=True,
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A file or folder of policies; may be repeated.",
+)
+@click.option("--suite", "suite_name", type=click.Choice(SUITES), default=QUICK, show_default=True)
+@click.option("--pool", help="The pool under test; else the one that routes send most to.")
+@click.option("--seed", type=click.IntRange(min=0), help="Instead of the scenarios'.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Keep the histories in this folder.")
+@output_options
+def command(
+    *,
+    policies: tuple[Path, ...],
+    suite_name: str,
+    pool: str | None,
+    seed: int | None,
+    out: Path | None,
+    as_json: bool,
+    junit: Path | None,
+    html: Path | None,
+) -> int:
+    """Judge policies by a suite of scenarios: quick (half a minute for each policy set) or standard (all of them).
+
+    Files that contradict each other although each is complete in itself, as a folder of examples, are judged one
+    by one. Exits 0 when every promise held, 1 when one was broken, 2 when asked wrongly, 3 when that is not known.
+    """
+    outputs = Outputs(as_json=as_json, junit=junit, html=html)
+    try:
+        sets = policy_sets(policies)
+        some = [
+            task
+            for one in sets
+            for task in tasks(
+                suite(suite_name),
+                [PolicySubject(name=one.name, policies=one.policies, pool=pool)],
+                seed=seed,
+                folder=out,
+            )
+        ]
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+        verdicts = done(some, outputs.console)
+    except PolicyErrors as errors:
+        return refused(errors)
+    except (FittingError, ShapeError) as problem:
+        raise click.ClickException(str(problem)) from problem
+    except InterruptedRunError as interrupted:
+        return interrupted.exit_code
+    return told(verdicts, outputs)
