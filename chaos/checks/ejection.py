@@ -125,8 +125,9 @@ def no_stuck_ejection(case: Case) -> Finding | None:
     if stuck:
         worst = max(stuck, key=lambda engine: stuck[engine].long_s)
         span = stuck[worst]
+        were = "was" if len(stuck) == 1 else "were"
         why = (
-            f"{words.names(stuck)} {'was' if len(stuck) == 1 else 'were'} well and out for longer than {words.seconds(limit_s)}; {worst} from "
+            f"{words.names(stuck)} {were} well and out for longer than {words.seconds(limit_s)}; {worst} from "
             f"{words.moment(span.start_s)} to {words.moment(span.end_s)}: {span.why}"
         )
         answer = Answer.NO
