@@ -138,7 +138,9 @@ def _down(asked: dict[str, Any]) -> float:
 
 
 def _places(layout: Layout) -> bool:
-    return layout.zones > 1 or layout.zone_down > 0 or layout.rack_down > 0 or layout.build_down > 0
+    # Counts below one are places too: ones that are then refused.
+    several = (layout.zones, layout.racks, layout.builds) != (1, 1, 1)
+    return several or max(layout.zone_down, layout.rack_down, layout.build_down) > 0
 
 
 def _all_together(

@@ -1,0 +1,204 @@
+"""``switchgear plan``: its exit codes, its forms, and what help costs."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xds_server.cli import main
+
+FLEET = ["--engines", "60", "--slots", "8", "--service-time", "4s", "--arrivals", "100"]
+NEED = ["redundancy", "--need", "20", "--availability", "0.995"]
+HEAVY = ("numpy", "scipy", "matplotlib", "pydantic", "grpc", "rich")
+
+
+def plan(*argv: str) -> int:
+    return main(["plan", *argv])
+
+
+def asked(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict[str, Any]]:
+    code = plan(*argv, "--json")
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return code, found
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["plan", "--help"]])
+def test_help_imports_nothing_heavy(argv: list[str]) -> None:
+    code = (
+        "import sys; from xds_server.cli import main; main(sys.argv[1:]); "
+        f"sys.exit(str([one for one in {HEAVY!r} if one in sys.modules]) if "
+        f"any(one in sys.modules for one in {HEAVY!r}) else 0)"
+    )
+    found = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert "redundancy" in found.stdout or "Plan a fleet" in found.stdout
+
+
+def test_validate_does_not_look_for_plans() -> None:
+    code = (
+        "import sys; from xds_server.cli import main; main(['validate', 'policies/examples/single-pool.yaml']); "
+        "sys.exit('chaos.planning' in sys.modules)"
+    )
+    root = Path(__file__).parents[3]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, check=False).returncode == 0
+
+
+def test_the_question_of_the_issue(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = asked(capsys, *NEED, "--target", "0.999,0.9999", "--cost-per-hour", "2")
+    assert code == 0
+    assert [(one["spares"], one["cost_per_month"]) for one in found["targets"]] == [(2, 2920), (3, 4380)]
+    assert found["targets"][0]["attained"] == pytest.approx(0.99982, abs=1e-5)
+
+
+def test_the_tables_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--zones", "3", "--zone-down", "0.05%", "--samples", "20000", "--region-down", "0.0002"]
+    assert plan(*NEED, *argv, "--target", "0.999,0.9999", "--cost-per-hour", "2") == 0
+    text = capsys.readouterr().out
+    for part in ("99.99 %", "4,380", "3 zones", "standby", "730 hours"):
+        assert part in text
+
+
+def test_the_textbook_stands_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = asked(capsys, "redundancy", "--textbook")
+    assert code == 0
+    assert [one["published"] for one in found["rows"]] == [one["run_again"] for one in found["rows"]]
+    assert found["p_fail_0.01"]["spares"] == 8
+
+
+def test_a_target_that_no_number_of_spares_reaches_is_a_no(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan(*NEED, "--zone-down", "0.01") == 1
+    assert "No number of spares" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ([*NEED, "--target", "99.9"], "did you mean 99.9%"),
+        ([*NEED, "--target", "1"], "target of 1"),
+        ([*NEED, "--target", ","], "names no probability"),
+        ([*NEED, "--cost-per-hour", "-1"], "cannot cost less"),
+        ([*NEED, "--zones", "0"], "at least one of each"),
+        ([*NEED, "--builds", "9", "--build-down", "0.01"], "--samples"),
+        ([*NEED, "--repair", "1h"], "says it already"),
+        (["redundancy", "--need", "5"], "--availability"),
+        (["redundancy"], "--need is missing"),
+        (["redundancy", "--need", "0", "--availability", "0.9"], "at least one"),
+        (["redundancy", "--need", "5", "--crashes-per-day", "1", "--repair", "5"], "is not a duration"),
+        (["capacity", *FLEET[:4]], "needs --slots, --service-time and --arrivals"),
+        (["capacity", *FLEET, "--admin", "http://127.0.0.1:1"], "leave --admin"),
+        (["capacity", *FLEET, "--late", "0"], "between 0 and 1"),
+        (["capacity", *FLEET, "--plot", "x.pdf"], "must end in .png"),
+        (["capacity", *FLEET, "--plot", "no/such/x.png"], "there is no folder"),
+        (["capacity", "--admin", "http://127.0.0.1:1"], "no server answers"),
+        (["growth", *FLEET], "--growth"),
+        (["growth", *FLEET, "--growth", "much"], "not a share"),
+        (["whatif", *FLEET], "name what happens"),
+        (["whatif", *FLEET, "--lose-engines", "61"], "60 are in"),
+        (["whatif", *FLEET, "--load-times", "2", "--no-ceiling", "--max-wait", "1s"], "contradict"),
+    ],
+)
+def test_what_cannot_be_is_said(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan(*argv) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert says in said
+
+
+def test_repair_gives_the_availability(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["redundancy", "--need", "8", "--crashes-per-day", "0.5", "--repair", "30m", "--detection", "1m"]
+    code, found = asked(capsys, *argv)
+    load = 0.5 * 31 / 1440
+    assert code == 0
+    assert found["engine_down"] == pytest.approx(load / (1 + load))
+
+
+def test_capacity_with_and_without_a_zone(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = asked(capsys, "capacity", *FLEET, "--zones", "3", "--availability", "0.995")
+    assert code == 0
+    assert found["whole"]["now"]["in_flight"] == pytest.approx(400, abs=0.1)
+    assert found["without_zone"][0]["now"]["wait_mean_s"] is None, "JSON knows no infinity"
+    assert found["nines"]
+    assert plan("capacity", *FLEET, "--zones", "3", "--survive-zone") == 1
+    assert plan("capacity", *FLEET, "--arrivals", "119") == 1
+
+
+def test_growth_that_comes_before_the_order_is_a_no(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("growth", *FLEET, "--growth", "5%", "--lead-months", "2") == 0
+    assert "Order within 1.4 months" in capsys.readouterr().out
+    assert plan("growth", *FLEET, "--growth", "5%", "--lead-months", "4") == 1
+    assert plan("growth", *FLEET, "--growth", "-1%") == 0
+
+
+def test_without_a_ceiling_too_much_waits_without_end(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("whatif", *FLEET, "--load-times", "2", "--no-ceiling") == 1
+    assert "without end" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [*NEED, "--cost-per-hour", "2"],
+        ["capacity", *FLEET, "--zones", "3"],
+        ["growth", *FLEET, "--growth", "3%"],
+        ["whatif", *FLEET, "--load-times", "1.1"],
+    ],
+    ids=lambda argv: argv[0],
+)
+def test_answers_can_be_drawn(argv: list[str], tmp_path: Path) -> None:
+    assert plan(*argv, "--plot", str(tmp_path / "a.png")) == 0
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert plan(*argv, "--plot", str(tmp_path / "a.html")) == 0
+    page = (tmp_path / "a.html").read_text()
+    assert "<table>" in page
+    assert "data:image/png;base64," in page
+    assert "http" not in page.partition("<body>")[2]
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """The two answers of an admin port that a plan asks for."""
+    pool = {"pool": "chat", "arrivals_per_s": 6.0, "ceiling": 32, "held": 0, "slots": 16.0}
+    usual = {
+        "pool": "chat",
+        "slots": 8.0,
+        "service_s": 2.0,
+        "health": "HEALTHY",
+        "in_flight": 4,
+        "done_per_s": 2.0,
+    }
+    engines = [{**usual, "engine": f"e{number}", "zone": "ab"[number]} for number in range(2)]
+    answers = {"/v1/pools": {"pools": [pool]}, "/v1/engines": {"engines": engines}}
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(answers[self.path]).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as listening:
+        thread = threading.Thread(target=listening.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.server_port}"
+        listening.shutdown()
+        thread.join()
+
+
+def test_a_running_server_is_asked(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = asked(capsys, "whatif", "--admin", server, "--lose-engines", "1")
+    assert code == 1
+    assert found["pool"] == "chat"
+    assert found["before"]["pressure"] == pytest.approx(6 * 2 / 16)
+    assert found["after"]["refused"] == pytest.approx(1 / 3, abs=0.05)
+    assert found["max_wait_s"] == pytest.approx(2.0)
+    assert plan("capacity", "--admin", server, "--service-time", "1s") == 0
+    assert "--service-time as given" in capsys.readouterr().out
