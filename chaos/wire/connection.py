@@ -59,8 +59,8 @@ class _Socket(asyncio.Protocol):
         self._connection.enter(self, b"")
         return True  # what the other side still has to say is passed on
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._connection.lost(self, exc)
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 -- asyncio's signature
+        self._connection.lost(self)
 
     def pause_writing(self) -> None:
         self._said.sink_full = True
@@ -137,10 +137,11 @@ class Connection:
                 one.filter(self._weather.loss_share)
             self._reroute()
 
-    def lost(self, one: _Socket, error: Exception | None) -> None:
+    def lost(self, one: _Socket) -> None:
         """One of the sockets is gone."""
         self._open.discard(one)
-        if error is not None or not all(way.ended for way in self._ways):
+        if not all(way.ended for way in self._ways):
+            # Not in order, so not for the other either.
             self.reset()
         if not self._open:
             for way in self._ways:

@@ -24,14 +24,12 @@ class Way:
         self.held = False
         self.sink_full = False
         self.ended = False
-        self._no_more = False
         self._waiting: deque[tuple[float, bytes]] = deque()
         self._waiting_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self, due_s: float, data: bytes) -> None:
         """Take bytes that are due then, on the monotonic clock; no bytes are the end."""
-        self._no_more = self._no_more or not data
         self._waiting.append((due_s, data))
         self._waiting_bytes += len(data)
         self.deliver()
@@ -65,8 +63,7 @@ class Way:
             self._timer = loop.call_later(self._waiting[0][0] - now_s, self.deliver)
 
     def _hold_back(self) -> None:
-        # After the end a socket must not be read again: it would say the end again.
-        if self.source is None or self._no_more:
+        if self.source is None:
             return
         if self.sink_full or self._waiting_bytes > _WAITING_BYTES:
             self.source.pause_reading()
