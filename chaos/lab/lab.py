@@ -154,8 +154,8 @@ class Lab:
             self._hit.subtract(outage.targets)
 
     @asynccontextmanager
-    async def strike(self, fault: AnyFault, target: Target | None = None) -> AsyncIterator[tuple[str, ...]]:
-        """The fault bites inside the block, on everything the target means, as in a scenario; who that is."""
+    async def strike(self, fault: AnyFault, target: Target | None = None) -> AsyncIterator[Outage]:
+        """The fault bites inside the block, on everything the target means, as in a scenario; says who that is."""
         strike = Strike.model_construct(fault=fault, target=target or Target())
         names = picked(self.plan.experiment.spec, strike).names
         if not names:
@@ -163,7 +163,7 @@ class Lab:
         number = next(self._numbers)
         outage = Outage(id=f"by-hand-{number}", fault=fault, targets=names, start_s=self.now_s(), end_s=0.0)
         async with self.outage(outage):
-            yield names
+            yield outage
 
     @asynccontextmanager
     async def _pulled(self, pulls: Sequence[Pull]) -> AsyncIterator[list[Callable[[], None]]]:

@@ -12,7 +12,6 @@ from chaos.faults.pulls import (
     Pull,
     PushPolicy,
     Reports,
-    Restart,
     Telemetry,
     Wire,
 )
@@ -43,8 +42,6 @@ def needs(pulls: Iterable[Pull], engine_zones: Mapping[str, str], proxy_zones: M
     for pull in pulls:
         match pull:
             case Kill(part=Part.ENGINE, target=engine) | Freeze(part=Part.ENGINE, target=engine):
-                alone.add(engine)
-            case Restart(engine=engine):
                 alone.add(engine)
             case Wire(end=end) if end != "xds":
                 links.update(links_of(pull, engine_zones, proxy_zones))

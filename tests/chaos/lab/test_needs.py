@@ -31,7 +31,8 @@ PROXIES = {"p0": "a"}
         (BreakEngine(engine="e0", fault=Hang()), Needs()),
         (Kill(part=Part.ENGINE, target="e0"), Needs(alone=frozenset({"e0"}))),
         (Freeze(part=Part.ENGINE, target="e1"), Needs(alone=frozenset({"e1"}))),
-        (Restart(engine="e0", drain_within_s=None, shutdown_timeout_s=0), Needs(alone=frozenset({"e0"}))),
+        # A simulated engine restarts inside its process.
+        (Restart(engine="e0", drain_within_s=None, shutdown_timeout_s=0), Needs()),
         (Kill(part=Part.AGENT, target="e0"), Needs()),
         (Wire(end="engine", target="e0"), Needs(links=frozenset({"engine:e0"}))),
         (Wire(end="agent", target="e0"), Needs(links=frozenset({"agent:e0"}))),
