@@ -24,6 +24,7 @@ class Case:
     history: History
     spec: ScenarioSpec | None
     flaws: tuple[str, ...]
+    breaks_off: bool = False
 
     @property
     def hypothesis(self) -> Hypothesis:
@@ -60,6 +61,15 @@ class Case:
         """The requests of the time that is judged."""
         return [one for one in self.history.requests if self.from_s <= one.at_s < self.end_s]
 
+    @cached_property
+    def untold(self) -> float:
+        """Requests that were still to end, or to come, when the history broke off; 0 for a whole one."""
+        began = self.history.began
+        if not self.breaks_off:
+            return 0.0
+        told = sum(one.at_s >= self.from_s for one in self.history.requests)
+        return max(0.0, began.rate_per_s * (began.seconds - self.from_s) - told)
+
     @property
     def booked(self) -> bool:
         """Whether engines' books are there, or nothing that could stand in them."""
@@ -75,9 +85,10 @@ def case_of(history: History) -> Case:
     """The history as checks look at it."""
     spec = _spec(history.began.scenario)
     flaws = tuple(_flaws(history, spec))
-    if history.ended_s is None:
+    breaks_off = history.ended_s is None
+    if breaks_off:
         history = replace(history, ended_s=last_s(history))
-    return Case(history=history, spec=spec, flaws=flaws)
+    return Case(history=history, spec=spec, flaws=flaws, breaks_off=breaks_off)
 
 
 def last_s(history: History) -> float:

@@ -114,11 +114,7 @@ def _finding(check: str, case: Case, limit: float, of_percent: float) -> Finding
 
 def _best_percent(case: Case, good: int, asked: int) -> float:
     """Goodput if all that a history which breaks off does not tell had been good; its own where it is whole."""
-    began = case.history.began
-    if not any("breaks off" in flaw for flaw in case.flaws):
-        return 100.0 * good / asked
-    unseen = max(0.0, began.rate_per_s * (began.seconds - case.from_s) - asked)
-    return 100.0 * (good + unseen) / (asked + unseen)
+    return 100.0 * (good + case.untold) / (asked + case.untold)
 
 
 def _limit_percent(case: Case) -> float | None:

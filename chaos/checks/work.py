@@ -21,7 +21,8 @@ def amplification(case: Case) -> Finding | None:
     found = amplification_of(case.history, case.from_s, case.end_s)
     said_limit = f"<= {limit:.2f}"
     calls = found.calls_per_request
-    if calls is None or (not case.booked and not case.history.samples):
+    # Where the history breaks off, proxies have counted calls of requests whose end it does not tell.
+    if calls is None or (not case.booked and (case.flaws or not case.history.samples)):
         why = _NO_BOOKS if found.requests else "no request was sent"
         return Finding(check="amplification", answer=Answer.UNKNOWN, why=why, limit=said_limit)
     by_callers = found.tries_per_question or 1.0

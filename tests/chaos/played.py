@@ -217,7 +217,11 @@ def played(play: Play) -> History:
     world.run()
     began = histories.began(
         hypothesis=play.hypothesis,
-        spec={"faults": [{"fault": dict(play.fault), "at": f"{play.start_s:g}s", "lasts": f"{play.end_s - play.start_s:g}s"}]},
+        spec={
+            "faults": [
+                {"fault": dict(play.fault), "at": f"{play.start_s:g}s", "lasts": f"{play.end_s - play.start_s:g}s"}
+            ]
+        },
         subject=play.subject,
         engines=histories.engines(play.engines, slots=play.slots),
         rate_per_s=play.rate_per_s,
