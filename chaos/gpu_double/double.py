@@ -54,10 +54,15 @@ class CompilerError(RuntimeError):
     """The double could not be built; the message says why, and what to do."""
 
 
+def compiler() -> str | None:
+    """The C compiler that would be used; None where there is none."""
+    return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+
+
 def build(folder: Path, *, without: Sequence[str] = ()) -> Path:
     """The library, made in ``folder``; calls in ``without`` are not exported. CompilerError where that fails."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
+    found = compiler()
+    if found is None:
         raise CompilerError(
             "GPU faults need the NVML double, which is built on the spot, and there is no C compiler here: "
             "install one (Debian: apt-get install gcc libc6-dev), or leave out the scenario's gpu_* faults"
@@ -66,7 +71,7 @@ def build(folder: Path, *, without: Sequence[str] = ()) -> Path:
     script.write_text(_script(without), encoding="utf-8")
     library = folder / "libnvidia-ml.so.1"
     command = [
-        compiler,
+        found,
         "-shared",
         "-fPIC",
         "-O1",
@@ -77,7 +82,7 @@ def build(folder: Path, *, without: Sequence[str] = ()) -> Path:
     ]
     built = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_BUILD_LIMIT_S)  # noqa: S603 -- the compiler found above, on our own file
     if built.returncode != 0:
-        raise CompilerError(f"{compiler} could not build the NVML double:\n{built.stderr.strip()}")
+        raise CompilerError(f"{found} could not build the NVML double:\n{built.stderr.strip()}")
     return library
 
 

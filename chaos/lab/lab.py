@@ -19,6 +19,7 @@ import aiohttp
 from chaos.callers import RunningLoad
 from chaos.faults.library import AnyFault
 from chaos.faults.pulls import Callers, Kill, Pull
+from chaos.gpu_double import double
 from chaos.history.events import Event, FaultBegan, FaultHealed
 from chaos.lab.blueprint import Blueprint, planned
 from chaos.lab.levers.library import LEVERS
@@ -90,15 +91,15 @@ class Lab:
     ) -> "AsyncIterator[Lab]":
         """A lab that serves, inside the block.
 
-        ``folder`` keeps configurations and logs; without it they are gone at the end. ``by_hand``: any engine's or
-        network's fault can be pulled, not only those of the experiment. Raises FittingError, EngineError,
+        ``folder`` keeps configurations and logs; without it they are gone at the end. ``by_hand``: any fault can
+        be pulled, not only those of the experiment; those of GPUs where there is a C compiler. Raises FittingError, EngineError,
         ProcessError or NotReadyError when it cannot be, and LeverError when a fault of the experiment cannot be
         pulled in it.
         """
         plan = planned(experiment, subject)
         pulls = [pull for one in plan.experiment.outages for pull in pulls_of(one)]
         if by_hand:
-            wanted = everything(one.name for one in plan.engines)
+            wanted = everything((one.name for one in plan.engines), gpus=double.compiler() is not None)
         else:
             wanted = needs(
                 pulls,

@@ -52,11 +52,11 @@ def needs(pulls: Iterable[Pull], engine_zones: Mapping[str, str], proxy_zones: M
     return Needs(alone=frozenset(alone), links=frozenset(links), reports=reports, gpus=gpus)
 
 
-def everything(engines: Iterable[str]) -> Needs:
-    """A lab in which any fault can be pulled, GPU faults apart: those need a compiler."""
+def everything(engines: Iterable[str], *, gpus: bool = False) -> Needs:
+    """A lab in which any fault can be pulled; those of GPUs need a double, which needs a compiler."""
     names = frozenset(engines)
     links = frozenset(f"{end}:{name}" for end in ("engine", "agent") for name in names)
-    return Needs(alone=names, links=links, reports=True)
+    return Needs(alone=names, links=links, reports=True, gpus=gpus)
 
 
 def is_of(pull: Pull, *, control_plane: bool, agents: bool) -> bool:

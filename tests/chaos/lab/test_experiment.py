@@ -4,16 +4,13 @@ import asyncio
 import contextlib
 import os
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
 
 from chaos.faults.hang import Hang
 from chaos.faults.pulls import Freeze, Part
 from chaos.history.lines import from_line
 from chaos.history.reading import read
-from chaos.lab.desk import opened
 from chaos.lab.experiment import run
 from chaos.lab.lab import BlastRadiusError, Lab
 from chaos.lab.recording import recorded
@@ -130,41 +127,6 @@ async def test_a_lab_that_is_held_open_is_broken_by_hand() -> None:
     assert (outage.kind, outage.targets) == ("hang", ("e1",))
     assert outage.end_s is not None
     assert recording.history.attempts
-
-
-async def test_a_lab_takes_orders_over_http_and_heals_what_holds_when_it_closes() -> None:
-    (subject,) = subjects(["envoy"])
-    asked = experiment(engines=2, blastRadius={"enginesPercent": 50})
-    async with Lab.open(asked, subject) as lab, recorded(lab) as recording, aiohttp.ClientSession() as session:
-
-        async def order(method: str, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
-            async with session.request(method, f"{desk.url}{path}", json=body) as answer:
-                return answer.status, await answer.json()
-
-        async def seen(engine: str) -> object:
-            async with session.get(f"{lab.site.engines[engine].control}/fault") as answer:
-                return await answer.json()
-
-        async with opened(lab) as desk:
-            status, broken = await order("POST", "/faults", {"fault": HANG, "target": {"engine": 1}})
-            assert (status, broken["targets"]) == (201, ["e1"])
-            assert await seen("e1") is not None
-            status, standing = await order("GET", "/")
-            assert list(standing["faults"]) == [broken["id"]]
-            assert [one["name"] for one in standing["engines"]] == ["e0", "e1"]
-            status, refused = await order("POST", "/faults", {"fault": HANG, "target": {"engine": 0}})
-            assert (status, "2 of 2" in refused["error"]) == (409, True)
-            status, refused = await order("POST", "/faults", {"fault": {"kind": "hangs"}})
-            assert (status, refused["error"].startswith("fault")) == (400, True)
-            assert (await order("DELETE", "/faults/by-hand-9"))[0] == 404
-            assert await order("DELETE", f"/faults/{broken['id']}") == (200, {"healed": [broken["id"]]})
-            assert await seen("e1") is None
-            await order("POST", "/faults", {"fault": HANG, "target": {"engine": 0}, "lasts": "50ms"})
-            await eventually(lambda: len(recording.history.outages) == 2, "the second fault", LIMIT_S)
-            await eventually(lambda: recording.history.outages[-1].end_s, "its own end", LIMIT_S)
-            await order("POST", "/faults", {"fault": HANG, "target": {"engine": 0}})
-        assert await seen("e0") is None
-    assert all(one.end_s is not None for one in recording.history.outages)
 
 
 async def test_an_experiment_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
