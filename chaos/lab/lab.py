@@ -92,9 +92,9 @@ class Lab:
         """A lab that serves, inside the block.
 
         ``folder`` keeps configurations and logs; without it they are gone at the end. ``by_hand``: any fault can
-        be pulled, not only those of the experiment; those of GPUs where there is a C compiler. Raises FittingError, EngineError,
-        ProcessError or NotReadyError when it cannot be, and LeverError when a fault of the experiment cannot be
-        pulled in it.
+        be pulled, whatever those of the experiment are; those of GPUs where there is a C compiler. Raises
+        FittingError, EngineError, CompilerError, ProcessError or NotReadyError when it cannot be, and LeverError
+        when a fault of the experiment cannot be pulled in it.
         """
         plan = planned(experiment, subject)
         pulls = [pull for one in plan.experiment.outages for pull in pulls_of(one)]
@@ -116,7 +116,8 @@ class Lab:
                 asked = Asked()
                 standing = await stand(children, session, place, plan=plan, needs=wanted, load=asked)
                 lab = cls(plan, standing, asked, levers)
-                lab.refuse(pulls)
+                if not by_hand:
+                    lab.refuse(pulls)
                 yield lab
 
     @property
