@@ -21,6 +21,7 @@ NAMES: Final = (
     "agents",
     "signals",
     "decide_loop",
+    "claims",
 )
 LONG: Final = ("failover",)
 

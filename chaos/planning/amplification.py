@@ -11,8 +11,9 @@ when the client gives up, and clients that ask again at once.
 Source of the incident: A. Apartsin, Y. Aperstein, "Building Scalable AI", section 23.7: 64 GPUs, about 15 % of
 the replicas slow for 90 seconds, up to five attempts almost without backoff, a time limit shorter than the tail
 of healthy answers; the offered load rose "roughly fourfold". It says neither load nor times: those here are
-ours, and they matter. With 80 % of the slots in use these retries add a fifth to the load; with 85 % they take
-the fleet down, and it stays down when the slow engines are fast again.
+ours, and they matter. With 70 % of the slots in use these retries add an eighth to the load; with 80 % it is a
+matter of luck; with 85 % they take the fleet down each time, and it stays down when the slow engines are fast
+again.
 """
 
 import heapq

@@ -1,6 +1,8 @@
 """``switchgear plan``: its exit codes, its forms, and what help costs."""
 
+import importlib
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -202,3 +204,17 @@ def test_a_running_server_is_asked(server: str, capsys: pytest.CaptureFixture[st
     assert found["max_wait_s"] == pytest.approx(2.0)
     assert plan("capacity", "--admin", server, "--service-time", "1s") == 0
     assert "--service-time as given" in capsys.readouterr().out
+
+
+def test_the_guide_names_options_that_there_are() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "planning.md").read_text()
+    questions = {}
+    for name in ("redundancy", "capacity", "growth", "whatif"):
+        question = importlib.import_module(f"chaos.planning.cli.{name}").command
+        questions[name] = {option for parameter in question.params for option in parameter.opts}
+    known = set().union(*questions.values(), {"--record"})
+    assert set(re.findall(r"--[a-z][-a-z]*", text)) <= known
+    examples = re.findall(r"^switchgear plan ([a-z]+)((?:.*\\\n)*.*)$", text, re.MULTILINE)
+    assert {name for name, _ in examples} == set(questions)
+    for name, rest in examples:
+        assert set(re.findall(r"--[a-z][-a-z]*", rest)) <= questions[name]
