@@ -31,13 +31,16 @@ class GpuLever:
     async def pull(self, pull: Pull) -> None:
         assert isinstance(pull, Gpu)  # noqa: S101 -- what it handles
         self._held[pull.engine].append(pull)
-        self._write(pull.engine)
+        self._write(pull.engine, self._held[pull.engine])
 
     async def release(self, pull: Pull) -> None:
         assert isinstance(pull, Gpu)  # noqa: S101 -- what it handles
-        if pull in self._held[pull.engine]:
-            self._held[pull.engine].remove(pull)
-        self._write(pull.engine)
+        held = self._held[pull.engine]
+        if pull not in held:
+            return
+        others = list(held)
+        others.remove(pull)
+        self._write(pull.engine, others)
         agent = self._site.posts.get((Part.AGENT, pull.engine))
         if pull.reset and agent is not None and agent.running:
             # Agents remember an XID for an hour, because no event tells of a reset: the machine's restart does.
@@ -46,11 +49,14 @@ class GpuLever:
                 await agent.start_again()
             except ProcessError as problem:
                 raise LeverError(str(problem)) from problem
+        held.remove(pull)
+        # Another fault may have come meanwhile, and written down this one again.
+        self._write(pull.engine, held)
 
-    def _write(self, engine: str) -> None:
+    def _write(self, engine: str, pulls: Sequence[Gpu]) -> None:
         path = self._site.engines[engine].gpu_file
         if path is not None:
-            write_control(path, control_lines(self._held[engine]))
+            write_control(path, control_lines(pulls))
 
 
 def control_lines(held: Sequence[Gpu]) -> Sequence[str]:

@@ -1,0 +1,193 @@
+"""Signals to real processes: an engine and an agent of their own, killed and stopped, and back where they were."""
+
+import asyncio
+import re
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from chaos.faults.agent_frozen import AgentFrozen
+from chaos.faults.agent_killed import AgentKilled
+from chaos.faults.freeze import Freeze
+from chaos.faults.oom_kill import OomKill
+from chaos.faults.pulls import Freeze as FreezePull
+from chaos.faults.pulls import Kill, Part
+from chaos.faults.rolling_restart import RollingRestart
+from chaos.lab.agents import agent
+from chaos.lab.engines import book
+from chaos.lab.levers.processes import ProcessLever
+from chaos.lab.post import Post
+from chaos.lab.site import EngineSite, Site
+from chaos.processes import Processes, free_ports
+from tests.chaos.faults.small_lab import Struck, engine_site, site, until
+
+SOON = aiohttp.ClientTimeout(total=0.5)
+
+
+@dataclass(frozen=True)
+class Place:
+    """One engine in a process of its own, with an agent beside it."""
+
+    site: Site
+    engine: EngineSite
+    engine_post: Post
+    agent: str
+
+    async def ask(self, tokens: int = 4, **limit: aiohttp.ClientTimeout) -> int:
+        url = f"http://127.0.0.1:{self.engine.port}/v1/completions"
+        body = {"prompt": "x", "max_tokens": tokens}
+        async with self.site.session.post(url, json=body, headers={"connection": "close"}, **limit) as answer:
+            await answer.read()
+            return answer.status
+
+    async def ready(self) -> bool:
+        async with self.site.session.get(f"{self.agent}/readyz") as answer:
+            return answer.status == 200
+
+    async def process_began(self) -> str:
+        """When the engine's process says that it began."""
+        async with self.site.session.get(f"http://127.0.0.1:{self.engine.port}/metrics") as answer:
+            found = re.search(r"^process_start_time_seconds (\S+)", await answer.text(), re.MULTILINE)
+            assert found is not None
+            return found[1]
+
+
+@pytest.fixture
+async def place(client: aiohttp.ClientSession, tmp_path: Path) -> AsyncIterator[Place]:
+    # An agent that is told to end drains its engine first.
+    async with Processes(stop_limit_s=0.1) as children:
+        port, control = free_ports(2)
+        argv = [sys.executable, "-m", "chaos.fake_engine", "--name-prefix", "e", "--slots", "2"]
+        argv += ["--port", str(port), "--control-port", str(control), "--journal", str(tmp_path / "book")]
+        post = Post(part=Part.ENGINE, target="e0", children=children, argv=argv)
+        beside = agent(children, "e0", port, 2)
+        await asyncio.gather(post.start(), beside.post.start())
+        assert post.child is not None
+        (listed,) = post.child.ready["engines"]
+        engine = engine_site("e0", port, control=listed["control"], agent_port=beside.grpc)
+        posts = {(Part.ENGINE, "e0"): post, (Part.AGENT, "e0"): beside.post}
+        here = Place(site(client, engine, posts=posts), engine, post, f"http://127.0.0.1:{beside.http}")
+        await until(here.ready)
+        yield here
+
+
+async def test_an_engine_that_is_killed_loses_its_calls_and_comes_back_with_its_book(place: Place) -> None:
+    struck = Struck(place.site, OomKill(), "e0")
+    assert await place.ask() == 200
+    call = asyncio.create_task(place.ask(tokens=4000))
+
+    async def noted() -> bool:
+        totals = (await book(place.site.session, place.engine.control))["totals"]
+        return int(totals["in_flight"]) == 1
+
+    await until(noted)
+    pid = place.engine_post.child and place.engine_post.child.pid
+    await struck.pull()
+    with pytest.raises(aiohttp.ClientError):
+        await call
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await place.ask()
+    await struck.release()
+    assert await place.ask() == 200
+    await struck.release()
+    assert place.engine_post.child is not None
+    assert place.engine_post.child.pid != pid
+    seen = await book(place.site.session, place.engine.control)
+    reasons = [one["reason"] for one in seen["calls"] if one["tokens_asked"] == 4000]
+    assert reasons == ["killed"]
+    assert sum(one["tokens_asked"] == 4 and one["outcome"] == "finished" for one in seen["calls"]) == 2
+
+
+async def test_an_engine_that_is_stopped_says_nothing_and_computes_nothing_meanwhile(place: Place) -> None:
+    struck = Struck(place.site, Freeze(), "e0")
+    assert await place.ask() == 200
+    call = asyncio.create_task(place.ask(tokens=50))
+
+    async def running() -> bool:
+        return bool((await book(place.site.session, place.engine.control))["totals"]["in_flight"])
+
+    await until(running)
+    await struck.pull()
+    with pytest.raises(TimeoutError):
+        await place.ask(timeout=SOON)
+    # Longer than the call would have taken, and long enough to be noticed as a stop.
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(call), 1.0)
+    await struck.release()
+    assert await call == 200
+    await struck.release()
+    assert await place.ask() == 200
+    seen = (await book(place.site.session, place.engine.control))["calls"]
+    (stopped,) = [one for one in seen if one["tokens_asked"] == 50]
+    assert stopped["stuck_s"] > 0.5
+
+
+async def test_an_agent_that_is_killed_is_gone_and_comes_back_where_it_was(place: Place) -> None:
+    struck = Struck(place.site, AgentKilled(), "e0")
+    await struck.pull()
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await place.site.session.get(f"{place.agent}/readyz", headers={"connection": "close"})
+    assert await place.ask() == 200
+    await struck.release()
+    await until(place.ready)
+
+
+async def test_an_agent_that_is_stopped_keeps_its_connections_and_says_nothing(place: Place) -> None:
+    struck = Struck(place.site, AgentFrozen(), "e0")
+    await struck.pull()
+    with pytest.raises(TimeoutError):
+        await place.site.session.get(f"{place.agent}/readyz", timeout=SOON)
+    assert await place.ask() == 200
+    await struck.release()
+    assert await place.ready()
+
+
+async def test_a_restart_with_a_drain_waits_for_what_runs_and_then_begins_anew(place: Place) -> None:
+    before = await place.process_began()
+    struck = Struck(place.site, RollingRestart(), "e0")
+    call = asyncio.create_task(place.ask(tokens=100))
+    await struck.pull()
+    assert not await place.ready()
+    assert await call == 200
+
+    async def ended() -> bool:
+        # Asked of the control port: an engine that is being drained should get nothing new.
+        return not (await book(place.site.session, place.engine.control))["listening"]
+
+    await until(ended)
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await place.ask()
+    await struck.release()
+    assert await place.ask() == 200
+    assert await place.process_began() != before
+    await until(place.ready)
+
+
+async def test_a_process_stays_dead_as_long_as_anything_holds_it_so(place: Place) -> None:
+    lever = ProcessLever(place.site)
+    one, other = Kill(part=Part.ENGINE, target="e0"), Kill(part=Part.ENGINE, target="e0")
+    slow = FreezePull(part=Part.ENGINE, target="e0", on_share=0.5, period_s=0.1)
+    await asyncio.gather(lever.pull(one), lever.pull(other), lever.pull(slow))
+    await lever.release(one)
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await place.ask()
+    await lever.release(other)
+    await lever.release(slow)
+    assert await place.ask() == 200
+    forever = Kill(part=Part.ENGINE, target="e0", stays_dead=True)
+    await lever.pull(forever)
+    await lever.release(forever)
+    assert not place.engine_post.running
+
+
+async def test_what_is_not_there_is_refused_or_passed_over(client) -> None:
+    lever = ProcessLever(site(client, engine_site("e0", 1)))
+    assert "no process of its own" in lever.refusal(OomKill().pulls("e0")[0])
+    (nobody,) = AgentKilled().pulls("e0")
+    assert lever.refusal(nobody) == ""
+    await lever.pull(nobody)
+    await lever.release(nobody)
