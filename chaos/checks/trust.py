@@ -12,7 +12,9 @@ from chaos.measures.validity import FAIR
 from chaos.measures.validity import bench as bench_of
 from chaos.scenario.model import BlastRadius
 
-_OURS: Final = ("control-plane", "agent")
+_OURS: Final = ("control-plane", "agent-", "proxy-")
+"""How the names of processes begin that policies answer for; others are the lab's own."""
+
 _HANDOVER_S: Final = 1.0
 """Where one target comes after another, healing the first may take so much of the second's time."""
 
@@ -55,7 +57,7 @@ def processes(case: Case) -> Finding:
 
     Another process of the lab that ends spoils the experiment, and nobody can be blamed for it.
     """
-    blamed = [one for one in case.history.gone if _is_judged(case, one)]
+    blamed = [one for one in case.history.gone if one.process.startswith(_OURS)]
     others = [one for one in case.history.gone if one not in blamed]
     told = [
         f"{one.process} ended by itself at {words.moment(one.at_s)} ({_status(one)})" for one in (*blamed, *others)
@@ -139,11 +141,6 @@ def _most_at_once(case: Case, members: set[str]) -> tuple[int, float]:
         if len(hit & members) > most:
             most, when_s = len(hit & members), begun.start_s
     return most, when_s
-
-
-def _is_judged(case: Case, gone: Gone) -> bool:
-    proxies = {one.name for one in case.history.began.proxies}
-    return gone.process in proxies or gone.process.startswith(_OURS)
 
 
 def _status(gone: Gone) -> str:

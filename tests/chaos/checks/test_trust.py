@@ -33,7 +33,7 @@ def test_a_whole_history_is_complete() -> None:
         ({"ended_s": None}, "breaks off at 20.0 s of 30.0 s"),
         ({"unread": ("line 7: no JSON",)}, "line 7: no JSON"),
         ({"aborted": Aborted(at_s=12.0, why="goodput")}, "stopped at 12.0 s"),
-        ({"gone": (Gone(at_s=11.0, process="engine e3", status=-9),)}, "engine e3 ended by itself at 11.0 s"),
+        ({"gone": (Gone(at_s=11.0, process="engine-e3", status=-9),)}, "engine-e3 ended by itself at 11.0 s"),
     ],
 )
 def test_what_is_missing_is_said(change: dict[str, Any], said: str) -> None:
@@ -78,7 +78,7 @@ def test_what_a_fault_does_to_engines_is_not_the_bench_s() -> None:
 
 @pytest.mark.parametrize(
     ("process", "said"),
-    [("control-plane", Answer.NO), ("p0", Answer.NO), ("agent e1", Answer.NO), ("wiretap", Answer.UNKNOWN)],
+    [("control-plane", Answer.NO), ("proxy-p0", Answer.NO), ("agent-e1", Answer.NO), ("wiretap", Answer.UNKNOWN)],
 )
 def test_who_ended_by_itself_is_named(process: str, said: Answer) -> None:
     found = processes(case_of(seen(gone=[Gone(at_s=13.0, process=process, status=-11)])))
