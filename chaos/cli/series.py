@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -71,7 +71,7 @@ def tasks(
     """
     found = []
     for place, scenario in enumerate(scenarios):
-        experiment = scenario.experiment() if seed is None else replace(scenario.experiment(), seed=seed)
+        experiment = scenario.experiment(seed)
         if len(subjects) > 1:
             experiment = common_experiment(experiment, subjects)
         for number, subject in enumerate(subjects):

@@ -42,9 +42,12 @@ class ScenarioRead:
         """As it says itself."""
         return self.scenario.metadata.name
 
-    def experiment(self) -> Experiment:
-        """What it comes to; paths in it are relative to its file."""
-        return resolve(self.scenario, self.file.parent)
+    def experiment(self, seed: int | None = None) -> Experiment:
+        """What it comes to, with another seed where one is given; paths in it are relative to its file."""
+        scenario = self.scenario
+        if seed is not None:
+            scenario = scenario.model_copy(update={"spec": scenario.spec.model_copy(update={"seed": seed})})
+        return resolve(scenario, self.file.parent)
 
 
 def read_scenarios(paths: Sequence[Path]) -> tuple[ScenarioRead, ...]:

@@ -1,0 +1,148 @@
+"""The control port of a lab that is held open: what stands in it, and faults that live as long as their callers.
+
+All bodies are JSON; a refusal is ``{"error": ...}`` with status 400.
+
+====== ============== =========================================================================================
+GET    ``/v1/lab``    what stands here: engines, proxies, addresses, and the faults that bite now
+POST   ``/v1/faults`` break something: ``{"fault": {"kind": "hang"}, "target": {"engine": 3}, "lasts": "10s"}``,
+                      fault and target as in scenario files, ``lasts`` optional. The answer is a line of JSON when
+                      the fault bites (``{"id": ..., "targets": [...]}``) and one when it is healed
+                      (``{"healed": true}``); it is healed when its time is over, and when the caller hangs up
+====== ============== =========================================================================================
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from chaos.faults.library import AnyFault
+from chaos.lab.lab import BlastRadiusError, Lab
+from chaos.lab.site import LeverError
+from chaos.scenario.model import Target
+from chaos.scenario.plan import Outage
+from policies.document import Spec, described
+from policies.quantity import Duration
+
+MAX_BODY_BYTES: Final = 64 * 1024
+
+
+class Order(Spec):
+    """What is asked for; the fields mean what they mean in a scenario."""
+
+    fault: AnyFault = described(..., "What goes wrong: its kind and its settings.")
+    target: Target = described(Target, "Whom it hits.")
+    lasts: Duration | None = described(None, "For how long at most.", unit="duration", gt=0, le=86400)
+
+
+@asynccontextmanager
+async def controlled(lab: Lab, port: int = 0) -> AsyncIterator[str]:
+    """The address of the control port, which answers inside the block; what it broke is healed at the end."""
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    desk = _Desk(lab)
+    app.add_routes([web.get("/v1/lab", desk.lab), web.post("/v1/faults", desk.fault)])
+    # A caller that hangs up cancels its request, and so heals its fault.
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", port)
+        await site.start()
+        host, bound = runner.addresses[0][:2]
+        yield f"http://{host}:{bound}"
+    finally:
+        await desk.heal()
+        await runner.cleanup()
+
+
+class _Desk:
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._biting: dict[str, Outage] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def lab(self, _: web.Request) -> web.Response:
+        return web.json_response(described_lab(self._lab, self._biting))
+
+    async def fault(self, request: web.Request) -> web.StreamResponse:
+        try:
+            order = Order.model_validate_json(await request.text(), by_name=False)
+        except ValidationError as problem:
+            said = "; ".join(
+                f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in problem.errors()
+            )
+            return _refusal(said)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 -- a handler runs in one
+        self._tasks.add(task)
+        try:
+            return await self._struck(request, order)
+        except (LeverError, BlastRadiusError) as problem:
+            return _refusal(str(problem))
+        finally:
+            self._tasks.discard(task)
+
+    async def _struck(self, request: web.Request, order: Order) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "application/x-ndjson"})
+        async with self._lab.strike(order.fault, order.target) as outage:
+            self._biting[outage.id] = outage
+            try:
+                await response.prepare(request)
+                await _say(response, {"id": outage.id, "targets": list(outage.targets)})
+                await asyncio.sleep(float("inf") if order.lasts is None else order.lasts)
+            finally:
+                del self._biting[outage.id]
+        await _say(response, {"healed": True})
+        await response.write_eof()
+        return response
+
+    async def heal(self) -> None:
+        """End every fault that somebody holds, and return when it is healed."""
+        tasks = tuple(self._tasks)
+        for one in tasks:
+            one.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def described_lab(lab: Lab, biting: Mapping[str, Outage]) -> Mapping[str, Any]:
+    """What stands in the lab, JSON-ready."""
+    site = lab.site
+    return {
+        "subject": lab.plan.subject.name,
+        "pool": lab.plan.pool,
+        "control_plane": site.control_plane,
+        "proxies": {
+            one.name: {"url": one.url, "admin": one.admin, "zone": one.zone} for one in site.proxies.values()
+        },
+        "engines": {
+            one.name: {
+                "url": f"http://127.0.0.1:{one.port}",
+                "zone": one.zone,
+                "slots": one.slots,
+                "pool": one.pool,
+                "control": one.control,
+                "agent": None if one.agent_http is None else f"http://127.0.0.1:{one.agent_http}",
+            }
+            for one in site.engines.values()
+        },
+        "ask": {
+            "path": lab.plan.asking.path,
+            "model": lab.plan.asking.model,
+            "headers": dict(lab.plan.asking.headers),
+        },
+        "faults": {
+            key: {"fault": one.fault.model_dump(mode="json", by_alias=True), "targets": list(one.targets)}
+            for key, one in biting.items()
+        },
+    }
+
+
+async def _say(response: web.StreamResponse, record: Mapping[str, Any]) -> None:
+    await response.write(json.dumps(record).encode() + b"\n")
+
+
+def _refusal(why: str) -> web.Response:
+    return web.json_response({"error": why}, status=400)

@@ -1,0 +1,131 @@
+"""Fixtures with which people write experiments as tests; pytest finds them where Switchgear is installed.
+
+``switchgear_experiment`` does a whole scenario and returns its verdict::
+
+    def test_policies_survive_a_hang(switchgear_experiment):
+        verdict = switchgear_experiment("one-hangs", "policies/")
+        assert verdict.answer == "yes", verdict.findings
+
+``switchgear_lab`` holds a lab open, in a test that is a coroutine (pytest-asyncio or anyio)::
+
+    async def test_a_hang_is_left_alone(switchgear_lab):
+        async with switchgear_lab("policies/") as lab:
+            async with lab.asking(), lab.strike("hang", engine=1):
+                await lab.until(lambda seen: any(one.out for one in seen.decided), "the engine is out")
+        assert lab.history.requests
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+# Only tests that use a fixture pay for what is behind it.
+if TYPE_CHECKING:
+    from chaos.history.history import History
+    from chaos.lab.lab import Lab
+    from chaos.lab.recording import Recording
+    from chaos.scenario.plan import Outage
+    from chaos.verdict import Verdict
+
+_POLL_S = 0.05
+
+
+class LabUnderTest:
+    """A lab that serves. ``lab`` has all of it; ``history`` grows, and is whole when the block has been left."""
+
+    def __init__(self, lab: "Lab", recording: "Recording") -> None:
+        self.lab = lab
+        self._recording = recording
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Of the Envoys."""
+        return tuple(one.url for one in self.lab.site.proxies.values())
+
+    @property
+    def history(self) -> "History":
+        """What was seen so far."""
+        return self._recording.history
+
+    @property
+    def verdict(self) -> "Verdict":
+        """The history, judged by the promises of the scenario."""
+        from chaos.verdict import verdict  # noqa: PLC0415
+
+        return verdict(self.history)
+
+    def asking(self) -> AbstractAsyncContextManager[None]:
+        """The scenario's requests are sent inside the block."""
+        return self._recording.asking()
+
+    @asynccontextmanager
+    async def strike(
+        self, kind: str, *, settings: dict[str, Any] | None = None, **target: Any
+    ) -> "AsyncIterator[Outage]":
+        """A fault bites inside the block: its kind, its settings and its target as in a scenario."""
+        from chaos.lab.control import Order  # noqa: PLC0415
+
+        order = Order.model_validate({"fault": {"kind": kind, **(settings or {})}, "target": target})
+        async with self.lab.strike(order.fault, order.target) as outage:
+            yield outage
+
+    async def until(self, condition: "Callable[[History], object]", what: str, limit_s: float = 60.0) -> None:
+        """Wait for something to be seen; the test fails when it is not within ``limit_s``."""
+        give_up_at_s = time.monotonic() + limit_s
+        while not condition(self.history):
+            if time.monotonic() > give_up_at_s:
+                pytest.fail(f"not within {limit_s:g} s: {what}")
+            await asyncio.sleep(_POLL_S)
+
+
+LabOpener = Callable[..., AbstractAsyncContextManager[LabUnderTest]]
+
+
+@pytest.fixture
+def switchgear_lab(tmp_path: Path) -> LabOpener:
+    """``switchgear_lab(subject, scenario="quick", seed=..., pool=...)``: a lab with real Envoys, in a block.
+
+    ``subject`` is a file or folder of policies, or a static Envoy (envoy, naive, tuned, static). The scenario, of
+    the library or a file, gives topology, load and promises; its faults are left to the test.
+    """
+
+    @asynccontextmanager
+    async def opened(
+        subject: str | Path, scenario: str | Path = "quick", *, seed: int | None = None, pool: str | None = None
+    ) -> AsyncIterator[LabUnderTest]:
+        from chaos.lab.lab import Lab  # noqa: PLC0415
+        from chaos.lab.recording import recorded  # noqa: PLC0415
+        from chaos.lab.subjects import subjects  # noqa: PLC0415
+        from chaos.scenario.library import chosen  # noqa: PLC0415
+
+        (one, *_) = chosen([str(scenario)])
+        (judged, *_) = subjects([str(subject)], pool)
+        async with (
+            Lab.open(one.experiment(seed), judged, tmp_path / "lab", by_hand=True) as lab,
+            recorded(lab, tmp_path / "history.jsonl") as recording,
+        ):
+            yield LabUnderTest(lab, recording)
+
+    return opened
+
+
+@pytest.fixture
+def switchgear_experiment(tmp_path: Path) -> "Callable[..., Verdict]":
+    """``switchgear_experiment(scenario, subject, pool=...)``: the whole experiment, and its verdict."""
+
+    def judged(scenario: str | Path, subject: str | Path, *, pool: str | None = None) -> "Verdict":
+        from chaos.lab.experiment import run  # noqa: PLC0415
+        from chaos.lab.subjects import subjects  # noqa: PLC0415
+        from chaos.scenario.library import chosen  # noqa: PLC0415
+        from chaos.verdict import verdict  # noqa: PLC0415
+
+        (one, *_) = chosen([str(scenario)])
+        (tried, *_) = subjects([str(subject)], pool)
+        return verdict(asyncio.run(run(one.experiment(), tried, tmp_path / "history.jsonl")))
+
+    return judged

@@ -1,0 +1,85 @@
+"""A lab held open by one command, and broken by another."""
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from chaos.history.reading import read
+from chaos.processes import Processes
+
+EXAMPLE = Path(__file__).parents[3] / "policies" / "examples" / "single-pool.yaml"
+LIMIT_S = 90.0
+
+
+async def inject(lab: str, *words: str) -> tuple[int, str]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "chaos.cli", "inject", "--lab", lab, *words),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await asyncio.wait_for(process.communicate(), LIMIT_S)
+    return process.returncode or 0, said.decode()
+
+
+async def biting(session: aiohttp.ClientSession, lab: str) -> Any:
+    async with session.get(f"{lab}/v1/lab") as answer:
+        return (await answer.json())["faults"]
+
+
+async def until_biting(session: aiohttp.ClientSession, lab: str, count: int) -> Any:
+    async with asyncio.timeout(LIMIT_S):
+        while len(found := await biting(session, lab)) != count:
+            await asyncio.sleep(0.02)
+    return found
+
+
+@pytest.mark.envoy
+async def test_a_lab_is_held_and_broken_and_healed(tmp_path: Path) -> None:
+    history = tmp_path / "history.jsonl"
+    command = [
+        *(sys.executable, "-m", "chaos.cli", "lab", "--policies", str(EXAMPLE)),
+        *("--scenario", "quick", "--load", "--history", str(history)),
+    ]
+    async with (
+        Processes(log_dir=tmp_path / "logs", stop_limit_s=LIMIT_S) as children,
+        aiohttp.ClientSession() as session,
+    ):
+        child = await children.start("lab", command, ready_within_s=LIMIT_S)
+        lab = str(child.ready["lab"])
+        # For a time.
+        status, said = await inject(lab, "hang", "--engine", "1", "--for", "500ms")
+        assert (status, said.splitlines()) == (0, ["hang bites: e1", "healed"])
+        # For as long as the caller lives, however it dies.
+        holder = await children.start(
+            "inject", [sys.executable, "-m", "chaos.cli", "inject", "slow", "--lab", lab, "--count", "2"]
+        )
+        (fault,) = (await until_biting(session, lab, 1)).values()
+        assert (fault["fault"]["kind"], len(fault["targets"])) == ("slow", 2)
+        holder.signal_group(signal.SIGKILL)
+        assert await until_biting(session, lab, 0) == {}
+        # What cannot be is refused, and changes nothing.
+        assert await inject(lab, "slow", "--set", "factor=fast") == (
+            1,
+            "refused: fault.slow.factor: Input should be a valid number, unable to parse string as a number\n",
+        )
+        assert await inject(lab, "slow", "--engine", "77") == (1, "refused: the target means nobody here\n")
+        assert (await inject(lab, "slows"))[0] == 2
+        async with session.post(f"{lab}/v1/faults", data=b"{") as answer:
+            assert answer.status == 400
+        assert await children.stop(child) == 0
+    seen = read(history)
+    assert [one.kind for one in seen.outages] == ["hang", "slow"]
+    assert all(one.end_s is not None for one in seen.outages)
+    assert seen.ended_s is not None
+    assert any(one.ok for one in seen.requests)
+
+
+async def test_without_a_lab_there_is_nothing_to_break() -> None:
+    status, said = await inject("http://127.0.0.1:1", "hang")
+    assert status == 2
+    assert "127.0.0.1:1" in said
