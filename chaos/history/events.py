@@ -65,7 +65,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultBegan:
-    """A fault bites from here on. ``id`` is that of its outage, ``fault`` its kind and settings, JSON-ready."""
+    """A fault may bite from here on. ``id`` is that of its outage, ``fault`` its kind and settings, JSON-ready."""
 
     event: Literal["fault_began"] = "fault_began"
     at_s: float
@@ -76,7 +76,7 @@ class FaultBegan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultHealed:
-    """It is over."""
+    """It is over, or begins to be: from here on the first of its targets may be well."""
 
     event: Literal["fault_healed"] = "fault_healed"
     at_s: float

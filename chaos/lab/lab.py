@@ -146,11 +146,13 @@ class Lab:
         said: Any = outage.fault.model_dump(mode="json", by_alias=True)
         stays = any(isinstance(one, Kill) and one.stays_dead for one in pulls)
         self._hit.update(outage.targets)
+        # Who watches may see it before the last pull is done.
+        at_s = self.now_s()
         try:
-            async with self._pulled(pulls) as healed:
-                self.say(FaultBegan(at_s=self.now_s(), id=outage.id, fault=said, targets=outage.targets))
+            async with self._pulled(pulls) as released:
+                self.say(FaultBegan(at_s=at_s, id=outage.id, fault=said, targets=outage.targets))
                 if not stays:
-                    healed.append(lambda: self.say(FaultHealed(at_s=self.now_s(), id=outage.id)))
+                    released.append(lambda at_s: self.say(FaultHealed(at_s=at_s, id=outage.id)))
                 yield
         finally:
             self._hit.subtract(outage.targets)
@@ -168,17 +170,28 @@ class Lab:
             yield outage
 
     @asynccontextmanager
-    async def _pulled(self, pulls: Sequence[Pull]) -> AsyncIterator[list[Callable[[], None]]]:
-        """All of these inside the block; what is put into the list is called when all are released."""
-        afterwards: list[Callable[[], None]] = []
+    async def _pulled(self, pulls: Sequence[Pull]) -> AsyncIterator[list[Callable[[float], None]]]:
+        """All of these inside the block; what is put into the list is called when all are released, and told when
+        the first of them was: from then on something may be well again.
+        """
+        afterwards: list[Callable[[float], None]] = []
         mine = [(self._levers[type(pull)], pull) for pull in pulls if self._concerns(pull)]
         try:
             await _all(lever.pull(pull) for lever, pull in mine)
             yield afterwards
         finally:
-            await _all(_released(lever, pull) for lever, pull in mine)
+            ends_s: list[float] = []
+            await _all(self._release(lever, pull, ends_s) for lever, pull in mine)
             for one in afterwards:
-                one()
+                one(min(ends_s, default=self.now_s()))
+
+    async def _release(self, lever: Lever, pull: Pull, ends_s: list[float]) -> None:
+        try:
+            async with asyncio.timeout(RELEASE_LIMIT_S):
+                await lever.release(pull)
+        except TimeoutError as problem:
+            raise LeverError(f"not healed within {RELEASE_LIMIT_S:g} s: {pull}") from problem
+        ends_s.append(self.now_s())
 
     def _concerns(self, pull: Pull) -> bool:
         return is_of(
@@ -212,14 +225,6 @@ async def _all(doing: Iterable[Coroutine[Any, Any, None]]) -> None:
     for one in await asyncio.gather(*doing, return_exceptions=True):
         if one is not None:
             raise one
-
-
-async def _released(lever: Lever, pull: Pull) -> None:
-    try:
-        async with asyncio.timeout(RELEASE_LIMIT_S):
-            await lever.release(pull)
-    except TimeoutError as problem:
-        raise LeverError(f"not healed within {RELEASE_LIMIT_S:g} s: {pull}") from problem
 
 
 def _nobody(_: Event) -> None:
