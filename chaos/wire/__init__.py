@@ -5,6 +5,9 @@ filter on the wire's own sockets says so: loss and black holes are TCP's own sta
 connections, and need no privileges. Being late and being narrow are the wire's: it holds what it has read. Resets
 are real ones.
 
+Where root may, and the kernel has netem, latency and loss can be the kernel's from end to end instead
+(``chaos.wire.cable``).
+
 What a wire cannot copy: the connection from the proxy to the wire stands before the one from the wire to the
 engine, so a dead engine's port resets connections instead of refusing them.
 """

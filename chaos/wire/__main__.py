@@ -5,52 +5,81 @@ Its first line on stdout says where it takes orders and where each link listens:
     {"control": "http://127.0.0.1:PORT", "ports": {"engine:e0": 40001}}
 
 SIGTERM ends it, and resets what goes through it.
+
+With ``--kernel``, or where SWITCHGEAR_CHAOS_KERNEL is set, every link crosses a cable of ``chaos.wire.cable``.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import random
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Final
 
 from aiohttp import web
 
+from chaos.wire.cable import MOST, Cable, sweep, why_not
 from chaos.wire.control import Control
 from chaos.wire.link import WireLink
 
+KERNEL_VARIABLE: Final = "SWITCHGEAR_CHAOS_KERNEL"
 
-async def serve(links: Mapping[str, tuple[str, int]], seed: int) -> None:
-    """Pass bytes on until SIGTERM."""
+
+async def serve(links: Mapping[str, tuple[str, int]], seed: int, *, kernel: bool) -> str:
+    """Pass bytes on until SIGTERM; return why it did not, or nothing."""
     rng = random.Random(seed)  # noqa: S311 -- repeatable jitter, no secret
-    laid = {name: WireLink(name, to, rng) for name, to in links.items()}
-    for link in laid.values():
-        await link.listen()
-    runner = web.AppRunner(Control(laid).app(), access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
-    host, port = runner.addresses[0][:2]
-    ports = {name: link.port for name, link in laid.items()}
-    print(json.dumps({"control": f"http://{host}:{port}", "ports": ports}), flush=True)  # noqa: T201 -- the answer
-    await ended.wait()
-    for link in laid.values():
-        link.close()
-    await runner.cleanup()
+    laid: dict[str, WireLink] = {}
+    cables: dict[str, Cable] = {}
+    async with AsyncExitStack() as stack:
+        if kernel:
+            await sweep()
+            if why := await why_not() if len(links) <= MOST else f"a process lays {MOST} cables at most":
+                return why
+        for number, (name, to) in enumerate(links.items()):
+            if kernel:
+                cables[name] = await stack.enter_async_context(Cable(number))
+                far = WireLink(f"{name} (far end)", to, rng)
+                await far.listen(cables[name].listener)
+                stack.callback(far.close)
+            laid[name] = WireLink(name, cables[name].to if kernel else to, rng)
+            await laid[name].listen()
+            stack.callback(laid[name].close)
+        runner = web.AppRunner(Control(laid, cables).app(), access_log=None)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+        host, port = runner.addresses[0][:2]
+        ports = {name: link.port for name, link in laid.items()}
+        said = {"control": f"http://{host}:{port}", "ports": ports}
+        print(json.dumps(said), flush=True)  # noqa: T201 -- the answer
+        await ended.wait()
+    return ""
 
 
 def main(argv: Sequence[str]) -> int:
-    """0 when it was told to end, 2 when it was asked wrongly."""
+    """0 when it was told to end, 1 when it cannot do what it was asked, 2 when it was asked wrongly."""
     parser = argparse.ArgumentParser(prog="python -m chaos.wire", description=__doc__.splitlines()[0])
     parser.add_argument(
         "--link", action="append", required=True, type=_link, metavar="NAME=HOST:PORT", help="may be repeated"
     )
     parser.add_argument("--seed", type=int, default=0, help="decides the jitter (%(default)s)")
+    parser.add_argument(
+        "--kernel",
+        action="store_true",
+        default=bool(os.environ.get(KERNEL_VARIABLE)),
+        help=f"latency and loss are netem's; needs root (also: {KERNEL_VARIABLE}=1)",
+    )
     arguments = parser.parse_args(argv)
-    asyncio.run(serve(dict(arguments.link), arguments.seed))
-    return 0
+    why = asyncio.run(serve(dict(arguments.link), arguments.seed, kernel=arguments.kernel))
+    if why:
+        print(f"chaos.wire: {why}", file=sys.stderr)  # noqa: T201 -- the reason
+    return 1 if why else 0
 
 
 def _link(text: str) -> tuple[str, tuple[str, int]]:

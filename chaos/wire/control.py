@@ -5,23 +5,30 @@ happened when they are answered. ``GET /rules`` are those that hold, ``GET /link
 where it leads, how many connections are open, and how many came from which address.
 """
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from aiohttp import web
 
+from chaos.wire.cable import Cable, CableError
 from chaos.wire.link import WireLink
 from chaos.wire.rules import Rule, RuleError, parse_rule
 
+_NO_CABLES: Final[Mapping[str, Cable]] = MappingProxyType({})
+
 
 class Control:
-    """The rules that hold, by name, for these links."""
+    """The rules that hold, by name, for these links; ``cables`` are those of links that cross one."""
 
-    def __init__(self, links: Mapping[str, WireLink]) -> None:
+    def __init__(self, links: Mapping[str, WireLink], cables: Mapping[str, Cable] = _NO_CABLES) -> None:
         self._links = links
+        self._cables = cables
         self._rules: dict[str, Rule] = {}
+        self._obeying = asyncio.Lock()
 
     def app(self) -> web.Application:
         """The control port's pages."""
@@ -38,13 +45,11 @@ class Control:
         except (json.JSONDecodeError, RuleError) as error:
             return web.json_response({"error": str(error)}, status=400)
         self._rules[request.match_info["name"]] = rule
-        self._obey()
-        return await self._all_rules(request)
+        return await self._obeyed(request)
 
     async def _delete(self, request: web.Request) -> web.Response:
         self._rules.pop(request.match_info["name"], None)
-        self._obey()
-        return await self._all_rules(request)
+        return await self._obeyed(request)
 
     async def _all_rules(self, _: web.Request) -> web.Response:
         return web.json_response({name: asdict(rule) for name, rule in self._rules.items()})
@@ -52,9 +57,17 @@ class Control:
     async def _all_links(self, _: web.Request) -> web.Response:
         return web.json_response({name: _link_object(link) for name, link in self._links.items()})
 
-    def _obey(self) -> None:
-        for link in self._links.values():
-            link.obey(self._rules)
+    async def _obeyed(self, request: web.Request) -> web.Response:
+        # One after another: a cable takes its time.
+        async with self._obeying:
+            rules: Mapping[str, Rule] = dict(self._rules)
+            for name, link in self._links.items():
+                try:
+                    left = await self._cables[name].carry(rules, name) if name in self._cables else rules
+                except CableError as error:
+                    return web.json_response({"error": str(error)}, status=500)
+                link.obey(left)
+        return await self._all_rules(request)
 
 
 def _link_object(link: WireLink) -> dict[str, Any]:

@@ -34,9 +34,9 @@ class WireLink(Link):
         """Connections that are there."""
         return len(self._connections)
 
-    async def listen(self) -> None:
-        """Take a port on loopback and serve."""
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
+    async def listen(self, at: socket.socket | None = None) -> None:
+        """Serve at this socket, or at a port on loopback."""
+        self._listener = at or socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
         self._listener.setblocking(False)
         self.port = int(self._listener.getsockname()[1])
         self._server = await asyncio.get_running_loop().create_server(

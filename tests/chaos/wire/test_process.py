@@ -73,3 +73,15 @@ def test_a_link_that_leads_nowhere_is_refused(link: str, capsys: pytest.CaptureF
 
     assert ended.value.code == 2
     assert "NAME=HOST:PORT" in capsys.readouterr().err
+
+
+def test_who_asks_for_the_kernel_where_it_cannot_be_had_is_told_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("SWITCHGEAR_CHAOS_KERNEL", "1")
+
+    assert main(["--link", "engine:e0=127.0.0.1:1"]) == 1
+    said = capsys.readouterr()
+    assert "there is no ip here" in said.err
+    assert said.out == ""
