@@ -1,5 +1,8 @@
 """The control port of a fleet of fake engines: break them, heal them, read their books.
 
+It is an interface for other harnesses too: ``docs/chaos/fake-engine.md`` describes it, and a test holds the
+two together.
+
 It has a port of its own, because a crashed engine has none, and because no client behind the proxy should find
 it. All bodies are JSON; ``ENGINE`` is the engine's name.
 
@@ -43,7 +46,8 @@ class ControlServer:
         """The address below which one engine's ``fault`` and ``book`` are."""
         return f"{self.url}/{name}"
 
-    async def start(self) -> None:
+    def application(self) -> web.Application:
+        """The pages of the port."""
         app = web.Application()
         app.add_routes(
             [
@@ -54,7 +58,11 @@ class ControlServer:
                 web.get("/_fake/{engine}/book", self._book),
             ]
         )
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0)
+        return app
+
+    async def start(self) -> None:
+        """Listen; OSError when the port is taken."""
+        self._runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=0.0)
         await self._runner.setup()
         assert self._runner.server is not None  # noqa: S101 -- setup() made it
         listener = await asyncio.get_running_loop().create_server(self._runner.server, self._host, self._port)

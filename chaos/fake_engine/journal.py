@@ -31,8 +31,11 @@ class Journal:
     @classmethod
     def open(cls, path: Path) -> Self:
         """The journal in ``path``, made where there is none."""
-        earlier = _read(path) if path.exists() else {}
-        return cls(path.open("a", encoding="utf-8", buffering=1), earlier)
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        file = path.open("a", encoding="utf-8", buffering=1)
+        if text and not text.endswith("\n"):
+            file.write("\n")  # what was being written when the engine died ends here
+        return cls(file, _calls(text))
 
     def note(self, call_id: int, record: CallRecord) -> None:
         """This call is so now; on return it is the kernel's to keep."""
@@ -42,12 +45,12 @@ class Journal:
         self._file.close()
 
 
-def _read(path: Path) -> Mapping[int, CallRecord]:
+def _calls(text: str) -> Mapping[int, CallRecord]:
     calls: dict[int, CallRecord] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in text.splitlines():
         try:
             call_id, record = json.loads(line)
             calls[call_id] = _RECORD.validate_python(record)
         except (ValueError, ValidationError):
-            continue  # the line that was being written when the engine died
+            continue  # half a line
     return calls

@@ -164,3 +164,42 @@ def test_how_often_somebody_looks_changes_nothing(script: list[Step]) -> None:
     assert once.ended == {job_id: pytest.approx(at_s, abs=1e-4) for job_id, at_s in often.ended.items()}
     assert once.slot_s == pytest.approx(often.slot_s, abs=1e-3)
     assert once.gpu.generated_tokens == often.gpu.generated_tokens
+
+
+def test_another_pace_changes_the_tokens_that_are_left_and_not_those_that_exist() -> None:
+    gpu = Gpu(slots=1, now=0.0)
+    gpu.submit(1, job(tokens=5), 0.0)
+    assert [news.tokens for news in gpu.advance(1.5)] == [2]
+    # Half of the third token exists; the other half takes four times as long as it would have.
+    gpu.set_pace(4.0, 1, 1.75)
+    assert gpu.due_at() == pytest.approx(2.75)
+    assert [news.tokens for news in gpu.advance(2.75)] == [3]
+    gpu.set_pace(1.0, 1, 2.75)
+    assert ends(gpu.advance(10.0)) == {1: pytest.approx(3.75)}
+
+
+def test_the_pace_leaves_the_first_token_alone_and_holds_for_jobs_that_come() -> None:
+    gpu = Gpu(slots=1, now=0.0)
+    gpu.set_pace(4.0, 1, 0.0)
+    gpu.submit(1, job(tokens=2), 0.0)
+    assert [news.tokens for news in gpu.advance(1.0)] == [1]
+    assert ends(gpu.advance(10.0)) == {1: pytest.approx(3.0)}
+
+
+def test_bursts_hold_tokens_back_until_there_are_enough_or_no_more() -> None:
+    gpu = Gpu(slots=1, now=0.0)
+    gpu.set_pace(1.0, 3, 0.0)
+    gpu.submit(1, job(tokens=6), 0.0)
+    seen = []
+    while (due := gpu.due_at()) is not None:
+        seen += [news.tokens for news in gpu.advance(due)]
+    assert seen == [1, 4, 6]
+
+
+def test_what_a_running_job_has_cost_so_far_is_known() -> None:
+    gpu = Gpu(slots=1, now=0.0)
+    gpu.submit(1, job(), 0.0)
+    gpu.submit(2, job(), 0.0)
+    gpu.advance(1.5)
+    assert (gpu.use_so_far(1).slot_s, gpu.use_so_far(1).tokens) == (pytest.approx(1.5), 2)
+    assert gpu.use_so_far(2).started_at_s is None
