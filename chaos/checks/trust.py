@@ -40,7 +40,7 @@ def bench(case: Case) -> Finding:
         answer=Answer.UNKNOWN if found.problems else Answer.YES,
         why="; ".join(found.problems)
         or f"requests left at most {words.seconds(found.lag_max_s)} late, 99 of 100 within "
-        f"{words.seconds(found.lag_p99_s)}",
+        f"{words.seconds(found.lag_p99_s)}{_others(case)}",
         measured=f"{words.seconds(found.lag_p99_s)} late (p99)",
         limit=f"<= {words.seconds(FAIR.lag_p99_s)}",
         numbers={
@@ -49,6 +49,13 @@ def bench(case: Case) -> Finding:
             "engine_delay_p99_s": found.engine_delay_p99_s,
             "path_p99_s": found.path_p99_s,
         },
+    )
+
+
+def _others(case: Case) -> str:
+    used = case.history.used
+    return (
+        "" if used is None else f"; other programs used {max(0.0, used.machine - used.ours):.0f} % of the machine"
     )
 
 

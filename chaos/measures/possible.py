@@ -129,6 +129,6 @@ def _stretch(offered: float, capacity: float, room: float, waiting: float, long_
         waiting, long_s = waiting - capacity * drained_s, long_s - drained_s
     if offered <= capacity:
         return offered * long_s, max(0.0, waiting - (capacity - offered) * long_s)
-    filling_s = min(long_s, (room - waiting) / (offered - capacity))
+    filling_s = min(long_s, max(0.0, room - waiting) / (offered - capacity))
     full_s = long_s - filling_s
     return offered * filling_s + capacity * full_s, waiting + (offered - capacity) * filling_s

@@ -55,6 +55,6 @@ def test_a_busy_machine_never_passes() -> None:
         began=quiet.began,
         requests=quiet.requests,
         attempts=quiet.attempts,
-        used=Used(at_s=30.0, processes={}, machine=100.0, ours=20.0),
+        used=Used(at_s=30.0, processes={}, machine=100.0, ours=10.0),
     )
     assert verdict(busy).answer is UNKNOWN

@@ -61,7 +61,7 @@ def test_a_scenario_of_another_version_is_not_known() -> None:
     [
         ({"requests": [histories.request(1, 12.0, lag_s=1.5)]}, "left late"),
         ({"requests": []}, "no request was sent"),
-        ({"used": Used(at_s=30.0, processes={}, machine=99.0, ours=90.0)}, "99 % busy"),
+        ({"used": Used(at_s=30.0, processes={}, machine=99.0, ours=9.0)}, "others used 90 %"),
         ({"attempts": [histories.attempt(1, "e0", 5.0, closed_s=6.0)]}, "engines sent answers late"),
     ],
 )
