@@ -66,14 +66,22 @@ class Meter:
 def _accounts() -> dict[int, dict[int, float]]:
     """CPU seconds of every process, by process group and pid."""
     found: dict[int, dict[int, float]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        # Behind the name in parentheses: state is field 3, pgrp 5, utime and stime are 14 and 15 (proc(5)).
+    for pid in os.listdir("/proc"):  # noqa: PTH208 -- a Path for each process would take as long as reading it
+        if not pid.isdecimal():
+            continue
         try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
         except OSError:
             continue  # it has just ended
+        try:
+            # Behind the name in parentheses: state is field 3, pgrp 5, utime and stime are 14 and 15 (proc(5)).
+            fields = os.read(descriptor, 4096).rpartition(b")")[2].split()
+        except ProcessLookupError:
+            continue
+        finally:
+            os.close(descriptor)
         cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-        found.setdefault(int(fields[2]), {})[int(folder.name)] = cpu_s
+        found.setdefault(int(fields[2]), {})[int(pid)] = cpu_s
     return found
 
 

@@ -20,6 +20,9 @@ _ADS: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService/"
 DELTA: Final = f"{_ADS}DeltaAggregatedResources"
 SOTW: Final = f"{_ADS}StreamAggregatedResources"
 
+_TOLD_CHARACTERS: Final = 500
+_HALF: Final = _TOLD_CHARACTERS // 2 - 2
+
 Note = Callable[[dict[str, str]], None]
 Ask = Callable[[], Treatment]
 
@@ -68,7 +71,9 @@ class _Discovery:
             self._unanswered.discard(message.response_nonce)
             told = {"type": short(message.type_url), "nonce": message.response_nonce}
             if message.HasField("error_detail"):
-                told["error"] = message.error_detail.message or f"code {message.error_detail.code}"
+                # Envoy quotes what it refuses, thousands of characters of it, before or behind the reason.
+                said = message.error_detail.message.strip() or f"code {message.error_detail.code}"
+                told["error"] = said if len(said) <= _TOLD_CHARACTERS else f"{said[:_HALF]} … {said[-_HALF:]}"
             self._note({"event": "answered", **told})
         return request
 

@@ -56,6 +56,19 @@ def test_each_push_and_its_first_answer_are_noted(method: str) -> None:
     ]
 
 
+def test_a_long_reason_keeps_its_beginning_and_its_end() -> None:
+    noted: list[dict[str, str]] = []
+    one = stream(DELTA, Treatment, noted.append)
+    one.answered(response(DELTA, CLUSTER, "1", "chat"))
+    nack = DeltaDiscoveryRequest(type_url=CLUSTER, response_nonce="1")
+    nack.error_detail.message = f"refused {'x' * 10_000} because\n"
+    one.asked(nack.SerializeToString())
+    told = noted[-1]["error"]
+    assert len(told) <= 500
+    assert told.startswith("refused x")
+    assert told.endswith("x because")
+
+
 def test_what_is_noted_becomes_events() -> None:
     desk = Desk()
     note = desk.note_of("p0")
