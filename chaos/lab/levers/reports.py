@@ -1,15 +1,10 @@
 """Reports that lie: rules for the relay between agents and the control plane."""
 
-import asyncio
-from collections import Counter
 from typing import ClassVar
 
-import aiohttp
-
 from chaos.faults.pulls import Pull, Reports
-from chaos.lab.site import LeverError, Site
-
-_ORDER_LIMIT_S = 20.0
+from chaos.lab.levers.orders import Orders
+from chaos.lab.site import Site
 
 
 class ReportLever:
@@ -19,7 +14,7 @@ class ReportLever:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._held: Counter[Reports] = Counter()
+        self._orders = Orders(site.session)
 
     def refusal(self, pull: Pull) -> str:
         assert isinstance(pull, Reports)  # noqa: S101 -- what it handles
@@ -32,30 +27,10 @@ class ReportLever:
 
     async def pull(self, pull: Pull) -> None:
         assert isinstance(pull, Reports)  # noqa: S101 -- what it handles
-        self._held[pull] += 1
-        lie = {
-            "engine": pull.engine,
-            "verdict": pull.verdict or None,
-            "clock_skew_s": pull.clock_skew_s,
-        }
-        await self._order("PUT", pull, lie)
+        if self._site.reports:
+            lie = {"engine": pull.engine, "verdict": pull.verdict or None, "clock_skew_s": pull.clock_skew_s}
+            await self._orders.give(pull, f"{self._site.reports}/rules", lie)
 
     async def release(self, pull: Pull) -> None:
         assert isinstance(pull, Reports)  # noqa: S101 -- what it handles
-        self._held[pull] -= 1
-        if self._held[pull] <= 0:
-            del self._held[pull]
-            await self._order("DELETE", pull)
-
-    async def _order(self, method: str, pull: Reports, lie: object = None) -> None:
-        if not self._site.reports:
-            return
-        name = f"{pull.engine}-{pull.verdict}-{pull.clock_skew_s:.0f}"
-        try:
-            async with (
-                asyncio.timeout(_ORDER_LIMIT_S),
-                self._site.session.request(method, f"{self._site.reports}/rules/{name}", json=lie) as answer,
-            ):
-                answer.raise_for_status()
-        except (aiohttp.ClientError, TimeoutError) as problem:
-            raise LeverError(f"the relay of reports did not take an order: {problem!r}") from problem
+        await self._orders.take_back(pull)
