@@ -76,7 +76,9 @@ def fit(
     said = policies.pools[tested].spec
     fitted = _slowed(experiment, said.service_time)
     scale = max(1.0, said.service_time / fitted.service_s)
-    gate = experiment.spec.topology.first_token_gate
+    topology = experiment.spec.topology
+    # The lab starts real engines with the gate.
+    gate = True if topology.engine == "vllm" else topology.first_token_gate
     streaming = _sorts(experiment)
     try:
         route, asked = shape(routes, tested, streaming)
