@@ -1,7 +1,7 @@
 """Pools as they stand, what changes make of them, what they can take and until when."""
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +12,7 @@ from chaos.planning.error import PlanError
 from chaos.planning.growth import projection
 from chaos.planning.situation import Profile, Situation, chosen, told, uniform
 from chaos.planning.whatif import Change, changed, outcome
+from xds_server.status import EngineStatus, PoolStatus
 
 POOL = uniform(engines=60, slots=8, service_s=4.0, arrivals_per_s=100, zones=3, max_wait_s=2.0)
 PROMISE = Promise()
@@ -23,6 +24,11 @@ def row(name: str, zone: str = "a", **more: object) -> dict[str, object]:
 
 
 CHAT = {"pool": "chat", "arrivals_per_s": 6.0, "ceiling": 36, "held": 4, "slots": 16.0}
+
+
+def test_rows_are_as_the_admin_port_has_them() -> None:
+    assert set(CHAT) <= {one.name for one in fields(PoolStatus)}
+    assert set(row("e0")) <= {one.name for one in fields(EngineStatus)}
 
 
 def test_what_a_server_tells_becomes_a_pool() -> None:

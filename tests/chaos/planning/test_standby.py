@@ -16,6 +16,10 @@ def test_a_region_that_is_down_more_than_allowed_needs_another() -> None:
     assert found.standby_wins
     assert found.short_with_standby is not None
     assert found.short_with_standby <= 1e-4
+    within, lost = short(20, found.each, 0.005), 2e-4
+    # Short while the region is there, or in the other while it is not, or on the way from one to the other.
+    expected = (1 - lost) * within + lost * (lost + (1 - lost) * within) + lost * 60 / (4 * 3600)
+    assert found.short_with_standby == pytest.approx(expected)
     assert found.standby_cost_per_month == (20 + 2 * found.each) * 2 * 730
     assert "no number of spares" in found.verdict
 
