@@ -6,7 +6,6 @@ also end when ours is killed.
 
 import asyncio
 import itertools
-import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
@@ -25,6 +24,7 @@ from chaos.lab.blueprint import Blueprint, planned
 from chaos.lab.levers.library import LEVERS
 from chaos.lab.needs import everything, is_of, needs, pulls_of
 from chaos.lab.opening import Standing, stand
+from chaos.lab.scratch import scratch
 from chaos.lab.site import Lever, LeverError, LeverMaker, Site
 from chaos.lab.subjects import Subject
 from chaos.processes import Processes
@@ -106,8 +106,8 @@ class Lab:
                 {one.name: one.zone for one in plan.engines},
                 {one.name: one.zone for one in plan.experiment.proxies},
             )
-        with tempfile.TemporaryDirectory(prefix="switchgear-lab-") as scratch:
-            place = Path(scratch) if folder is None else folder
+        with scratch() as temporary:
+            place = temporary if folder is None else folder
             place.mkdir(parents=True, exist_ok=True)
             async with (
                 Processes(log_dir=place / "logs") as children,
