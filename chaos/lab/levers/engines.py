@@ -82,12 +82,15 @@ class EngineLever:
 
     async def _until_told(self, agent: str, drain: "asyncio.Task[None]") -> None:
         """Return when the agent says that its engine wants nothing new, or the drain is over already."""
-        async with asyncio.timeout(_ORDER_LIMIT_S):
-            while not drain.done():
-                async with self._site.session.get(f"{agent}/readyz") as answer:
-                    if answer.status != 200:
-                        return
-                await asyncio.sleep(_LOOK_EVERY_S)
+        try:
+            async with asyncio.timeout(_ORDER_LIMIT_S):
+                while not drain.done():
+                    async with self._site.session.get(f"{agent}/readyz") as answer:
+                        if answer.status != 200:
+                            return
+                    await asyncio.sleep(_LOOK_EVERY_S)
+        except (aiohttp.ClientError, TimeoutError) as problem:
+            raise LeverError(f"the agent at {agent} does not drain its engine: {problem!r}") from problem
 
     async def _apply(self, engine: str) -> None:
         """Let the engine have what holds now."""
