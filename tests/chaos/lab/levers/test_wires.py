@@ -70,9 +70,12 @@ class Ground:
         return time.monotonic() - asked_s
 
     async def rules(self) -> object:
-        """Those that hold."""
-        async with self.site.session.get(f"{self.site.wires}/rules") as answer:
-            return await answer.json()
+        """Those that hold anywhere."""
+        found: dict[str, object] = {}
+        for control in (self.site.wires, self.site.wiretap):
+            async with self.site.session.get(f"{control}/rules") as answer:
+                found |= await answer.json()
+        return found
 
 
 @pytest.fixture
@@ -89,9 +92,12 @@ async def ground() -> AsyncIterator[Ground]:
         for link in links.values():
             await link.listen()
             stack.callback(link.close)
-        control = await stack.enter_async_context(TestServer(Control(links).app()))
+        controls = []
+        for end in (("engine", "agent"), ("xds",)):
+            own = {name: link for name, link in links.items() if name.startswith(end)}
+            control = await stack.enter_async_context(TestServer(Control(own).app()))
+            controls.append(str(control.make_url("")).rstrip("/"))
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        url = str(control.make_url("")).rstrip("/")
         ports = {name: link.port for name, link in links.items()}
         site = Site(
             engines={
@@ -115,8 +121,8 @@ async def ground() -> AsyncIterator[Ground]:
             session=session,
             load=NoCallers(),
             control_plane="http://127.0.0.1:1",
-            wiretap=url,
-            wires=url,
+            wires=controls[0],
+            wiretap=controls[1],
             link_ports=ports,
         )
         yield Ground(lever=WiresLever(site), site=site, ports=ports)
