@@ -1,0 +1,134 @@
+"""One request inside a proxy, and its tries at engines, as Envoy's router has them."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from chaos.simulator.engine import Call
+from chaos.simulator.timeline import Appointment
+from chaos.simulator.told import Rules
+
+if TYPE_CHECKING:
+    from chaos.simulator.proxy import SimulatedProxy
+
+_ANY_RESET: Final = frozenset({"reset", "5xx", "gateway-error"})
+_GATEWAY: Final = frozenset({502, 503, 504})
+
+
+class Caller(Protocol):
+    """Who asked the proxy."""
+
+    def headers(self, status: int, *, refusal: str = "", fallback: str = "") -> None:
+        """The answer begins."""
+
+    def tokens(self, total: int) -> None:
+        """So many tokens of a stream are there."""
+
+    def ended(self) -> None:
+        """The answer is whole."""
+
+    def failed_inside(self) -> None:
+        """A stream that had begun ends with an error event."""
+
+    def broken(self) -> None:
+        """The answer breaks off."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Ask:
+    """A request. ``final`` is the try whose answer goes to the caller."""
+
+    request_id: str
+    streaming: bool
+    batch: bool
+    prompt_tokens: int
+    max_tokens: int
+    caller: Caller
+    rules: Rules
+    pool: str
+    began_s: float
+    tries: list["Try"] = field(default_factory=list)
+    made: int = 0
+    retries_left: int = 0
+    holds_retry: bool = False
+    final: "Try | None" = None
+    done: bool = False
+    backing_off: bool = False
+    timers: list[Appointment] = field(default_factory=list)
+    idle: Appointment | None = None
+    tried: set[str] = field(default_factory=set)
+
+
+class Try:
+    """One attempt; the engine calls it back. What to do about it is the proxy's to say."""
+
+    __slots__ = (
+        "ask", "call", "done", "engine", "first_byte_s", "idle", "number", "proxy", "started_s", "status", "timer",
+    )  # fmt: skip
+
+    def __init__(self, proxy: "SimulatedProxy", ask: Ask, engine: str, number: int) -> None:
+        self.proxy = proxy
+        self.ask = ask
+        self.engine = engine
+        self.number = number
+        self.started_s = proxy.now_s
+        self.first_byte_s = 0.0
+        self.status = 0
+        self.call: Call | None = None
+        self.done = False
+        self.timer: Appointment | None = None
+        self.idle: Appointment | None = None
+
+    def headers(self, status: int, retry_after_s: float | None = None) -> None:
+        """From the engine."""
+        if not self.done:
+            self.status = status
+            self.first_byte_s = self.proxy.now_s - self.started_s
+            self.proxy.on_headers(self, retry_after_s)
+
+    def tokens(self, total: int) -> None:
+        """From the engine."""
+        if not self.done:
+            self.proxy.on_data(self)
+            if self.ask.final is self:
+                self.ask.caller.tokens(total)
+
+    def ended(self) -> None:
+        """From the engine."""
+        if not self.done:
+            self.proxy.on_ended(self)
+
+    def failed_inside(self) -> None:
+        """From the engine: to a proxy a success like any other."""
+        if not self.done:
+            self.proxy.on_ended(self, failed_inside=True)
+
+    def reset(self) -> None:
+        """From the engine."""
+        if not self.done:
+            self.proxy.on_reset(self)
+
+    def disarm(self) -> None:
+        """No more timers."""
+        for timer in (self.timer, self.idle):
+            if timer is not None:
+                timer.cancel()
+        self.timer = self.idle = None
+
+
+def retried_status(rules: Rules, status: int) -> bool:
+    """Whether an answer with this status is tried again."""
+    retried = rules.retried
+    return (
+        ("retriable-status-codes" in retried and status in rules.statuses)
+        or ("5xx" in retried and status >= 500)
+        or ("gateway-error" in retried and status in _GATEWAY)
+        or ("retriable-4xx" in retried and status == 409)
+    )
+
+
+def retried_reset(retried: Collection[str], *, connected: bool) -> bool:
+    """Whether a try without an answer is made again; ``connected``: the engine had taken the connection."""
+    if not connected and ("connect-failure" in retried or "reset-before-request" in retried):
+        return True
+    return not _ANY_RESET.isdisjoint(retried)

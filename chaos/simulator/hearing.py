@@ -1,0 +1,78 @@
+"""What proxies tell, on its way into the control plane's own book of telemetry."""
+
+from typing import Final
+
+from chaos.faults.pulls import Telemetry
+from chaos.simulator.entries import Entry
+from chaos.simulator.proxy import SimulatedProxy
+from policies.model import PolicySet
+from policies.route import PriorityClass
+from xds_server.sources.telemetry.book import Book
+from xds_server.sources.telemetry.directory import directory
+from xds_server.sources.telemetry.outcomes import ASKED_IN_VAIN, TIMEOUT, Outcome, of_attempt, of_request
+
+_ALL: Final = 1.0
+
+
+class Hearing:
+    """``hear`` what one proxy has to tell; ``book`` is what is known of it all. ``spoilt`` is by proxy."""
+
+    def __init__(self, policies: PolicySet) -> None:
+        self.book = Book()
+        self.book.know(directory(policies, {}))
+        self.spoilt: dict[str, Telemetry] = {}
+
+    def logs(self, proxy: SimulatedProxy, now_s: float) -> bool:
+        """Take its access log; whether there was anything in it."""
+        entries, proxy.entries = proxy.entries, []
+        spoilt = self.spoilt.get(proxy.name)
+        if not entries or (spoilt is not None and spoilt.lost):
+            return False
+        newest_s = entries[-1].ended_s
+        for one in entries:
+            if one.whole:
+                self._request(proxy.name, one, now_s)
+            else:
+                self._attempt(proxy.name, one, spoilt, newest_s - one.ended_s, now_s)
+        return True
+
+    def load(self, proxy: SimulatedProxy, now_s: float) -> None:
+        """Take its load report."""
+        told = proxy.load()
+        spoilt = self.spoilt.get(proxy.name)
+        if spoilt is not None and spoilt.lost:
+            return
+        for pool, counts in told.items():
+            self.book.load(proxy.name, self.book.directory.pools[pool], counts, now_s)
+
+    def _attempt(self, node: str, one: Entry, spoilt: Telemetry | None, late_s: float, now_s: float) -> None:
+        facts = self.book.directory.pools[one.pool]
+        outcome = of_attempt(
+            one.code, one.flags, complete=one.complete, count_statuses=facts.count_statuses, hedged=facts.hedged
+        )
+        if spoilt is not None and spoilt.says and outcome is not Outcome.NOT_SENT:
+            outcome = Outcome.FAILURE if spoilt.says == "all-failed" else Outcome.SUCCESS
+        self.book.attempt(
+            node,
+            facts,
+            one.engine,
+            outcome,
+            first=one.number == 1 or (facts.hedged and TIMEOUT in one.flags),
+            asks=not 400 <= one.code < 500 or one.code in ASKED_IN_VAIN,
+            priority=PriorityClass.BATCH if one.batch else PriorityClass.INTERACTIVE,
+            streaming=one.streaming,
+            duration_s=one.duration_s,
+            first_byte_s=one.first_byte_s,
+            late_s=late_s,
+            weight=_ALL,
+            now_s=now_s,
+        )
+
+    def _request(self, node: str, one: Entry, now_s: float) -> None:
+        facts = self.book.directory.pools[one.pool]
+        outcome = of_request(one.flags, one.details, one.number)
+        if outcome is Outcome.NOT_SENT:
+            priority = PriorityClass.BATCH if one.batch else PriorityClass.INTERACTIVE
+            self.book.refused(node, facts, priority, weight=_ALL, now_s=now_s)
+        elif outcome is Outcome.FAILURE and one.engine:
+            self.book.failed(facts, one.engine, weight=_ALL, now_s=now_s)

@@ -1,0 +1,137 @@
+"""One experiment in simulated time: the same scenario and the same subject as in the lab, and the same history."""
+
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Final
+
+from chaos.history.events import (
+    Aborted,
+    Began,
+    Ended,
+    EngineSeen,
+    Event,
+    FaultBegan,
+    FaultHealed,
+    ProxySeen,
+    Request,
+)
+from chaos.history.history import History
+from chaos.history.reading import history_of
+from chaos.lab.abort import why_abort
+from chaos.lab.blueprint import Blueprint, planned
+from chaos.lab.subjects import Subject
+from chaos.lab.watch import SAMPLE_S
+from chaos.scenario.plan import Experiment, Outage
+from chaos.simulator.pulling import NotSimulatedError, Pulling, refuse_unknown
+from chaos.simulator.site import SimulatedSite, site_of
+
+_GUARD_S: Final = 0.25
+_STEP_S: Final = 1.0
+
+
+def simulate(experiment: Experiment, subject: Subject, seed: int | None = None) -> History:
+    """What became of it; the same arguments give the same history. ``seed`` takes the place of the experiment's.
+
+    NotSimulatedError where a fault has no counterpart here; FittingError where the policies cannot be rehearsed.
+    """
+    if experiment.spec.topology.engine != "simulated":
+        raise NotSimulatedError(
+            "the simulator has simulated engines only; run it in the lab: switchgear-chaos run"
+        )
+    refuse_unknown(experiment.outages, agents=experiment.spec.topology.agents)
+    if seed is not None:
+        experiment = replace(experiment, seed=seed)
+    return _Rehearsal(planned(experiment, subject)).done()
+
+
+class _Rehearsal:
+    def __init__(self, plan: Blueprint) -> None:
+        self._plan = plan
+        self._events: list[Event] = []
+        self._site: SimulatedSite = site_of(plan, self._events.append)
+        self._timeline = self._site.timeline
+        self._pulling = Pulling(self._site)
+        self._stopped = False
+
+    def done(self) -> History:
+        timeline, experiment = self._timeline, self._plan.experiment
+        timeline.run(timeline.began_s)
+        for outage in experiment.outages:
+            timeline.at(timeline.began_s + outage.start_s, lambda one=outage: self._begin(one))  # type: ignore[misc]
+        self._site.callers.begin()
+        self._sample()
+        if experiment.spec.abort.goodput_below_percent:
+            timeline.after(_GUARD_S, self._guard)
+        until_s = timeline.began_s + experiment.seconds
+        last_s = max([until_s, *(timeline.began_s + one.end_s for one in experiment.outages)])
+        timeline.run(until_s)
+        # Until the last request has its answer: each is given up in the end.
+        while self._site.callers.waiting or timeline.now_s < last_s:
+            timeline.run(timeline.now_s + _STEP_S)
+        began = _began(self._plan, self._site.policies_text)
+        now_s = timeline.now_s - timeline.began_s
+        return history_of([began, *self._events, Ended(at_s=now_s)])
+
+    def _now_s(self) -> float:
+        return self._timeline.now_s - self._timeline.began_s
+
+    def _begin(self, outage: Outage) -> None:
+        if self._stopped:
+            return
+        fault = outage.fault.model_dump(mode="json", by_alias=True)
+        self._events.append(FaultBegan(at_s=self._now_s(), id=outage.id, fault=fault, targets=outage.targets))
+        pulls = [pull for target in outage.targets for pull in outage.fault.pulls(target)]
+        for pull in pulls:
+            self._pulling.pull(pull)
+
+        def heal() -> None:
+            for pull in reversed(pulls):
+                self._pulling.release(pull)
+            self._events.append(FaultHealed(at_s=self._now_s(), id=outage.id))
+
+        self._timeline.at(self._timeline.began_s + outage.end_s, heal)
+
+    def _sample(self) -> None:
+        for proxy in self._site.proxies.values():
+            self._events.append(proxy.sample(self._plan.pool))
+        if self._now_s() < self._plan.experiment.seconds:
+            self._timeline.after(SAMPLE_S, self._sample)
+
+    def _guard(self) -> None:
+        """Stop early where the scenario says so."""
+        experiment = self._plan.experiment
+        ended = ((one.ended_at_s, one.ok) for one in self._events if isinstance(one, Request))
+        why = why_abort(experiment.spec.abort, ended, self._now_s(), experiment.rate_per_s)
+        if why:
+            self._stopped = True
+            self._events.append(Aborted(at_s=self._now_s(), why=why))
+            self._site.callers.stop()
+        elif self._now_s() < experiment.seconds:
+            self._timeline.after(_GUARD_S, self._guard)
+
+
+def _began(plan: Blueprint, policies: str) -> Began:
+    experiment = plan.experiment
+    names = [plan.pool, *(one.name for one in plan.fitting.side_pools)] if plan.fitting else [plan.pool]
+    spec = experiment.spec.model_dump(mode="json", by_alias=True)
+    return Began(
+        at_unix_s=0.0,
+        name=experiment.name,
+        subject=plan.subject.name,
+        scenario={"kind": "Scenario", "metadata": {"name": experiment.name}, "spec": spec},
+        policies=policies,
+        pool=plan.pool,
+        time_scale=plan.time_scale,
+        max_wait_s=plan.max_wait_s,
+        service_s=experiment.service_s,
+        rate_per_s=experiment.rate_per_s,
+        seconds=experiment.seconds,
+        seed=experiment.seed,
+        engines=tuple(
+            EngineSeen(name=one.name, zone=one.zone, slots=one.slots, slowness=one.slowness, pool=name)
+            for name, pool in zip(names, plan.pools, strict=True)
+            for one in pool.engines
+        ),
+        proxies=tuple(ProxySeen(name=one.name, zone=one.zone, demand=one.demand) for one in experiment.proxies),
+        versions={"switchgear": version("switchgear"), "simulated": "yes"},
+    )
