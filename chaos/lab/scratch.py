@@ -1,4 +1,4 @@
-"""The folder of a lab that nobody wants to keep: gone at the end, or, if we are killed, when the next one opens."""
+"""The folder of a lab that nobody wants to keep: gone at the end or, if we are killed, when the next one opens."""
 
 import fcntl
 import shutil
