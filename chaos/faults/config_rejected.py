@@ -8,7 +8,10 @@ from policies.document import described
 
 
 class ConfigRejected(Fault):
-    """Every response of one type is spoilt on its way, so that the proxy answers with a NACK."""
+    """Every response of one type is spoilt on its way, so that the proxy answers with a NACK.
+
+    What is not sent cannot be refused: another fault must give the control plane something to say.
+    """
 
     aim: ClassVar[Aim] = Aim.PROXIES
     incident: ClassVar[str] = "One old proxy did not know a field that a new control plane sent to all."
