@@ -2,12 +2,15 @@
 
 import functools
 import random
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chaos import checks
 from chaos.checks.finding import Answer
 from chaos.checks.judged import judged
 from chaos.history.history import History
@@ -124,6 +127,14 @@ def test_a_good_play_that_breaks_off_is_not_called_bad_either() -> None:
     for until_s in (0.5, 3.0, 5.5, 8.0, 10.2, 13.0, 15.5):
         found = judged(broken_off(history_of(good=True), until_s))
         assert [f"{until_s} {one.check}: {one.why}" for one in found if one.answer is Answer.NO] == []
+
+
+def test_every_check_is_in_the_documentation() -> None:
+    sources = "".join(path.read_text() for path in Path(checks.__path__[0]).glob("*.py"))
+    names = set(re.findall(r'(?:check=|case, )"(\w+)"', sources)) | set(answers(history_of(good=True)))
+    told = Path("docs/chaos/verdict.md").read_text()
+    assert {"nothingLostWithoutControlPlane", "ranToTheEnd", "tokenGapP99"} <= names
+    assert {name for name in names if f"`{name}`" not in told} == set()
 
 
 def broken_off(history: History, until_s: float) -> History:

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from chaos.checks.finding import Answer
 from chaos.report.rows import measure_rows, objections, promise_rows, timeline_rows
-from chaos.report.terminal import show
+from chaos.report.terminal import overview, show
 from chaos.verdict import Verdict, verdict
 from tests.chaos.played import Play, played
 
@@ -70,6 +70,9 @@ def test_the_report_says_who_failed_and_why_and_nothing_is_taken_for_markup() ->
         answer=some[0].answer,
     )
     assert "[red]x" in shown([odd])
+    text = io.StringIO()
+    Console(file=text, width=200).print(overview([odd]))
+    assert "[red]x" in text.getvalue()
 
 
 def test_it_fits_a_narrow_terminal() -> None:
