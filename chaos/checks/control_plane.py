@@ -98,9 +98,16 @@ def nothing_lost_without_control_plane(case: Case) -> Finding | None:
             else []
         )
         why = f"during {during}: {'; '.join([*parts, *forgotten])}; before, {words.percent(usual)} were lost"
-    elif asked < _FEWEST:
+    elif not case.history.samples:
         answer = Answer.UNKNOWN
-        why = f"during {during} there was hardly a moment in which nothing else was wrong ({asked} questions)"
+        why = f"nobody looked what configuration the proxies had during {during}"
+    elif asked < _FEWEST:
+        # What is lost while engines are broken too is for goodput to judge.
+        answer = Answer.YES
+        why = (
+            f"during {during} no proxy lost configuration; something else was wrong all the while "
+            f"({words.count(asked, 'question')} apart), so nothing is said of answers"
+        )
     else:
         answer = Answer.YES
         why = (

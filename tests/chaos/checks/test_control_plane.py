@@ -98,7 +98,11 @@ def test_what_is_lost_while_engines_are_broken_too_does_not_count() -> None:
     broken = histories.outage("e0", start_s=10.0, end_s=14.0)
     assert said(away(broken, lost=range(100, 150))) is Answer.YES
     always = histories.outage("e0", start_s=8.0, end_s=22.0)
-    assert said(away(always, lost=range(100, 150))) is Answer.UNKNOWN
+    found = away(always, lost=range(100, 150))
+    assert said(found) is Answer.YES
+    assert found is not None
+    assert "nothing is said of answers" in found.why
+    assert said(away(always, forgets_at_s=15.0)) is Answer.NO
 
 
 def test_a_proxy_that_forgets_engines_has_lost_configuration() -> None:
