@@ -63,23 +63,28 @@ async def _rehearsed(lab: Lab, recording: Recording) -> None:
                 stop.set()
                 faults.cancel()
         await load
+        if not stop.is_set():
+            await asyncio.wait([faults])  # the last may still be starting what it killed
     finally:
         # What is still broken is healed before anybody is asked what he saw.
         for one in tasks:
             one.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    if not faults.cancelled() and not isinstance(faults.exception(), BlastRadiusError):
-        faults.result()
+    _raise_what_went_wrong(faults)
+
+
+def _raise_what_went_wrong(faults: "asyncio.Task[None]") -> None:
+    problem = None if faults.cancelled() else faults.exception()
+    if problem is not None and not isinstance(problem, BlastRadiusError):
+        raise problem
 
 
 def _why_stop(faults: "asyncio.Task[None]", guard: "asyncio.Task[str]") -> str:
     """Why to stop now; raises what went wrong with a fault that could not be done."""
     if faults.done() and not faults.cancelled():
-        problem = faults.exception()
-        if isinstance(problem, BlastRadiusError):
+        _raise_what_went_wrong(faults)
+        if isinstance(problem := faults.exception(), BlastRadiusError):
             return str(problem)
-        if problem is not None:
-            raise problem
     return guard.result() if guard.done() and not guard.cancelled() else ""
 
 

@@ -180,18 +180,24 @@ class Lab:
             await _all(lever.pull(pull) for lever, pull in mine)
             yield afterwards
         finally:
-            ends_s: list[float] = []
-            await _all(self._release(lever, pull, ends_s) for lever, pull in mine)
-            for one in afterwards:
-                one(min(ends_s, default=self.now_s()))
+            await _to_the_end(self._release(mine, afterwards))
 
-    async def _release(self, lever: Lever, pull: Pull, ends_s: list[float]) -> None:
-        try:
-            async with asyncio.timeout(RELEASE_LIMIT_S):
-                await lever.release(pull)
-        except TimeoutError as problem:
-            raise LeverError(f"not healed within {RELEASE_LIMIT_S:g} s: {pull}") from problem
-        ends_s.append(self.now_s())
+    async def _release(
+        self, mine: Sequence[tuple[Lever, Pull]], afterwards: Sequence[Callable[[float], None]]
+    ) -> None:
+        ends_s: list[float] = []
+
+        async def released(lever: Lever, pull: Pull) -> None:
+            try:
+                async with asyncio.timeout(RELEASE_LIMIT_S):
+                    await lever.release(pull)
+            except TimeoutError as problem:
+                raise LeverError(f"not healed within {RELEASE_LIMIT_S:g} s: {pull}") from problem
+            ends_s.append(self.now_s())
+
+        await _all(released(lever, pull) for lever, pull in mine)
+        for one in afterwards:
+            one(min(ends_s, default=self.now_s()))
 
     def _concerns(self, pull: Pull) -> bool:
         return is_of(
@@ -225,6 +231,16 @@ async def _all(doing: Iterable[Coroutine[Any, Any, None]]) -> None:
     for one in await asyncio.gather(*doing, return_exceptions=True):
         if one is not None:
             raise one
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Do all of it, also when we are told to stop meanwhile; who tells us twice means it."""
+    doing = asyncio.create_task(work)
+    try:
+        await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await doing
+        raise
 
 
 def _nobody(_: Event) -> None:
