@@ -8,15 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaos.faults.crash import Crash
+from chaos.faults.fault import Aim
 from chaos.faults.hang import Hang
 from chaos.scenario.model import BlastRadius, EngineGroup, Scenario, ScenarioSpec, Strike, Target, Topology
 from chaos.scenario.plan import CONTROL_PLANE, Experiment
 from chaos.scenario.relations import troubles
 from chaos.scenario.resolve import resolve
+from chaos.scenario.schema import fault_kinds
 from chaos.scenario.timeline import timeline
 from policies.document import Metadata
 from policies.findings import PolicyErrors
-from tests.chaos.scenario.conftest import Make
+from tests.chaos.scenario.conftest import Make, problems_of, written
 
 
 def spec_of(*, count: int, strikes: Sequence[Strike], seed: int = 1, radius: float = 100.0) -> ScenarioSpec:
@@ -197,3 +199,15 @@ def test_contradictions_are_refused_without_a_file(scenario: Make) -> None:
 def test_what_a_fault_is_stays_what_it_was(scenario: Make) -> None:
     found = resolve(scenario("faults:\n- {fault: {kind: crash}, target: {engine: 0}, at: 4s, lasts: 6s}\n"))
     assert found.outages[0].fault == Crash()
+
+
+@pytest.mark.parametrize("kind", fault_kinds())
+def test_no_fault_may_strike_the_same_target_twice_at_once(kind: str) -> None:
+    target = "target: {zone: b}, " if kind in {"partition", "zone_loss"} else ""
+    strike = f"- {{fault: {{kind: {kind}}}, {target}at: AT, lasts: 6s}}\n"
+    zones = "topology: {zones: [a, b], proxies: [{count: 1}, {zone: b}]}\nfaults:\n"
+    apart, meeting = (zones + strike.replace("AT", "2s") + strike.replace("AT", at) for at in ("8s", "7s"))
+    assert not problems_of(written(apart))
+    # Callers can be told several things at once; everything else holds one state at a time.
+    expected = set() if fault_kinds()[kind].aim is Aim.CLIENTS else {"SC006"}
+    assert {one.code for one in problems_of(written(meeting))} == expected
