@@ -168,7 +168,7 @@ def _bounded(queue: Queue, room: int, patience_s: float) -> Waiting:
     late = float((found * _at_most(len(found), ends)).sum())
     return Waiting(
         utilization=min(1.0, queue.pressure * admitted),
-        waits=float(found.sum()),
+        waits=min(1.0, float(found.sum())),
         late=late,
         wait_mean_s=lining_up / (queue.arrivals_per_s * admitted),
         in_flight=queue.load * admitted + lining_up,
