@@ -23,6 +23,7 @@ _COMMANDS: Final[Mapping[str, Entry]] = MappingProxyType(
         "demo": _entry("demo", "See Switchgear beside plain Envoy while engines hang and crash."),
         "verify": _entry("verify", "Judge policies by a suite of scenarios, for a CI pipeline."),
         "run": _entry("run", "Run scenarios against policies, or several side by side."),
+        "simulate": _entry("simulate", "Play scenarios in simulated time, on fleets of any size."),
         "check": _entry("check", "Judge a recorded history again."),
         "scenarios": _entry("scenarios", "List the scenarios of the library, and what each rehearses."),
         "faults": _entry("faults", "List the kinds of faults and their settings."),

@@ -4,7 +4,6 @@ What is simulated is when things arrive: reports, access logs, load reports, rou
 and how it is put to a proxy, is the product's own code.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -70,7 +69,6 @@ class SimulatedControlPlane:
         self._told: dict[str, Told] = {}
         self._nonce = 0
         self.runs = False
-        self.decide_s = 0.0
         self.rounds = 0
         self.hearing = Hearing(policies)
         self._fleet: Fleet = declared(policies)
@@ -160,7 +158,6 @@ class SimulatedControlPlane:
         self._round_at, now_s = None, self._timeline.now_s
         self._last_s = now_s
         self._fleet = with_traffic(self._fleet, self.hearing.book.traffic(1.0, now_s))
-        began_s = time.perf_counter()
         decisions = decide(
             self._policies,
             self._fleet,
@@ -170,7 +167,6 @@ class SimulatedControlPlane:
             now_s=now_s,
             proxies=self._seen,
         )
-        self.decide_s += time.perf_counter() - began_s
         self.rounds += 1
         self._write_down(decisions)
         if self._decisions is not decisions:

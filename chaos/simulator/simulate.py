@@ -32,32 +32,51 @@ _STEP_S: Final = 1.0
 def simulate(experiment: Experiment, subject: Subject, seed: int | None = None) -> History:
     """What became of it; the same arguments give the same history. ``seed`` takes the place of the experiment's.
 
+    Raises what ``Simulation`` does.
+    """
+    return Simulation(experiment if seed is None else replace(experiment, seed=seed), subject).history()
+
+
+class Simulation:
+    """One experiment with one subject. ``rounds`` are those in which the control plane decided.
+
     NotSimulatedError where a fault has no counterpart here; FittingError where the policies cannot be rehearsed.
     """
-    if experiment.spec.topology.engine != "simulated":
-        raise NotSimulatedError(
-            "the simulator has simulated engines only; run it in the lab: switchgear-chaos run"
-        )
-    refuse_unknown(experiment.outages, agents=experiment.spec.topology.agents)
-    if seed is not None:
-        experiment = replace(experiment, seed=seed)
-    return _Rehearsal(planned(experiment, subject)).done()
 
-
-class _Rehearsal:
-    def __init__(self, plan: Blueprint) -> None:
-        self._plan = plan
+    def __init__(self, experiment: Experiment, subject: Subject) -> None:
+        if experiment.spec.topology.engine != "simulated":
+            raise NotSimulatedError("the simulator has simulated engines only; run it with switchgear-chaos run")
+        refuse_unknown(experiment.outages, agents=experiment.spec.topology.agents)
+        self._plan = planned(experiment, subject)
         self._events: list[Event] = []
-        self._site: SimulatedSite = site_of(plan, self._events.append)
+        self._site: SimulatedSite = site_of(self._plan, self._events.append)
         self._timeline = self._site.timeline
         self._pulling = Pulling(self._site)
         self._stopped = False
+        self._done = False
 
-    def done(self) -> History:
+    @property
+    def rounds(self) -> int:
+        """How often the control plane decided."""
+        return 0 if self._site.control_plane is None else self._site.control_plane.rounds
+
+    def history(self) -> History:
+        """What became of it."""
+        return history_of(self.events())
+
+    def events(self) -> tuple[Event, ...]:
+        """The same, as the lines of a file; played when it is asked for first."""
+        if not self._done:
+            self._done = True
+            self._play()
+        began = _began(self._plan, self._site.policies_text)
+        return (began, *sorted(self._events, key=lambda one: one.at_s), Ended(at_s=self._now_s()))
+
+    def _play(self) -> None:
         timeline, experiment = self._timeline, self._plan.experiment
         timeline.run(timeline.began_s)
         for outage in experiment.outages:
-            timeline.at(timeline.began_s + outage.start_s, lambda one=outage: self._begin(one))  # type: ignore[misc]
+            self._at(outage)
         self._site.callers.begin()
         self._sample()
         if experiment.spec.abort.goodput_below_percent:
@@ -68,12 +87,12 @@ class _Rehearsal:
         # Until the last request has its answer: each is given up in the end.
         while self._site.callers.waiting or timeline.now_s < last_s:
             timeline.run(timeline.now_s + _STEP_S)
-        began = _began(self._plan, self._site.policies_text)
-        now_s = timeline.now_s - timeline.began_s
-        return history_of([began, *self._events, Ended(at_s=now_s)])
 
     def _now_s(self) -> float:
         return self._timeline.now_s - self._timeline.began_s
+
+    def _at(self, outage: Outage) -> None:
+        self._timeline.at(self._timeline.began_s + outage.start_s, lambda: self._begin(outage))
 
     def _begin(self, outage: Outage) -> None:
         if self._stopped:

@@ -1,0 +1,79 @@
+"""``switchgear-chaos simulate``: scenarios in simulated time, in seconds and without processes."""
+
+from pathlib import Path
+
+import click
+from rich.text import Text
+
+from chaos.cli.complaining import refused
+from chaos.cli.outputs import Outputs, output_options, told
+from chaos.cli.series import tasks
+from chaos.history.events import Event
+from chaos.history.lines import HistoryError
+from chaos.history.writing import HistoryFile
+from chaos.lab.fitting import FittingError
+from chaos.lab.shaping import ShapeError
+from chaos.lab.subjects import subjects
+from chaos.scenario.library import chosen
+from chaos.simulator.pulling import NotSimulatedError
+from chaos.simulator.simulate import Simulation
+from chaos.verdict import verdict
+from policies.findings import PolicyErrors
+
+
+@click.command(name="simulate")
+@click.argument("scenarios", nargs=-1, required=True, metavar="SCENARIO...")
+@click.option(
+    "--policies", required=True, metavar="SUBJECT", help="A file or folder of policies, or a static Envoy."
+)
+@click.option(
+    "--against", multiple=True, metavar="SUBJECT", help="Another one, to stand beside it; may be repeated."
+)
+@click.option("--pool", help="The pool under test; else the one that routes send most to.")
+@click.option("--seed", type=click.IntRange(min=0), help="Instead of the scenario's.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Keep the histories in this folder.")
+@output_options
+def command(
+    *,
+    scenarios: tuple[str, ...],
+    policies: str,
+    against: tuple[str, ...],
+    pool: str | None,
+    seed: int | None,
+    out: Path | None,
+    as_json: bool,
+    junit: Path | None,
+    html: Path | None,
+) -> int:
+    """Play each SCENARIO in simulated time, with the control plane's own decisions, and judge what came of it.
+
+    Arguments and report are those of `run`; the fleet may be one that no laptop holds. A scenario with a fault
+    that the simulator cannot express is refused. How far to believe it: docs/simulator.md.
+
+    Exits 0 when every promise held, 1 when one was broken, 2 when asked wrongly, 3 when that is not known.
+    """
+    outputs = Outputs(as_json=as_json, junit=junit, html=html)
+    verdicts = []
+    try:
+        some = tasks(chosen(scenarios), subjects([policies, *against], pool), seed=seed, folder=out)
+        simulations = [(one, Simulation(one.experiment, one.subject)) for one in some]
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+        for task, simulation in simulations:
+            with outputs.console.status(f"{task.name} | {task.subject.name}"):
+                events = simulation.events()
+                if task.history_path is not None:
+                    _write(task.history_path, events)
+                verdicts.append(verdict(simulation.history()))
+            outputs.console.print(Text(f"{task.name} | {task.subject.name}: {verdicts[-1].answer.value}"))
+    except PolicyErrors as errors:
+        return refused(errors)
+    except (FittingError, HistoryError, NotSimulatedError, ShapeError) as problem:
+        raise click.ClickException(str(problem)) from problem
+    return told(verdicts, outputs)
+
+
+def _write(path: Path, events: tuple[Event, ...]) -> None:
+    with HistoryFile(path) as file:
+        for event in events:
+            file.write(event)
