@@ -1,7 +1,6 @@
 """``switchgear plan redundancy``: spares, what they cost, and what they cannot help with."""
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,27 +8,16 @@ import click
 
 from chaos.planning import correlated, standby
 from chaos.planning.availability import HOURS_PER_MONTH, down_share, missing
-from chaos.planning.cli.answer import Answer, Grid, give, judged_plot, money, percent, target
+from chaos.planning.cli.answer import Answer, give, judged_plot
 from chaos.planning.cli.options import duration, json_option, plot_option, targets
+from chaos.planning.cli.spares_shown import Together, drawing, grids, said
 from chaos.planning.cli.textbook import textbook
-from chaos.planning.correlated import Estimate, Layout
+from chaos.planning.correlated import Layout
 from chaos.planning.error import PlanError
-from chaos.planning.redundancy import Spares, ladder, monthly, spares_for
+from chaos.planning.redundancy import ladder, monthly, spares_for
 from chaos.planning.standby import Choice, Regions
 
 _SHOWN_BEYOND: Final = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Together:
-    """One target where engines also fail together. ``spares`` None: no number is enough."""
-
-    allowed: float
-    spares: int | None
-    short: float | None
-    cost_per_month: float | None
-    sampled: Estimate | None
-    zone_proof: int | None
 
 
 @click.command(name="redundancy")
@@ -117,10 +105,10 @@ def _answer(asked: dict[str, Any]) -> Answer:
             "layout": asdict(layout),
             "regions": [asdict(one) for one in choices],
         },
-        grids=tuple(_grids(found, steps, together, choices, layout)),
-        said=tuple(_said(found, together, choices, layout, asked)),
+        grids=tuple(grids(found, steps, together, choices, layout)),
+        said=tuple(said(found, together, choices, layout, asked)),
         yes=not missed,
-        draw=_drawing(need, down, found),
+        draw=drawing(need, down, found),
     )
 
 
@@ -145,14 +133,14 @@ def _places(layout: Layout) -> bool:
 
 def _all_together(
     layout: Layout, need: int, allowed: tuple[float, ...], asked: dict[str, Any]
-) -> tuple[_Together, ...]:
+) -> tuple[Together, ...]:
     correlated.judged(layout)
     if not correlated.exact(layout) and asked["samples"] is None:
         raise PlanError(f"{layout.builds} builds that go bad are left to samples: give --samples, such as 200000")
     return tuple(_together(layout, need, one, asked) for one in allowed)
 
 
-def _together(layout: Layout, need: int, allowed: float, asked: dict[str, Any]) -> _Together:
+def _together(layout: Layout, need: int, allowed: float, asked: dict[str, Any]) -> Together:
     exact = correlated.exact(layout)
     spares = (
         correlated.fewest_spares(layout, need, allowed)
@@ -163,7 +151,7 @@ def _together(layout: Layout, need: int, allowed: float, asked: dict[str, Any]) 
     sampled = (
         correlated.sampled(whole, need, samples=asked["samples"], seed=asked["seed"]) if asked["samples"] else None
     )
-    return _Together(
+    return Together(
         allowed=allowed,
         spares=spares,
         short=correlated.short(whole, need) if exact and spares is not None else None,
@@ -184,143 +172,3 @@ def _choices(need: int, down: float, allowed: tuple[float, ...], asked: dict[str
         failover_s=asked["failover_s"],
     )
     return tuple(standby.choice(need, down, one, regions, cost_per_hour=asked["cost_per_hour"]) for one in allowed)
-
-
-def _grids(
-    found: tuple[Spares, ...],
-    steps: tuple[Spares, ...],
-    together: tuple[_Together, ...],
-    choices: tuple[Choice, ...],
-    layout: Layout,
-) -> Iterator[Grid]:
-    yield Grid(
-        title="Smallest number of spares, engines failing alone",
-        columns=("target", "spares", "engines", "enough are up", "short", "spares cost a month"),
-        rows=tuple(
-            (
-                target(one.allowed or 0),
-                str(one.spares),
-                str(one.need + one.spares),
-                percent(one.attained),
-                f"{one.short:.3g}",
-                money(one.cost_per_month),
-            )
-            for one in found
-        ),
-    )
-    yield Grid(
-        title="What each spare buys",
-        columns=("spares", "enough are up", "short", "spares cost a month"),
-        rows=tuple(
-            (str(one.spares), percent(one.attained), f"{one.short:.3g}", money(one.cost_per_month))
-            for one in steps
-        ),
-    )
-    if together:
-        yield Grid(
-            title=f"Also failing together: {_named(layout)}",
-            columns=(
-                "target",
-                "spares",
-                "short",
-                "sampled (95 % interval)",
-                "cost a month",
-                "engines to lose a zone",
-            ),
-            rows=tuple(
-                (
-                    target(one.allowed),
-                    "no number" if one.spares is None else str(one.spares),
-                    "-" if one.short is None else f"{one.short:.3g}",
-                    "-"
-                    if one.sampled is None
-                    else f"{one.sampled.share:.3g} ({one.sampled.low:.2g} to {one.sampled.high:.2g})",
-                    money(one.cost_per_month),
-                    "-" if one.zone_proof is None else str(one.zone_proof),
-                )
-                for one in together
-            ),
-        )
-    if choices:
-        yield Grid(
-            title="One region with more spares, or a second region that stands by",
-            columns=("target", "spares in one", "cost a month", "spares in each of two", "cost a month", "wins"),
-            rows=tuple(
-                (
-                    target(one.allowed),
-                    "no number" if one.spares is None else str(one.spares),
-                    money(one.cost_per_month),
-                    "no number" if one.each is None else str(one.each),
-                    money(one.standby_cost_per_month),
-                    "standby" if one.standby_wins else "neither" if one.spares is None else "spares",
-                )
-                for one in choices
-            ),
-        )
-
-
-def _said(
-    found: tuple[Spares, ...],
-    together: tuple[_Together, ...],
-    choices: tuple[Choice, ...],
-    layout: Layout,
-    asked: dict[str, Any],
-) -> Iterator[str]:
-    need = asked["need"]
-    yield (
-        f"Without spares all {need} engines are up {percent(1 - _short_bare(need, layout.engine_down))} of the "
-        f"time (availability to the power of {need})."
-    )
-    if asked["cost_per_hour"] is not None:
-        yield f"A month has {HOURS_PER_MONTH:g} hours here. Costs are of the engines above the {need} needed."
-    yield "Engines fail independently of each other and all are down for the same share of time (binomial)."
-    for one, alone in zip(together, found, strict=True) if together else ():
-        if one.spares is None:
-            yield (
-                f"No number of spares reaches {target(one.allowed)} in this layout: all of it is gone at once "
-                f"for {layout.floor:.3g} of the time, or it takes more than {correlated.MOST_ENGINES} engines."
-            )
-        elif one.spares > alone.spares:
-            yield f"Failing together costs {one.spares - alone.spares} spares more at {target(one.allowed)}."
-    for choice in choices:
-        yield f"{target(choice.allowed)}: {choice.verdict}."
-    if choices:
-        yield (
-            "The cost beside a standby region is of all engines above the need: its own and the spares of both. "
-            "A bad model build in both regions is in neither."
-        )
-    yield (
-        "More spares never help against what takes all at once: the only zone or region, a bad build everywhere, "
-        "a bad policy, the router in front."
-    )
-
-
-def _short_bare(need: int, down: float) -> float:
-    return ladder(need, down, 0)[0].short
-
-
-def _named(layout: Layout) -> str:
-    parts = []
-    for count, name, down in (
-        (layout.zones, "zones", layout.zone_down),
-        (layout.racks, "racks in each", layout.rack_down),
-        (layout.builds, "builds", layout.build_down),
-    ):
-        if count > 1 or down:
-            parts.append(f"{count} {name} (each down {down:.3g})")
-    return ", ".join(parts)
-
-
-def _drawing(need: int, down: float, found: tuple[Spares, ...]) -> Any:
-    def draw(axes: Any) -> None:
-        steps = ladder(need, down, max(one.spares for one in found) + 3)
-        axes.semilogy([one.spares for one in steps], [max(one.short, 1e-18) for one in steps], "o-")
-        for one in found:
-            if one.allowed:
-                axes.axhline(one.allowed, linestyle="--", color="grey")
-                axes.annotate(f"target {target(one.allowed)}: {one.spares}", (one.spares, one.allowed))
-        axes.set(
-            xlabel="spares", ylabel="probability of being short", title=f"{need} needed, each down {down:.4g}"
-        )
-
-    return draw
