@@ -16,11 +16,14 @@ _WIDTH: Final = 110
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
-    """Something the manifests do not do as the lab does. ``mapped``: they do something like it all the same."""
+    """Something the manifests do not do as the lab does. ``mapped``: they do something like it all the same;
+    ``is_fault``: it is about a fault, not about the scenario as a whole.
+    """
 
     about: str
     why: str
     mapped: bool
+    is_fault: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,4 +102,6 @@ def unmapped(strikes: Sequence[Strike], why_not: Mapping[str, str]) -> Iterator[
     """The faults of a scenario that have no counterpart, each with its reason."""
     for number, strike in enumerate(strikes):
         if strike.fault.kind in why_not:
-            yield Remark(about=name_of(strike, number), why=why_not[strike.fault.kind], mapped=False)
+            yield Remark(
+                about=name_of(strike, number), why=why_not[strike.fault.kind], mapped=False, is_fault=True
+            )
