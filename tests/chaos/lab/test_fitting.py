@@ -146,6 +146,7 @@ def test_batch_requests_are_told_apart_where_a_route_does() -> None:
         ("{name: x-team, present: true}", {"x-team": "switchgear-lab"}),
         ("{name: x-team}", {"x-team": "switchgear-lab"}),
         ("{name: x-team, present: false}", {}),
+        ("{name: x-team, present: true, invert: true}", {}),
         ("{name: x-team, exact: red, invert: true}", {"x-team": "switchgear-lab"}),
         ("{name: ':authority', exact: api.test}", {"host": "api.test"}),
     ],
