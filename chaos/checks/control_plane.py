@@ -10,7 +10,7 @@ from chaos.checks.finding import Answer, Finding
 from chaos.faults.fault import Aim
 from chaos.history.events import Answered, ProxySample, Pushed
 from chaos.history.history import Outage
-from chaos.measures.standing import Span
+from chaos.measures.standing import Span, out_by_ledger
 from chaos.measures.trouble import aimed
 
 ANSWER_S: Final = 3.0
@@ -33,12 +33,13 @@ def configuration_converged(case: Case) -> Finding | None:
         return Finding(check="configurationConverged", answer=Answer.UNKNOWN, why=why)
     last: dict[tuple[str, str], Pushed] = {(one.proxy, one.type): one for one in case.history.pushed}
     refused: list[tuple[Pushed, Answered]] = []
+    kept: list[tuple[Pushed, Answered]] = []
     silent: list[Pushed] = []
     open_at_end: list[Pushed] = []
     for push in last.values():
         answer = _answer(case, push)
         if answer is not None and answer.error:
-            refused.append((push, answer))
+            (kept if _has_it_all_the_same(case, push) else refused).append((push, answer))
         elif answer is None:
             (open_at_end if _excused(case, push) else silent).append(push)
     nacks = sum(bool(one.error) for one in case.history.answered)
@@ -63,8 +64,13 @@ def configuration_converged(case: Case) -> Finding | None:
         found, at_s, measured = Answer.UNKNOWN, None, "not told"
         why = f"{late.proxy} had not answered the last {late.type}, of {words.moment(late.at_s)}, at the end"
     else:
-        found, at_s, measured = Answer.YES, None, "all took the last"
-        why = f"every proxy took the last of each type it was sent ({told})"
+        found, at_s, measured = Answer.YES, None, "all have the last"
+        why = f"every proxy has the last of each type it was sent ({told})"
+        for push, answer in kept:
+            why += (
+                f"; {push.proxy} rejected its last {push.type}, at {words.moment(answer.at_s)}, and what it kept is "
+                "what was decided in the end"
+            )
     return Finding(
         check="configurationConverged",
         answer=found,
@@ -136,6 +142,23 @@ def _answer(case: Case, push: Pushed) -> Answered | None:
         ),
         None,
     )
+
+
+def _has_it_all_the_same(case: Case, push: Pushed) -> bool:
+    """Whether a proxy that rejected its last endpoints keeps exactly those engines out that are out at the end.
+
+    What was rejected may since have been taken back; then what the proxy kept is right, and nothing is sent.
+    """
+    last = next((one for one in reversed(case.history.samples) if one.proxy == push.proxy), None)
+    if push.type != "eds" or last is None or last.at_s < case.end_s - ANSWER_S:
+        return False
+    out = {
+        engine
+        for engine in case.history.slots
+        for span in out_by_ledger(case.history, engine, last.at_s)
+        if span.end_s >= last.at_s
+    }
+    return set(last.unhealthy) == out and last.sent.keys() >= case.history.slots.keys()
 
 
 def _excused(case: Case, push: Pushed) -> bool:

@@ -44,6 +44,26 @@ def test_a_rejection_that_nobody_answers_is_a_no_with_its_reason() -> None:
     assert "p0 rejected the last rds it got, at 12.1 s, and got no better one: bad regex" in found.why
 
 
+@pytest.mark.parametrize(
+    ("unhealthy", "back", "answer"),
+    [((), True, Answer.YES), (("e0",), True, Answer.NO), ((), False, Answer.NO), (("e0",), False, Answer.YES)],
+)
+def test_a_proxy_may_keep_what_was_decided_in_the_end_whatever_it_rejected(
+    unhealthy: tuple[str, ...], back: bool, answer: Answer
+) -> None:
+    lines = [histories.decided(11.0, "e0", out=True)]
+    lines += [histories.decided(20.5, "e0", out=False)] if back else []
+    known = {f"e{engine}": 1 for engine in range(4)}
+    history = histories.history(
+        began=histories.began(),
+        pushed=[histories.pushed(11.0)],
+        answered=[histories.answered(11.1, error="spoilt")],
+        decided=lines,
+        samples=[histories.sample(29.5, known, unhealthy=unhealthy)],
+    )
+    assert said(configuration_converged(case_of(history))) is answer
+
+
 def test_a_push_that_nobody_answers_is_a_no_and_one_just_before_the_end_is_not_known() -> None:
     assert said(told([histories.pushed(11.0)], [])) is Answer.NO
     assert said(told([histories.pushed(33.0)], [])) is Answer.UNKNOWN
