@@ -68,8 +68,8 @@ def configuration_converged(case: Case) -> Finding | None:
         why = f"every proxy has the last of each type it was sent ({told})"
         for push, answer in kept:
             why += (
-                f"; {push.proxy} rejected its last {push.type}, at {words.moment(answer.at_s)}, and what it kept is "
-                "what was decided in the end"
+                f"; {push.proxy} rejected its last {push.type}, at {words.moment(answer.at_s)}, and what it kept "
+                "is what was decided in the end"
             )
     return Finding(
         check="configurationConverged",
