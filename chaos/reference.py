@@ -9,7 +9,7 @@ from chaos.export import litmus, mesh_faults
 from chaos.export.why_not import LITMUS_LACKS, NOWHERE
 from chaos.faults.fault import Aim, Fault
 from chaos.scenario.codes import SCENARIO_CODES
-from chaos.scenario.library import QUICK, labelled, library
+from chaos.scenario.library import labelled, library
 from chaos.scenario.reading import ScenarioRead
 from chaos.scenario.schema import FAULT, fault_kinds, scenario_fields
 from policies.reference import code_markdown, default_text, row
@@ -77,7 +77,8 @@ def _fault(kind: str, model: type[Fault]) -> Iterator[str]:
 
 def _library() -> Iterator[str]:
     yield "\n## Library\n"
-    yield "In `chaos/scenarios/`. `standard` is all of them; `quick` is one that has several in half a minute.\n"
+    yield "In `chaos/scenarios/`. The suite `full` is all of them, `standard` the usual incidents, and `quick` is one"
+    yield "that has several of them in half a minute.\n"
     yield row("scenario", "what happens", "load", "lasts", "faults")
     yield "|---|---|---|---|---|"
     for one in library().values():
@@ -86,7 +87,7 @@ def _library() -> Iterator[str]:
 
 def _cells(one: ScenarioRead) -> Iterator[str]:
     spec, experiment = one.scenario.spec, one.experiment()
-    suite = f" (suite `{QUICK}`)" if labelled(one) else ""
+    suite = f" (`{labelled(one)}`)" if labelled(one) else ""
     yield f"`{one.name}`{suite}"
     yield spec.title
     yield f"{experiment.rate_per_s:.0f}/s, {spec.load.percent:g} %"

@@ -38,10 +38,13 @@ def command(
     junit: Path | None,
     html: Path | None,
 ) -> int:
-    """Judge policies by a suite of scenarios: quick (half a minute for each policy set) or standard (all of them).
+    """Judge policies by a suite of scenarios: quick, standard or full.
 
-    Files that contradict each other although each is complete in itself, as a folder of examples, are judged one
-    by one. Exits 0 when every promise held, 1 when one was broken, 2 when asked wrongly, 3 when that is not known.
+    For each policy set quick takes half a minute, standard a quarter of an hour, and full, which is the whole
+    library, half an hour. Files that contradict each other although each is complete in itself, as a folder of
+    examples, are judged one by one.
+
+    Exits 0 when every promise held, 1 when one was broken, 2 when asked wrongly, 3 when that is not known.
     """
     outputs = Outputs(as_json=as_json, junit=junit, html=html)
     try:

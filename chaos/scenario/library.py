@@ -13,7 +13,8 @@ from policies.origin import WHOLE_FILE
 FOLDER: Final = Path(__file__).parent.parent / "scenarios"
 QUICK: Final = "quick"
 STANDARD: Final = "standard"
-SUITES: Final = (QUICK, STANDARD)
+FULL: Final = "full"
+SUITES: Final = (QUICK, STANDARD, FULL)
 _LABEL: Final = "suite"
 
 
@@ -24,18 +25,18 @@ def library() -> Mapping[str, ScenarioRead]:
 
 
 def suite(name: str) -> tuple[ScenarioRead, ...]:
-    """The scenarios of a suite: ``standard`` is the whole library, ``quick`` what carries that label.
+    """The scenarios of a suite: ``full`` is the whole library, the others are what carries their label.
 
     Raises PolicyErrors for a name that no suite has.
     """
     if name not in SUITES:
         raise PolicyErrors.of([_unknown(name, SUITES, f"there is no suite {name}")], NOUN)
     every = tuple(library().values())
-    return every if name == STANDARD else tuple(one for one in every if labelled(one) == name)
+    return every if name == FULL else tuple(one for one in every if labelled(one) == name)
 
 
 def labelled(one: ScenarioRead) -> str:
-    """The suite a scenario was made for, besides the standard one; empty for most."""
+    """The suite a scenario belongs to, besides the full one; empty for those of no other."""
     return one.scenario.metadata.labels.get(_LABEL, "")
 
 

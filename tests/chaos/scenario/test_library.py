@@ -2,7 +2,7 @@
 
 import pytest
 
-from chaos.scenario.library import FOLDER, QUICK, STANDARD, chosen, library, suite
+from chaos.scenario.library import FOLDER, FULL, QUICK, STANDARD, chosen, library, suite
 from chaos.scenario.reading import ScenarioRead, read_scenarios
 from policies.findings import PolicyError, PolicyErrors
 
@@ -39,8 +39,11 @@ def test_quick_fits_three_minutes_for_four_policy_sets() -> None:
     assert len({one.fault.kind for one in only.experiment().outages}) >= 4
 
 
-def test_standard_is_the_whole_library() -> None:
-    assert [one.name for one in suite(STANDARD)] == sorted(file.stem for file in FILES)
+def test_full_is_the_whole_library_and_standard_the_usual_incidents() -> None:
+    assert [one.name for one in suite(FULL)] == sorted(file.stem for file in FILES)
+    standard = {one.name for one in suite(STANDARD)}
+    assert {"one-hangs", "half-crash", "zone-loss", "control-plane-dies", "retry-storm"} < standard
+    assert QUICK not in standard
 
 
 def test_scenarios_are_chosen_by_name_and_by_file() -> None:
