@@ -77,8 +77,8 @@ def _fault(kind: str, model: type[Fault]) -> Iterator[str]:
 
 def _library() -> Iterator[str]:
     yield "\n## Library\n"
-    yield "In `chaos/scenarios/`. The suite `full` is all of them, `standard` the usual incidents, and `quick` is one"
-    yield "that has several of them in half a minute.\n"
+    yield "In `chaos/scenarios/`. The suite `full` is all of them, `standard` the usual incidents, and `quick` is"
+    yield "one that has several of them in half a minute.\n"
     yield row("scenario", "what happens", "load", "lasts", "faults")
     yield "|---|---|---|---|---|"
     for one in library().values():
