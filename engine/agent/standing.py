@@ -1,7 +1,7 @@
 """All that the agent holds true of its engine: a fold over what it reads and what it is told to do.
 
 The judge in ``engine.judgement`` knows only the engine's answers. Here the rest is laid over them, hardest first:
-no token can come (dead, hung), none has come yet (starting), none may come (draining), damage (degraded), and
+no token can come (hung, dead), none has come yet (starting), none may come (draining), damage (degraded), and
 otherwise ready or busy. Patience for soft evidence is here too, so that one odd answer changes nothing, and each
 verdict keeps the moment since which it holds.
 
@@ -205,19 +205,24 @@ def _composed(now: Standing, at_s: float, config: AgentConfig) -> Standing:
         now.finding,
     ]
     deciding = min(reasons, key=lambda one: _RANK[one.verdict])
-    told = (deciding, *(one for one in reasons if one is not deciding))
+    others = tuple(one for one in reasons if one is not deciding)
+    if deciding.verdict is Verdict.HUNG:
+        why = next((one.sentence for one in others if one.verdict is Verdict.DEAD), "")
+        deciding = replace(deciding, sentence=f"{deciding.sentence}; {why}") if why else deciding
+    told = (deciding, *others)
     since_s = now.told_since_s if now.verdict is deciding.verdict else at_s
     return replace(now, told=told, told_since_s=since_s)
 
 
-# What outdoes what. A starting engine that is also hung has not started; one that drains may well be hung.
+# What outdoes what. A starting engine that is also hung has not started; one that drains may well be hung. So may
+# one that is dead by its GPUs: only hung says that what it still holds will get nothing and is better tried elsewhere.
 _RANK: Final = {
     verdict: rank
     for rank, verdict in enumerate(
         (
             Verdict.STARTING,
-            Verdict.DEAD,
             Verdict.HUNG,
+            Verdict.DEAD,
             Verdict.DRAINING,
             Verdict.DEGRADED,
             Verdict.BUSY,

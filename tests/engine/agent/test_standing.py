@@ -167,6 +167,18 @@ def test_a_hang_outdoes_a_drain_and_a_drain_outdoes_damage() -> None:
     assert hung.ordered(None, 3.0, CONFIG).verdict is Verdict.HUNG
 
 
+def test_an_engine_that_lost_its_gpu_is_dead_and_hung_once_its_tokens_stand_still() -> None:
+    lost = READY.with_gpu(gpu(GpuAction.EJECT), 1.0, CONFIG)
+    flowing = after([look(1.5, 200, 2), 1.5, token(1.5), look(2.0, 300, 2)], lost)
+    assert flowing.verdict is Verdict.DEAD, "what still flows may end"
+    stuck = after([2.0, look(2.5, 300, 2), look(3.1, 300, 2)], flowing)
+    assert stuck.verdict is Verdict.HUNG
+    assert stuck.told[0].sentence.endswith("; XID on rank 0"), "and the cause is told with it"
+    assert [one.reading for one in stuck.told] == ["tokens", "gpu.xid"]
+    assert after([look(3.6, 400, 2)], stuck).verdict is Verdict.DEAD
+    assert after([Look(at_s=3.6, counters=GONE)], stuck).verdict is Verdict.DEAD
+
+
 # -- would a restart help? --------------------------------------------------------------------------------------
 
 BROKEN = after([look(0.5), 0.5, failed(0.5, CUDA), look(0.6), 0.6, failed(0.6, CUDA)], READY)
