@@ -1,7 +1,6 @@
 """What the control plane decided, from the lines of ``switchgear serve --ledger``. Pure.
 
-Of an engine that goes to and fro within a minute the ledger writes the 1st, 2nd, 4th, 8th ... time only; the
-number ``times`` says so.
+Of an engine that goes to and fro within a minute the number ``times`` says how often it has.
 """
 
 import math

@@ -215,7 +215,7 @@ def _composed(now: Standing, at_s: float, config: AgentConfig) -> Standing:
 
 
 # What outdoes what. A starting engine that is also hung has not started; one that drains may well be hung. So may
-# one that is dead by its GPUs: only hung says that what it still holds will get nothing and is better tried elsewhere.
+# one that is dead by its GPUs: hung says that what it holds will get nothing, and is better tried elsewhere.
 _RANK: Final = {
     verdict: rank
     for rank, verdict in enumerate(

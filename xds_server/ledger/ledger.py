@@ -19,7 +19,7 @@ from xds_server.ledger.losses import NOTHING_LOST, Lost, loss_changes
 from xds_server.ledger.shadow import ShadowBook
 
 MAX_BYTES: Final = 32 * 1024 * 1024
-"""Size at which the ledger's file is put aside: some 60 000 events."""
+"""Size at which the ledger's file is put aside: some 60 000 events; what goes to and fro is there each time."""
 
 _LOGGED: Final = frozenset(
     {
@@ -103,14 +103,12 @@ class Ledger:
 
     def _add(self, change: Change, now: Now) -> Event:
         event = self.book.add(event_of(change, now, self._policies))
-        # What goes to and fro is written at its 1st, 2nd, 4th, 8th ... time.
-        if event.times & (event.times - 1):
-            return event
         if self._lines is not None:
             if self._lines.full:
                 self._lines.rotate()
             self._lines.write(as_line(event))
-        if event.kind in _LOGGED:
+        # Of what goes to and fro the log has the 1st, 2nd, 4th, 8th ... time; people read it, and not the file.
+        if event.kind in _LOGGED and not event.times & (event.times - 1):
             _say(event)
         return event
 

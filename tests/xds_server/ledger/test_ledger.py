@@ -59,9 +59,12 @@ def test_what_stays_is_told_once(policies: PolicySet, fleet: Fleet) -> None:
     assert ledger.observe(policies, fleet, decided(fleet, r1=replace(OUT, reason="13 of 25"))) == []
 
 
-def test_a_flapping_engine_does_not_flood_the_log(policies: PolicySet, fleet: Fleet) -> None:
-    clock = Clock()
-    ledger = clock.ledger()
+async def test_a_flapping_engine_does_not_flood_the_log_and_the_file_has_each_time(
+    tmp_path: Path, policies: PolicySet, fleet: Fleet
+) -> None:
+    clock, file = Clock(), tmp_path / "ledger.jsonl"
+    lines = Lines(file, 1_000_000)
+    ledger = clock.ledger(lines)
     ledger.observe(policies, fleet, decided(fleet))
     with structlog.testing.capture_logs() as logs:
         for _ in range(32):
@@ -73,6 +76,12 @@ def test_a_flapping_engine_does_not_flood_the_log(policies: PolicySet, fleet: Fl
         times for times in (1, 2, 4, 8, 16, 32) for _ in range(2)
     ]
     assert len(ledger.book) == 2
+    await _written(lines)
+    written = [json.loads(line) for line in tail(file)]
+    assert [one.get("times", 1) for one in written] == [times for times in range(1, 33) for _ in range(2)]
+    again = Clock().ledger()
+    again.read(tail(file))
+    assert [(one.after, one.times) for one in again.book.since(0)] == [("UNHEALTHY", 32), ("HEALTHY", 32)]
 
 
 def test_silence_of_telemetry_is_news_once_and_so_is_its_return(policies: PolicySet, fleet: Fleet) -> None:
@@ -85,6 +94,15 @@ def test_silence_of_telemetry_is_news_once_and_so_is_its_return(policies: Policy
     assert told == [("gw-1", "access logs lost", True), ("gw-1", "access logs heard", False)]
 
 
+async def _written(lines: Lines) -> None:
+    """Everything that waits is in the file."""
+    writer = asyncio.create_task(lines.run())
+    await asyncio.sleep(0)
+    writer.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await writer
+
+
 async def test_the_file_is_read_again_and_half_a_line_is_passed_over(
     tmp_path: Path, policies: PolicySet, fleet: Fleet
 ) -> None:
@@ -93,11 +111,7 @@ async def test_the_file_is_read_again_and_half_a_line_is_passed_over(
     ledger = clock.ledger(lines)
     ledger.observe(policies, fleet, decided(fleet))
     ledger.observe(policies, fleet, decided(fleet, r1=OUT))
-    writer = asyncio.create_task(lines.run())
-    await asyncio.sleep(0)
-    writer.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await writer
+    await _written(lines)
     with file.open("a") as half:
         half.write('{"number": 7, "at_s"')
     assert json.loads(tail(file)[0])["kind"] == "health"
