@@ -131,15 +131,17 @@ def _sorts(experiment: Experiment) -> frozenset[bool]:
 
 
 def _slowed(experiment: Experiment, declared_s: float) -> Experiment:
-    """The experiment, with slower engines where its author left their speed open and policies expect slow ones."""
-    topology, load = experiment.spec.topology, experiment.spec.load
+    """The experiment, with slower engines where its author left their speed open and policies expect slow ones.
+
+    Requests come as much more rarely, also where their rate is said: the load is a share of what engines can do.
+    """
+    topology = experiment.spec.topology
     service_s = declared_s / MOST_TIMES_FASTER
     left_open = "service_time" not in topology.model_fields_set and topology.engine == "simulated"
     if not left_open or service_s <= experiment.service_s:
         return experiment
     slower = service_s / experiment.service_s
-    rate_per_s = experiment.rate_per_s / slower if load.per_second is None else experiment.rate_per_s
-    return replace(experiment, service_s=service_s, rate_per_s=rate_per_s)
+    return replace(experiment, service_s=service_s, rate_per_s=experiment.rate_per_s / slower)
 
 
 def slots_ratio(pool: EnginePool, experiment: Experiment) -> float:

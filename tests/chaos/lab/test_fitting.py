@@ -103,7 +103,11 @@ def test_engines_are_slowed_where_policies_expect_slow_ones_and_the_author_left_
     open_ = fit(three_zones, experiment())
     assert (open_.time_scale, open_.experiment.service_s) == (8, 0.75)
     assert open_.experiment.rate_per_s == pytest.approx(0.6 * open_.experiment.capacity_per_s)
-    told = fit(three_zones, experiment(topology={"service_time": "500ms"}))
+    # So many requests a second, said for engines of half a second, are as large a share of slower ones.
+    rated = experiment(load={"perSecond": 12})
+    assert fit(three_zones, rated).experiment.rate_per_s == pytest.approx(12 * 0.5 / 0.75)
+    told = fit(three_zones, experiment(topology={"service_time": "500ms"}, load={"perSecond": 12}))
+    assert told.experiment.rate_per_s == 12
     assert (told.time_scale, told.experiment.service_s) == (12, 0.5)
     faster = fit(three_zones, experiment(topology={"service_time": "10s"}))
     assert faster.time_scale == 1
