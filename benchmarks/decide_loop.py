@@ -23,7 +23,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from chaos.outcomes import quantile
+from chaos.history.outcomes import quantile
 from engine.report import EngineReport, Source, Verdict
 from policies.load import load_contents
 from policies.model import PolicySet

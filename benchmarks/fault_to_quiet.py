@@ -24,7 +24,7 @@ from rich.table import Table
 
 from benchmarks.site import LIMIT_S, POLL_S, Site, until
 from chaos.fake_engine import Crash, FakeEngine, Fault, Hang
-from chaos.outcomes import Reason
+from chaos.history.outcomes import Reason
 from chaos.processes import Processes
 
 ENGINES: Final = 4

@@ -12,10 +12,10 @@ from typing import Any, Final, Self
 import aiohttp
 
 from chaos.fake_engine import EngineConfig, FakeEngine
-from chaos.load import LoadProfile, run_load
-from chaos.outcomes import Outcome
+from chaos.history.outcomes import Outcome
+from chaos.load.open_loop import LoadProfile, run_load
+from chaos.load.sender import Target as LoadTarget
 from chaos.processes import Processes, envoy_command, free_ports
-from chaos.sender import Target as LoadTarget
 from xds_server.bootstrap import Bootstrap, bootstrap_yaml
 
 POLL_S: Final = 0.01

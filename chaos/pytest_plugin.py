@@ -26,11 +26,11 @@ import pytest
 
 # Only tests that use a fixture pay for what is behind it.
 if TYPE_CHECKING:
+    from chaos.checks.verdict import Verdict
     from chaos.history.history import History
     from chaos.lab.lab import Lab
     from chaos.lab.recording import Recording
     from chaos.scenario.plan import Outage
-    from chaos.verdict import Verdict
 
 _POLL_S = 0.05
 
@@ -55,7 +55,7 @@ class LabUnderTest:
     @property
     def verdict(self) -> "Verdict":
         """The history, judged by the promises of the scenario."""
-        from chaos.verdict import verdict  # noqa: PLC0415
+        from chaos.checks.verdict import verdict  # noqa: PLC0415
 
         return verdict(self.history)
 
@@ -119,10 +119,10 @@ def switchgear_experiment(tmp_path: Path) -> "Callable[..., Verdict]":
     """``switchgear_experiment(scenario, subject, pool=...)``: the whole experiment, and its verdict."""
 
     def judged(scenario: str | Path, subject: str | Path, *, pool: str | None = None) -> "Verdict":
+        from chaos.checks.verdict import verdict  # noqa: PLC0415
         from chaos.lab.experiment import run  # noqa: PLC0415
         from chaos.lab.subjects import subjects  # noqa: PLC0415
         from chaos.scenario.library import chosen  # noqa: PLC0415
-        from chaos.verdict import verdict  # noqa: PLC0415
 
         (one, *_) = chosen([str(scenario)])
         (tried, *_) = subjects([str(subject)], pool)

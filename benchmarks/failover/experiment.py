@@ -18,10 +18,10 @@ from benchmarks.failover.setting import Setting
 from benchmarks.failover.sides import Side, ready, static_side, switchgear_side
 from benchmarks.failover.watch import VerdictWatch, watched
 from chaos.history.events import ProxySample
+from chaos.history.outcomes import Outcome
 from chaos.lab.meter import Meter
 from chaos.lab.watch import Watch
-from chaos.load import LoadProfile, Turn, run_load
-from chaos.outcomes import Outcome
+from chaos.load.open_loop import LoadProfile, Turn, run_load
 from chaos.processes import Child, Processes
 
 AGENT_LEAD_S: Final = 3.0

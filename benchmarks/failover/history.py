@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.failover.scenarios import Outage
 from chaos.fake_engine.book import Outcome as Fate
 from chaos.history.events import ProxySample
-from chaos.outcomes import Outcome
+from chaos.history.outcomes import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,11 @@ from benchmarks.failover.setting import Setting
 from chaos.fake_engine.faults import fault_object
 from chaos.history import events
 from chaos.history import history as chaos
+from chaos.history.outcomes import Outcome
 from chaos.measures.measures import Measures
 from chaos.measures.measures import measured as measures_of
 from chaos.measures.periods import Phases
 from chaos.measures.trouble import Trouble, of_engine_fault
-from chaos.outcomes import Outcome
 
 _POOL = "llama"
 

@@ -17,8 +17,8 @@ from chaos.lab.agents import agent
 from chaos.lab.post import START_LIMIT_S, Post
 from chaos.lab.proxies import start_envoy, until, until_healthy
 from chaos.lab.static_envoy import POOL, bootstrap
+from chaos.load.sender import Target
 from chaos.processes import Child, Processes, free_ports
-from chaos.sender import Target
 from policies.document import API_VERSION
 from policies.quantity import format_duration
 from xds_server.bootstrap import Bootstrap, bootstrap_yaml
@@ -122,7 +122,7 @@ async def switchgear_side(
     servers, relay = dict.fromkeys(names, str(server.ready["xds"])), None
     if relayed:
         links = [argument for name, xds in servers.items() for argument in ("--link", f"xds:{name}={xds}")]
-        command = [sys.executable, "-m", "chaos.lab.wiretap", *links]
+        command = [sys.executable, "-m", "chaos.wiretap", *links]
         relay = await children.start("relay", command, ready_within_s=START_LIMIT_S)
         servers = {name: f"127.0.0.1:{relay.ready['ports'][f'xds:{name}']}" for name in names}
     targets, admins, envoys = [], [], []

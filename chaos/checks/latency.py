@@ -7,7 +7,7 @@ from chaos.checks import words
 from chaos.checks.case import Case
 from chaos.checks.finding import Answer, Finding
 from chaos.history.events import Request
-from chaos.outcomes import Reason, quantile
+from chaos.history.outcomes import Reason, quantile
 
 _QUANTILE: Final = 0.99
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import click
 
+from chaos.checks.verdict import verdict
 from chaos.cli.outputs import Outputs, output_options, told
 from chaos.history.lines import HistoryError
 from chaos.history.reading import read
-from chaos.verdict import verdict
 
 
 @click.command(name="check")

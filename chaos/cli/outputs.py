@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
+from chaos.checks.verdict import EXIT_STATUS, Verdict, overall
 from chaos.report.junit import junit
 from chaos.report.terminal import show
-from chaos.verdict import EXIT_STATUS, Verdict, overall
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

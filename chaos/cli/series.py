@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from chaos.checks.finding import Answer
+from chaos.checks.verdict import Verdict, verdict
 from chaos.cli.signals import ended_by_signals
 from chaos.gpu_double.double import CompilerError
 from chaos.history.history import History
@@ -28,7 +29,6 @@ from chaos.processes import ProcessError
 from chaos.report.rows import objections
 from chaos.scenario.plan import Experiment
 from chaos.scenario.reading import ScenarioRead
-from chaos.verdict import Verdict, verdict
 from xds_server.cli.answering import INTERRUPTED
 
 NOT_RUN: Final = (

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 from rich.text import Text
 
+from chaos.checks.verdict import verdict
 from chaos.cli.complaining import refused
 from chaos.cli.outputs import Outputs, output_options, told
 from chaos.cli.series import tasks
@@ -17,7 +18,6 @@ from chaos.lab.subjects import subjects
 from chaos.scenario.library import chosen
 from chaos.simulator.pulling import NotSimulatedError
 from chaos.simulator.simulate import Simulation
-from chaos.verdict import verdict
 from policies.findings import PolicyErrors
 
 

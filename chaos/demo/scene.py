@@ -14,7 +14,7 @@ from chaos.demo.plan import Chapter, Plan
 from chaos.demo.score import Attempt, is_lost
 from chaos.demo.stage import Side, Stage
 from chaos.demo.verdict import Answer, LadderStep
-from chaos.outcomes import Outcome, summary
+from chaos.history.outcomes import Outcome, summary
 
 WINDOW_S: Final = 3.0
 """What the live view calls now."""

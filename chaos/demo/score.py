@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chaos.demo.plan import Chapter, Plan
-from chaos.outcomes import Outcome, quantile
+from chaos.history.outcomes import Outcome, quantile
 
 OVERLOAD_REASON: Final = "overload"
 """What Switchgear's Envoys give as the reason when the admission ceiling is full."""

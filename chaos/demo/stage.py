@@ -21,8 +21,8 @@ from chaos.demo.plan import ENGINES, FALLBACK_ENGINES, FALLBACK_SPEED, PREFILL_S
 from chaos.demo.score import Attempt
 from chaos.fake_engine.book import KEPT_CALLS
 from chaos.fake_engine.book import Outcome as CallOutcome
+from chaos.load.sender import Target
 from chaos.processes import Processes, envoy_command, free_ports
-from chaos.sender import Target
 
 START_LIMIT_S = 30.0
 """Longest wait for a child to be ready; usually it takes about a second."""

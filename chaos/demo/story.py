@@ -18,7 +18,7 @@ from chaos.demo.score import Score, by_chapter, by_request, score
 from chaos.demo.show import show
 from chaos.demo.stage import attempts, stage
 from chaos.demo.verdict import Answer, LadderStep, Verdict, verdict
-from chaos.load import LoadProfile, run_load
+from chaos.load.open_loop import LoadProfile, run_load
 from chaos.processes import Processes
 
 

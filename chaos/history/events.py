@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from chaos.fake_engine.book import Outcome as Fate
-from chaos.outcomes import Reason
+from chaos.history.outcomes import Reason
 
 FORMAT = 1
 
@@ -85,9 +85,11 @@ class FaultHealed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One try of one caller, as the caller saw it; the fields are those of ``chaos.outcomes.Outcome``. ``at_s`` is
-    its planned arrival. ``try_number`` is 1 for the first, more for what callers try again by themselves; all
-    tries of one question share ``question``. ``refusal`` and ``fallback`` are what the answer's headers say.
+    """One try of one caller, as the caller saw it; the fields are those of ``chaos.history.outcomes.Outcome``.
+
+    ``at_s`` is its planned arrival. ``try_number`` is 1 for the first, more for what callers try again by
+    themselves; all tries of one question share ``question``. ``refusal`` and ``fallback`` are what the answer's
+    headers say.
     """
 
     event: Literal["request"] = "request"

@@ -1,7 +1,7 @@
 """What became of a request, as a line of the history."""
 
 from chaos.history.events import Request
-from chaos.outcomes import Outcome
+from chaos.history.outcomes import Outcome
 
 
 def as_request(outcome: Outcome, began_s: float) -> Request:

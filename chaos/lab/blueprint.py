@@ -8,9 +8,9 @@ from chaos.lab.engines import Pool
 from chaos.lab.fitting import Fitting, fit
 from chaos.lab.static_envoy import POOL
 from chaos.lab.subjects import PolicySubject, StaticSubject, Subject
+from chaos.load.sender import Asking
 from chaos.real_vllm.replica import MODEL as REAL_MODEL
 from chaos.scenario.plan import EngineSpot, Experiment
-from chaos.sender import Asking
 from policies.resilience import ResilienceSpec
 
 SIMULATED_MODEL: Final = "lab"

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import aiohttp
 
-from chaos.callers import RunningLoad
 from chaos.faults.library import AnyFault
 from chaos.faults.pulls import Callers, Kill, Pull
 from chaos.gpu_double import double
@@ -27,6 +26,7 @@ from chaos.lab.opening import Standing, stand
 from chaos.lab.scratch import scratch
 from chaos.lab.site import Lever, LeverError, LeverMaker, Site
 from chaos.lab.subjects import Subject
+from chaos.load.callers import RunningLoad
 from chaos.processes import Processes
 from chaos.scenario.model import Strike, Target
 from chaos.scenario.places import picked

@@ -27,7 +27,7 @@ from chaos.scenario.plan import ProxySpot
 
 WIRE: Final = "chaos.wire"
 REPORT_RELAY: Final = "chaos.report_relay"
-WIRETAP: Final = "chaos.lab.wiretap"
+WIRETAP: Final = "chaos.wiretap"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

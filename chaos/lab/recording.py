@@ -14,8 +14,6 @@ from typing import Any, Final
 
 import aiohttp
 
-from chaos.arrivals import schedule_of
-from chaos.callers import RunningLoad
 from chaos.faults.pulls import Part
 from chaos.history.events import Began, Ended, EngineSeen, Event, Gone, ProxySeen, Request
 from chaos.history.history import History
@@ -29,10 +27,12 @@ from chaos.lab.lab import Lab
 from chaos.lab.ledger_lines import decisions
 from chaos.lab.meter import LOOK_S, Meter
 from chaos.lab.watch import Watch, Watched
-from chaos.lab.wiretap.seen import pushes_and_answers
+from chaos.load.arrivals import schedule_of
+from chaos.load.callers import RunningLoad
+from chaos.load.sender import Target
 from chaos.processes import Child
-from chaos.sender import Target
-from chaos.trace import read_trace
+from chaos.scenario.trace import read_trace
+from chaos.wiretap.seen import pushes_and_answers
 
 _ENDS_S: Final = 0.2
 _LOGS_S: Final = 0.5

@@ -1,19 +1,19 @@
-"""An experiment half a second at a time, for pictures of it. Pure."""
+"""An experiment half a second at a time, or in longer steps, for pictures of it. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chaos.history.history import History
+from chaos.history.outcomes import Reason
 from chaos.measures.periods import arrived
 from chaos.measures.trouble import Trouble, bad
-from chaos.outcomes import Reason
 
 BIN_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bin:
-    """Half a second of arrivals and what became of them; requests in flight and the ceilings at its end, by the
+    """One step of arrivals and what became of them; requests in flight and the ceilings at its end, by the
     Envoys, None where nobody looked. ``on_bad``: those in flight on engines that are bad then.
     """
 
@@ -28,16 +28,16 @@ class Bin:
     ceiling: float | None
 
 
-def bins(history: History, troubles: Sequence[Trouble]) -> list[Bin]:
-    """The whole experiment."""
+def bins(history: History, troubles: Sequence[Trouble], bin_s: float = BIN_S) -> list[Bin]:
+    """The whole experiment, in steps of ``bin_s``."""
     found = []
-    for place in range(round(history.end_s / BIN_S)):
-        start_s = place * BIN_S
-        some = arrived(history.requests, start_s, start_s + BIN_S)
+    for place in range(round(history.end_s / bin_s)):
+        start_s = place * bin_s
+        some = arrived(history.requests, start_s, start_s + bin_s)
         newest = {
-            one.proxy: one for one in history.samples if start_s <= one.at_s < start_s + BIN_S
+            one.proxy: one for one in history.samples if start_s <= one.at_s < start_s + bin_s
         }  # the last of each proxy wins
-        ill = {one.engine for one in bad(troubles) if one.start_s <= start_s + BIN_S and start_s < one.end_s}
+        ill = {one.engine for one in bad(troubles) if one.start_s <= start_s + bin_s and start_s < one.end_s}
         ceilings = [one.ceiling for one in newest.values() if one.ceiling is not None]
         found.append(
             Bin(

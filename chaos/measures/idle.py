@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from chaos.history.history import History
+from chaos.history.outcomes import Reason
 from chaos.measures.trouble import Trouble
-from chaos.outcomes import Reason
 
 STEP_S: Final = 0.1
 GRACE_S: Final = 2.0

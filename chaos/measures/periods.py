@@ -10,7 +10,7 @@ from itertools import groupby
 
 from chaos.history.events import Request
 from chaos.history.history import History
-from chaos.outcomes import Reason, quantile
+from chaos.history.outcomes import Reason, quantile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

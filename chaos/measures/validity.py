@@ -10,7 +10,7 @@ from typing import Final
 
 from chaos.fake_engine.book import Outcome as Fate
 from chaos.history.history import History
-from chaos.outcomes import quantile
+from chaos.history.outcomes import quantile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

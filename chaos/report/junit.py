@@ -13,8 +13,8 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from chaos.checks.finding import Answer, Finding
+from chaos.checks.verdict import Verdict
 from chaos.report.rows import measure_rows
-from chaos.verdict import Verdict
 
 # What XML 1.0 has no way to say, not even escaped: most control characters and lone surrogates.
 _UNSPEAKABLE: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -10,11 +10,11 @@ from typing import Final
 
 from chaos.checks import words
 from chaos.checks.finding import Answer, Finding
+from chaos.checks.verdict import Verdict
 from chaos.measures.amplification import amplification
 from chaos.measures.measures import Summary, summary
 from chaos.measures.periods import Period
 from chaos.measures.timeline import STEPS, Moments, by_outage, moments
-from chaos.verdict import Verdict
 
 SAID: Final[Mapping[Answer, str]] = MappingProxyType(
     {Answer.YES: "held", Answer.NO: "BROKEN", Answer.UNKNOWN: "not known"}
@@ -31,11 +31,14 @@ NOTHING: Final = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line: what it is of, and what is said for each subject. ``answers`` is empty where none is given."""
+    """One line: what it is of, and what is said for each subject. ``answers`` is empty where none is given, and so
+    is ``reasons``, the sentence behind each cell.
+    """
 
     title: str
     cells: tuple[str, ...]
     answers: tuple[Answer | None, ...] = ()
+    reasons: tuple[str, ...] = ()
 
 
 def by_scenario(verdicts: Sequence[Verdict]) -> Mapping[str, Sequence[Verdict]]:
@@ -61,6 +64,7 @@ def promise_rows(side_by_side: Sequence[Verdict]) -> list[Row]:
                     for one in found
                 ),
                 answers=tuple(None if one is None else one.answer for one in found),
+                reasons=tuple("" if one is None else one.why for one in found),
             )
         )
     return rows

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from chaos.checks import words
 from chaos.checks.finding import Answer
+from chaos.checks.verdict import Verdict
 from chaos.report.rows import (
     SAID,
     VERDICTS,
@@ -20,7 +21,6 @@ from chaos.report.rows import (
     promise_rows,
     timeline_rows,
 )
-from chaos.verdict import Verdict
 
 _STYLE: Final = {Answer.YES: "green", Answer.NO: "bold red", Answer.UNKNOWN: "yellow"}
 

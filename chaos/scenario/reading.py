@@ -13,7 +13,7 @@ from chaos.scenario.model import Scenario
 from chaos.scenario.plan import Experiment
 from chaos.scenario.relations import troubles
 from chaos.scenario.resolve import resolve
-from chaos.trace import TraceError, read_trace
+from chaos.scenario.trace import TraceError, read_trace
 from policies.findings import PolicyError, PolicyErrors, Problem
 from policies.origin import WHOLE_FILE, Places, nearest, path_text
 from policies.reading import decoded, read, search

@@ -4,11 +4,11 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from chaos.arrivals import Schedule
 from chaos.faults.pulls import Callers
 from chaos.history.events import Request
-from chaos.outcomes import Reason
-from chaos.sender import FAULTS_OF_THE_CALLER, Arrival
+from chaos.history.outcomes import Reason
+from chaos.load.arrivals import Schedule
+from chaos.load.sender import FAULTS_OF_THE_CALLER, Arrival
 from chaos.simulator.asking import Ask
 from chaos.simulator.proxy import SimulatedProxy
 from chaos.simulator.timeline import Timeline

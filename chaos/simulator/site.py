@@ -7,14 +7,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from chaos.arrivals import schedule_of
 from chaos.history.events import Event
 from chaos.lab.blueprint import Blueprint
 from chaos.lab.documents import Address, documents
 from chaos.lab.speeds import costs_s
 from chaos.lab.subjects import StaticSubject
+from chaos.load.arrivals import schedule_of
+from chaos.load.sender import Target
 from chaos.scenario.plan import EngineSpot
-from chaos.sender import Target
+from chaos.scenario.trace import read_trace
 from chaos.simulator.agents import SimulatedAgent
 from chaos.simulator.callers import SimulatedCallers
 from chaos.simulator.control import SimulatedControlPlane
@@ -24,7 +25,6 @@ from chaos.simulator.proxy import SimulatedProxy
 from chaos.simulator.static import static_told
 from chaos.simulator.steered import Translator
 from chaos.simulator.timeline import Timeline
-from chaos.trace import read_trace
 from engine.report import EngineReport
 from policies.load import load_contents
 from policies.model import PolicySet

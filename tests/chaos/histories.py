@@ -21,7 +21,7 @@ from chaos.history.events import (
     Used,
 )
 from chaos.history.history import History, Outage
-from chaos.outcomes import Reason
+from chaos.history.outcomes import Reason
 
 HANG = {"kind": "hang", "health": "ok"}
 CRASH = {"kind": "crash"}

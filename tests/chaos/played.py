@@ -13,7 +13,7 @@ from typing import Any
 from chaos.fake_engine.book import Outcome as Fate
 from chaos.history.events import Answered, Attempt, Decided, Detected, ProxySample, Pushed, Request
 from chaos.history.history import History, Outage
-from chaos.outcomes import Reason
+from chaos.history.outcomes import Reason
 from tests.chaos import histories
 
 

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from chaos.load import LoadProfile, run_load
-from chaos.outcomes import Outcome
+from chaos.history.outcomes import Outcome
+from chaos.load.open_loop import LoadProfile, run_load
+from chaos.load.sender import Target
 from chaos.real_vllm.replica import MODEL, START_LIMIT_S, until_up
-from chaos.sender import Target
 
 from .conftest import FIRST_TOKEN_S, LIMIT_S, SLOTS, Site, eventually
 from .traffic import Stream

@@ -10,7 +10,7 @@ from benchmarks.failover.history import Attempt, History
 from benchmarks.failover.scenarios import Outage
 from chaos.fake_engine.book import Outcome as Fate
 from chaos.history.events import ProxySample
-from chaos.outcomes import Outcome, Reason
+from chaos.history.outcomes import Outcome, Reason
 
 BEGAN_S, FAULT_S, HEALED_S, END_S = 100.0, 110.0, 120.0, 130.0
 

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.failover.seen import measured
 from benchmarks.failover.setting import Setting
 from chaos.fake_engine import Hang
-from chaos.outcomes import Reason
+from chaos.history.outcomes import Reason
 
 SETTING = Setting(engines=2, engine_processes=1)
 

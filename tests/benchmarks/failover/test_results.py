@@ -16,7 +16,7 @@ from benchmarks.failover.scenarios import SCENARIOS
 from benchmarks.failover.setting import Setting
 from benchmarks.failover.tables import markdown, rows
 from chaos.fake_engine import Hang
-from chaos.outcomes import Reason
+from chaos.history.outcomes import Reason
 
 
 def cell(scenario: str = "S5", contestant: str = "switchgear", **settings: object) -> Cell:

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.failover.history import Use
 from benchmarks.failover.setting import Setting
 from benchmarks.failover.validity import bench
-from chaos.outcomes import Reason
+from chaos.history.outcomes import Reason
 
 SETTING = Setting(engines=2)
 

@@ -10,7 +10,7 @@ from chaos.checks.control_plane import configuration_converged, nothing_lost_wit
 from chaos.checks.finding import Answer, Finding
 from chaos.history.events import Answered, Pushed
 from chaos.history.history import Outage
-from chaos.outcomes import Reason
+from chaos.history.outcomes import Reason
 from tests.chaos import histories
 
 KILLED = {"kind": "control_plane_killed"}

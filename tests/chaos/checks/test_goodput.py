@@ -10,7 +10,7 @@ from chaos.checks.finding import Answer, Finding
 from chaos.checks.goodput import goodput, goodput_of_possible, steady_before
 from chaos.history.events import Request
 from chaos.history.history import History
-from chaos.outcomes import Reason
+from chaos.history.outcomes import Reason
 from tests.chaos import histories
 
 

@@ -14,7 +14,7 @@ from chaos import checks
 from chaos.checks.finding import Answer
 from chaos.checks.judged import judged
 from chaos.history.history import History
-from chaos.outcomes import Reason
+from chaos.history.outcomes import Reason
 from tests.chaos import histories
 from tests.chaos.played import Play, played
 

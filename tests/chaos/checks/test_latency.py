@@ -8,7 +8,7 @@ from chaos.checks.case import case_of
 from chaos.checks.finding import Answer
 from chaos.checks.latency import answer_p99, first_token_p99, refused_within, token_gap_p99
 from chaos.history.events import Request
-from chaos.outcomes import Reason
+from chaos.history.outcomes import Reason
 from tests.chaos import histories
 
 LIMITS = {"answerP99": "2s", "firstTokenP99": "1s", "tokenGapP99": "300ms", "refusedWithin": "200ms"}

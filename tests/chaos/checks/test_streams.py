@@ -8,7 +8,7 @@ import pytest
 from chaos.checks.case import case_of
 from chaos.checks.finding import Answer, Finding
 from chaos.checks.streams import cut_streams
-from chaos.outcomes import Reason
+from chaos.history.outcomes import Reason
 from tests.chaos import histories
 
 DRAINED = {"kind": "rolling_restart", "drain": True}

@@ -8,7 +8,7 @@ from chaos.checks.case import case_of
 from chaos.checks.finding import Answer
 from chaos.checks.work import amplification, idle_while_shedding, wasted_gpu_seconds, wasted_percent
 from chaos.fake_engine.book import Outcome as Fate
-from chaos.outcomes import Reason
+from chaos.history.outcomes import Reason
 from tests.chaos import histories
 
 LIMITS = {"amplification": 1.5, "wastedPercent": 10, "wastedGpuSeconds": 1, "idleWhileSheddingPercent": 20}

@@ -18,7 +18,7 @@ from chaos.demo.plan import (
     plan,
 )
 from chaos.demo.score import Attempt, by_chapter, by_request, score
-from chaos.outcomes import Outcome, Reason
+from chaos.history.outcomes import Outcome, Reason
 
 PLAN = plan()
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 import aiohttp
 import pytest
 
-from chaos.arrivals import Schedule
-from chaos.callers import RunningLoad
 from chaos.fake_engine import FakeEngine
 from chaos.fake_engine.faults import Shed
 from chaos.faults.fault import Fault
 from chaos.faults.retry_storm import RetryStorm
 from chaos.faults.thundering_herd import ThunderingHerd
 from chaos.history.events import Request
+from chaos.load.arrivals import Schedule
+from chaos.load.callers import RunningLoad
+from chaos.load.sender import Asking, Target
 from chaos.scenario.model import Load
 from chaos.scenario.plan import CLIENTS
-from chaos.sender import Asking, Target
 from tests.chaos.conftest import StartEngine
 from tests.chaos.faults.small_lab import Struck, site
 from tests.eventually import eventually

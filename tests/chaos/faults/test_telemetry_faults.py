@@ -13,8 +13,8 @@ from chaos.faults.telemetry_lies import TelemetryLies
 from chaos.faults.telemetry_lost import TelemetryLost
 from chaos.lab.levers.telemetry import WiretapLever
 from chaos.lab.site import LeverError
-from chaos.lab.wiretap.desk import Desk
-from chaos.lab.wiretap.orders import Treatment
+from chaos.wiretap.desk import Desk
+from chaos.wiretap.orders import Treatment
 from tests.chaos.faults.small_lab import Struck, site
 
 WELL = Treatment()

@@ -31,9 +31,9 @@ from chaos.history.events import (
     Used,
 )
 from chaos.history.lines import HistoryError, as_line
+from chaos.history.outcomes import Reason
 from chaos.history.reading import history_of, read
 from chaos.history.writing import HistoryFile
-from chaos.outcomes import Reason
 
 BEGAN = Began(
     at_unix_s=1.7e9,

@@ -10,13 +10,13 @@ import pytest
 from chaos.faults.hang import Hang
 from chaos.faults.pulls import Freeze, Part
 from chaos.history.lines import from_line
+from chaos.history.outcomes import Reason
 from chaos.history.reading import read
 from chaos.lab.experiment import run
 from chaos.lab.lab import BlastRadiusError, Lab
 from chaos.lab.recording import recorded
 from chaos.lab.site import LeverError
 from chaos.lab.subjects import subjects
-from chaos.outcomes import Reason
 from chaos.scenario.model import Target
 from tests.chaos.lab.experiments import experiment
 from tests.eventually import eventually

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from chaos.history.outcomes import Reason
 from chaos.measures.measures import summary
 from chaos.measures.periods import phases, questions
 from chaos.measures.validity import FAIR, STRICT, bench
-from chaos.outcomes import Reason
 from tests.chaos import histories
 from tests.chaos.played import Play, played
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from chaos.fake_engine.book import Outcome as Fate
 from chaos.history.history import Outage
+from chaos.history.outcomes import Reason
 from chaos.measures.trouble import troubles
 from chaos.measures.waste import Waste, waste
-from chaos.outcomes import Reason
 from tests.chaos import histories
 
 ERROR = {"kind": "engine_error"}

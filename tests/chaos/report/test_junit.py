@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from chaos.checks.verdict import Verdict, verdict
 from chaos.history.events import Answered
 from chaos.report.junit import junit
-from chaos.verdict import Verdict, verdict
 from tests.chaos import histories
 from tests.chaos.played import Play, played
 

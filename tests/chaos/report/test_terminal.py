@@ -6,9 +6,9 @@ from dataclasses import replace
 from rich.console import Console
 
 from chaos.checks.finding import Answer
+from chaos.checks.verdict import Verdict, verdict
 from chaos.report.rows import measure_rows, objections, promise_rows, timeline_rows
 from chaos.report.terminal import overview, show
-from chaos.verdict import Verdict, verdict
 from tests.chaos.played import Play, played
 
 GOOD = Play(

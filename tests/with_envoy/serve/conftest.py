@@ -19,10 +19,10 @@ import pytest
 import yaml
 
 from chaos.fake_engine import EngineConfig, FakeEngine
-from chaos.load import LoadProfile, run_load
-from chaos.outcomes import Outcome, Reason
+from chaos.history.outcomes import Outcome, Reason
+from chaos.load.open_loop import LoadProfile, run_load
+from chaos.load.sender import Target
 from chaos.processes import Child, Processes, free_ports
-from chaos.sender import Target
 from tests.eventually import eventually as patiently
 
 LIMIT_S = 60.0

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from chaos.history.events import Answered, Pushed
-from chaos.lab.wiretap.seen import pushes_and_answers
 from chaos.processes import Processes, free_ports
+from chaos.wiretap.seen import pushes_and_answers
 
 from .conftest import LIMIT_S, Site, eventually
 
@@ -51,7 +51,7 @@ class Wiretap:
 
 @contextlib.asynccontextmanager
 async def wiretap(site: Site, *proxies: str) -> AsyncIterator[Wiretap]:
-    command = [sys.executable, "-m", "chaos.lab.wiretap"]
+    command = [sys.executable, "-m", "chaos.wiretap"]
     for proxy in proxies:
         command += ["--link", f"xds:{proxy}={site.xds}"]
     async with Processes() as children, aiohttp.ClientSession() as session:

@@ -7,8 +7,8 @@ from typing import Final
 import grpc
 import grpc.aio
 
-from chaos.lab.wiretap.orders import Treatment
-from chaos.lab.wiretap.streams import Note, Stream, stream
+from chaos.wiretap.orders import Treatment
+from chaos.wiretap.streams import Note, Stream, stream
 
 # Messages are as large as they are; and whoever is gone is missed as soon as if nobody stood between: the peers'
 # own settings are in envoy/bootstrap.yaml and xds_server/transport/grpc_ads.py.

@@ -11,14 +11,14 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from chaos.arrivals import Schedule
-from chaos.callers import RunningLoad
 from chaos.faults.pulls import Callers
 from chaos.history.events import Request
-from chaos.outcomes import Reason
+from chaos.history.outcomes import Reason
+from chaos.load.arrivals import Schedule
+from chaos.load.callers import RunningLoad
+from chaos.load.sender import Asking, Retries, Target
 from chaos.scenario.model import Load
-from chaos.sender import Asking, Retries, Target
-from chaos.trace import Row
+from chaos.scenario.trace import Row
 from tests.eventually import eventually
 
 

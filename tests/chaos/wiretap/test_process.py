@@ -12,9 +12,9 @@ import grpc.aio
 import pytest
 
 from chaos.history.events import Answered, Pushed
-from chaos.lab.wiretap.seen import pushes_and_answers
-from chaos.lab.wiretap.streams import DELTA
 from chaos.processes import Processes, free_ports
+from chaos.wiretap.seen import pushes_and_answers
+from chaos.wiretap.streams import DELTA
 
 LOGS = "/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs"
 LIMIT_S = 30.0
@@ -70,7 +70,7 @@ class Tapped:
 
 @contextlib.asynccontextmanager
 async def tapped(port: int, *proxies: str) -> AsyncIterator[Tapped]:
-    command = [sys.executable, "-m", "chaos.lab.wiretap"]
+    command = [sys.executable, "-m", "chaos.wiretap"]
     for proxy in proxies:
         command += ["--link", f"xds:{proxy}=127.0.0.1:{port}"]
     async with (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.outcomes import Outcome, Reason, quantile, summary, windows
+from chaos.history.outcomes import Outcome, Reason, quantile, summary, windows
 
 
 def outcome(

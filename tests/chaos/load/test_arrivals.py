@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from chaos.arrivals import Schedule
+from chaos.load.arrivals import Schedule
+from chaos.load.sender import Arrival, Retries, Target
 from chaos.scenario.model import Load
-from chaos.sender import Arrival, Retries, Target
-from chaos.trace import Row
+from chaos.scenario.trace import Row
 
 PROXIES = (Target(url="http://p0", name="p0", weight=3), Target(url="http://p1", name="p1", weight=1))
 

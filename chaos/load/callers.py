@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from chaos.arrivals import Schedule
 from chaos.faults.pulls import Callers
 from chaos.history.events import Request
 from chaos.history.requests import as_request
-from chaos.sender import Arrival, Asking, Retries, Sender
+from chaos.load.arrivals import Schedule
+from chaos.load.sender import Arrival, Asking, Retries, Sender
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -14,7 +14,7 @@ from typing import Final, Self
 
 import aiohttp
 
-from chaos.outcomes import Outcome, Reason
+from chaos.history.outcomes import Outcome, Reason
 
 _BUSY_STATUSES = (429, 503)
 _DONE = b"data: [DONE]"

@@ -1,4 +1,4 @@
-"""The wiretap as a process: ``python -m chaos.lab.wiretap --link xds:p0=127.0.0.1:18000 [--link ...]``.
+"""The wiretap as a process: ``python -m chaos.wiretap --link xds:p0=127.0.0.1:18000 [--link ...]``.
 
 Its first line on stdout says where it takes orders and where each link listens. SIGTERM ends it.
 """
@@ -14,10 +14,10 @@ from typing import Final
 
 from aiohttp import web
 
-from chaos.lab.wiretap.desk import Desk
-from chaos.lab.wiretap.tap import Tap
 from chaos.wire.control import Control
 from chaos.wire.link import WireLink
+from chaos.wiretap.desk import Desk
+from chaos.wiretap.tap import Tap
 
 LINK: Final = "xds:"
 
@@ -51,7 +51,7 @@ async def serve(control_planes: Mapping[str, tuple[str, int]]) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """0 when it was told to end, 2 when it was asked wrongly."""
-    parser = argparse.ArgumentParser(prog="python -m chaos.lab.wiretap", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m chaos.wiretap", description=__doc__.splitlines()[0])
     parser.add_argument(
         "--link", action="append", required=True, type=_link, metavar="xds:PROXY=HOST:PORT", help="may be repeated"
     )

@@ -5,8 +5,8 @@ from typing import Any, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
-from chaos.lab.wiretap.orders import Treatment
-from chaos.lab.wiretap.spoil import refused_delta, refused_sotw, told_load, told_logs
+from chaos.wiretap.orders import Treatment
+from chaos.wiretap.spoil import refused_delta, refused_sotw, told_load, told_logs
 from xds_server.sources.telemetry import access_logs, load_reports
 from xds_server.type_urls import SHORT_NAMES
 from xds_server.wire.decode import (

@@ -7,9 +7,9 @@ from typing import Any
 
 from aiohttp import web
 
-from chaos.lab.wiretap.orders import Order, OrderError, parse_order, treatment
-from chaos.lab.wiretap.streams import Note
-from chaos.lab.wiretap.tap import Tap
+from chaos.wiretap.orders import Order, OrderError, parse_order, treatment
+from chaos.wiretap.streams import Note
+from chaos.wiretap.tap import Tap
 
 
 class Desk:

@@ -3,11 +3,11 @@
 import pytest
 
 from chaos.history.events import Answered, Pushed
-from chaos.lab.wiretap.desk import Desk
-from chaos.lab.wiretap.orders import Order, Treatment, treatment
-from chaos.lab.wiretap.seen import pushes_and_answers
-from chaos.lab.wiretap.spoil import GARBAGE
-from chaos.lab.wiretap.streams import DELTA, SOTW, stream
+from chaos.wiretap.desk import Desk
+from chaos.wiretap.orders import Order, Treatment, treatment
+from chaos.wiretap.seen import pushes_and_answers
+from chaos.wiretap.spoil import GARBAGE
+from chaos.wiretap.streams import DELTA, SOTW, stream
 from xds_server.sources.telemetry import access_logs, load_reports
 from xds_server.sources.telemetry.access_logs import AccessLogs
 from xds_server.sources.telemetry.load_reports import LoadReport

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from chaos.load.sender import Arrival, Retries, Target
 from chaos.scenario.model import Load, Tokens
 from chaos.scenario.plan import Experiment
-from chaos.sender import Arrival, Retries, Target
-from chaos.trace import Row
+from chaos.scenario.trace import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,8 @@
 import pytest
 
 from chaos.checks.finding import Answer, Finding
+from chaos.checks.verdict import EXIT_STATUS, answer_of, overall, verdict
 from chaos.history.events import Used
-from chaos.verdict import EXIT_STATUS, answer_of, overall, verdict
 from tests.chaos import histories
 
 YES, NO, UNKNOWN = Answer.YES, Answer.NO, Answer.UNKNOWN

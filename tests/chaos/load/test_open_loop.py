@@ -11,10 +11,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from chaos.fake_engine import Crash, ErrorAfterWork, Hang, ResetMidStream, Shed
-from chaos.load import LoadProfile, run_load, schedule
-from chaos.outcomes import Outcome, Reason, summary
+from chaos.history.outcomes import Outcome, Reason, summary
+from chaos.load.open_loop import LoadProfile, run_load, schedule
+from chaos.load.sender import Target
 from chaos.processes import Processes
-from chaos.sender import Target
 
 
 def profile(*urls: str, **settings: object) -> LoadProfile:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.trace import Row, TraceError, read_trace
+from chaos.scenario.trace import Row, TraceError, read_trace
 
 
 def trace(tmp_path: Path, text: str | bytes) -> Path:
