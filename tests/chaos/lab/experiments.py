@@ -19,7 +19,7 @@ def experiment(
     load: dict[str, Any] | None = None,
     **spec: Any,
 ) -> Experiment:
-    """Engines of one kind at 60 % load; what is said of the scenario is said as in YAML."""
+    """Engines of one kind at 60 % load, unless a rate is said; what is said of the scenario is said as in YAML."""
     said = {
         "title": "made by hand",
         "incident": "none",
@@ -29,7 +29,7 @@ def experiment(
             "proxies": [{"count": proxies}],
             **(topology or {}),
         },
-        "load": {"percent": 60, **(load or {})},
+        "load": {**({} if load and "perSecond" in load else {"percent": 60}), **(load or {})},
         "lasts": f"{seconds}s",
         "faults": list(faults),
         **spec,
