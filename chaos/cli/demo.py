@@ -11,7 +11,7 @@ from rich.console import Console
 from chaos.cli.signals import ended_by_signals
 from chaos.demo import screen, story
 from chaos.demo.plan import plan
-from chaos.demo.stage import StageError
+from chaos.lab.proxies import NotReadyError
 from chaos.processes import ProcessError
 from xds_server.cli.answering import INTERRUPTED
 
@@ -35,7 +35,7 @@ def command(*, fast: bool, seed: int, no_live: bool, picture: Path | None, as_js
     telling = story.tell(plan(fast=fast, seed=seed), console, live=console.is_terminal and not no_live)
     try:
         result = asyncio.run(ended_by_signals(telling))
-    except (StageError, ProcessError) as problem:
+    except (NotReadyError, ProcessError) as problem:
         raise click.ClickException(str(problem)) from problem
     except asyncio.CancelledError:
         return INTERRUPTED

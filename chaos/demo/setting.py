@@ -1,6 +1,5 @@
-"""The two sides of the comparison: the policies Switchgear gets, and the static configuration plain Envoy gets."""
+"""The policies that Switchgear gets in the demonstration; plain Envoy gets those of ``chaos.lab.static_envoy``."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -111,80 +110,3 @@ def policies(
         },
     ]
     return yaml.safe_dump_all(documents, sort_keys=False)
-
-
-def plain_envoy(engine_ports: Mapping[str, int], listener_port: int, admin_port: int) -> str:
-    """Round robin over the same engines with the usual health check on /health, and nothing else."""
-    endpoints = [
-        {"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": engine_ports[name]}}}}
-        for name in ENGINES
-    ]
-    manager = {
-        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3."
-        "HttpConnectionManager",
-        "stat_prefix": "plain",
-        # So that the engines' books can be held against the requests; it changes nothing else.
-        "preserve_external_request_id": True,
-        "route_config": {
-            "virtual_hosts": [
-                {
-                    "name": "all",
-                    "domains": ["*"],
-                    "routes": [
-                        {
-                            "match": {"prefix": "/"},
-                            "route": {"cluster": POOL, "timeout": f"{DEADLINE_S:g}s"},
-                        }
-                    ],
-                }
-            ]
-        },
-        "http_filters": [
-            {
-                "name": "envoy.filters.http.router",
-                "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
-            }
-        ],
-    }
-    loopback = {"address": "127.0.0.1"}
-    bootstrap = {
-        "admin": {"address": {"socket_address": {**loopback, "port_value": admin_port}}},
-        "static_resources": {
-            "listeners": [
-                {
-                    "name": "plain",
-                    "address": {"socket_address": {**loopback, "port_value": listener_port}},
-                    "filter_chains": [
-                        {
-                            "filters": [
-                                {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
-                            ]
-                        }
-                    ],
-                }
-            ],
-            "clusters": [
-                {
-                    "name": POOL,
-                    "type": "STATIC",
-                    "connect_timeout": "1s",
-                    "lb_policy": "ROUND_ROBIN",
-                    "health_checks": [
-                        {
-                            "timeout": "1s",
-                            "interval": "1s",
-                            "no_traffic_interval": "1s",
-                            "unhealthy_threshold": 2,
-                            "healthy_threshold": 1,
-                            "http_health_check": {"path": "/health"},
-                        }
-                    ],
-                    "load_assignment": {
-                        "cluster_name": POOL,
-                        "endpoints": [{"lb_endpoints": endpoints}],
-                    },
-                }
-            ],
-        },
-    }
-    return json.dumps(bootstrap)

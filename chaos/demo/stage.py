@@ -8,7 +8,6 @@ in.
 
 import asyncio
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,22 +16,22 @@ from typing import Any
 import aiohttp
 
 from chaos.demo import setting
-from chaos.demo.plan import ENGINES, FALLBACK_ENGINES, FALLBACK_SPEED, PREFILL_S, SLOTS, TOKEN_S, ZONES
+from chaos.demo.plan import DEADLINE_S, ENGINES, FALLBACK_ENGINES, FALLBACK_SPEED, PREFILL_S, SLOTS, TOKEN_S, ZONES
 from chaos.demo.score import Attempt
 from chaos.fake_engine.book import KEPT_CALLS
 from chaos.fake_engine.book import Outcome as CallOutcome
+from chaos.lab.agents import agent
+from chaos.lab.control_plane import start_control_plane
+from chaos.lab.post import START_LIMIT_S
+from chaos.lab.proxies import proxy_address, start_envoy, steered, until
+from chaos.lab.static_envoy import PLAIN as PLAIN_ENVOY
+from chaos.lab.static_envoy import bootstrap
 from chaos.load.sender import Target
-from chaos.processes import Processes, envoy_command, free_ports
-
-START_LIMIT_S = 30.0
-"""Longest wait for a child to be ready; usually it takes about a second."""
+from chaos.processes import Processes, free_ports
+from chaos.scenario.plan import ProxySpot
 
 SWITCHGEAR = "switchgear"
 PLAIN = "plain envoy"
-
-
-class StageError(RuntimeError):
-    """The stage could not be set; the message says what was waited for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,54 +72,48 @@ class Stage:
 
 
 async def stage(children: Processes, session: aiohttp.ClientSession, folder: Path) -> Stage:
-    """Start everything and wait until both sides serve."""
+    """Start everything and wait until both sides serve; NotReadyError when one does not."""
     ours, theirs, small = await asyncio.gather(
         _engines(children, SWITCHGEAR, ENGINES),
         _engines(children, "plain", ENGINES),
         _engines(children, "fallback", FALLBACK_ENGINES, model=setting.FALLBACK_MODEL, speed=FALLBACK_SPEED),
     )
-    agents = await asyncio.gather(*(_agent(children, name, ours.ports[name]) for name in ENGINES))
-    agent_ports = {name: grpc_port for name, (grpc_port, _) in zip(ENGINES, agents, strict=True)}
-    ours = replace(ours, agents={name: url for name, (_, url) in zip(ENGINES, agents, strict=True)})
-    xds_port, admin_port, our_port, *ports = free_ports(3 + 3 * len(ZONES))
-    admin_url = f"http://127.0.0.1:{admin_port}"
-    policies = folder / "policies"
-    policies.mkdir()
-    (policies / setting.POLICY_FILE).write_text(
-        setting.policies(ours.ports, agent_ports, small.ports, our_port), encoding="utf-8"
+    agents = {name: agent(children, name, ours.ports[name], SLOTS) for name in ENGINES}
+    await asyncio.gather(*(one.post.start() for one in agents.values()))
+    agent_ports = {name: one.grpc for name, one in agents.items()}
+    ours = replace(ours, agents={name: f"http://127.0.0.1:{one.http}" for name, one in agents.items()})
+    our_port, *ports = free_ports(1 + 2 * len(ZONES))
+    server = await start_control_plane(
+        children,
+        folder,
+        setting.policies(ours.ports, agent_ports, small.ports, our_port),
+        name=setting.POLICY_FILE,
     )
-    await children.start(
-        "control-plane",
-        [
-            *(sys.executable, "-m", "xds_server", "serve"),
-            *("--policies", str(policies)),
-            *("--listen", f"127.0.0.1:{xds_port}"),
-            *("--admin", f"127.0.0.1:{admin_port}"),
-            *("--state-dir", str(folder / "state")),
-        ],
-    )
-    await _until_ok(session, f"{admin_url}/readyz", "the control plane")
     our_targets, their_targets = [], []
     for index, zone in enumerate(ZONES):
-        our_admin, their_admin, their_port = ports[3 * index : 3 * index + 3]
-        # Real gateways stand on hosts of their own; here each has a loopback address of its own.
-        address = f"127.0.0.{index + 2}"
-        bootstrap = await _output(
-            *(sys.executable, "-m", "xds_server", "bootstrap"),
-            *("--node", f"gateway-{zone}", "--zone", zone, "--listen-address", address),
-            *("--server", f"127.0.0.1:{xds_port}", "--admin-port", str(our_admin)),
+        their_admin, their_port = ports[2 * index : 2 * index + 2]
+        address = proxy_address(index)
+        gateway = ProxySpot(name=f"gateway-{zone}", zone=zone)
+        text, _ = steered(gateway, address, server.xds_port, own_source=False)
+        await start_envoy(children, folder, gateway.name, text)
+        plain = bootstrap(
+            PLAIN_ENVOY,
+            engine_ports=list(theirs.ports.values()),
+            slots=SLOTS * len(ENGINES),
+            proxies=len(ZONES),
+            deadline_s=DEADLINE_S,
+            listener_port=their_port,
+            admin_port=their_admin,
         )
-        await _envoy(children, folder, f"gateway-{zone}", bootstrap)
-        plain = setting.plain_envoy(theirs.ports, their_port, their_admin)
-        await _envoy(children, folder, f"plain-{zone}", plain)
+        await start_envoy(children, folder, f"plain-{zone}", plain)
         our_targets.append(Target(url=f"http://{address}:{our_port}", name=zone))
         their_targets.append(Target(url=f"http://127.0.0.1:{their_port}", name=zone))
     for target in (*our_targets, *their_targets):
-        await _until_ok(session, f"{target.url}/v1/models", f"the Envoy at {target.url}")
+        await until(session, f"{target.url}/v1/models", lambda _: True, f"the Envoy at {target.url}")
     return Stage(
         switchgear=Side(name=SWITCHGEAR, engines=ours, fallback=small, targets=tuple(our_targets)),
         plain=Side(name=PLAIN, engines=theirs, fallback=None, targets=tuple(their_targets)),
-        admin_url=admin_url,
+        admin_url=server.admin,
     )
 
 
@@ -171,47 +164,3 @@ async def _engines(
         controls={name: str(one["control"]) for name, one in listed.items()},
         agents={},
     )
-
-
-async def _agent(children: Processes, name: str, engine_port: int) -> tuple[int, str]:
-    """Start the agent beside an engine: its gRPC port, and the URL where it takes orders."""
-    child = await children.start(
-        f"agent-{name}",
-        [
-            *(sys.executable, "-m", "engine.agent", "run"),
-            *("--engine", f"http://127.0.0.1:{engine_port}", "--slots", str(SLOTS)),
-            *("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--gpu", "off"),
-        ],
-        ready_within_s=START_LIMIT_S,
-    )
-    return int(child.ready["grpc_port"]), f"http://127.0.0.1:{child.ready['http_port']}"
-
-
-async def _envoy(children: Processes, folder: Path, name: str, bootstrap: str) -> None:
-    path = folder / f"{name}.yaml"
-    path.write_text(bootstrap, encoding="utf-8")
-    await children.start(name, envoy_command(path))
-
-
-async def _output(*argv: str) -> str:
-    process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
-    out, _ = await process.communicate()
-    if process.returncode:
-        raise StageError(f"{' '.join(argv)} ended with status {process.returncode}")
-    return out.decode()
-
-
-async def _until_ok(session: aiohttp.ClientSession, url: str, what: str) -> None:
-    """Wait until ``url`` answers 200."""
-    limit_s = time.monotonic() + START_LIMIT_S
-    seen = "nothing"
-    while time.monotonic() < limit_s:
-        try:
-            async with session.get(url, timeout=aiohttp.ClientTimeout(total=2.0)) as response:
-                if response.status == 200:
-                    return
-                seen = f"status {response.status}"
-        except (aiohttp.ClientError, TimeoutError) as problem:
-            seen = str(problem) or type(problem).__name__
-        await asyncio.sleep(0.05)
-    raise StageError(f"{what} was not ready after {START_LIMIT_S:g} s; last seen: {seen}")

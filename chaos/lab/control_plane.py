@@ -33,12 +33,17 @@ class Between:
     ports: Mapping[str, int]
 
 
-async def start_control_plane(children: Processes, folder: Path, text: str) -> ControlPlane:
-    """Serve this policy text. Killed, it comes back at the same ports; what it keeps on disk is its ledger."""
+async def start_control_plane(
+    children: Processes, folder: Path, text: str, *, name: str = POLICY_FILE
+) -> ControlPlane:
+    """Serve this policy text, from a file of this name.
+
+    Killed, it comes back at the same ports; what it keeps on disk is its ledger.
+    """
     xds, admin = free_ports(2)
     policies = folder / "policies"
     policies.mkdir()
-    file = policies / POLICY_FILE
+    file = policies / name
     file.write_text(text, encoding="utf-8")
     state, ledger = folder / "state", folder / "ledger.jsonl"
     post = Post(
