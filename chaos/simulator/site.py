@@ -86,9 +86,8 @@ class _Building:
         self._on_event = on_event
         self._timeline = Timeline(_BEGINS_S - WARM_UP_S, began_s=_BEGINS_S)
         self._engines: dict[tuple[str, str], SimulatedEngine] = {}
-        names = [plan.pool, *(one.name for one in plan.fitting.side_pools)] if plan.fitting else [plan.pool]
         prefill_s, token_s = costs_s(plan.experiment)
-        for pool_name, pool in zip(names, plan.pools, strict=True):
+        for pool_name, pool in plan.named_pools.items():
             ratio = pool.service_s / plan.experiment.service_s
             for spot in pool.engines:
                 costs = Costs(
