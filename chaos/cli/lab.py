@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from chaos.cli.complaining import refused
+from chaos.cli.options import POOL, SUBJECT
 from chaos.cli.series import NOT_RUN
 from chaos.cli.signals import ended_by_signals
 from chaos.lab.control import controlled, described_lab
@@ -20,16 +21,14 @@ from policies.findings import PolicyErrors
 
 
 @click.command(name="lab")
-@click.option(
-    "--policies", required=True, metavar="SUBJECT", help="A file or folder of policies, or a static Envoy."
-)
+@SUBJECT
 @click.option(
     "--scenario",
     default="quick",
     show_default=True,
     help="Whose topology and load it has; its faults are left out.",
 )
-@click.option("--pool", help="The pool under test; else the one that routes send most to.")
+@POOL
 @click.option("--load/--no-load", default=False, help="Whether the scenario's requests are sent all the while.")
 @click.option("--port", default=0, show_default=True, help="Of the control port; 0 is any free one.")
 @click.option("--history", type=click.Path(dir_okay=False, path_type=Path), help="Keep what is seen in this file.")

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from chaos.checks.verdict import verdict
 from chaos.cli.complaining import refused
+from chaos.cli.options import AGAINST, OUT, POOL, SEED, SUBJECT
 from chaos.cli.outputs import Outputs, output_options, told
 from chaos.cli.series import tasks
 from chaos.history.events import Event
@@ -23,15 +24,11 @@ from policies.findings import PolicyErrors
 
 @click.command(name="simulate")
 @click.argument("scenarios", nargs=-1, required=True, metavar="SCENARIO...")
-@click.option(
-    "--policies", required=True, metavar="SUBJECT", help="A file or folder of policies, or a static Envoy."
-)
-@click.option(
-    "--against", multiple=True, metavar="SUBJECT", help="Another one, to stand beside it; may be repeated."
-)
-@click.option("--pool", help="The pool under test; else the one that routes send most to.")
-@click.option("--seed", type=click.IntRange(min=0), help="Instead of the scenario's.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Keep the histories in this folder.")
+@SUBJECT
+@AGAINST
+@POOL
+@SEED
+@OUT
 @output_options
 def command(
     *,

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from chaos.cli.complaining import refused
+from chaos.cli.options import OUT, POOL, SEED
 from chaos.cli.outputs import Outputs, output_options, told
 from chaos.cli.series import InterruptedRunError, done, tasks
 from chaos.lab.fitting import FittingError
@@ -23,9 +24,9 @@ from policies.findings import PolicyErrors
     help="A file or folder of policies; may be repeated.",
 )
 @click.option("--suite", "suite_name", type=click.Choice(SUITES), default=QUICK, show_default=True)
-@click.option("--pool", help="The pool under test; else the one that routes send most to.")
-@click.option("--seed", type=click.IntRange(min=0), help="Instead of the scenarios'.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Keep the histories in this folder.")
+@POOL
+@SEED
+@OUT
 @output_options
 def command(
     *,
