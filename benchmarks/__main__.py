@@ -23,7 +23,7 @@ NAMES: Final = (
     "decide_loop",
     "claims",
 )
-LONG: Final = ("failover",)
+LONG: Final = ("failover", "simulator")
 
 
 def main(argv: Sequence[str]) -> int:

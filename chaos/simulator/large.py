@@ -7,34 +7,27 @@ docs/simulator.md says what that leaves out.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from chaos.fake_engine.faults import Crash, ErrorAfterWork, Fault, Hang
-from chaos.faults.pulls import BreakEngine, Kill, Part, Pull
-from chaos.lab.blueprint import planned
+from chaos.faults.pulls import Kill, Part
 from chaos.lab.speeds import costs_s
 from chaos.lab.subjects import PolicySubject
 from chaos.scenario.plan import Experiment
 from chaos.simulator.arrays import EngineArrays, Floats, Ints
+from chaos.simulator.large_site import Trouble, fault_of, large_policies, out_of, standing, told_of
 from chaos.simulator.pulling import NotSimulatedError
 from chaos.simulator.sight import Said, engine_traffic, pool_traffic, reported
-from chaos.simulator.site import fitted
 from chaos.simulator.slices import Fleetwide, Slice
-from chaos.simulator.steered import Translator
 from chaos.simulator.told import Told
-from engine.agent.config import AgentConfig
 from engine.report import Verdict
-from policies.model import PolicySet
-from policies.pool import EnginePool
 from xds_server.decide.admission.ceiling import GATEWAY
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import Decisions
-from xds_server.fleet import EngineId, declared, with_traffic
+from xds_server.fleet import declared, with_traffic
 from xds_server.traffic import Proxy, Tail
 
 STEPS_PER_SERVICE: Final = 8
@@ -45,81 +38,23 @@ _RESTLESS_S: Final = 15.0
 _RESTLESS_EACH_S: Final = 0.5
 _TROUBLED_EACH_S: Final = 5.0
 _CALM_EACH_S: Final = 30.0
+_AT_EASE: Final = 2000
 _TABLE: Final = 1 << 17
-_AGENT: Final = AgentConfig()
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Trouble:
-    """What is wrong with one engine. ``told_s`` is when its agent says so, and what."""
-
-    fault: Fault
-    told_s: float
-    verdict: Verdict
 
 
 def simulate_large(experiment: Experiment, subject: PolicySubject, seed: int | None = None) -> Fleetwide:
     """What became of it, by second. NotSimulatedError for other faults than crashes, hangs and errors."""
     for outage in experiment.outages:
         for pull in (one for target in outage.targets[:1] for one in outage.fault.pulls(target)):
-            _fault_of(pull)
+            fault_of(pull)
     if experiment.spec.load.client_retries.attempts or experiment.spec.load.trace is not None:
         raise NotSimulatedError("a large fleet has no traces, and callers who do not ask again; use simulate")
     return _Large(experiment if seed is None else replace(experiment, seed=seed), subject).run()
 
 
-def _fault_of(pull: Pull) -> Fault:
-    if isinstance(pull, BreakEngine) and isinstance(pull.fault, Crash | ErrorAfterWork | Hang):
-        return pull.fault
-    if isinstance(pull, Kill) and pull.part is Part.ENGINE:
-        return Crash()
-    if isinstance(pull, Kill) and pull.part is Part.AGENT:
-        return Crash()
-    raise NotSimulatedError(f"a large fleet knows crashes, hangs and errors, and not {pull}; use simulate")
-
-
-def _told(fault: Fault, now_s: float) -> tuple[float, Verdict]:
-    """When and how an agent speaks of it: a crash breaks its connection, a hang takes its patience and a look."""
-    match fault:
-        case Crash():
-            return now_s, Verdict.DEAD
-        case Hang():
-            return now_s + _AGENT.stall_after_s, Verdict.HUNG
-        case ErrorAfterWork(share=1.0):
-            # Its agent's own questions fail as well.
-            return now_s + _AGENT.unhealthy_after * _AGENT.interval_s, Verdict.DEGRADED
-        case _:
-            return math.inf, Verdict.READY
-
-
-def _policies(experiment: Experiment, subject: PolicySubject) -> tuple[PolicySet, str, Experiment, Translator]:
-    """The policies fitted to one engine, and then given all of them: ten thousand are no matter of text."""
-    one = replace(experiment, engines=experiment.engines[:1], outages=())
-    plan = planned(one, subject)
-    assert plan.fitting is not None  # noqa: S101 -- it has policies
-    small, _ = fitted(plan)
-    pool = small.pools[plan.pool]
-    spec = pool.spec.model_dump(by_alias=True, mode="json", exclude_unset=True)
-    spec["endpoints"] = [
-        {
-            "name": spot.name,
-            "address": f"10.{place >> 16}.{place >> 8 & 255}.{place & 255}",
-            "port": 8000,
-            "zone": spot.zone,
-            "slots": spot.slots,
-        }
-        for place, spot in enumerate(experiment.engines)
-    ]
-    whole = EnginePool.model_validate({"metadata": {"name": plan.pool}, "spec": spec})
-    policies = replace(small, pools=MappingProxyType({**small.pools, plan.pool: whole}))
-    ratio = plan.experiment.service_s / experiment.service_s
-    adapted = replace(experiment, service_s=plan.experiment.service_s, rate_per_s=experiment.rate_per_s / ratio)
-    return policies, plan.pool, adapted, Translator(policies, plan.fitting.shape, plan.fitting.port)
-
-
 class _Large:
     def __init__(self, experiment: Experiment, subject: PolicySubject) -> None:
-        self._policies, self._pool, experiment, self._translator = _policies(experiment, subject)
+        self._policies, self._pool, experiment, self._translator = large_policies(experiment, subject)
         self._experiment = experiment
         self._step_s = experiment.service_s / STEPS_PER_SERVICE
         prefill_s, token_s = costs_s(experiment)
@@ -152,7 +87,7 @@ class _Large:
         }
         self._fleet = declared(self._policies)
         self._decisions: Decisions | None = None
-        self._troubles: dict[int, _Trouble] = {}
+        self._troubles: dict[int, Trouble] = {}
         self._boots: dict[int, int] = {}
         self._well_since_s: dict[int, float] = {}
         self._failing: Floats = np.zeros(len(self._names))
@@ -197,15 +132,9 @@ class _Large:
                 for target in outage.targets:
                     for pull in outage.fault.pulls(target):
                         if not (isinstance(pull, Kill) and pull.part is Part.AGENT):
-                            self._strike(self._place[target], _fault_of(pull) if begins else None, now_s)
+                            self._strike(self._place[target], fault_of(pull) if begins else None, now_s)
                 restless_until_s, round_s = now_s + _RESTLESS_S, -math.inf
-            each_s = (
-                _RESTLESS_EACH_S
-                if now_s < restless_until_s
-                else _TROUBLED_EACH_S
-                if self._troubles or self._well_since_s
-                else _CALM_EACH_S
-            )
+            each_s = self._each_s(restless=now_s < restless_until_s)
             if now_s - round_s >= each_s:
                 round_s = now_s
                 if self._round(now_s):
@@ -214,6 +143,13 @@ class _Large:
             if int((now_s + step_s) + 1e-9) > int(now_s + 1e-9) or step_s >= 1:
                 slices.append(self._slice(float(int(now_s))))
         return Fleetwide(slices=tuple(slices), engines=len(self._names), rounds=self._rounds, engine_step_s=step_s)
+
+    def _each_s(self, *, restless: bool) -> float:
+        """From one round to the next; deciding for more engines takes longer, and so is done less often."""
+        larger = min(max(1.0, len(self._names) / _AT_EASE), 3.0)
+        if restless:
+            return _RESTLESS_EACH_S * larger
+        return larger * (_TROUBLED_EACH_S if self._troubles or self._well_since_s else _CALM_EACH_S)
 
     def _strike(self, place: int, fault: Fault | None, now_s: float) -> None:
         arrays = self._arrays
@@ -228,9 +164,9 @@ class _Large:
                 self._boots[place] = self._boots.get(place, 1) + 1
             return
         self._ended_before[place] = int(self._ended[place])
-        told_s, verdict = _told(fault, now_s)
+        told_s, verdict = told_of(fault, now_s)
         self._well_since_s.pop(place, None)
-        self._troubles[place] = _Trouble(fault=fault, told_s=told_s, verdict=verdict)
+        self._troubles[place] = Trouble(fault=fault, told_s=told_s, verdict=verdict)
         match fault:
             case Crash():
                 self._reachable[place] = False
@@ -370,7 +306,7 @@ class _Large:
             ),
         )
         self._rounds += 1
-        changed = _standing(before, self._pool) != _standing(self._decisions, self._pool)
+        changed = standing(before, self._pool) != standing(self._decisions, self._pool)
         self._obey(self._decisions, routed=changed or before is None)
         out = {
             key.engine for key, one in self._decisions.engines.items() if one.traffic_percent < 100 or one.ejector
@@ -473,23 +409,6 @@ class _Large:
             calls=calls,
             lost=lost,
             in_flight=int(self._arrays.in_flight.sum()),
-            engines_in=len(self._names) - (0 if decisions is None else len(_out(decisions, self._pool))),
+            engines_in=len(self._names) - (0 if decisions is None else len(out_of(decisions, self._pool))),
             ceiling=self._ceiling,
         )
-
-
-def _out(decisions: Decisions, pool: str) -> frozenset[EngineId]:
-    return frozenset(
-        key for key, one in decisions.engines.items() if key.pool == pool and one.health.value != "HEALTHY"
-    )
-
-
-def _standing(decisions: Decisions | None, pool: str) -> Mapping[EngineId, float]:
-    """Engines that are not simply in, with the share they get."""
-    if decisions is None:
-        return {}
-    return {
-        key: one.traffic_percent if one.health.value == "HEALTHY" else 0.0
-        for key, one in decisions.engines.items()
-        if key.pool == pool and (one.health.value != "HEALTHY" or one.traffic_percent < 100)
-    }

@@ -1,4 +1,4 @@
-"""Large fleets: the same decisions, coarser calls, and agreement with the exact simulation where both can be had."""
+"""Large fleets: the same decisions, coarser calls, and agreement with the exact simulation."""
 
 from pathlib import Path
 

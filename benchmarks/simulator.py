@@ -1,0 +1,290 @@
+"""The simulator beside the lab: the same scenarios and arrivals, live and in simulated time, and how fast that is.
+
+Three comparisons. ``--published`` holds the simulator against the live runs of ``benchmarks failover`` that are
+published: the same fleet, faults and limits, other draws of the same arrivals. Without it the scenarios of the
+library are run live as well, with exactly the same arrivals, which takes minutes and a machine that does nothing
+else. Last, an hour of ten thousand engines is timed. The tolerances were set before the first comparison, and
+nothing in the simulator was fitted to a live result.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from chaos.history.history import History
+from chaos.lab.experiment import run
+from chaos.lab.subjects import PolicySubject, Subject, subjects
+from chaos.measures.measures import summary
+from chaos.measures.validity import STRICT, bench
+from chaos.scenario.library import chosen
+from chaos.scenario.model import Scenario
+from chaos.scenario.plan import Experiment
+from chaos.scenario.resolve import resolve
+from chaos.simulator.large import simulate_large
+from chaos.simulator.simulate import simulate
+from chaos.simulator.slices import goodput_percent
+from policies.load import load_contents
+
+POLICIES: Final = Path(__file__).parents[1] / "policies" / "examples" / "single-pool.yaml"
+SCENARIOS: Final = ("one-hangs", "half-crash", "half-errors", "half-hangs")
+STATIC: Final = "naive"
+PUBLISHED: Final = Path(__file__).parent / "results" / "failover"
+OF_FAILOVER: Final = {"S1": "half-errors", "S3": "half-crash", "S5": "half-hangs"}
+
+GOODPUT_POINTS: Final = 3.0
+P99_SHARE: Final = 0.25
+AMPLIFICATION: Final = 0.1
+AMPLIFICATION_SHARE: Final = 0.1
+WASTED_POINTS: Final = 3.0
+"""Of the slot time that the fleet has during the fault."""
+
+LARGE_ENGINES: Final = 10_000
+LARGE_S: Final = 3600
+LARGE_LIMIT_S: Final = 60.0
+
+_FAILOVER_POLICY: Final = b"""
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: chat}
+spec:
+  model: lab
+  serviceTime: 500ms
+  longestServiceTime: 720ms
+  endpoints: [{name: e0, address: 127.0.0.1, port: 8000}]
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: chat}
+spec: {listener: {port: 8080}, pools: [{pool: chat}]}
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: ResiliencePolicy
+metadata: {name: chat}
+spec: {pools: [chat], limits: {maxWait: 2s}}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Of the fault window: good answers per 100 questions, their 99th percentile, calls that reached engines per
+    request, and slot time that nobody got anything of, per 100 of all there was.
+    """
+
+    goodput_percent: float
+    p99_s: float | None
+    amplification: float
+    wasted_percent: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One scenario with one subject, both ways. ``trouble``: why the live run says little."""
+
+    scenario: str
+    subject: str
+    live: Figures
+    simulated: Figures
+    trouble: str = ""
+
+    @property
+    def misses(self) -> tuple[str, ...]:
+        """What is not within its tolerance."""
+        live, other = self.live, self.simulated
+        widest = max(AMPLIFICATION, AMPLIFICATION_SHARE * live.amplification)
+        found = []
+        if abs(live.goodput_percent - other.goodput_percent) > GOODPUT_POINTS:
+            found.append("goodput")
+        if live.p99_s is not None and other.p99_s is not None and abs(other.p99_s / live.p99_s - 1) > P99_SHARE:
+            found.append("p99")
+        if abs(live.amplification - other.amplification) > widest:
+            found.append("amplification")
+        if abs(live.wasted_percent - other.wasted_percent) > WASTED_POINTS:
+            found.append("wasted")
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """A large fleet. ``cpu_s`` is processor time, ``times_faster`` simulated seconds per second of it."""
+
+    engines: int
+    seconds: int
+    requests: int
+    rounds: int
+    cpu_s: float
+    times_faster: float
+    goodput_percent: float
+
+
+def _figures(history: History) -> Figures:
+    found = summary(history)
+    measures, times = found.measures, found.phases
+    window_s = times.healed_s - times.fault_s
+    return Figures(
+        goodput_percent=measures.fault.goodput_percent or 0.0,
+        p99_s=measures.fault.good_p99_s,
+        amplification=measures.calls_per_request,
+        wasted_percent=100 * measures.waste.wasted_s / (sum(history.slots.values()) * window_s),
+    )
+
+
+def rehearsed(console: Console) -> Iterator[Pair]:
+    """The library's scenarios, live and simulated, with the same arrivals."""
+    for scenario in chosen(SCENARIOS):
+        for subject in subjects([str(POLICIES), STATIC]):
+            experiment = scenario.experiment()
+            with console.status(f"{scenario.name} | {subject.name}, live"):
+                live = asyncio.run(run(experiment, subject))
+            yield Pair(
+                scenario=scenario.name,
+                subject=_short(subject),
+                live=_figures(live),
+                simulated=_figures(simulate(experiment, subject)),
+                trouble="; ".join(
+                    bench(live, STRICT, fault_s=live.fault_s, engines_until_s=live.fault_s).problems
+                ),
+            )
+
+
+def published(console: Console) -> Iterator[Pair]:
+    """The published runs of the failover benchmark, and their scenarios simulated."""
+    policies = load_contents({Path("failover.yaml"): _FAILOVER_POLICY})
+    contestants: dict[str, Subject] = {
+        "switchgear": PolicySubject(name="switchgear", policies=policies),
+        **{one.name: one for one in subjects([STATIC])},
+    }
+    for number, name in OF_FAILOVER.items():
+        for contestant, subject in contestants.items():
+            path = PUBLISHED / f"{number}.80.{contestant}.seed1.json"
+            if not path.exists():
+                continue
+            (scenario,) = chosen([name])
+            with console.status(f"{name} | {contestant}"):
+                simulated = _figures(simulate(scenario.experiment(), subject))
+            yield Pair(
+                scenario=name,
+                subject=contestant,
+                live=_published(json.loads(path.read_text(encoding="utf-8"))),
+                simulated=simulated,
+            )
+
+
+def _published(said: Any) -> Figures:
+    setting, measures = said["setting"], said["measures"]
+    slots = setting["engines"] * setting["kinds"][0]["slots"]
+    return Figures(
+        goodput_percent=measures["fault"]["goodput_percent"],
+        p99_s=measures["fault"]["good_p99_s"],
+        amplification=measures["calls_per_request"],
+        wasted_percent=100 * measures["waste"]["wasted_s"] / (slots * setting["fault_s"]),
+    )
+
+
+def _short(subject: Subject) -> str:
+    return "switchgear" if isinstance(subject, PolicySubject) else subject.name
+
+
+def speed() -> Speed:
+    """An hour of the large fleet, a tenth of which hangs for ten minutes."""
+    (subject,) = subjects([str(POLICIES)])
+    assert isinstance(subject, PolicySubject)
+    experiment = _large()
+    began_s = time.process_time()
+    run_of_it = simulate_large(experiment, subject)
+    cpu_s = time.process_time() - began_s
+    return Speed(
+        engines=len(experiment.engines),
+        seconds=LARGE_S,
+        requests=sum(one.arrived for one in run_of_it.slices),
+        rounds=run_of_it.rounds,
+        cpu_s=round(cpu_s, 1),
+        times_faster=round(LARGE_S / cpu_s, 1),
+        goodput_percent=round(goodput_percent(run_of_it.slices), 3),
+    )
+
+
+def _large() -> Experiment:
+    zones = ["a", "b", "c"]
+    groups = [{"count": 1000, "slots": 8, "zone": zones[place % 3]} for place in range(LARGE_ENGINES // 1000)]
+    said = {
+        "title": "a tenth of a large fleet hangs",
+        "incident": "none: this is timed",
+        "topology": {
+            "zones": zones,
+            "engines": groups,
+            "proxies": [{"zone": zone, "count": 4} for zone in zones],
+            "serviceTime": "2s",
+        },
+        "load": {"percent": 80},
+        "lasts": f"{LARGE_S}s",
+        "faults": [{"fault": {"kind": "hang"}, "target": {"fraction": 0.1}, "at": "20m", "lasts": "10m"}],
+    }
+    return resolve(Scenario.model_validate({"metadata": {"name": "large"}, "spec": said}))
+
+
+def _shown(pairs: Sequence[Pair], title: str, console: Console) -> None:
+    table = Table(title=title)
+    for name in ("scenario", "subject", "goodput %", "p99 s", "amplification", "wasted %", ""):
+        table.add_column(name, justify="left" if name in {"scenario", "subject", ""} else "right")
+    for one in pairs:
+        live, other = one.live, one.simulated
+        table.add_row(
+            one.scenario,
+            one.subject,
+            f"{live.goodput_percent:.1f} | {other.goodput_percent:.1f}",
+            f"{live.p99_s or 0:.2f} | {other.p99_s or 0:.2f}",
+            f"{live.amplification:.2f} | {other.amplification:.2f}",
+            f"{live.wasted_percent:.1f} | {other.wasted_percent:.1f}",
+            ", ".join(one.misses) or ("agree" if not one.trouble else one.trouble),
+        )
+    console.print(table)
+    console.print("live | simulated, in the fault window")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Compare, time, and write it down; 0 when all is within the tolerances and fast enough."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks simulator", description=__doc__.splitlines()[0])
+    parser.add_argument("--published", action="store_true", help="compare with published live runs only")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "simulator.json")
+    arguments = parser.parse_args(argv)
+    console = Console()
+    kept = json.loads(arguments.output.read_text(encoding="utf-8")) if arguments.output.exists() else {}
+    compared = {"published": list(published(console))}
+    if not arguments.published:
+        compared["rehearsed"] = list(rehearsed(console))
+    for title, pairs in compared.items():
+        _shown(pairs, title, console)
+    timed = speed()
+    console.print(
+        f"{timed.engines} engines x {timed.seconds} s, {timed.requests} requests, "
+        f"{timed.rounds} rounds: {timed.cpu_s:.1f} s of one core, {timed.times_faster:.0f} times as fast"
+    )
+    tolerances = {
+        "goodput_points": GOODPUT_POINTS,
+        "p99_share": P99_SHARE,
+        "amplification": AMPLIFICATION,
+        "amplification_share": AMPLIFICATION_SHARE,
+        "wasted_points": WASTED_POINTS,
+    }
+    written = {
+        title: [{**asdict(one), "misses": one.misses} for one in pairs] for title, pairs in compared.items()
+    }
+    arguments.output.write_text(
+        json.dumps({**kept, "tolerances": tolerances, **written, "speed": asdict(timed)}, indent=1) + "\n",
+        encoding="utf-8",
+    )
+    missed = [one for pairs in compared.values() for one in pairs if one.misses and not one.trouble]
+    return 1 if missed or timed.cpu_s > LARGE_LIMIT_S else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
