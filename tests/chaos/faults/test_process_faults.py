@@ -105,7 +105,7 @@ async def test_an_engine_that_is_killed_loses_its_calls_and_comes_back_with_its_
 async def test_an_engine_that_is_stopped_says_nothing_and_computes_nothing_meanwhile(place: Place) -> None:
     struck = Struck(place.site, Freeze(), "e0")
     assert await place.ask() == 200
-    call = asyncio.create_task(place.ask(tokens=50))
+    call = asyncio.create_task(place.ask(tokens=100))
 
     async def running() -> bool:
         return bool((await book(place.site.session, place.engine.control))["totals"]["in_flight"])
@@ -116,13 +116,13 @@ async def test_an_engine_that_is_stopped_says_nothing_and_computes_nothing_meanw
         await place.ask(timeout=SOON)
     # Longer than the call would have taken, and long enough to be noticed as a stop.
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(asyncio.shield(call), 1.0)
+        await asyncio.wait_for(asyncio.shield(call), 1.5)
     await struck.release()
     assert await call == 200
     await struck.release()
     assert await place.ask() == 200
     seen = (await book(place.site.session, place.engine.control))["calls"]
-    (stopped,) = [one for one in seen if one["tokens_asked"] == 50]
+    (stopped,) = [one for one in seen if one["tokens_asked"] == 100]
     assert stopped["stuck_s"] > 0.5
 
 
