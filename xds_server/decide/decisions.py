@@ -296,8 +296,8 @@ class PoolDecisions:
     """What was decided of one pool, and what it was made of.
 
     ``zones`` is by calling zone, ``ceilings`` by role; ``picking`` is empty where engines of a zone are weighed by
-    their declared slots alone. While ``made_of`` is the same and ``valid_until_s`` has
-    not come, deciding again gives the same; so it is not done again.
+    their declared slots alone, and ``lost_since_s`` has those whose requests look lost. While ``made_of`` is the
+    same and ``valid_until_s`` has not come, deciding again gives the same; so it is not done again.
     """
 
     engines: Mapping[EngineId, EngineDecision]
@@ -309,6 +309,7 @@ class PoolDecisions:
     breakers: Mapping[EngineId, BreakerState] = field(default_factory=dict)
     stragglers: Mapping[EngineId, StragglerState] = field(default_factory=dict)
     comebacks: Mapping[EngineId, Comeback] = field(default_factory=dict)
+    lost_since_s: Mapping[EngineId, float] = field(default_factory=dict)
     admission: Admission | None = None
     hedge: HedgeDecision | None = None
     retries: RetryDecision | None = None

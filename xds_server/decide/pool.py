@@ -140,6 +140,7 @@ def pool_decisions(pool: Pool, shared: Shared) -> PoolDecisions:
         breakers=outcome.breakers,
         stragglers=outcome.stragglers,
         comebacks=outcome.comebacks,
+        lost_since_s=outcome.lost_since_s,
         admission=let_in.admission,
         hedge=routed.hedge,
         retries=routed.retries,

@@ -9,17 +9,26 @@ stay the same objects, which is also how everyone after it sees that nothing has
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from xds_server.decide.decisions import Ejector, EngineDecision, Health, PoolDecisions
 from xds_server.decide.engines import comeback
-from xds_server.decide.engines.asking import Due, Round, ask_breakers, ask_operators, ask_stragglers, ask_verdicts
+from xds_server.decide.engines.asking import (
+    Asked,
+    Due,
+    Round,
+    ask_breakers,
+    ask_operators,
+    ask_stragglers,
+    ask_verdicts,
+)
 from xds_server.decide.engines.comeback import Wait
 from xds_server.decide.engines.governor import Floor, believed, combined, governed
 from xds_server.decide.engines.health import Wish, wish
+from xds_server.decide.engines.lost import longest_try_s, lost_since_s
 from xds_server.decide.remembered import BreakerState, Comeback, StragglerState
 from xds_server.fleet import Engine, EngineId
 from xds_server.overrides import Override
@@ -36,6 +45,7 @@ class EngineOutcome:
     breakers: dict[EngineId, BreakerState]
     stragglers: dict[EngineId, StragglerState]
     comebacks: dict[EngineId, Comeback]
+    lost_since_s: dict[EngineId, float]
     until_s: float
 
 
@@ -75,13 +85,15 @@ def engine_decisions(
     floor = Floor(
         percent=resilience.breaker.capacity_floor_percent, engines=resilience.breaker.capacity_floor_engines
     )
-    wishes = _believed(this, asked.enforced)
+    lost = _lost(this, asked, before.lost_since_s)
+    long_lost = _long_lost(this, lost, longest_try_s(before.limits), due)
+    wishes = _believed(this, asked.enforced, long_lost)
     comebacks = _comebacks(this, wishes, due)
     granted = governed(engines, wishes, floor, _out(this, shadow=False))
     shadows: dict[int, Wish] = {}
     if asked.all != asked.enforced:
         would = dict(wishes)
-        for place, one in _believed(this, asked.all).items():
+        for place, one in _believed(this, asked.all, long_lost).items():
             would[place] = combined([one, would[place]]) if place in would else one
         shadows = governed(engines, would, floor, _out(this, shadow=True))
     decided = {}
@@ -94,11 +106,43 @@ def engine_decisions(
             verdict = wish(engine, pool.probe, last, now_s)
         decided[engine.id] = _decision(granted.get(place, verdict), verdict, shadows.get(place), last, now_s)
     return EngineOutcome(
-        engines=decided, breakers=breakers, stragglers=stragglers, comebacks=comebacks, until_s=due.at_s
+        engines=decided,
+        breakers=breakers,
+        stragglers=stragglers,
+        comebacks=comebacks,
+        lost_since_s=lost,
+        until_s=due.at_s,
     )
 
 
-def _believed(this: Round, wishes: Mapping[int, list[Wish]]) -> dict[int, Wish]:
+def _lost(this: Round, asked: Asked, before: Mapping[EngineId, float]) -> dict[EngineId, float]:
+    """Since when what they hold has looked lost, of engines against which anything is asked, or was since then."""
+    found: dict[EngineId, float] = {}
+    if not asked.all and not before:
+        return found
+    for place, engine in enumerate(this.engines):
+        if place not in asked.all and engine.id not in before:
+            continue
+        known, calls = this.known.get(engine.id), this.calls.get(engine.id.engine)
+        since_s = lost_since_s(engine, before, known, calls, probe=this.pool.probe, now_s=this.now_s)
+        if since_s is not None:
+            found[engine.id] = since_s
+    return found
+
+
+def _long_lost(
+    this: Round, since_s: Mapping[EngineId, float], longest_s: float | None, due: Due
+) -> frozenset[EngineId]:
+    """Engines whose requests have looked lost for as long as a try may take."""
+    if longest_s is None or not this.resilience.breaker.cut_hung:
+        return frozenset()
+    for moment_s in since_s.values():
+        if this.now_s < moment_s + longest_s:
+            due.by(moment_s + longest_s)
+    return frozenset(key for key, moment_s in since_s.items() if this.now_s >= moment_s + longest_s)
+
+
+def _believed(this: Round, wishes: Mapping[int, list[Wish]], long_lost: frozenset[EngineId]) -> dict[int, Wish]:
     """The wish that decides for each engine against which anything is asked, as far as it is to be believed."""
     if not wishes:
         return {}
@@ -110,7 +154,15 @@ def _believed(this: Round, wishes: Mapping[int, list[Wish]]) -> dict[int, Wish]:
             for engine in this.engines
         )
 
-    return believed(this.engines, {place: combined(those) for place, those in wishes.items()}, heard)
+    found = believed(this.engines, {place: combined(those) for place, those in wishes.items()}, heard)
+    if not long_lost:
+        return found
+    return {
+        place: replace(one, cut=True)
+        if one.health is Health.UNHEALTHY and not one.ordered and this.engines[place].id in long_lost
+        else one
+        for place, one in found.items()
+    }
 
 
 def _comebacks(this: Round, wishes: dict[int, Wish], due: Due) -> dict[EngineId, Comeback]:

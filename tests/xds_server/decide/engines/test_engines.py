@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.report import EngineReport, Verdict
+from engine.report import EngineReport, Source, Verdict
 from policies.resilience import Straggler
-from xds_server.decide.decisions import Ejector, EngineDecision, Health
+from xds_server.decide.decisions import Ejector, EngineDecision, Health, TimeLimits
 from xds_server.decide.engines.breaker import proofs_needed
 from xds_server.decide.engines.comeback import UNCUT_S
+from xds_server.decide.engines.lost import longest_try_s
 from xds_server.decide.engines.slowness import Peers, slowness
 from xds_server.decide.remembered import Book
 from xds_server.fleet import with_report
@@ -242,6 +243,54 @@ def test_a_policy_may_leave_hung_requests_alone() -> None:
     assert not world.decision("e0").cut
 
 
+@pytest.mark.parametrize(
+    ("trouble", "source", "resilience", "cut"),
+    [
+        ("unreached", Source.AGENT, {}, True),
+        ("unreached", Source.PROBE, {}, True),
+        ("unreached", Source.AGENT, {"breaker": {"cutHung": False}}, False),
+        ("unreached", Source.AGENT, {"straggler": {"mode": "shadow"}}, False),
+        ("stopped", Source.AGENT, {}, True),
+        ("stopped", Source.PROBE, {}, False),  # it may be our way there that is broken
+        ("slow", Source.AGENT, {}, False),
+    ],
+)
+def test_what_an_engine_that_is_out_has_lost_is_cut_once_no_try_is_young(
+    trouble: str, source: Source, resilience: dict[str, object], cut: bool
+) -> None:
+    world = World(resilience=resilience)
+    world.source, world.limits = source, limits(per_try_s=4.0)
+    world.run(4)
+    began_s, engine = world.now_s, world.engines["e0"]
+    engine.unreached, engine.stopped = trouble == "unreached", trouble == "stopped"
+    engine.slower = 100.0 if trouble == "slow" else 1.0
+    world.run(10)
+    old = [call for call in engine.calls if call.began_s <= began_s + 2.0]
+    assert (old == []) is cut
+    if cut:
+        assert world.first_s(began_s, lambda one: one["e0"].cut) >= 4.0
+        engine.unreached = engine.stopped = False
+        healed_s = world.now_s
+        assert world.run(25).first_s(healed_s, is_back("e0")) < 25
+
+
+def limits(per_try_s: float | None) -> TimeLimits:
+    """So long a try may take, and ten seconds all of them."""
+    return TimeLimits(
+        first_token_s=None,
+        between_tokens_s=None,
+        stream_total_s=0.0,
+        per_try_s=per_try_s,
+        total_s=10.0,
+        reason="",
+        since_s=0.0,
+    )
+
+
+def test_where_no_try_is_limited_the_total_says_what_is_young() -> None:
+    assert (longest_try_s(None), longest_try_s(limits(None)), longest_try_s(limits(3.0))) == (None, 10.0, 3.0)
+
+
 def test_a_crash_is_forgotten_with_the_process() -> None:
     world = World().run(4)
     world.engines["e0"].dead = True
@@ -458,7 +507,7 @@ def _check(at_s: float, decided: dict[str, EngineDecision]) -> None:
         assert one.reason
         assert one.since_s <= at_s
         assert 0 < one.traffic_percent <= 100
-        assert not one.cut or (one.health is OUT and one.verdict is Verdict.HUNG)
+        assert not one.cut or one.health is OUT
         assert one.until_s is None or one.until_s < math.inf
         if one.health is not IN:
             assert one.ejector is not None

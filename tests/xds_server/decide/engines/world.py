@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from engine.report import Canary, EngineReport, Verdict
+from engine.report import Canary, Doubt, EngineReport, Source, Verdict
 from policies.model import PolicySet
 from policies.pool import EnginePool, EnginePoolSpec
 from policies.resilience import ResilienceSpec
-from xds_server.decide.decisions import UNDECIDED, EngineDecision, Health, PoolDecisions
+from xds_server.decide.decisions import UNDECIDED, EngineDecision, Health, PoolDecisions, TimeLimits
 from xds_server.decide.engines.engines import EngineOutcome, engine_decisions
 from xds_server.fleet import EngineId, Fleet, declared, with_report
 from xds_server.overrides import Override
@@ -56,13 +56,19 @@ class Call:
 
 @dataclass(slots=True)
 class Simulated:
-    """One engine: what is wrong with it, what it holds, and what it has done."""
+    """One engine: what is wrong with it, what it holds, and what it has done.
+
+    ``unreached``: it is well, and no packet passes between it and the proxies. ``stopped``: its process stands
+    still.
+    """
 
     name: str
     fails: float = 0.0
     slower: float = 1.0
     hung: bool = False
     dead: bool = False
+    unreached: bool = False
+    stopped: bool = False
     boot: str = "1"
     calls: list[Call] = field(default_factory=list)
     ended: deque[tuple[float, bool, float]] = field(default_factory=lambda: deque(maxlen=25))
@@ -99,6 +105,8 @@ class World:
         self.service = service
         self.told = True
         self.probing = True
+        self.source = Source.PROBE
+        self.limits: TimeLimits | None = None
         self.overrides: Mapping[EngineId, Override] = {}
         self.now_s = 100.0
         self.before = UNDECIDED
@@ -128,6 +136,8 @@ class World:
             breakers=outcome.breakers,
             stragglers=outcome.stragglers,
             comebacks=outcome.comebacks,
+            lost_since_s=outcome.lost_since_s,
+            limits=self.limits,
         )
         self.history.append((self.now_s, {name.engine: one for name, one in outcome.engines.items()}))
         return outcome
@@ -193,7 +203,9 @@ class World:
                 for call in engine.calls:
                     self._end(engine, call, failed=True)
                 engine.calls.clear()
-            if engine.hung:
+            while engine.times and engine.times[0][0] < self.now_s - 2:
+                engine.times.popleft()
+            if engine.hung or engine.unreached or engine.stopped:
                 continue
             left_s = STEP_S / engine.slower
             for call in engine.calls[:8]:
@@ -201,8 +213,6 @@ class World:
             for call in [one for one in engine.calls if one.left_s <= 0]:
                 engine.calls.remove(call)
                 self._end(engine, call, failed=call.fails)
-            while engine.times and engine.times[0][0] < self.now_s - 2:
-                engine.times.popleft()
 
     def _end(self, engine: Simulated, call: Call, *, failed: bool) -> None:
         engine.ended.append((self.now_s, failed, self.now_s - call.began_s))
@@ -246,8 +256,11 @@ class World:
                 continue
             one.probed_s = self.now_s
             verdict, running = Verdict.READY, min(8, len(one.calls))
-            if one.dead or one.hung:
-                verdict = Verdict.DEAD if one.dead else Verdict.HUNG
+            held = 0 if one.unreached else len(one.calls)
+            if one.dead or one.hung or one.stopped:
+                verdict = Verdict.HUNG if one.hung else Verdict.DEAD
+            elif one.unreached:
+                self._ask(one)
             elif len(one.calls) < 8:
                 self._ask(one)
                 if one.canary is not None and not one.canary.in_row:
@@ -263,8 +276,10 @@ class World:
                 observed_at_s=self.now_s,
                 sequence=self.sequence(),
                 boot_id="" if one.dead else one.boot,
-                requests_in_flight=len(one.calls),
-                requests_waiting=max(0, len(one.calls) - 8),
+                requests_in_flight=None if one.stopped else held,
+                requests_waiting=max(0, held - 8),
+                doubt=Doubt.SILENT if one.stopped else None,
+                source=self.source,
                 tokens_per_s=0.0 if one.hung else 30.0 * running / one.slower,
                 canary=one.canary,
             )

@@ -1,0 +1,49 @@
+"""Requests that proxies count on an engine that will not answer them, though no verdict says that it hangs.
+
+Behind a black hole an engine is well: it finishes what it got and says that it holds nothing, while its answers
+never arrive. A process that is stopped says nothing even to the agent beside it. So requests look lost while no
+call to the engine ends well and either its own count is zero and that of the proxies is not, or its agent hears
+nothing from it. When that has been so for as long as a try may take, what it holds may be ended. An engine that is
+only slow says what it holds, and so does one whose streams are long.
+"""
+
+from collections.abc import Mapping
+
+from engine.report import Doubt, Source
+from policies.pool import Probe
+from xds_server.decide.decisions import EngineDecision, Health, TimeLimits
+from xds_server.decide.engines.health import patience_s
+from xds_server.fleet import Engine, EngineId
+from xds_server.traffic import EngineTraffic
+
+
+def longest_try_s(limits: TimeLimits | None) -> float | None:
+    """Seconds after which a try that is not streamed is given up; None where nothing bounds it."""
+    return None if limits is None else limits.per_try_s or limits.total_s or None
+
+
+def lost_since_s(
+    engine: Engine,
+    before: Mapping[EngineId, float],
+    decided: EngineDecision | None,
+    calls: EngineTraffic | None,
+    *,
+    probe: Probe,
+    now_s: float,
+) -> float | None:
+    """Monotonic time since when what the engine holds has looked lost; None when it does not.
+
+    ``before`` is what this returned last, by engine, ``decided`` what was decided of it last, and ``calls`` its
+    traffic where that is fresh.
+    """
+    report = engine.report
+    if report is None or engine.received_at_s is None or calls is None or calls.done_per_s:
+        return None
+    if report.source is Source.AGENT and report.doubt is Doubt.SILENT:
+        # Nothing was sent to it since it left. To a prober the silence may be that of its own way there.
+        out = decided is not None and decided.health is Health.UNHEALTHY
+        return before.get(engine.id, decided.since_s if decided is not None and out else now_s)
+    fresh = now_s < engine.received_at_s + patience_s(report.source, probe)
+    if fresh and report.requests_in_flight == 0 and calls.in_flight:
+        return before.get(engine.id, now_s)
+    return None
