@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from chaos.checks.verdict import verdict
+from chaos.cli.destinations import prepare
 from chaos.cli.outputs import Outputs, output_options, told
 from chaos.history.lines import HistoryError
 from chaos.history.reading import read
@@ -19,6 +20,7 @@ def command(*, histories: tuple[Path, ...], as_json: bool, junit: Path | None, h
     Exits 0 when every promise held, 1 when one was broken, 2 for what is no history, 3 when that is not known.
     """
     outputs = Outputs(as_json=as_json, junit=junit, html=html)
+    prepare(None, outputs)
     try:
         verdicts = [verdict(read(path)) for path in _files(histories)]
     except HistoryError as problem:

@@ -46,6 +46,12 @@ def command(*, kind: str, lab: str, settings: tuple[str, ...], lasts: str | None
     except asyncio.CancelledError:
         click.echo("healed")
         return 0
+    except aiohttp.InvalidURL as problem:
+        raise click.ClickException(f"--lab {lab}: write http://127.0.0.1:PORT, as the lab said it") from problem
+    except aiohttp.ClientConnectorError as problem:
+        raise click.ClickException(f"{lab}: there is no lab; `switchgear-chaos lab` holds one open") from problem
+    except json.JSONDecodeError as problem:
+        raise click.ClickException(f"{lab}: what answers there is no lab") from problem
     except aiohttp.ClientError as problem:
         raise click.ClickException(f"{lab}: {problem}") from problem
 

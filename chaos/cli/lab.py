@@ -30,7 +30,13 @@ from policies.findings import PolicyErrors
 )
 @POOL
 @click.option("--load/--no-load", default=False, help="Whether the scenario's requests are sent all the while.")
-@click.option("--port", default=0, show_default=True, help="Of the control port; 0 is any free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="Of the control port; 0 is any free one.",
+)
 @click.option("--history", type=click.Path(dir_okay=False, path_type=Path), help="Keep what is seen in this file.")
 @click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path), help="Keep configurations and logs here."

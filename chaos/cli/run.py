@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from chaos.cli.complaining import refused
+from chaos.cli.destinations import prepare
 from chaos.cli.options import AGAINST, OUT, POOL, SEED, SUBJECT
 from chaos.cli.outputs import Outputs, output_options, told
 from chaos.cli.series import InterruptedRunError, done, tasks
@@ -46,8 +47,7 @@ def command(
     outputs = Outputs(as_json=as_json, junit=junit, html=html)
     try:
         some = tasks(chosen(scenarios), subjects([policies, *against], pool), seed=seed, folder=out)
-        if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
+        prepare(out, outputs)
         verdicts = done(some, outputs.console)
     except PolicyErrors as errors:
         return refused(errors)

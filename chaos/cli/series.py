@@ -17,6 +17,7 @@ from chaos.checks.verdict import Verdict, verdict
 from chaos.cli.signals import ended_by_signals
 from chaos.gpu_double.double import CompilerError
 from chaos.history.history import History
+from chaos.history.lines import HistoryError
 from chaos.lab.blueprint import common_experiment
 from chaos.lab.engines import EngineError
 from chaos.lab.experiment import run
@@ -35,6 +36,7 @@ NOT_RUN: Final = (
     CompilerError,
     EngineError,
     FittingError,
+    HistoryError,
     LeverError,
     NotReadyError,
     ProcessError,

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from chaos.checks.verdict import verdict
 from chaos.cli.complaining import refused
+from chaos.cli.destinations import prepare
 from chaos.cli.options import AGAINST, OUT, POOL, SEED, SUBJECT
 from chaos.cli.outputs import Outputs, output_options, told
 from chaos.cli.series import tasks
@@ -54,8 +55,7 @@ def command(
     try:
         some = tasks(chosen(scenarios), subjects([policies, *against], pool), seed=seed, folder=out)
         simulations = [(one, Simulation(one.experiment, one.subject)) for one in some]
-        if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
+        prepare(out, outputs)
         for task, simulation in simulations:
             with outputs.console.status(f"{task.name} | {task.subject.name}"):
                 events = simulation.events()

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from chaos.cli.complaining import refused
+from chaos.cli.destinations import prepare
 from chaos.cli.options import OUT, POOL, SEED
 from chaos.cli.outputs import Outputs, output_options, told
 from chaos.cli.series import InterruptedRunError, done, tasks
@@ -60,8 +61,7 @@ def command(
                 folder=out,
             )
         ]
-        if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
+        prepare(out, outputs)
         verdicts = done(some, outputs.console)
     except PolicyErrors as errors:
         return refused(errors)

@@ -7,7 +7,9 @@ control plane have the names of ``chaos.scenario.plan``.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from chaos.fake_engine.book import Outcome as Fate
 from chaos.history.outcomes import Reason
@@ -54,8 +56,8 @@ class Began:
     pool: str
     time_scale: float
     max_wait_s: float
-    service_s: float
-    rate_per_s: float
+    service_s: Annotated[float, Field(gt=0)]
+    rate_per_s: Annotated[float, Field(gt=0)]
     seconds: float
     seed: int
     engines: tuple[EngineSeen, ...]

@@ -30,6 +30,7 @@ from chaos.history.history import History, Outage
 from chaos.history.lines import HistoryError, from_line
 
 _MOST_UNREAD: Final = 20
+_GZIP: Final = b"\x1f\x8b"
 _E = TypeVar("_E", bound=Event)
 
 
@@ -69,6 +70,8 @@ def history_of(events: Iterable[Event]) -> History:
 def _began(path: Path, line: bytes) -> Began:
     if not line:
         raise HistoryError(f"{path}: the file is empty: nothing was ever recorded in it")
+    if line.startswith(_GZIP):
+        raise HistoryError(f"{path}: this is compressed; `gunzip` it first")
     try:
         first = _First.model_validate_json(line)
     except ValidationError as error:

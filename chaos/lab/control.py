@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from chaos.faults.library import AnyFault
 from chaos.lab.lab import BlastRadiusError, Lab
+from chaos.lab.proxies import NotReadyError
 from chaos.lab.site import LeverError
 from chaos.scenario.model import Target
 from chaos.scenario.plan import Outage
@@ -41,7 +42,10 @@ class Order(Spec):
 
 @asynccontextmanager
 async def controlled(lab: Lab, port: int = 0) -> AsyncIterator[str]:
-    """The address of the control port, which answers inside the block; what it broke is healed at the end."""
+    """The address of the control port, which answers inside the block; what it broke is healed at the end.
+
+    NotReadyError when somebody else has the port.
+    """
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     desk = _Desk(lab)
     app.add_routes([web.get("/v1/lab", desk.lab), web.post("/v1/faults", desk.fault)])
@@ -50,7 +54,10 @@ async def controlled(lab: Lab, port: int = 0) -> AsyncIterator[str]:
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", port)
-        await site.start()
+        try:
+            await site.start()
+        except OSError as problem:
+            raise NotReadyError(f"nobody can listen on port {port}: {problem.strerror or problem}") from problem
         host, bound = runner.addresses[0][:2]
         yield f"http://{host}:{bound}"
     finally:

@@ -1,5 +1,6 @@
 """A history in its file: what was written is read, and what is wrong with a file is said."""
 
+import gzip
 import json
 import os
 import signal
@@ -238,3 +239,18 @@ def test_what_was_written_is_there_although_the_writer_is_killed(tmp_path: Path)
     ended = subprocess.run([sys.executable, "-c", code, path, os.fsdecode(as_line(BEGAN))], check=False)
     assert ended.returncode == -signal.SIGKILL
     assert read(path).ended_s == 3.0
+
+
+def test_what_no_experiment_can_be_is_no_history(tmp_path: Path) -> None:
+    for field in ("service_s", "rate_per_s"):
+        path = tmp_path / field
+        path.write_text(json.dumps({**json.loads(as_line(BEGAN)), field: 0}) + "\n")
+        with pytest.raises(HistoryError, match=f"{field}: Input should be greater than 0"):
+            read(path)
+
+
+def test_a_compressed_history_is_known_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl.gz"
+    path.write_bytes(gzip.compress(as_line(BEGAN)))
+    with pytest.raises(HistoryError, match="compressed; `gunzip` it first"):
+        read(path)
