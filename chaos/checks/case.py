@@ -56,10 +56,11 @@ class Case:
         """The questions of the whole experiment, each as one request."""
         return tuple(questions(self.history.requests))
 
-    @property
-    def judged(self) -> list[Request]:
+    @cached_property
+    def judged(self) -> tuple[Request, ...]:
         """The requests of the time that is judged."""
-        return [one for one in self.history.requests if self.from_s <= one.at_s < self.end_s]
+        from_s, end_s = self.from_s, self.end_s
+        return tuple(one for one in self.history.requests if from_s <= one.at_s < end_s)
 
     @cached_property
     def untold(self) -> float:

@@ -71,6 +71,9 @@ def questions(requests: Iterable[Request]) -> list[Request]:
     ordered = sorted(requests, key=lambda one: (one.question, one.try_number))
     for _, group in groupby(ordered, key=lambda one: one.question):
         tries = list(group)
+        if len(tries) == 1:
+            found += tries
+            continue
         last = next((one for one in tries if one.ok), tries[-1])
         first_s = tries[0].at_s
         waited_s = last.at_s - first_s

@@ -12,6 +12,7 @@ Nothing here knows of detection, randomness or the caller's patience, all of whi
 was full before the fault may be longer than W afterwards, which gives a little.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -118,7 +119,7 @@ def capacity_per_s(history: History, troubles: Sequence[Trouble], at_s: float) -
 
 
 def _between(ordered: Sequence[float], start_s: float, end_s: float) -> int:
-    return sum(start_s <= at_s < end_s for at_s in ordered)
+    return bisect_left(ordered, end_s) - bisect_left(ordered, start_s)
 
 
 def _stretch(offered: float, capacity: float, room: float, waiting: float, long_s: float) -> tuple[float, float]:
