@@ -19,6 +19,9 @@ ANSWER_S: Final = 3.0
 _SETTLED_S: Final = 3.0
 """So long after an engine, a proxy or a caller was healed its fault may still be felt."""
 
+_COUNTED_S: Final = 1.0
+"""An engine that was let in again is in a proxy's counters within this."""
+
 _FEWEST: Final = 20
 _NOISE_PERCENT: Final = 1.0
 _NOISE_REQUESTS: Final = 2
@@ -204,13 +207,24 @@ def _lost_percent(case: Case, spans: list[Span]) -> float:
 
 
 def _forgotten(case: Case, outage: Outage) -> Iterator[str]:
-    """Every proxy that knew an engine when the outage began and did not all the while."""
+    """Every proxy that knew an engine when the outage began and did not all the while.
+
+    A control plane that is only given a bad policy goes on deciding: an engine that it took out may leave the
+    endpoints.
+    """
     end_s = case.end_s if outage.end_s is None else min(outage.end_s, case.end_s)
+    out = {engine: out_by_ledger(case.history, engine, case.end_s) for engine in case.history.slots}
     for proxy in sorted({one.proxy for one in case.history.samples}):
         known: ProxySample | None = None
         for sample in (one for one in case.history.samples if one.proxy == proxy and one.at_s < end_s):
             if sample.at_s < outage.start_s:
                 known = sample
-            elif known is not None and (gone := known.sent.keys() - sample.sent.keys()):
-                yield f"{proxy} no longer knew {words.names(sorted(gone))} at {words.moment(sample.at_s)}"
-                break
+            elif known is not None:
+                gone = {
+                    engine
+                    for engine in known.sent.keys() - sample.sent.keys()
+                    if not any(one.start_s <= sample.at_s < one.end_s + _COUNTED_S for one in out.get(engine, ()))
+                }
+                if gone:
+                    yield f"{proxy} no longer knew {words.names(sorted(gone))} at {words.moment(sample.at_s)}"
+                    break

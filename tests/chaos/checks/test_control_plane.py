@@ -8,7 +8,7 @@ import pytest
 from chaos.checks.case import case_of
 from chaos.checks.control_plane import configuration_converged, nothing_lost_without_control_plane
 from chaos.checks.finding import Answer, Finding
-from chaos.history.events import Answered, Pushed
+from chaos.history.events import Answered, Decided, Pushed
 from chaos.history.history import Outage
 from chaos.history.outcomes import Reason
 from tests.chaos import histories
@@ -90,7 +90,11 @@ def test_without_a_control_plane_there_is_nothing_to_take() -> None:
 
 
 def away(
-    *outages: Outage, lost: range = range(0), forgets_at_s: float | None = None, **more: Any
+    *outages: Outage,
+    lost: range = range(0),
+    forgets_at_s: float | None = None,
+    decided: Sequence[Decided] = (),
+    **more: Any,
 ) -> Finding | None:
     """Ten requests a second, of which these fail; the control plane is dead from 10 s to 20 s."""
     dead = histories.outage("control-plane", fault=KILLED, name="dead")
@@ -104,7 +108,9 @@ def away(
         )
         for at_s in range(60)
     ]
-    history = histories.history(dead, *outages, began=histories.began(**more), requests=requests, samples=samples)
+    history = histories.history(
+        dead, *outages, began=histories.began(**more), requests=requests, samples=samples, decided=decided
+    )
     return nothing_lost_without_control_plane(case_of(history))
 
 
@@ -131,6 +137,13 @@ def test_a_proxy_that_forgets_engines_has_lost_configuration() -> None:
     assert found is not None
     assert "p0 no longer knew e1 at 15.5 s" in found.why
     assert said(away(forgets_at_s=25.0)) is Answer.YES
+
+
+def test_an_engine_that_was_taken_out_is_not_forgotten() -> None:
+    out = [histories.decided(15.1, "e1", out=True)]
+    assert said(away(forgets_at_s=15.0, decided=out)) is Answer.YES
+    early_back = [histories.decided(14.0, "e1", out=True), histories.decided(14.2, "e1", out=False)]
+    assert said(away(forgets_at_s=15.0, decided=early_back)) is Answer.NO
 
 
 @pytest.mark.parametrize("policies", ["", "kind: EnginePool\n"])
