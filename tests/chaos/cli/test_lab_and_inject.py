@@ -14,6 +14,17 @@ from chaos.processes import Processes
 
 EXAMPLE = Path(__file__).parents[3] / "policies" / "examples" / "single-pool.yaml"
 LIMIT_S = 90.0
+# As many engines as it takes to break two of them, and little to ask of them.
+SMALL = """\
+apiVersion: switchgear.dev/v1alpha1
+kind: Scenario
+metadata: {name: small}
+spec:
+  title: a lab to break by hand
+  incident: none
+  topology: {engines: [{count: 4, slots: 2}]}
+  load: {percent: 20}
+"""
 
 
 async def inject(lab: str, *words: str) -> tuple[int, str]:
@@ -40,10 +51,11 @@ async def until_biting(session: aiohttp.ClientSession, lab: str, count: int) -> 
 
 @pytest.mark.envoy
 async def test_a_lab_is_held_and_broken_and_healed(tmp_path: Path) -> None:
-    history = tmp_path / "history.jsonl"
+    history, scenario = tmp_path / "history.jsonl", tmp_path / "small.yaml"
+    scenario.write_text(SMALL, encoding="utf-8")
     command = [
         *(sys.executable, "-m", "chaos.cli", "lab", "--policies", str(EXAMPLE)),
-        *("--scenario", "quick", "--load", "--history", str(history)),
+        *("--scenario", str(scenario), "--load", "--history", str(history)),
     ]
     async with (
         Processes(log_dir=tmp_path / "logs", stop_limit_s=LIMIT_S) as children,
