@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,12 +36,24 @@ class Outputs:
 def output_options(function: _F) -> _F:
     """The options ``--json``, ``--junit`` and ``--html`` of a subcommand: ``as_json``, ``junit`` and ``html``."""
     for option in (
-        click.option("--html", type=_FILE, help="Write the report into this file, readable without a network."),
+        click.option(
+            "--html",
+            type=_FILE,
+            callback=_drawable,
+            help="Write the report into this file, readable without a network.",
+        ),
         click.option("--junit", type=_FILE, help="Write JUnit XML, for CI, into this file."),
         click.option("--json", "as_json", is_flag=True, help="The verdicts as JSON on stdout."),
     ):
         function = option(function)
     return function
+
+
+def _drawable(_context: click.Context, _option: click.Parameter, path: Path | None) -> Path | None:
+    """The path; complains before anything is run when what writes the page is not installed."""
+    if path is not None and find_spec("jinja2") is None:
+        raise click.UsageError("--html needs jinja2: pip install 'switchgear[report]'")
+    return path
 
 
 def told(verdicts: Sequence[Verdict], outputs: Outputs) -> int:

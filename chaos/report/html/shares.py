@@ -1,0 +1,101 @@
+"""The figure of who got which share of the calls: before, during and after the faults. Pure."""
+
+from collections.abc import Sequence
+
+from chaos.measures.quiet import capacities_per_s
+from chaos.report.html.drawing import LEFT, RIGHT, TOP, WIDTH, Chart, Path, Scale, Shape, axes, number
+from chaos.report.html.figure import Figure, Key, lane_label, nothing
+from chaos.report.html.fleet import FOOT, ROW, left_out, named, shown, troubled
+from chaos.report.html.view import View
+
+
+def shares(views: Sequence[View]) -> Figure:
+    """How much of all calls each engine got before, during and after the faults."""
+    every = [_shares(view) for view in views]
+    highest = max(
+        (value for one in every for _, parts, _ in one for value in parts if value is not None), default=2.0
+    )
+    top = max(2.0, float(-(-highest // 1)))
+    step = max(1.0, float(-(-top // 6)))
+    across = Scale(
+        low=0.0,
+        high=top,
+        start=LEFT,
+        end=WIDTH - RIGHT,
+        ticks=tuple(step * place for place in range(int(top / step) + 1)),
+    )
+    return Figure(
+        title="Share of each engine",
+        caption="Calls that each engine got, as a multiple of its fair share by capacity (1 is fair). Look for "
+        "broken engines that are not near 0 during the fault, and for engines that are not back near 1 after it. "
+        "An engine that fails fast and is not ejected draws more than its share.",
+        keys=(
+            Key(css="before", text="before"),
+            Key(css="during", text="while something is broken"),
+            Key(css="after", text="after"),
+        ),
+        charts=tuple(_share_chart(view, across, rows) for view, rows in zip(views, every, strict=True)),
+    )
+
+
+def _shares(view: View) -> list[tuple[str, tuple[float | None, ...], bool]]:
+    """Of every engine that is shown: its share before, during and after, and whether it was broken at any time."""
+    phases = view.case.phases
+    capacity = capacities_per_s(view.history)
+    whole = sum(capacity.values())
+    counts: list[dict[str, int]] = []
+    for from_s, to_s in (
+        (0.0, phases.fault_s),
+        (phases.fault_s, phases.healed_s),
+        (phases.healed_s, phases.end_s),
+    ):
+        found: dict[str, int] = {}
+        for one in view.history.attempts:
+            if from_s <= one.at_s < to_s and one.engine in capacity:
+                found[one.engine] = found.get(one.engine, 0) + 1
+        counts.append(found)
+    return [
+        (
+            engine,
+            tuple(
+                found.get(engine, 0) / sum(found.values()) / (capacity[engine] / whole) if found else None
+                for found in counts
+            ),
+            bool(troubled(view, engine)),
+        )
+        for engine in shown(view)
+    ]
+
+
+def _share_chart(view: View, across: Scale, rows: Sequence[tuple[str, tuple[float | None, ...], bool]]) -> Chart:
+    told = f"Share of each engine of the calls of {view.verdict.subject}"
+    if not view.history.attempts:
+        return nothing("The engines kept no books.", told)
+    bottom = TOP + ROW * len(rows)
+    shapes: list[Shape] = [
+        *axes(across, None, bottom + 2, unit="x fair"),
+        Path(d=f"M{number(across.at(1.0))} {number(TOP)}V{number(bottom)}", css="slots"),
+    ]
+    for place, (engine, parts, ill) in enumerate(rows):
+        y = TOP + ROW * place + 8
+        known = [across.at(one) for one in parts if one is not None]
+        shapes.append(lane_label(y + 4, named(view, engine), "lane ill-name" if ill else "lane"))
+        if len(known) > 1:
+            shapes.append(Path(d=f"M{number(min(known))} {number(y)}H{number(max(known))}", css="grid"))
+        for css, said, part in zip(
+            ("before", "during", "after"), ("before", "while broken", "after"), parts, strict=True
+        ):
+            if part is not None:
+                tip = f"{engine}, {said}: {part:.2f} of its fair share"
+                shapes.append(Path(d=_mark(css, across.at(part), y), css=css, tip=tip))
+    note = left_out(view, [engine for engine, _, _ in rows])
+    return Chart(height=bottom + FOOT, shapes=tuple(shapes), told=told, note=note)
+
+
+def _mark(css: str, x: float, y: float) -> str:
+    """A shape of its own for each phase, for those who do not see the colours."""
+    if css == "before":
+        return f"M{number(x - 4)} {number(y)}a4 4 0 1 0 8 0a4 4 0 1 0-8 0z"
+    if css == "during":
+        return f"M{number(x)} {number(y - 5)}l5 5l-5 5l-5-5z"
+    return f"M{number(x - 3.5)} {number(y - 3.5)}h7v7h-7z"

@@ -1,0 +1,399 @@
+"""The page: what stands on top, every figure, nothing taken for markup, nothing loaded, and no size to fear."""
+
+import re
+from dataclasses import replace
+from functools import cache
+from html.parser import HTMLParser
+
+import pytest
+from click.testing import CliRunner
+
+from chaos.checks.finding import Answer, Finding
+from chaos.checks.verdict import Verdict, verdict
+from chaos.cli import outputs
+from chaos.cli.check import command
+from chaos.fake_engine.book import Outcome as Fate
+from chaos.history.history import History
+from chaos.measures.waste import waste
+from chaos.report.html import html
+from chaos.report.html.drawing import Box, Label, bars, line, linear_scale, log_scale, time_scale
+from chaos.report.html.fleet import MOST_ENGINES, ejections, fleet_map
+from chaos.report.html.outages import chain
+from chaos.report.html.page import page
+from chaos.report.html.requests import admission, goodput, latency, retries
+from chaos.report.html.shares import shares
+from chaos.report.html.view import MOST_STEPS, View, views
+from tests.chaos import histories
+from tests.chaos.played import Play, played
+
+GOOD = Play(
+    seconds=16.0,
+    start_s=5.0,
+    end_s=10.0,
+    hypothesis={"goodputPercent": 80, "leftAloneWithin": "1s"},
+    bad=("e0", "e1"),
+)
+BAD = replace(GOOD, subject="naive", left_after_s=None, retries=5, try_timeout_s=0.4)
+EVIL = "\"'><script>alert(1)</script><img src=https://evil.example/x onerror=alert(1)>"
+
+
+class Seen(HTMLParser):
+    """All that a browser would take for an element, with its attributes."""
+
+    def __init__(self, document: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.text = ""
+        self.feed(document)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def tags(self) -> set[str]:
+        return {tag for tag, _ in self.elements}
+
+
+@cache
+def both() -> tuple[Verdict, Verdict]:
+    return verdict(played(GOOD)), verdict(played(BAD))
+
+
+@cache
+def both_shown() -> str:
+    return html(both())
+
+
+def named(one: Verdict, name: str) -> Verdict:
+    return replace(one, history=replace(one.history, began=replace(one.history.began, name=name)))
+
+
+def one_view(history: History) -> View:
+    (found,) = views([verdict(history)])
+    return found
+
+
+def boxes(view: View, css: str) -> list[Box]:
+    figure = fleet_map([view]) if css != "held" else ejections([view])
+    return [one for one in figure.charts[0].shapes if isinstance(one, Box) and one.css == css]
+
+
+def assert_loads_nothing(document: str) -> None:
+    seen = Seen(document)
+    assert seen.tags().isdisjoint({"script", "iframe", "object", "embed", "img", "image", "use", "base", "form"})
+    for tag, attributes in seen.elements:
+        for name, value in attributes.items():
+            assert not name.startswith("on"), (tag, name)
+            assert name != "style", tag
+            assert (
+                name not in {"src", "srcset", "href", "xlink:href", "action"}
+                or value[0] == "#"
+                or ((tag, value) == ("link", "data:,"))
+            ), (tag, value)
+    style = document[document.index("<style>") : document.index("</style>")]
+    assert "@import" not in style
+    assert set(re.findall(r"url\(([^)]*)\)", style)) <= {"#hatch", "#dots"}
+    # Whatever got in all the same would not be allowed to reach anything.
+    assert ("meta", "default-src 'none'; style-src 'unsafe-inline'; img-src data:") in [
+        (tag, attributes.get("content", "")) for tag, attributes in seen.elements
+    ]
+
+
+def test_the_verdict_comes_first_and_then_who_broke_what_and_why() -> None:
+    text = Seen(both_shown()).text
+    said = ["✖ FAILED", "Of 2 experiments: 1 failed, 1 passed.", "naive: 1 failed"]
+    said += ["✖ BROKEN", "first at 5.0 s", "questions from 5.0 s", "All verdicts", "Promises"]
+    places = [text.find(one) for one in said]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_a_passed_run_complains_of_nothing() -> None:
+    text = Seen(html(both()[:1])).text
+    assert "✔ PASSED" in text
+    assert "What did not hold" not in text
+
+
+def test_broken_promises_that_do_not_count_are_said_not_to() -> None:
+    findings = tuple(
+        Finding(check=check, answer=answer, why=f"{check} said so")
+        for check, answer in (("wastedPercent", Answer.NO), ("bench", Answer.UNKNOWN))
+    )
+    (found,) = page([replace(both()[1], findings=findings, answer=Answer.UNKNOWN)]).complaints
+    assert found.chip.text == "NOT KNOWN"
+    assert "the bench did not keep up" in found.note
+    assert not page(both()).complaints[0].note
+
+
+def test_every_figure_is_there_for_every_subject_with_a_caption_that_says_what_to_look_for() -> None:
+    (section,) = page(both()).sections
+    assert {len(figure.charts) for figure in section.figures} == {2}
+    assert all("ook for" in figure.caption and figure.keys for figure in section.figures)
+    seen = Seen(both_shown())
+    drawings = [attributes for tag, attributes in seen.elements if attributes.get("class") == "drawing"]
+    # The imagined Envoys do not count retries, which is said instead.
+    assert len(drawings) == 2 * (len(section.figures) - 1)
+    assert all(one["aria-label"] for one in drawings)
+    assert "Nobody read the Envoys' counters of retries." in seen.text
+
+
+def test_every_look_that_is_drawn_is_in_the_style_sheet() -> None:
+    document = both_shown()
+    style = document[document.index("<style>") : document.index("</style>")]
+    looks = {
+        look
+        for tag, attributes in Seen(document).elements
+        if tag in {"rect", "path", "text"}
+        for look in attributes["class"].split()
+    }
+    # The first two say what a thing is; it needs no look of its own.
+    assert {one for one in looks - {"empty", "unit"} if f".{one}" not in style} == set()
+
+
+def test_subjects_of_a_scenario_share_their_scales() -> None:
+    good, bad = views(both())
+    figure = goodput([good, bad])
+    ticks = [[one.text for one in chart.shapes if isinstance(one, Label)] for chart in figure.charts]
+    assert ticks[0] == ticks[1]
+
+
+def test_nothing_is_loaded_and_no_id_comes_twice() -> None:
+    assert_loads_nothing(both_shown())
+    some = [named(one, f"scenario {number}") for number in range(3) for one in both()]
+    document = html(some)
+    assert_loads_nothing(document)
+    ids = [attributes["id"] for _, attributes in Seen(document).elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = {attributes["href"] for tag, attributes in Seen(document).elements if tag == "a"}
+    assert links == {f"#scenario-{number}" for number in (1, 2, 3)}
+    assert links <= {f"#{one}" for one in ids}
+
+
+def test_names_from_files_and_from_the_wire_are_never_markup() -> None:
+    history = played(GOOD)
+    began = replace(
+        history.began,
+        name=EVIL,
+        subject=EVIL,
+        policies=EVIL,
+        versions={EVIL: EVIL},
+        scenario={"spec": {"title": EVIL, "incident": EVIL}},
+        engines=tuple(replace(one, zone=EVIL if one.name == "e0" else "b") for one in history.began.engines),
+    )
+    history = replace(
+        history,
+        began=began,
+        outages=(*history.outages, histories.outage(EVIL, fault={"kind": EVIL}, name=EVIL)),
+        decided=[replace(one, evidence=EVIL, before=EVIL) for one in history.decided],
+        answered=[*history.answered, histories.answered(6.0, proxy=EVIL, error=EVIL)],
+        samples=[replace(one, proxy=EVIL, ejected=("e0",)) for one in history.samples],
+    )
+    document = html([verdict(history), both()[1]])
+    assert_loads_nothing(document)
+    assert EVIL not in document
+    seen = Seen(document)
+    assert seen.text.count(EVIL) > 10
+    assert "script" not in seen.tags()
+
+
+def test_a_history_in_which_nothing_was_seen_is_a_page_too() -> None:
+    empty = histories.history(began=histories.began(scenario={"spec": "not one"}))
+    text = Seen(html([verdict(empty), verdict(replace(empty, ended_s=0.0))])).text
+    assert "No request was seen." in text
+    assert "Nobody asked the Envoys." in text
+    assert "The engines kept no books." in text
+    assert "Nothing broke an engine." in text
+    assert "There was no experiment." in Seen(html([])).text
+
+
+def test_one_scenario_is_small_and_a_long_one_is_not_larger() -> None:
+    assert len(both_shown().encode()) < 300_000
+    long = histories.history(
+        histories.outage("e0", start_s=100.0, end_s=200.0),
+        began=histories.began(seconds=600.0),
+        requests=[histories.request(number, number * 1.0) for number in range(600)],
+        samples=[histories.sample(number * 1.0, {}, in_flight={"e0": number % 5}) for number in range(600)],
+    )
+    (view,) = views([verdict(long)])
+    assert view.steps == len(view.bins) == MOST_STEPS
+    assert len(html([view.verdict]).encode()) < 300_000
+
+
+def test_the_map_shows_who_is_broken_out_and_ejected() -> None:
+    history = played(GOOD)
+    samples = [
+        replace(one, ejected=("e2",) if 6.0 <= one.at_s < 8.0 or one.at_s > 15.0 else ())
+        for one in history.samples
+    ]
+    view = one_view(replace(history, samples=samples))
+    across = time_scale(16.0)
+    assert [round(one.x, 3) for one in boxes(view, "ill")] == [round(across.at(5.0), 3)] * 2
+    assert [round(one.x, 3) for one in boxes(view, "out")] == [round(across.at(5.8), 3)] * 2
+    assert [one.tip.partition(",")[0] for one in boxes(view, "held")] == ["e0", "e1"]
+    own = boxes(view, "own")
+    assert [one.tip for one in own] == [
+        "e2, 6.0 s to 8.0 s: p0 ejected it of itself",
+        "e2, 15.1 s to 15.9 s: p0 ejected it of itself",
+    ]
+    assert [round(one.x + one.width, 3) for one in own] == [round(across.at(at_s), 3) for at_s in (8.0, 15.9)]
+
+
+def test_the_map_tells_full_engines_from_idle_ones_and_from_those_nobody_asked_about() -> None:
+    history = histories.history(
+        began=histories.began(engines=histories.engines(1), seconds=3.0),
+        samples=[
+            histories.sample(at_s, {}, in_flight={"e0": number})
+            for at_s, number in ((0.1, 9), (0.4, 0), (0.9, 0), (1.1, 4), (2.6, 7))
+        ],
+    )
+    cells = [one for one in fleet_map([one_view(history)]).charts[0].shapes if isinstance(one, Box)]
+    assert [one.css for one in cells] == ["empty", "l4", "l6"]
+    assert "0.0 s to 1.0 s: 0 in flight at 4 slots" in cells[0].tip
+    # From 1.5 s to 2.5 s nobody looked.
+    assert cells[2].x == time_scale(3.0).at(2.5)
+
+
+def test_of_very_many_engines_those_to_which_something_happened_are_shown() -> None:
+    engines = histories.engines(200)
+    history = histories.history(
+        histories.outage("e150"),
+        began=histories.began(engines=engines),
+        samples=[histories.sample(1.0, {}, in_flight={one.name: 1 for one in engines})],
+        attempts=[histories.attempt(1, "e150", 1.0)],
+    )
+    view = one_view(history)
+    for chart in (fleet_map([view]).charts[0], shares([view]).charts[0]):
+        rows = [one.text for one in chart.shapes if isinstance(one, Label) and one.css.startswith("lane")]
+        assert len(rows) == MOST_ENGINES
+        assert "e150" in rows
+        assert chart.note == f"{200 - MOST_ENGINES} more engines not shown."
+
+
+def test_what_breaks_beside_an_engine_has_its_place() -> None:
+    history = histories.history(
+        histories.outage("e1", fault={"kind": "agent_killed"}, name="agent"),
+        histories.outage("control-plane", fault={"kind": "control_plane_killed"}, name="cp", end_s=None),
+        began=histories.began(),
+        pushed=[histories.pushed(3.0)],
+        answered=[histories.answered(3.1, error="no such cluster")],
+    )
+    (chart,) = ejections([one_view(history)]).charts
+    assert [one.text for one in chart.shapes if isinstance(one, Label) and one.css == "lane"] == [
+        "e1",
+        "control-plane",
+        "pushes",
+    ]
+    tips = [one.tip for one in chart.shapes if not isinstance(one, Label)]
+    assert "control-plane, 10.0 s to 30.0 s: control_plane_killed (cp)" in tips
+    assert "3.1 s: p0 rejected eds: no such cluster" in tips
+
+
+def test_the_chain_tells_each_step_and_a_static_envoy_has_fewer() -> None:
+    (good, bad) = (verdict(played(replace(one, bad=("e0",)))) for one in (GOOD, BAD))
+    bad = replace(bad, history=replace(bad.history, began=replace(bad.history.began, policies="")))
+    told = [
+        [one.text for one in chart.shapes if isinstance(one, Label)] for chart in chain(views([good, bad])).charts
+    ]
+    assert told[0][told[0].index("detected") :][:6] == [
+        "detected",
+        "600 ms",
+        "decided",
+        "800 ms",
+        "pushed",
+        "805 ms",
+    ]
+    assert told[0][told[0].index("+ readmitted") + 1] == "500 ms"
+    assert "detected" not in told[1]
+    assert told[1][told[1].index("last request") + 1] == "not left alone"
+
+
+def test_retries_are_what_counters_grew_by_also_when_an_envoy_began_anew() -> None:
+    counted = [(0.1, 0, 0), (0.7, 4, 1), (1.2, 10, 1), (1.7, 3, 0)]
+    history = histories.history(
+        began=histories.began(seconds=2.0),
+        samples=[histories.sample(at_s, {}, retries=made, refused=refused) for at_s, made, refused in counted],
+    )
+    view = one_view(history)
+    assert view.retries_per_s == [0.0, 8.0, 12.0, 6.0]
+    assert view.refused_per_s == [0.0, 2.0, 0.0, 0.0]
+    (chart,) = retries([view]).charts
+    assert "0.5 s: 4 retried, 1 refused" in [one.tip for one in chart.shapes if isinstance(one, Box)]
+
+
+def test_wasted_time_over_time_is_all_that_was_wasted() -> None:
+    view = one_view(played(BAD))
+    whole = waste(view.history, view.case.troubles, 0.0, 1e9)
+    vain, destroyed = view.wasted
+    # What ends after the last arrival is not in the picture.
+    assert 0.8 * whole.wasted_s < sum(vain) * view.step_s <= whole.wasted_s
+    assert sum(destroyed) == 0.0
+    crashed = histories.history(
+        histories.outage("e0", fault=histories.CRASH),
+        began=histories.began(),
+        attempts=[histories.attempt(1, "e0", 9.2, fate=Fate.FAILED, reason="crash", slot_s=0.8)],
+    )
+    vain, destroyed = one_view(crashed).wasted
+    assert sum(vain) == 0.0
+    assert list(destroyed[18:20]) == pytest.approx([0.6, 1.0])
+
+
+def test_shares_are_multiples_of_what_is_fair_by_capacity() -> None:
+    engines = histories.engines(2)
+    engines = (replace(engines[0], slots=6), replace(engines[1], slots=2))
+    history = histories.history(
+        histories.outage("e1"),
+        began=histories.began(engines=engines),
+        attempts=[histories.attempt(number, "e0" if number % 2 else "e1", 1.0) for number in range(10)],
+    )
+    (chart,) = shares([one_view(history)]).charts
+    tips = [one.tip for one in chart.shapes if not isinstance(one, Label)]
+    assert "e0, before: 0.67 of its fair share" in tips
+    assert "e1, before: 2.00 of its fair share" in tips
+
+
+def test_a_ceiling_that_nobody_comes_near_does_not_press_the_rest_to_the_ground() -> None:
+    history = played(GOOD)
+    high = replace(history, samples=[replace(one, ceiling=1e6) for one in history.samples])
+    (chart,) = admission([one_view(high)]).charts
+    assert not [one for one in chart.shapes if one.shape == "path" and one.css == "ceiling"]
+    assert max(float(one.text) for one in chart.shapes if isinstance(one, Label) and one.css == "end") < 100
+    (chart,) = admission([one_view(history)]).charts
+    assert [one for one in chart.shapes if one.shape == "path" and one.css == "ceiling"]
+
+
+def test_requests_that_are_over_at_once_stay_on_the_scale() -> None:
+    history = histories.history(
+        began=histories.began(), requests=[histories.request(1, 1.0), histories.request(2, 2.0, latency_s=0.0)]
+    )
+    assert latency([one_view(history)]).charts[0].shapes
+
+
+def test_scales_put_values_where_they_belong() -> None:
+    up = linear_scale(84.0, 168.0)
+    assert up.ticks == (0.0, 20.0, 40.0, 60.0, 80.0)
+    assert up.at(0.0) > up.at(84.0) > 0.0
+    assert linear_scale(0.0, 100.0).high == 1.0
+    wide = log_scale(0.01, 12.0, 0.0, 100.0)
+    assert wide.ticks == (0.01, 0.1, 1.0, 10.0)
+    assert (wide.low, wide.high) == (0.01, 20.0)
+    assert wide.at(0.001) == wide.at(0.01) == 0.0
+    narrow = log_scale(0.4, 0.4, 0.0, 100.0)
+    assert narrow.low < narrow.high
+    assert (
+        len(time_scale(38.0).ticks) == len(time_scale(3600.0).ticks) - 5 + 5 or time_scale(38.0).ticks[-1] == 35.0
+    )
+
+
+def test_lines_break_where_nothing_is_known_and_bars_of_nothing_are_not_drawn() -> None:
+    across, up = time_scale(10.0), linear_scale(1.0, 100.0)
+    assert line(across, up, 1.0, [0.5, 0.5, None, 0.5]).count("M") == 2
+    assert bars(across, up, 1.0, [0.0, 0.2, 0.5], [0.5, 0.2, 0.6]).count("z") == 2
+
+
+def test_without_what_writes_the_page_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "find_spec", lambda _name: None)
+    answer = CliRunner().invoke(command, ["nowhere", "--html", "x.html"])
+    assert answer.exit_code == 2
+    assert "pip install 'switchgear[report]'" in answer.output
