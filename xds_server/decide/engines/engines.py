@@ -86,7 +86,7 @@ def engine_decisions(
         percent=resilience.breaker.capacity_floor_percent, engines=resilience.breaker.capacity_floor_engines
     )
     lost = _lost(this, asked, before.lost_since_s)
-    long_lost = _long_lost(this, lost, longest_try_s(before.limits), due)
+    long_lost = _long_lost(this, lost, longest_try_s(pool, before.limits, before.admission), due)
     wishes = _believed(this, asked.enforced, long_lost)
     comebacks = _comebacks(this, wishes, due)
     granted = governed(engines, wishes, floor, _out(this, shadow=False))
@@ -130,11 +130,9 @@ def _lost(this: Round, asked: Asked, before: Mapping[EngineId, float]) -> dict[E
     return found
 
 
-def _long_lost(
-    this: Round, since_s: Mapping[EngineId, float], longest_s: float | None, due: Due
-) -> frozenset[EngineId]:
+def _long_lost(this: Round, since_s: Mapping[EngineId, float], longest_s: float, due: Due) -> frozenset[EngineId]:
     """Engines whose requests have looked lost for as long as a try may take."""
-    if longest_s is None or not this.resilience.breaker.cut_hung:
+    if not this.resilience.breaker.cut_hung:
         return frozenset()
     for moment_s in since_s.values():
         if this.now_s < moment_s + longest_s:

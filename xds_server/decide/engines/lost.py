@@ -8,18 +8,30 @@ only slow says what it holds, and so does one whose streams are long.
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from engine.report import Doubt, Source
-from policies.pool import Probe
-from xds_server.decide.decisions import EngineDecision, Health, TimeLimits
+from policies.pool import EnginePoolSpec, Probe
+from xds_server.decide.decisions import Admission, EngineDecision, Health, TimeLimits
 from xds_server.decide.engines.health import patience_s
 from xds_server.fleet import Engine, EngineId
 from xds_server.traffic import EngineTraffic
 
+_LEAST_S: Final = 2.0
+"""Two reports, and two load reports: counts of different moments differ for shorter."""
 
-def longest_try_s(limits: TimeLimits | None) -> float | None:
-    """Seconds after which a try that is not streamed is given up; None where nothing bounds it."""
-    return None if limits is None else limits.per_try_s or limits.total_s or None
+_LONGEST_PER_MEAN: Final = 4.0  # EnginePool.spec.longestServiceTime: four times serviceTime when absent
+
+
+def longest_try_s(pool: EnginePoolSpec, limits: TimeLimits | None, admission: Admission | None) -> float:
+    """Seconds that a try may take: the limit in force, or the wait allowed and the longest service declared.
+
+    The limit is learned only after a while, and is off where the policy says so.
+    """
+    wait_s = 0.0 if admission is None else admission.wait_s
+    declared_s = pool.longest_service_time or _LONGEST_PER_MEAN * pool.service_time
+    limit_s = None if limits is None else limits.per_try_s
+    return max(_LEAST_S, limit_s or wait_s + declared_s)
 
 
 def lost_since_s(

@@ -287,8 +287,12 @@ def limits(per_try_s: float | None) -> TimeLimits:
     )
 
 
-def test_where_no_try_is_limited_the_total_says_what_is_young() -> None:
-    assert (longest_try_s(None), longest_try_s(limits(None)), longest_try_s(limits(3.0))) == (None, 10.0, 3.0)
+def test_where_no_try_is_limited_the_longest_service_declared_says_what_is_young() -> None:
+    spec = World().spec.model_copy(update={"service_time": 2.0, "longest_service_time": None})
+    declared = spec.model_copy(update={"longest_service_time": 5.0})
+    assert longest_try_s(spec, limits(3.0), None) == 3.0
+    assert [longest_try_s(one, limits(None), None) for one in (spec, declared)] == [8.0, 5.0]
+    assert longest_try_s(spec, limits(0.1), None) == 2.0, "counts of different moments differ for so long"
 
 
 def test_a_crash_is_forgotten_with_the_process() -> None:
