@@ -20,9 +20,9 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from chaos.fitting.subjects import PolicySubject, Subject, subjects
 from chaos.history.history import History
 from chaos.lab.experiment import run
-from chaos.lab.subjects import PolicySubject, Subject, subjects
 from chaos.measures.measures import summary
 from chaos.measures.validity import STRICT, bench
 from chaos.scenario.library import chosen

@@ -98,9 +98,9 @@ def switchgear_lab(tmp_path: Path) -> LabOpener:
     async def opened(
         subject: str | Path, scenario: str | Path = "quick", *, seed: int | None = None, pool: str | None = None
     ) -> AsyncIterator[LabUnderTest]:
+        from chaos.fitting.subjects import subjects  # noqa: PLC0415
         from chaos.lab.lab import Lab  # noqa: PLC0415
         from chaos.lab.recording import recorded  # noqa: PLC0415
-        from chaos.lab.subjects import subjects  # noqa: PLC0415
         from chaos.scenario.library import chosen  # noqa: PLC0415
 
         (one, *_) = chosen([str(scenario)])
@@ -120,8 +120,8 @@ def switchgear_experiment(tmp_path: Path) -> "Callable[..., Verdict]":
 
     def judged(scenario: str | Path, subject: str | Path, *, pool: str | None = None) -> "Verdict":
         from chaos.checks.verdict import verdict  # noqa: PLC0415
+        from chaos.fitting.subjects import subjects  # noqa: PLC0415
         from chaos.lab.experiment import run  # noqa: PLC0415
-        from chaos.lab.subjects import subjects  # noqa: PLC0415
         from chaos.scenario.library import chosen  # noqa: PLC0415
 
         (one, *_) = chosen([str(scenario)])

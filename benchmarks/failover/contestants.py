@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from chaos.lab.static_envoy import CEILING, NAIVE, PLAIN, TUNED, Static
+from chaos.fitting.static_envoy import CEILING, NAIVE, PLAIN, TUNED, Static
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,10 @@ import yaml
 from benchmarks.failover.contestants import Contestant
 from benchmarks.failover.fleet import MODEL, Fleet
 from benchmarks.failover.setting import Setting
+from chaos.fitting.static_envoy import POOL, bootstrap
 from chaos.lab.agents import agent
 from chaos.lab.post import START_LIMIT_S, Post
 from chaos.lab.proxies import start_envoy, until, until_healthy
-from chaos.lab.static_envoy import POOL, bootstrap
 from chaos.load.sender import Target
 from chaos.processes import Child, Processes, free_ports
 from policies.document import API_VERSION

@@ -11,7 +11,7 @@ import aiohttp
 from benchmarks.failover.fleet import Fleet
 from benchmarks.failover.history import Verdict
 from benchmarks.failover.sides import Side
-from chaos.lab.static_envoy import POOL
+from chaos.fitting.static_envoy import POOL
 from chaos.lab.watch import SAMPLE_S, Watched
 
 

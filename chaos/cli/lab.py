@@ -11,10 +11,10 @@ from chaos.cli.complaining import refused
 from chaos.cli.options import POOL, SUBJECT
 from chaos.cli.series import NOT_RUN
 from chaos.cli.signals import ended_by_signals
+from chaos.fitting.subjects import Subject, subjects
 from chaos.lab.control import controlled, described_lab
 from chaos.lab.lab import Lab
 from chaos.lab.recording import recorded
-from chaos.lab.subjects import Subject, subjects
 from chaos.scenario.library import chosen
 from chaos.scenario.plan import Experiment
 from policies.findings import PolicyErrors

@@ -9,9 +9,9 @@ from chaos.cli.destinations import prepare
 from chaos.cli.options import AGAINST, OUT, POOL, SEED, SUBJECT
 from chaos.cli.outputs import Outputs, output_options, told
 from chaos.cli.series import InterruptedRunError, done, tasks
-from chaos.lab.fitting import FittingError
-from chaos.lab.shaping import ShapeError
-from chaos.lab.subjects import subjects
+from chaos.fitting.fit import FittingError
+from chaos.fitting.shaping import ShapeError
+from chaos.fitting.subjects import subjects
 from chaos.scenario.library import chosen
 from policies.findings import PolicyErrors
 

@@ -15,17 +15,17 @@ from rich.text import Text
 from chaos.checks.finding import Answer
 from chaos.checks.verdict import Verdict, verdict
 from chaos.cli.signals import ended_by_signals
+from chaos.fitting.blueprint import common_experiment
+from chaos.fitting.fit import FittingError
+from chaos.fitting.shaping import ShapeError
+from chaos.fitting.subjects import Subject
 from chaos.gpu_double.double import CompilerError
 from chaos.history.history import History
 from chaos.history.lines import HistoryError
-from chaos.lab.blueprint import common_experiment
 from chaos.lab.engines import EngineError
 from chaos.lab.experiment import run
-from chaos.lab.fitting import FittingError
 from chaos.lab.proxies import NotReadyError
-from chaos.lab.shaping import ShapeError
 from chaos.lab.site import LeverError
-from chaos.lab.subjects import Subject
 from chaos.processes import ProcessError
 from chaos.report.rows import objections
 from chaos.scenario.plan import Experiment

@@ -11,12 +11,12 @@ from chaos.cli.destinations import prepare
 from chaos.cli.options import AGAINST, OUT, POOL, SEED, SUBJECT
 from chaos.cli.outputs import Outputs, output_options, told
 from chaos.cli.series import tasks
+from chaos.fitting.fit import FittingError
+from chaos.fitting.shaping import ShapeError
+from chaos.fitting.subjects import subjects
 from chaos.history.events import Event
 from chaos.history.lines import HistoryError
 from chaos.history.writing import HistoryFile
-from chaos.lab.fitting import FittingError
-from chaos.lab.shaping import ShapeError
-from chaos.lab.subjects import subjects
 from chaos.scenario.library import chosen
 from chaos.simulator.pulling import NotSimulatedError
 from chaos.simulator.simulate import Simulation

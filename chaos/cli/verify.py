@@ -9,9 +9,9 @@ from chaos.cli.destinations import prepare
 from chaos.cli.options import OUT, POOL, SEED
 from chaos.cli.outputs import Outputs, output_options, told
 from chaos.cli.series import InterruptedRunError, done, tasks
-from chaos.lab.fitting import FittingError
-from chaos.lab.shaping import ShapeError
-from chaos.lab.subjects import PolicySubject, policy_sets
+from chaos.fitting.fit import FittingError
+from chaos.fitting.shaping import ShapeError
+from chaos.fitting.subjects import PolicySubject, policy_sets
 from chaos.scenario.library import QUICK, SUITES, suite
 from policies.findings import PolicyErrors
 

@@ -1,4 +1,4 @@
-"""The policies that Switchgear gets in the demonstration; plain Envoy gets those of ``chaos.lab.static_envoy``."""
+"""The policies that Switchgear gets in the demonstration; plain Envoy gets ``chaos.fitting.static_envoy``."""
 
 from collections.abc import Mapping
 from typing import Any

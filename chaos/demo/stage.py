@@ -20,12 +20,12 @@ from chaos.demo.plan import DEADLINE_S, ENGINES, FALLBACK_ENGINES, FALLBACK_SPEE
 from chaos.demo.score import Attempt
 from chaos.fake_engine.book import KEPT_CALLS
 from chaos.fake_engine.book import Outcome as CallOutcome
+from chaos.fitting.static_envoy import PLAIN as PLAIN_ENVOY
+from chaos.fitting.static_envoy import bootstrap
 from chaos.lab.agents import agent
 from chaos.lab.control_plane import start_control_plane
 from chaos.lab.post import START_LIMIT_S
 from chaos.lab.proxies import proxy_address, start_envoy, steered, until
-from chaos.lab.static_envoy import PLAIN as PLAIN_ENVOY
-from chaos.lab.static_envoy import bootstrap
 from chaos.load.sender import Target
 from chaos.processes import Processes, free_ports
 from chaos.scenario.plan import ProxySpot

@@ -12,12 +12,13 @@ import aiohttp
 from chaos.fake_engine.book import KEPT_CALLS
 from chaos.fake_engine.faults import Fault, fault_object
 from chaos.faults.pulls import Part
+from chaos.fitting.blueprint import Pool
+from chaos.fitting.speeds import costs_s
 from chaos.lab.post import START_LIMIT_S, Post
-from chaos.lab.speeds import costs_s
 from chaos.processes import Child, Processes, free_ports
 from chaos.real_vllm import replica
 from chaos.real_vllm.model import write_model
-from chaos.scenario.plan import EngineSpot, Experiment
+from chaos.scenario.plan import Experiment
 
 STREAM_INTERVAL: Final = 8
 """Tokens per event of a stream: at one each, writing them would keep the simulation busier than the experiment."""
@@ -43,16 +44,6 @@ class Sort:
     token_s: float
     gate: bool = False
     max_model_len: int = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
-    """Engines of one pool that are wanted; ``service_s`` is the mean time a request takes one that is not slow."""
-
-    model: str
-    gate: bool
-    service_s: float
-    engines: tuple[EngineSpot, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

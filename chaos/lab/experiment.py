@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from chaos.fitting.subjects import Subject, subjects
 from chaos.history.events import Aborted
 from chaos.history.history import History
-from chaos.lab.abort import why_abort
 from chaos.lab.lab import BlastRadiusError, Lab
 from chaos.lab.levers.library import LEVERS
 from chaos.lab.recording import Recording, recorded
 from chaos.lab.site import LeverMaker
-from chaos.lab.subjects import Subject, subjects
+from chaos.scenario.abort import why_abort
 from chaos.scenario.plan import Experiment, Outage
 from chaos.scenario.reading import read_scenarios
 

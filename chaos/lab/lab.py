@@ -17,15 +17,15 @@ import aiohttp
 
 from chaos.faults.library import AnyFault
 from chaos.faults.pulls import Callers, Kill, Pull
+from chaos.fitting.blueprint import Blueprint, planned
+from chaos.fitting.subjects import Subject
 from chaos.gpu_double import double
 from chaos.history.events import Event, FaultBegan, FaultHealed
-from chaos.lab.blueprint import Blueprint, planned
 from chaos.lab.levers.library import LEVERS
 from chaos.lab.needs import everything, is_of, needs, pulls_of
 from chaos.lab.opening import Standing, stand
 from chaos.lab.scratch import scratch
 from chaos.lab.site import Lever, LeverError, LeverMaker, Site
-from chaos.lab.subjects import Subject
 from chaos.load.callers import RunningLoad
 from chaos.processes import Processes
 from chaos.scenario.model import Strike, Target

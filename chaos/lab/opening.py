@@ -10,18 +10,18 @@ from typing import Final
 import aiohttp
 
 from chaos.faults.pulls import Part
+from chaos.fitting.blueprint import Blueprint
+from chaos.fitting.documents import Address, documents
+from chaos.fitting.static_envoy import bootstrap
+from chaos.fitting.subjects import StaticSubject
 from chaos.gpu_double import double
 from chaos.lab.agents import Agent, agent
-from chaos.lab.blueprint import Blueprint
 from chaos.lab.control_plane import ControlPlane, start_between, start_control_plane
-from chaos.lab.documents import Address, documents
 from chaos.lab.engines import Running, start_real, start_simulated
 from chaos.lab.needs import Needs
 from chaos.lab.post import Post
 from chaos.lab.proxies import from_address, proxy_address, start_envoy, steered, until, until_healthy
 from chaos.lab.site import EngineSite, LiveLoad, ProxySite, Site
-from chaos.lab.static_envoy import bootstrap
-from chaos.lab.subjects import StaticSubject
 from chaos.processes import Child, Processes, free_ports
 from chaos.scenario.plan import ProxySpot
 

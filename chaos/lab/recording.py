@@ -15,17 +15,17 @@ from typing import Final
 import aiohttp
 
 from chaos.faults.pulls import Part
+from chaos.fitting.began import began
+from chaos.history.agent_lines import detections
+from chaos.history.books import attempts
 from chaos.history.events import Ended, Event, Gone, Request
 from chaos.history.history import History
+from chaos.history.ledger_lines import decisions
 from chaos.history.reading import history_of
 from chaos.history.writing import HistoryFile
-from chaos.lab.agent_lines import detections
-from chaos.lab.began import began
-from chaos.lab.books import attempts
 from chaos.lab.engines import book
 from chaos.lab.following import Followed
 from chaos.lab.lab import Lab
-from chaos.lab.ledger_lines import decisions
 from chaos.lab.meter import LOOK_S, Meter
 from chaos.lab.watch import Watch, Watched
 from chaos.load.arrivals import schedule_of

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from chaos.history.events import Answered, Decided, Event, Pushed
-from chaos.lab.ledger_lines import decided
+from chaos.history.ledger_lines import decided
 from chaos.simulator.hearing import Hearing
 from chaos.simulator.proxy import SimulatedProxy
 from chaos.simulator.steered import Translator

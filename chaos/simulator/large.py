@@ -14,8 +14,8 @@ import numpy as np
 
 from chaos.fake_engine.faults import Crash, ErrorAfterWork, Fault, Hang
 from chaos.faults.pulls import Kill, Part
-from chaos.lab.speeds import costs_s
-from chaos.lab.subjects import PolicySubject
+from chaos.fitting.speeds import costs_s
+from chaos.fitting.subjects import PolicySubject
 from chaos.scenario.plan import Experiment
 from chaos.simulator.arrays import EngineArrays, Floats, Ints
 from chaos.simulator.large_site import Trouble, fault_of, large_policies, out_of, standing, told_of

@@ -8,8 +8,8 @@ from typing import Final
 
 from chaos.fake_engine.faults import Crash, ErrorAfterWork, Fault, Hang
 from chaos.faults.pulls import BreakEngine, Kill, Part, Pull
-from chaos.lab.blueprint import planned
-from chaos.lab.subjects import PolicySubject
+from chaos.fitting.blueprint import planned
+from chaos.fitting.subjects import PolicySubject
 from chaos.scenario.plan import Experiment
 from chaos.simulator.pulling import NotSimulatedError
 from chaos.simulator.site import fitted

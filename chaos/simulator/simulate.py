@@ -4,6 +4,9 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Final
 
+from chaos.fitting.began import began as first
+from chaos.fitting.blueprint import planned
+from chaos.fitting.subjects import Subject
 from chaos.history.events import (
     Aborted,
     Ended,
@@ -14,11 +17,8 @@ from chaos.history.events import (
 )
 from chaos.history.history import History
 from chaos.history.reading import history_of
-from chaos.lab.abort import why_abort
-from chaos.lab.began import began as first
-from chaos.lab.blueprint import planned
-from chaos.lab.subjects import Subject
 from chaos.lab.watch import SAMPLE_S
+from chaos.scenario.abort import why_abort
 from chaos.scenario.plan import Experiment, Outage
 from chaos.simulator.pulling import NotSimulatedError, Pulling, refuse_unknown
 from chaos.simulator.site import SimulatedSite, site_of

@@ -7,11 +7,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from chaos.fitting.blueprint import Blueprint
+from chaos.fitting.documents import Address, documents
+from chaos.fitting.speeds import costs_s
+from chaos.fitting.subjects import StaticSubject
 from chaos.history.events import Event
-from chaos.lab.blueprint import Blueprint
-from chaos.lab.documents import Address, documents
-from chaos.lab.speeds import costs_s
-from chaos.lab.subjects import StaticSubject
 from chaos.load.arrivals import schedule_of
 from chaos.load.sender import Target
 from chaos.scenario.plan import EngineSpot

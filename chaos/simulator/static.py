@@ -1,10 +1,10 @@
-"""What an Envoy without a control plane was told for good: the bootstraps of ``chaos.lab.static_envoy``. Pure."""
+"""What an Envoy without a control plane was told for good: the bootstraps of ``static_envoy``. Pure."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from chaos.lab.static_envoy import POOL, Static
+from chaos.fitting.static_envoy import POOL, Static
 from chaos.simulator.told import NO_LIMIT, Cluster, HealthChecks, Host, Limits, Locality, Outliers, Rules, Told
 from policies.quantity import parse_duration
 

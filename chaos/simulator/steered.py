@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from chaos.lab.shaping import Shape
+from chaos.fitting.shaping import Shape
 from chaos.simulator.told import Cluster, Host, Limits, Locality, Outliers, Rules, Told
 from policies.model import PolicySet
 from policies.resilience import ResilienceSpec

@@ -8,7 +8,8 @@ import pytest
 from chaos.faults.freeze import Freeze
 from chaos.faults.oom_kill import OomKill
 from chaos.faults.pulls import Part
-from chaos.lab.engines import Pool, start_real
+from chaos.fitting.blueprint import Pool
+from chaos.lab.engines import start_real
 from chaos.lab.levers.processes import ProcessLever
 from chaos.processes import Processes
 from chaos.real_vllm.replica import MODEL

@@ -16,8 +16,8 @@ from benchmarks.failover.result import result
 from benchmarks.failover.scenarios import SCENARIOS
 from benchmarks.failover.seen import measured
 from benchmarks.failover.setting import Setting
+from chaos.fitting.static_envoy import bootstrap
 from chaos.history.outcomes import Reason
-from chaos.lab.static_envoy import bootstrap
 from chaos.processes import envoy_command
 
 pytestmark = pytest.mark.envoy

@@ -18,10 +18,10 @@ from chaos.faults.partition import Partition
 from chaos.faults.proxy_frozen import ProxyFrozen
 from chaos.faults.pulls import Part
 from chaos.faults.slow_proxy import SlowProxy
+from chaos.fitting.static_envoy import NAIVE, POOL, bootstrap
 from chaos.lab.post import Post
 from chaos.lab.proxies import from_address, start_envoy, until_healthy
 from chaos.lab.site import ProxySite, Site
-from chaos.lab.static_envoy import NAIVE, POOL, bootstrap
 from chaos.processes import Processes, free_ports
 from chaos.wire.control import Control
 from chaos.wire.link import WireLink

@@ -9,6 +9,7 @@ import pytest
 
 from chaos.faults.hang import Hang
 from chaos.faults.pulls import Freeze, Part
+from chaos.fitting.subjects import subjects
 from chaos.history.lines import from_line
 from chaos.history.outcomes import Reason
 from chaos.history.reading import read
@@ -16,7 +17,6 @@ from chaos.lab.experiment import run
 from chaos.lab.lab import BlastRadiusError, Lab
 from chaos.lab.recording import recorded
 from chaos.lab.site import LeverError
-from chaos.lab.subjects import subjects
 from chaos.scenario.model import Target
 from tests.chaos.lab.experiments import experiment
 from tests.eventually import eventually

@@ -8,12 +8,12 @@ import pytest
 from chaos.faults.hang import Hang
 from chaos.faults.oom_kill import OomKill
 from chaos.faults.pulls import BreakEngine, Kill, Pull
+from chaos.fitting.blueprint import planned
+from chaos.fitting.subjects import subjects
 from chaos.history.events import Event, FaultBegan, FaultHealed
-from chaos.lab.blueprint import planned
 from chaos.lab.lab import Asked, BlastRadiusError, Lab
 from chaos.lab.opening import Standing
 from chaos.lab.site import LeverError, Site
-from chaos.lab.subjects import subjects
 from chaos.scenario.plan import Outage
 from tests.chaos.lab.experiments import experiment
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.lab.subjects import PolicySubject, subjects
+from chaos.fitting.subjects import PolicySubject, subjects
 from chaos.measures.measures import summary
 from chaos.scenario.plan import Experiment
 from chaos.simulator.large import simulate_large

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import chaos.simulator
+from chaos.fitting.subjects import StaticSubject, Subject, subjects
 from chaos.history.history import History
-from chaos.lab.subjects import StaticSubject, Subject, subjects
 from chaos.measures.measures import summary
 from chaos.simulator.pulling import NotSimulatedError
 from chaos.simulator.simulate import simulate

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chaos.lab.documents import Address, documents
-from chaos.lab.fitting import Fitting, FittingError, fit
-from chaos.lab.subjects import PolicySubject, StaticSubject, policy_sets, subjects
+from chaos.fitting.documents import Address, documents
+from chaos.fitting.fit import Fitting, FittingError, fit
+from chaos.fitting.subjects import PolicySubject, StaticSubject, policy_sets, subjects
 from policies.findings import PolicyErrors
 from policies.load import load, load_contents
 from policies.model import PolicySet

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from chaos.fitting.blueprint import Blueprint
 from chaos.history.events import Began, EngineSeen, ProxySeen
-from chaos.lab.blueprint import Blueprint
 
 
 def began(plan: Blueprint, *, policies: str, at_unix_s: float, versions: Mapping[str, str]) -> Began:

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from chaos.lab.engines import Pool
-from chaos.lab.fitting import Fitting, fit
-from chaos.lab.static_envoy import POOL
-from chaos.lab.subjects import PolicySubject, StaticSubject, Subject
+from chaos.fitting.fit import Fitting, fit
+from chaos.fitting.static_envoy import POOL
+from chaos.fitting.subjects import PolicySubject, StaticSubject, Subject
 from chaos.load.sender import Asking
 from chaos.real_vllm.replica import MODEL as REAL_MODEL
 from chaos.scenario.plan import EngineSpot, Experiment
@@ -15,6 +14,16 @@ from policies.resilience import ResilienceSpec
 
 SIMULATED_MODEL: Final = "lab"
 """Of engines whose subject names none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Engines of one pool that are wanted; ``service_s`` is the mean time a request takes one that is not slow."""
+
+    model: str
+    gate: bool
+    service_s: float
+    engines: tuple[EngineSpot, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

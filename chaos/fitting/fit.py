@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from chaos.lab.shaping import Shape, ShapeError, shape
+from chaos.fitting.shaping import Shape, ShapeError, shape
 from chaos.scenario.plan import EngineSpot, Experiment
 from policies.model import PolicySet
 from policies.pool import EnginePool

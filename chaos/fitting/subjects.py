@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from chaos.lab.static_envoy import CEILING, NAIVE, PLAIN, TUNED, Static
+from chaos.fitting.static_envoy import CEILING, NAIVE, PLAIN, TUNED, Static
 from policies.findings import PolicyErrors
 from policies.load import load
 from policies.model import PolicySet

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import yaml
 
-from chaos.lab.fitting import Fitting, slots_ratio
-from chaos.lab.speeds import longest_s
+from chaos.fitting.fit import Fitting, slots_ratio
+from chaos.fitting.speeds import longest_s
 from chaos.scenario.plan import EngineSpot
 from policies.document import API_VERSION
 from policies.merge import DEFAULT

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from chaos.history.agent_lines import detections
 from chaos.history.events import Decided, Detected
-from chaos.lab.agent_lines import detections
-from chaos.lab.ledger_lines import decided, decisions
+from chaos.history.ledger_lines import decided, decisions
 from xds_server.decide.changes.change import Change, ChangeKind, Subject
 from xds_server.ledger.event import Event, Now, as_line, event_of
 

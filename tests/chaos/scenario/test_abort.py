@@ -2,7 +2,7 @@
 
 import pytest
 
-from chaos.lab.abort import why_abort
+from chaos.scenario.abort import why_abort
 from chaos.scenario.model import Abort
 
 LIMIT = Abort.model_validate({"goodputBelowPercent": 50, "after": "4s"})
