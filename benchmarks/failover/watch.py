@@ -12,7 +12,8 @@ from benchmarks.failover.fleet import Fleet
 from benchmarks.failover.history import Verdict
 from benchmarks.failover.sides import Side
 from chaos.fitting.static_envoy import POOL
-from chaos.lab.watch import SAMPLE_S, Watched
+from chaos.history.events import SAMPLE_S
+from chaos.lab.watch import Watched
 
 
 def watched(side: Side, fleet: Fleet) -> Watched:

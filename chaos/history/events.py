@@ -7,7 +7,7 @@ control plane have the names of ``chaos.scenario.plan``.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -15,6 +15,9 @@ from chaos.fake_engine.book import Outcome as Fate
 from chaos.history.outcomes import Reason
 
 FORMAT = 1
+
+SAMPLE_S: Final = 0.1
+"""From one sample of each Envoy to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

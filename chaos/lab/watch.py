@@ -15,9 +15,8 @@ from typing import Any, Final
 
 import aiohttp
 
-from chaos.history.events import ProxySample
+from chaos.history.events import SAMPLE_S, ProxySample
 
-SAMPLE_S: Final = 0.1
 CEILING_EACH: Final = 5
 """Every so many samples the runtime, which is a larger page, is asked for the ceiling, and the statistics."""
 

@@ -8,6 +8,7 @@ from chaos.fitting.began import began as first
 from chaos.fitting.blueprint import planned
 from chaos.fitting.subjects import Subject
 from chaos.history.events import (
+    SAMPLE_S,
     Aborted,
     Ended,
     Event,
@@ -17,7 +18,6 @@ from chaos.history.events import (
 )
 from chaos.history.history import History
 from chaos.history.reading import history_of
-from chaos.lab.watch import SAMPLE_S
 from chaos.scenario.abort import why_abort
 from chaos.scenario.plan import Experiment, Outage
 from chaos.simulator.pulling import NotSimulatedError, Pulling, refuse_unknown
