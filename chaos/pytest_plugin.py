@@ -124,8 +124,18 @@ def switchgear_experiment(tmp_path: Path) -> "Callable[..., Verdict]":
         from chaos.lab.experiment import run  # noqa: PLC0415
         from chaos.scenario.library import chosen  # noqa: PLC0415
 
+        if _in_a_loop():
+            pytest.fail("switchgear_experiment waits until it is over: write `def test_...`, not `async def`")
         (one, *_) = chosen([str(scenario)])
         (tried, *_) = subjects([str(subject)], pool)
         return verdict(asyncio.run(run(one.experiment(), tried, tmp_path / "history.jsonl")))
 
     return judged
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

