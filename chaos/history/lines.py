@@ -2,11 +2,15 @@
 
 from typing import Annotated, Final
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from chaos.history.events import Event
 
-_EVENTS: Final[TypeAdapter[Event]] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
+_EVENTS: Final[TypeAdapter[Event]] = TypeAdapter(
+    Annotated[Event, Field(discriminator="event")],
+    # Nothing that is measured is NaN, and one would make every sum one.
+    config=ConfigDict(allow_inf_nan=False),
+)
 
 
 class HistoryError(Exception):

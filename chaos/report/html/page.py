@@ -1,7 +1,6 @@
-"""The page as a value: what the template shows, and in which order. Pure."""
+"""Verdicts as the content of a page: what is said, and in which order. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
@@ -10,12 +9,12 @@ from chaos.checks import words
 from chaos.checks.finding import Answer, Finding
 from chaos.checks.verdict import Verdict, overall
 from chaos.report.html import fleet, outages, requests, shares
+from chaos.report.html.content import Cell, Complaint, Page, Reason, Section, Subject, Tally
 from chaos.report.html.figure import Figure
 from chaos.report.html.view import View, views
 from chaos.report.rows import (
     SAID,
     VERDICTS,
-    Row,
     by_scenario,
     measure_rows,
     objections,
@@ -32,99 +31,6 @@ _FEW: Final = 2
 
 SIGNS: Final[Mapping[Answer, str]] = MappingProxyType({Answer.YES: "✔", Answer.NO: "✖", Answer.UNKNOWN: "?"})
 """For those who do not see the colours."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """A word with a verdict's colour. ``about`` is what it is of, in a word or two."""
-
-    text: str
-    css: str
-    sign: str
-    about: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
-    """A promise that did not hold, or is not known to."""
-
-    check: str
-    chip: Cell
-    why: str
-    measured: str
-    when: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Complaint:
-    """An experiment that did not pass: its first reasons, and how many more there are."""
-
-    scenario: str
-    subject: str
-    chip: Cell
-    link: str
-    reasons: Sequence[Reason]
-    more: int
-    note: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """What all experiments of one subject come to."""
-
-    subject: str
-    told: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """One column of a scenario."""
-
-    name: str
-    chip: Cell
-    reasons: Sequence[Reason]
-    note: str
-    facts: Mapping[str, str]
-    policies: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """One scenario with all its subjects. ``open``: what did not pass is shown without asking. ``why``: reasons
-    are told here, too; not where nothing but the same reasons stands just above.
-    """
-
-    link: str
-    name: str
-    title: str
-    incident: str
-    faults: Sequence[str]
-    site: str
-    subjects: Sequence[Subject]
-    promises: Sequence[Row]
-    measures: Sequence[Row]
-    timelines: Sequence[tuple[str, Sequence[Row]]]
-    figures: Sequence[Figure]
-    open: bool
-    why: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """All of it. ``tallies`` are empty for a single subject, of which ``summary`` says it all. ``matrix`` has a
-    line for each scenario (its name, where it is) and for each subject the verdicts, none, one or more. It
-    comes first when there are ``many`` complaints.
-    """
-
-    chip: Cell
-    summary: str
-    tallies: Sequence[Tally]
-    when: str
-    complaints: Sequence[Complaint]
-    many: bool
-    subjects: Sequence[str]
-    matrix: Sequence[tuple[str, str, Sequence[Sequence[Cell]]]]
-    sections: Sequence[Section]
 
 
 def page(verdicts: Sequence[Verdict]) -> Page:

@@ -171,6 +171,13 @@ def test_lines_that_say_nothing_are_counted_and_a_few_named(tmp_path: Path) -> N
     assert read(path).unread[-1] == "and 80 more"
 
 
+def test_a_line_that_measures_no_number_is_not_understood(tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    path.write_bytes(as_line(BEGAN) + b'{"event":"detected","at_s":NaN,"engine":"e0","verdict":"hung"}\n')
+    (said,) = read(path).unread
+    assert "finite number" in said
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -198,6 +198,19 @@ def test_names_from_files_and_from_the_wire_are_never_markup() -> None:
     assert "script" not in seen.tags()
 
 
+def test_of_a_suite_all_verdicts_come_first_and_what_passed_is_folded() -> None:
+    good, bad = both()
+    some = [good, *(named(bad, f"bad {number}") for number in range(5))]
+    found = page(some)
+    assert [section.open for section in found.sections] == [False, *[True] * 5]
+    text = Seen(html(some)).text
+    assert text.index("All verdicts") < text.index("What did not hold")
+    ((_, _, cells), *_) = found.matrix[1:]
+    assert [len(one) for one in cells] == [0, 1]
+    assert "goodputPercent" in cells[1][0].about
+    assert not page(both()).many
+
+
 def test_a_history_in_which_nothing_was_seen_is_a_page_too() -> None:
     empty = histories.history(began=histories.began(scenario={"spec": "not one"}))
     text = Seen(html([verdict(empty), verdict(replace(empty, ended_s=0.0))])).text
@@ -286,7 +299,10 @@ def test_what_breaks_beside_an_engine_has_its_place() -> None:
         "pushes",
     ]
     tips = [one.tip for one in chart.shapes if not isinstance(one, Label)]
-    assert "control-plane, 10.0 s to 30.0 s: control_plane_killed (cp)" in tips
+    assert [one for one in tips if "killed" in one and not one.startswith("broken")] == [
+        "e1, 10.0 s to 20.0 s: agent_killed (agent)",
+        "control-plane, 10.0 s to 30.0 s: control_plane_killed (cp)",
+    ]
     assert "3.1 s: p0 rejected eds: no such cluster" in tips
 
 
