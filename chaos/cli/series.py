@@ -15,15 +15,17 @@ from rich.text import Text
 from chaos.checks.finding import Answer
 from chaos.checks.verdict import Verdict, verdict
 from chaos.cli.signals import ended_by_signals
+from chaos.faults.pulls import Gpu
 from chaos.fitting.blueprint import common_experiment
 from chaos.fitting.fit import FittingError
 from chaos.fitting.shaping import ShapeError
-from chaos.fitting.subjects import Subject
-from chaos.gpu_double.double import CompilerError
+from chaos.fitting.subjects import PolicySubject, Subject
+from chaos.gpu_double.double import CompilerError, needed_compiler
 from chaos.history.history import History
 from chaos.history.lines import HistoryError
 from chaos.lab.engines import EngineError
 from chaos.lab.experiment import run
+from chaos.lab.needs import pulls_of
 from chaos.lab.proxies import NotReadyError
 from chaos.lab.site import LeverError
 from chaos.processes import ProcessError
@@ -91,6 +93,7 @@ def tasks(
 
 def done(some: Sequence[Task], console: Console) -> tuple[Verdict, ...]:
     """Do them in order, with a line on each; raises ClickException when one cannot be done."""
+    _refuse_without_compiler(some)
     found = []
     for number, task in enumerate(some, start=1):
         seconds = task.experiment.seconds
@@ -103,6 +106,18 @@ def done(some: Sequence[Task], console: Console) -> tuple[Verdict, ...]:
             console.print(Text(f"      {line}"))
         found.append(judged)
     return tuple(found)
+
+
+def _refuse_without_compiler(some: Sequence[Task]) -> None:
+    """Before minutes have gone into the experiments that need none."""
+    for task in some:
+        agents = isinstance(task.subject, PolicySubject) and task.experiment.spec.topology.agents
+        pulls = (pull for outage in task.experiment.outages for pull in pulls_of(outage))
+        if agents and any(isinstance(pull, Gpu) for pull in pulls):
+            try:
+                needed_compiler()
+            except CompilerError as problem:
+                raise click.ClickException(f"{task.name}: {problem}") from problem
 
 
 def _history(task: Task) -> History:

@@ -59,14 +59,20 @@ def compiler() -> str | None:
     return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
-def build(folder: Path, *, without: Sequence[str] = ()) -> Path:
-    """The library, made in ``folder``; calls in ``without`` are not exported. CompilerError where that fails."""
+def needed_compiler() -> str:
+    """The same, for who cannot do without; CompilerError says so and what to do."""
     found = compiler()
     if found is None:
         raise CompilerError(
             "GPU faults need the NVML double, which is built on the spot, and there is no C compiler here: "
             "install one (Debian: apt-get install gcc libc6-dev), or leave out the scenario's gpu_* faults"
         )
+    return found
+
+
+def build(folder: Path, *, without: Sequence[str] = ()) -> Path:
+    """The library, made in ``folder``; calls in ``without`` are not exported. CompilerError where that fails."""
+    found = needed_compiler()
     script = folder / "symbols"
     script.write_text(_script(without), encoding="utf-8")
     library = folder / "libnvidia-ml.so.1"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from chaos.cli import main, series
+from chaos.gpu_double import double
 from chaos.history.history import History
 from chaos.lab.control import controlled
 from chaos.lab.proxies import NotReadyError
@@ -48,6 +49,17 @@ def test_where_nothing_can_be_written_nothing_is_run(
     said = capsys.readouterr().err
     assert option in said
     assert says in said
+
+
+@pytest.mark.usefixtures("nothing_runs")
+def test_without_a_compiler_nothing_is_run_of_a_suite_that_breaks_gpus(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(double, "compiler", lambda: None)
+    assert main(["run", "one-hangs", "gpu-off-the-bus", "--policies", EXAMPLE]) == 2
+    said = capsys.readouterr().err
+    assert "gpu-off-the-bus: GPU faults need" in said
+    assert "install one" in said
 
 
 def test_a_file_that_is_no_history_stays_and_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
