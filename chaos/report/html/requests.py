@@ -116,7 +116,7 @@ def admission(views: Sequence[View]) -> Figure:
     slots = [float(sum(view.history.slots.values())) for view in views]
     flights = [float(one.in_flight or 0) for view in views for one in view.bins]
     # A ceiling that nobody ever comes near must not press everything else to the ground.
-    room = 2.0 * max([*slots, *flights])
+    room = 4.0 * max([*slots, *flights])
     ceilings = [
         one.ceiling for view in views for one in view.bins if one.ceiling is not None and one.ceiling <= room
     ]
@@ -196,6 +196,8 @@ def _retries(view: View, across: Scale, up: Scale, made: Sequence[float], both: 
     told = f"Retries of {view.verdict.subject}, made and refused"
     if view.retries_per_s is None and view.refused_per_s is None:
         return nothing("Nobody read the Envoys' counters of retries.", told)
+    if not any(both):
+        return nothing("The Envoys tried nothing again, and refused no retry.", told)
     step_s = view.step_s
     marks = [
         *path(bars(across, up, step_s, [0.0] * len(made), made), "retried"),
@@ -233,6 +235,8 @@ def _waste(view: View, across: Scale, up: Scale) -> Chart:
         return nothing("The engines kept no books.", told)
     vain, destroyed = view.wasted
     both = [one + other for one, other in zip(vain, destroyed, strict=True)]
+    if not any(both):
+        return nothing("No engine worked in vain.", told)
     marks = [
         *path(bars(across, up, view.step_s, [0.0] * len(vain), vain), "wasted"),
         *path(bars(across, up, view.step_s, vain, both), "destroyed"),

@@ -218,6 +218,15 @@ def test_a_history_in_which_nothing_was_seen_is_a_page_too() -> None:
     assert "Nobody asked the Envoys." in text
     assert "The engines kept no books." in text
     assert "Nothing broke an engine." in text
+    calm = histories.history(
+        began=histories.began(),
+        requests=[histories.request(1, 1.0)],
+        attempts=[histories.attempt(1, "e0", 1.0)],
+        samples=[histories.sample(at_s, {}, retries=3) for at_s in (1.0, 2.0)],
+    )
+    text = Seen(html([verdict(calm)])).text
+    assert "No engine worked in vain." in text
+    assert "The Envoys tried nothing again, and refused no retry." in text
     assert "There was no experiment." in Seen(html([])).text
 
 
