@@ -26,12 +26,13 @@ def shares(views: Sequence[View]) -> Figure:
     )
     return Figure(
         title="Share of each engine",
-        caption="Calls that each engine got, as a multiple of its fair share by capacity (1 is fair). Look for "
-        "broken engines that are not near 0 during the fault, and for engines that are not back near 1 after it. "
-        "An engine that fails fast and is not ejected draws more than its share.",
+        caption="Calls that each engine got, as a multiple of its fair share by capacity (1 is fair); the middle "
+        "one is of the time from the first break to the last healing. Look for engines that were broken (red names) "
+        "and not below 1 in it: the longer they were, the lower they belong. One that fails fast and is not ejected "
+        "draws more than its share. After it all belong near 1.",
         keys=(
             Key(css="before", text="before"),
-            Key(css="during", text="while something is broken"),
+            Key(css="during", text="from the first break to the last healing"),
             Key(css="after", text="after"),
         ),
         charts=tuple(_share_chart(view, across, rows) for view, rows in zip(views, every, strict=True)),
