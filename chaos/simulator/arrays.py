@@ -46,10 +46,12 @@ class EngineArrays:
         self._shortest, self._longest = shortest, longest
         self._patience = patience
         self._width = int(np.ceil(longest)) + 2
-        self._ends = np.zeros((len(slots), self._width), dtype=np.int64)
+        # By moment and then by engine: engines that are well stand at the same moment, and so side by side.
+        self._ends = np.zeros((self._width, len(slots)), dtype=np.int64)
         self._at = np.zeros(len(slots), dtype=np.int64)
         self._worked = np.zeros(len(slots))
         self._queue = np.zeros((patience + 1, len(slots)), dtype=np.int64)
+        self._queued = [0] * (patience + 1)
         self._step = 0
         self._everyone = np.arange(len(slots))
 
@@ -66,71 +68,87 @@ class EngineArrays:
         done = np.zeros_like(self.running)
         rows = self._everyone if moved.all() else np.flatnonzero(moved)
         at = self._at[rows] = (self._at[rows] + 1) % self._width
-        done[rows] = self._ends[rows, at]
-        self._ends[rows, at] = 0
+        done[rows] = self._ends[at, rows]
+        self._ends[at, rows] = 0
         self.running -= done
         return done
 
     def give_up(self) -> int:
         """Time goes on for those that wait; how many have waited too long and leave."""
         self._step += 1
-        row = self._queue[self._step % (self._patience + 1)]
-        gone = int(row.sum())
+        age = self._step % (self._patience + 1)
+        gone, self._queued[age] = self._queued[age], 0
         if gone:
+            row = self._queue[age]
             self.waiting -= row
             row[:] = 0
         return gone
 
     def send(self, table: Ints, count: int) -> Ints:
         """Send calls to engines of the table, each to the one of a few that holds the least; how many each got."""
-        got = np.zeros_like(self.running)
-        held = self.in_flight
+        got, held = np.zeros_like(self.running), self.in_flight
         for part in range(_PARTS):
             some = count * (part + 1) // _PARTS - count * part // _PARTS
             if some:
-                picked = table[self.rng.integers(0, len(table), (CHOICES, some))]
-                best = picked[held[picked].argmin(axis=0), np.arange(some)]
-                np.add.at(held, best, 1)
-                np.add.at(got, best, 1)
+                best, *others = table[self.rng.integers(0, len(table), (CHOICES, some))]
+                for other in others:
+                    best = np.where(held[other] < held[best], other, best)
+                more = np.bincount(best, minlength=len(held))
+                held += more
+                got += more
         return got
 
     def enqueue(self, calls: Ints) -> None:
         """They wait for a slot from now on."""
-        self._queue[self._step % (self._patience + 1)] += calls
+        age = self._step % (self._patience + 1)
+        self._queue[age] += calls
+        self._queued[age] += int(calls.sum())
         self.waiting += calls
 
     def start(self) -> Started:
         """Give free slots to whoever waited longest."""
         left = np.minimum(self.slots - self.running, self.waiting)
         left[self.rate <= 0] = 0
-        calls = doomed = 0
-        taken = []
+        free, calls = int(left.sum()), 0
+        engines, ages = [], []
         for age in range(self._patience - 1, -1, -1):
-            row = self._queue[(self._step - age) % (self._patience + 1)]
-            take = np.minimum(row, left)
+            place = (self._step - age) % (self._patience + 1)
+            if calls == free:
+                break
+            if not self._queued[place]:
+                continue
+            take = np.minimum(self._queue[place], left)
             count = int(take.sum())
             if not count:
                 continue
-            row -= take
+            self._queue[place] -= take
+            self._queued[place] -= count
             left -= take
-            engines = np.repeat(self._everyone, take)
-            steps = self.rng.uniform(self._shortest, self._longest, count)
-            whole = np.floor(steps + self.rng.random(count)).astype(np.int64).clip(1, self._width - 1)
-            np.add.at(self._ends, (engines, (self._at[engines] + whole) % self._width), 1)
             self.running += take
             self.waiting -= take
             calls += count
-            latency = age + (steps / self.usual[engines])
-            doomed += int((latency > self._patience).sum())
-            taken.append(np.ceil(latency).astype(np.int64))
+            engines.append(np.repeat(self._everyone, take))
+            ages.append(np.full(count, age))
+        if not calls:
+            return Started(calls=0, doomed=0, taken_steps=np.zeros(0, dtype=np.int64))
+        who, waited = np.concatenate(engines), np.concatenate(ages)
+        steps = self.rng.uniform(self._shortest, self._longest, calls)
+        whole = (steps + self.rng.random(calls)).astype(np.int64).clip(1, self._width - 1)
+        ends = (self._at[who] + whole) % self._width
+        np.add.at(self._ends.reshape(-1), ends * len(self.slots) + who, 1)
+        latency = waited + steps / self.usual[who]
         return Started(
-            calls=calls, doomed=doomed, taken_steps=np.concatenate(taken) if taken else np.zeros(0, dtype=np.int64)
+            calls=calls,
+            doomed=int((latency > self._patience).sum()),
+            taken_steps=np.ceil(latency).astype(np.int64),
         )
 
     def drop(self, engines: Ints) -> int:
         """End everything that these engines hold; how many calls that were."""
         lost = int(self.running[engines].sum() + self.waiting[engines].sum())
-        self._ends[engines] = 0
-        self._queue[:, engines] = 0
+        self._ends[:, engines] = 0
+        for age in np.flatnonzero(self._queued):
+            self._queued[age] -= int(self._queue[age, engines].sum())
+            self._queue[age, engines] = 0
         self.running[engines] = self.waiting[engines] = 0
         return lost

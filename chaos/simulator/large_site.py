@@ -1,4 +1,4 @@
-"""What a large fleet is made of: its policies, what can go wrong with its engines, and who of them is out."""
+"""What a large fleet is made of: its policies, its engines, and what can go wrong with them."""
 
 import math
 from collections.abc import Mapping
@@ -6,11 +6,14 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+import numpy as np
+
 from chaos.fake_engine.faults import Crash, ErrorAfterWork, Fault, Hang
 from chaos.faults.pulls import BreakEngine, Kill, Part, Pull
 from chaos.fitting.blueprint import planned
 from chaos.fitting.subjects import PolicySubject
 from chaos.scenario.plan import Experiment
+from chaos.simulator.arrays import EngineArrays, Floats, Ints
 from chaos.simulator.pulling import NotSimulatedError
 from chaos.simulator.site import fitted
 from chaos.simulator.steered import Translator
@@ -18,8 +21,9 @@ from engine.agent.config import AgentConfig
 from engine.report import Verdict
 from policies.model import PolicySet
 from policies.pool import EnginePool
-from xds_server.decide.decisions import Decisions
+from xds_server.decide.decisions import Decisions, Health
 from xds_server.fleet import EngineId
+from xds_server.traffic import Tail
 
 _AGENT: Final = AgentConfig()
 
@@ -31,6 +35,78 @@ class Trouble:
     fault: Fault
     told_s: float
     verdict: Verdict
+
+
+class LargeFleet:
+    """The engines, their troubles, and what is counted of them all.
+
+    ``recovering`` are engines that are out of trouble, and not yet in as usual. ``ended`` and ``failed`` count the
+    calls of each engine, ``ended_before`` those up to its last change. ``refused`` is of the present second.
+    """
+
+    def __init__(self, arrays: EngineArrays, step_s: float, longest_steps: int) -> None:
+        count = len(arrays.slots)
+        self.arrays = arrays
+        self.step_s = step_s
+        self.troubles: dict[int, Trouble] = {}
+        self.recovering: set[int] = set()
+        self.boots: dict[int, int] = {}
+        self.failing: Floats = np.zeros(count)
+        self.reachable = np.ones(count, dtype=bool)
+        self.ended: Ints = np.zeros(count, dtype=np.int64)
+        self.failed: Ints = np.zeros(count, dtype=np.int64)
+        self.ended_before: dict[int, int] = {}
+        self.done_per_s = 0.0
+        self.refused = 0.0
+        self._latencies: Floats = np.zeros(longest_steps)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether any engine is in trouble, or was until lately."""
+        return bool(self.troubles or self.recovering)
+
+    def strike(self, place: int, fault: Fault | None, now_s: float) -> None:
+        """Break an engine, or heal it. NotSimulatedError where nobody knows what the fault would do."""
+        arrays = self.arrays
+        healed = self.troubles.pop(place, None)
+        arrays.rate[place] = arrays.usual[place]
+        self.failing[place] = 0.0
+        self.reachable[place] = True
+        self.ended_before[place] = int(self.ended[place])
+        if fault is None:
+            self.recovering.add(place)
+            if healed is not None and isinstance(healed.fault, Crash):
+                self.boots[place] = self.boots.get(place, 1) + 1
+            return
+        told_s, verdict = told_of(fault, now_s)
+        self.recovering.discard(place)
+        self.troubles[place] = Trouble(fault=fault, told_s=told_s, verdict=verdict)
+        match fault:
+            case Crash():
+                self.reachable[place] = False
+                arrays.rate[place] = 0.0
+            case Hang():
+                arrays.rate[place] = 0.0
+            case ErrorAfterWork():
+                self.failing[place] = fault.share
+            case _:
+                raise NotSimulatedError(f"a large fleet does not know {fault}")
+
+    def timed(self, steps: Ints) -> None:
+        """Remember how long these calls take; older ones count ever less."""
+        longest = len(self._latencies)
+        self._latencies += np.bincount(np.minimum(steps, longest - 1), minlength=longest)
+        self._latencies *= 0.999
+
+    def tail(self) -> Tail | None:
+        """How long calls took lately."""
+        total = self._latencies.sum()
+        if total < 1:
+            return None
+        sums = np.cumsum(self._latencies) / total
+        p50, p95, p99 = (float(np.searchsorted(sums, share) + 1) * self.step_s for share in (0.5, 0.95, 0.99))
+        longest = float(np.flatnonzero(self._latencies > 0.5).max(initial=1) + 1) * self.step_s
+        return Tail(p50_s=p50, p95_s=p95, p99_s=p99, calls=int(total), longest_s=longest)
 
 
 def fault_of(pull: Pull) -> Fault:
@@ -84,18 +160,10 @@ def large_policies(
     return policies, plan.pool, adapted, Translator(policies, plan.fitting.shape, plan.fitting.port)
 
 
-def out_of(decisions: Decisions, pool: str) -> frozenset[EngineId]:
-    return frozenset(
-        key for key, one in decisions.engines.items() if key.pool == pool and one.health.value != "HEALTHY"
-    )
-
-
-def standing(decisions: Decisions | None, pool: str) -> Mapping[EngineId, float]:
-    """Engines that are not simply in, with the share they get."""
-    if decisions is None:
-        return {}
+def standing(decisions: Decisions, pool: str) -> Mapping[EngineId, float]:
+    """Engines that are not simply in, with the share of their traffic that they get: 0 of those that are out."""
     return {
-        key: one.traffic_percent if one.health.value == "HEALTHY" else 0.0
-        for key, one in decisions.engines.items()
-        if key.pool == pool and (one.health.value != "HEALTHY" or one.traffic_percent < 100)
+        key: one.traffic_percent if one.health is Health.HEALTHY else 0.0
+        for key, one in decisions.pools[pool].engines.items()
+        if one.health is not Health.HEALTHY or one.traffic_percent < 100
     }
