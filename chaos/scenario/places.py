@@ -62,17 +62,17 @@ def picked(spec: ScenarioSpec, strike: Strike) -> Picked:
 
 
 def _cut(spots: Sequence[EngineSpot | ProxySpot], target: Target, number: int | None, seed: int) -> Picked:
-    left = [
+    left = {
         place
         for place, one in enumerate(spots)
         if (number is None or place == number) and (target.zone is None or one.zone == target.zone)
-    ]
+    }
     if target.fraction is None and target.count is None and not target.skip:
-        return Picked(names=tuple(spots[place].name for place in left), left=len(left))
+        return Picked(names=tuple(spots[place].name for place in sorted(left)), left=len(left))
     order = list(range(len(spots)))
     # A number of its own, so that who is hit does not change with how many requests are drawn.
     random.Random(f"who is hit {seed}").shuffle(order)  # noqa: S311 - chance that can be had again, no secret
-    drawn = [place for place in order if place in set(left)][target.skip :]
+    drawn = [place for place in order if place in left][target.skip :]
     if target.count is not None:
         taken = drawn[: target.count]
     elif target.fraction is not None:
