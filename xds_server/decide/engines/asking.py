@@ -119,7 +119,8 @@ def _calm(decision: EngineDecision) -> bool:
 
 def _by_verdict(asked: Asked, place: int) -> Wish | None:
     """What the reports of an engine ask for, enforced or not; None when they ask for nothing."""
-    return next((one for one in asked.all.get(place, ()) if one.ejector is Ejector.VERDICT), None)
+    wishes = asked.all.get(place)
+    return None if wishes is None else next((one for one in wishes if one.ejector is Ejector.VERDICT), None)
 
 
 def _settled(one: Wish | None) -> bool:
@@ -213,7 +214,7 @@ def ask_stragglers(this: Round, asked: Asked, due: Due) -> dict[EngineId, Stragg
     for place, engine in enumerate(this.engines):
         before, said = this.known.get(engine.id), _by_verdict(asked, place)
         known = this.stragglers.get(engine.id)
-        failing = any(one.health is Health.UNHEALTHY for one in asked.all.get(place, ()))
+        failing = place in asked.all and any(one.health is Health.UNHEALTHY for one in asked.all[place])
         candidates.append(
             straggler.Candidate(
                 engine=engine,

@@ -123,10 +123,11 @@ def _counted(before: FailedCalls | None, now: EngineTraffic, now_s: float) -> Fa
         before = FailedCalls(calls=0, failed=0, called_at_s=-math.inf)
     if calls == before.calls:
         return before
-    fresh = (FailedCall(calls=calls, at_s=now_s),) * min(now.failed - before.failed, FAILURES)
-    return FailedCalls(
-        calls=calls, failed=now.failed, called_at_s=now_s, newest=(*before.newest, *fresh)[-FAILURES:]
-    )
+    newest = before.newest
+    if now.failed > before.failed:
+        fresh = (FailedCall(calls=calls, at_s=now_s),) * min(now.failed - before.failed, FAILURES)
+        newest = (*newest, *fresh)[-FAILURES:]
+    return FailedCalls(calls=calls, failed=now.failed, called_at_s=now_s, newest=newest)
 
 
 def _sign(
