@@ -27,9 +27,9 @@ def shares(views: Sequence[View]) -> Figure:
     return Figure(
         title="Share of each engine",
         caption="Calls that each engine got, as a multiple of its fair share by capacity (1 is fair); the middle "
-        "one is of the time from the first break to the last healing. Look for engines that were broken (red names) "
-        "and not below 1 in it: the longer they were, the lower they belong. One that fails fast and is not ejected "
-        "draws more than its share. After it all belong near 1.",
+        "one is of the time from the first break to the last healing. Look for engines that were broken (red "
+        "names) and not below 1 in it: the longer they were, the lower they belong. One that fails fast and is "
+        "not ejected draws more than its share. After it all belong near 1.",
         keys=(
             Key(css="before", text="before"),
             Key(css="during", text="from the first break to the last healing"),
