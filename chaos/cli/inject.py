@@ -52,6 +52,8 @@ def command(*, kind: str, lab: str, settings: tuple[str, ...], lasts: str | None
         raise click.ClickException(f"{lab}: there is no lab; `switchgear-chaos lab` holds one open") from problem
     except json.JSONDecodeError as problem:
         raise click.ClickException(f"{lab}: what answers there is no lab") from problem
+    except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError) as problem:
+        raise click.ClickException(f"{lab}: the lab went away meanwhile, and what was broken with it") from problem
     except aiohttp.ClientError as problem:
         raise click.ClickException(f"{lab}: {problem}") from problem
 

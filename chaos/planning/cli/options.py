@@ -19,6 +19,8 @@ from xds_server.cli.asking import ask
 F = TypeVar("F", bound=Callable[..., Any])
 
 _DEFAULT_ADMIN: Final = "http://127.0.0.1:18001"
+MOST_ARRIVALS_PER_S: Final = 1e9
+"""Far above any fleet; where floats still tell one request from none."""
 _USUAL_WAIT_S: Final = 2.0  # limits.maxWait where no policy sets it
 
 
@@ -135,6 +137,8 @@ def situation(
         raise PlanError("--service-time must be more than nothing")
     if arrivals_per_s is not None and not 0 <= arrivals_per_s < math.inf:
         raise PlanError(f"--arrivals {arrivals_per_s:g}: requests per second are not negative, and finite")
+    if arrivals_per_s is not None and arrivals_per_s > MOST_ARRIVALS_PER_S:
+        raise PlanError(f"--arrivals {arrivals_per_s:g}: more than a billion a second cannot be planned here")
     if engines is not None:
         if admin or recording:
             raise click.UsageError("--engines is for a fleet that is not asked: leave --admin and --recording out")

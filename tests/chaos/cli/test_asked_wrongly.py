@@ -94,6 +94,26 @@ def test_who_injects_into_something_else_learns_it(capsys: pytest.CaptureFixture
     assert "what answers there is no lab" in capsys.readouterr().err
 
 
+def test_who_injects_learns_that_the_lab_went_away(capsys: pytest.CaptureFixture[str]) -> None:
+    class Dying(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.wfile.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+            line = b'{"id": "f", "targets": ["e1"]}\n'
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Dying) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert main(["inject", "hang", "--lab", f"http://127.0.0.1:{server.server_port}"]) == 2
+        server.shutdown()
+    out, err = capsys.readouterr()
+    assert "hang bites: e1" in out
+    assert "the lab went away" in err
+
+
 def test_a_control_port_that_somebody_has_is_named() -> None:
     async def held(port: int) -> None:
         async with controlled(None, port):  # type: ignore[arg-type] -- nobody gets to ask of it

@@ -103,6 +103,7 @@ def test_a_target_that_no_number_of_spares_reaches_is_a_no(capsys: pytest.Captur
         (["whatif", *FLEET], "name what happens"),
         (["whatif", *FLEET, "--lose-engines", "61"], "60 are in"),
         (["whatif", *FLEET, "--load-times", "2", "--no-ceiling", "--max-wait", "1s"], "contradict"),
+        (["capacity", *FLEET[:-1], "1e308"], "more than a billion a second"),
     ],
 )
 def test_what_cannot_be_is_said(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
