@@ -5,7 +5,7 @@ The exit status is 0 when everything that is promised held, 1 when something did
 failure, which is what it should be: nothing was shown.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -66,3 +66,12 @@ def overall(answers: Iterable[Answer]) -> Answer:
     """Of several experiments: NO before UNKNOWN before YES; of none, UNKNOWN."""
     known = set(answers)
     return Answer.YES if known == {Answer.YES} else Answer.NO if Answer.NO in known else Answer.UNKNOWN
+
+
+def under_test(verdicts: Sequence[Verdict], beside: Collection[str] = ()) -> Answer:
+    """What all experiments come to, those of subjects that only stand beside for comparison left out.
+
+    Where nobody is left (somebody was compared with himself), all of them count.
+    """
+    own = [one.answer for one in verdicts if one.subject not in beside]
+    return overall(own or (one.answer for one in verdicts))

@@ -1,7 +1,7 @@
 """The forms in which verdicts leave: a terminal, JSON, JUnit XML and one HTML file."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from chaos.checks.verdict import EXIT_STATUS, Verdict, overall
+from chaos.checks.verdict import EXIT_STATUS, Verdict, under_test
 from chaos.report.junit import junit
 from chaos.report.terminal import show
 
@@ -56,18 +56,18 @@ def _drawable(_context: click.Context, _option: click.Parameter, path: Path | No
     return path
 
 
-def told(verdicts: Sequence[Verdict], outputs: Outputs) -> int:
-    """Write what was asked for, and return the exit code."""
+def told(verdicts: Sequence[Verdict], outputs: Outputs, beside: Collection[str] = ()) -> int:
+    """Write what was asked for, and return the exit code, for which subjects ``beside`` do not count."""
     show(verdicts, outputs.console)
     if outputs.junit is not None:
         outputs.junit.write_text(junit(verdicts), encoding="utf-8")
     if outputs.html is not None:
         from chaos.report.html import html  # noqa: PLC0415 -- only who asks for it pays for its libraries
 
-        outputs.html.write_text(html(verdicts), encoding="utf-8")
+        outputs.html.write_text(html(verdicts, beside), encoding="utf-8")
     if outputs.as_json:
         click.echo(json.dumps([_record(one) for one in verdicts], indent=2))
-    return EXIT_STATUS[overall(one.answer for one in verdicts)]
+    return EXIT_STATUS[under_test(verdicts, beside)]
 
 
 def _record(one: Verdict) -> Mapping[str, Any]:

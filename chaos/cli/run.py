@@ -42,11 +42,13 @@ def command(
     retries), tuned (by hand) or static (with a ceiling set by hand). All subjects of a scenario meet the same
     engines, the same arrivals and the same faults.
 
-    Exits 0 when every promise held, 1 when one was broken, 2 when asked wrongly, 3 when that is not known.
+    Exits 0 when --policies kept every promise, 1 when they broke one, 2 when asked wrongly, 3 when that is not
+    known; those --against do not count.
     """
     outputs = Outputs(as_json=as_json, junit=junit, html=html)
     try:
-        some = tasks(chosen(scenarios), subjects([policies, *against], pool), seed=seed, folder=out)
+        judged, beside = subjects([policies], pool), subjects(against, pool)
+        some = tasks(chosen(scenarios), [*judged, *beside], seed=seed, folder=out)
         prepare(out, outputs)
         verdicts = done(some, outputs.console)
     except PolicyErrors as errors:
@@ -55,4 +57,4 @@ def command(
         raise click.ClickException(str(problem)) from problem
     except InterruptedRunError as interrupted:
         return interrupted.exit_code
-    return told(verdicts, outputs)
+    return told(verdicts, outputs, {one.name for one in beside})

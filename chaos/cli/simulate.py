@@ -48,12 +48,14 @@ def command(
     Arguments and report are those of `run`; the fleet may be one that no laptop holds. A scenario with a fault
     that the simulator cannot express is refused. How far to believe it: docs/simulator.md.
 
-    Exits 0 when every promise held, 1 when one was broken, 2 when asked wrongly, 3 when that is not known.
+    Exits 0 when --policies kept every promise, 1 when they broke one, 2 when asked wrongly, 3 when that is not
+    known; those --against do not count.
     """
     outputs = Outputs(as_json=as_json, junit=junit, html=html)
     verdicts = []
     try:
-        some = tasks(chosen(scenarios), subjects([policies, *against], pool), seed=seed, folder=out)
+        judged, beside = subjects([policies], pool), subjects(against, pool)
+        some = tasks(chosen(scenarios), [*judged, *beside], seed=seed, folder=out)
         simulations = [(one, Simulation(one.experiment, one.subject)) for one in some]
         prepare(out, outputs)
         for task, simulation in simulations:
@@ -67,7 +69,7 @@ def command(
         return refused(errors)
     except (FittingError, HistoryError, NotSimulatedError, ShapeError) as problem:
         raise click.ClickException(str(problem)) from problem
-    return told(verdicts, outputs)
+    return told(verdicts, outputs, {one.name for one in beside})
 
 
 def _write(path: Path, events: tuple[Event, ...]) -> None:

@@ -5,7 +5,7 @@ values of ``drawing``, ``page`` puts everything into its order, and the template
 come from files and from the wire: the template escapes all of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -14,8 +14,11 @@ from chaos.report.html.drawing import WIDTH, number
 from chaos.report.html.page import SIGNS, page
 
 
-def html(verdicts: Sequence[Verdict]) -> str:
-    """The whole document, for one or several experiments, subjects of one scenario side by side."""
+def html(verdicts: Sequence[Verdict], beside: Collection[str] = ()) -> str:
+    """The whole document, for one or several experiments, subjects of one scenario side by side.
+
+    The verdict on top leaves out those subjects that only stand ``beside``, for comparison.
+    """
     environment = Environment(
         loader=PackageLoader("chaos.report.html", "template"),
         autoescape=True,
@@ -24,4 +27,4 @@ def html(verdicts: Sequence[Verdict]) -> str:
         lstrip_blocks=True,
     )
     environment.filters["number"] = number
-    return environment.get_template("page.html").render(page=page(verdicts), width=WIDTH, signs=SIGNS)
+    return environment.get_template("page.html").render(page=page(verdicts, beside), width=WIDTH, signs=SIGNS)

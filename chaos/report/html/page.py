@@ -1,13 +1,13 @@
 """Verdicts as the content of a page: what is said, and in which order. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
 
 from chaos.checks import words
 from chaos.checks.finding import Answer, Finding
-from chaos.checks.verdict import Verdict, overall
+from chaos.checks.verdict import Verdict, under_test
 from chaos.report.html import fleet, outages, requests, shares
 from chaos.report.html.content import Cell, Complaint, Page, Reason, Section, Subject, Tally
 from chaos.report.html.figure import Figure
@@ -33,7 +33,7 @@ SIGNS: Final[Mapping[Answer, str]] = MappingProxyType({Answer.YES: "✔", Answer
 """For those who do not see the colours."""
 
 
-def page(verdicts: Sequence[Verdict]) -> Page:
+def page(verdicts: Sequence[Verdict], beside: Collection[str] = ()) -> Page:
     """The page of these verdicts; what is on top is what to know first."""
     groups = by_scenario(verdicts)
     links = {name: f"scenario-{number}" for number, name in enumerate(groups, start=1)}
@@ -46,7 +46,7 @@ def page(verdicts: Sequence[Verdict]) -> Page:
     ]
     began_s = [one.history.began.at_unix_s for one in verdicts]
     return Page(
-        chip=_verdict(overall(one.answer for one in verdicts)),
+        chip=_verdict(under_test(verdicts, beside)),
         summary=_summary(verdicts),
         tallies=[
             Tally(subject=subject, told=_counted([one for one in verdicts if one.subject == subject]))

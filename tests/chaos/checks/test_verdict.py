@@ -1,9 +1,11 @@
 """What findings come to, and what a pipeline is told."""
 
+from dataclasses import replace
+
 import pytest
 
 from chaos.checks.finding import Answer, Finding
-from chaos.checks.verdict import EXIT_STATUS, answer_of, overall, verdict
+from chaos.checks.verdict import EXIT_STATUS, Verdict, answer_of, overall, under_test, verdict
 from chaos.history.events import Used
 from tests.chaos import histories
 
@@ -58,3 +60,14 @@ def test_a_busy_machine_never_passes() -> None:
         used=Used(at_s=30.0, processes={}, machine=100.0, ours=10.0),
     )
     assert verdict(busy).answer is UNKNOWN
+
+
+def test_who_only_stands_beside_does_not_count() -> None:
+    def judged(subject: str, answer: Answer) -> Verdict:
+        seen = histories.history(began=replace(histories.began(), subject=subject))
+        return Verdict(history=seen, findings=(), answer=answer)
+
+    mine, naive = judged("mine", YES), judged("naive", NO)
+    assert under_test([mine, naive]) is NO
+    assert under_test([mine, naive], beside={"naive"}) is YES
+    assert under_test([naive, naive], beside={"naive"}) is NO
