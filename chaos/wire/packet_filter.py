@@ -1,8 +1,8 @@
 """Drops packets on their way into a socket: a classic BPF program that the kernel asks for each of them.
 
 A TCP packet that a filter refuses is as good as lost on the way: it is not acknowledged, and sent again.
-The filter of a listening socket decides on the packets that open connections. Any user may attach one to a socket
-of his own. IPv4 only, Linux only.
+The filter of a listening socket decides on the packets that open connections. Some kernels let any user attach one
+to a TCP socket of his own, others only who has CAP_NET_ADMIN: ``why_not`` asks. IPv4 only, Linux only.
 
 Source: Linux, Documentation/networking/filter.rst; ``tcp_filter`` in net/ipv4/tcp_ipv4.c.
 """
@@ -13,6 +13,7 @@ import socket
 import struct
 from asyncio.trsock import TransportSocket
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Final
 
 Program = tuple[tuple[int, int, int, int], ...]
@@ -50,10 +51,30 @@ def losing_by_source(shares: Mapping[str, float], others: float) -> Program:
 
 
 def attach(one: socket.socket | TransportSocket, program: Program) -> None:
-    """From now on the socket's packets go through the program, and through no other."""
+    """From now on the socket's packets go through the program, and through no other.
+
+    Raises PermissionError where ``why_not`` says why.
+    """
     code = ctypes.create_string_buffer(_packed(program))
     # struct sock_fprog: the number of instructions and where they are.
-    one.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(program), ctypes.addressof(code)))
+    said = struct.pack("HP", len(program), ctypes.addressof(code))
+    try:
+        one.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, said)
+    except PermissionError:
+        # Who may not attach any has none either: nothing is lost, which is all that some programs ask for.
+        if _DROP in program:
+            raise
+
+
+@cache
+def why_not() -> str:
+    """Why this process cannot lose packets; empty where it can."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            attach(probe, losing(1.0))
+        except PermissionError:
+            return "this kernel lets only root (CAP_NET_ADMIN) lose packets of TCP connections"
+    return ""
 
 
 def _packed(program: Sequence[tuple[int, int, int, int]]) -> bytes:

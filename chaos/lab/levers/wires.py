@@ -7,6 +7,7 @@ from typing import ClassVar
 from chaos.faults.pulls import EVERYBODY, OTHER_ZONES, Pull, Wire
 from chaos.lab.levers.orders import Orders
 from chaos.lab.site import Site
+from chaos.wire.packet_filter import why_not
 
 
 def links_of(pull: Wire, engine_zones: Mapping[str, str], proxy_zones: Mapping[str, str]) -> tuple[str, ...]:
@@ -28,8 +29,10 @@ class WiresLever:
 
     def refusal(self, pull: Pull) -> str:
         assert isinstance(pull, Wire)  # noqa: S101 -- see handles
-        unlaid = [link for link in self._links(pull) if link not in self._site.link_ports]
-        return f"no wire is laid for {unlaid[0]}" if unlaid else ""
+        links = self._links(pull)
+        if unlaid := [link for link in links if link not in self._site.link_ports]:
+            return f"no wire is laid for {unlaid[0]}"
+        return why_not() if links and (pull.black_hole or pull.loss_percent) else ""
 
     async def pull(self, pull: Pull) -> None:
         assert isinstance(pull, Wire)  # noqa: S101 -- see handles
