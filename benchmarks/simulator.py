@@ -3,8 +3,9 @@
 Three comparisons. ``--published`` holds the simulator against the live runs of ``benchmarks failover`` that are
 published: the same fleet, faults and limits, other draws of the same arrivals. Without it the scenarios of the
 library are run live as well, with exactly the same arrivals, which takes minutes and a machine that does nothing
-else. Last, an hour of ten thousand engines is timed. The tolerances were set before the first comparison, and
-nothing in the simulator was fitted to a live result.
+else. Last, an hour of ten thousand engines is timed; with ``--speed`` nothing else is done. The tolerances are
+round numbers, chosen while the simulator was built; nothing in it was fitted to a live result, and one of the five
+published comparisons lies outside of them (docs/simulator.md).
 """
 
 import argparse
@@ -254,12 +255,13 @@ def main(argv: Sequence[str]) -> int:
     """Compare, time, and write it down; 0 when all is within the tolerances and fast enough."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks simulator", description=__doc__.splitlines()[0])
     parser.add_argument("--published", action="store_true", help="compare with published live runs only")
+    parser.add_argument("--speed", action="store_true", help="time the large fleet only")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "simulator.json")
     arguments = parser.parse_args(argv)
     console = Console()
     kept = json.loads(arguments.output.read_text(encoding="utf-8")) if arguments.output.exists() else {}
-    compared = {"published": list(published(console))}
-    if not arguments.published:
+    compared = {} if arguments.speed else {"published": list(published(console))}
+    if not (arguments.published or arguments.speed):
         compared["rehearsed"] = list(rehearsed(console))
     for title, pairs in compared.items():
         _shown(pairs, title, console)

@@ -5,7 +5,10 @@ three; a call that failed is tried again in the next step; agents are a delay fr
 docs/simulator.md says what that leaves out.
 """
 
+import gc
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -34,7 +37,20 @@ def simulate_large(experiment: Experiment, subject: PolicySubject, seed: int | N
             fault_of(pull)
     if experiment.spec.load.client_retries.attempts or experiment.spec.load.trace is not None:
         raise NotSimulatedError("a large fleet has no traces, and callers who do not ask again; use simulate")
-    return _Large(experiment if seed is None else replace(experiment, seed=seed), subject).run()
+    with _uncollected():
+        return _Large(experiment if seed is None else replace(experiment, seed=seed), subject).run()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the search for cycles: there are none, and it would pass over every engine again in each round."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 class _Large:
@@ -71,7 +87,8 @@ class _Large:
         experiment, step_s, control = self._experiment, self._step_s, self._control
         moments = sorted(
             [(one.start_s, 1, one) for one in experiment.outages]
-            + [(one.end_s, 0, one) for one in experiment.outages],
+            + [(one.end_s, 0, one) for one in experiment.outages]
+            + [(at_s, 2, None) for one in experiment.spec.load.surges for at_s in (one.at, one.at + one.lasts)],
             key=lambda moment: moment[:2],
         )
         slices: list[Slice] = []
@@ -80,7 +97,8 @@ class _Large:
             now_s = step * step_s
             while moments and moments[0][0] <= now_s:
                 _, begins, outage = moments.pop(0)
-                self._strike(outage, now_s, begins=bool(begins))
+                if outage is not None:
+                    self._strike(outage, now_s, begins=begins == 1)
                 control.alarmed(now_s)
             self._fleet.refused = float(self._second[2])
             cut = control.decided(now_s)

@@ -1,11 +1,10 @@
 """The control plane of a large fleet: what it sees, when it looks, what it decides, and what proxies make of it.
 
 Everything is decided by ``decide``. Deciding for ten thousand engines takes a good part of a second, so it is done
-when something has happened or an agent is about to speak, often for a while after that, and ever more seldom while
-nothing changes.
+when something has happened, often for a while after that, in which agents come to speak, and ever more seldom
+while nothing changes.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -28,8 +27,8 @@ from xds_server.translate.endpoints import zone_weights
 _BEGINS_S: Final = 1000.0
 _RESTLESS_S: Final = 6.0
 _RESTLESS_EACH_S: Final = 0.5
-_TROUBLED_EACH_S: Final = 5.0
-_CALM_EACH_S: Final = 30.0
+_TROUBLED_EACH_S: Final = 10.0
+_CALM_EACH_S: Final = 60.0
 _SLOWER: Final = 1.5
 """A round in which nothing changed makes the time to the next so many times longer."""
 
@@ -80,9 +79,6 @@ class LargeControl:
 
     def decided(self, now_s: float) -> int:
         """Decide, where it is time to; the calls that were cut off by that."""
-        speaks_s = min(
-            (one.told_s for one in self._site.troubles.values() if one.told_s > now_s), default=math.inf
-        )
         if now_s < self._next_s:
             return 0
         cut, changed = self._round(now_s)
@@ -93,7 +89,7 @@ class LargeControl:
         else:
             most_s = _TROUBLED_EACH_S if self._site.unsettled else _CALM_EACH_S
             self._each_s = min(max(self._each_s * _SLOWER, _RESTLESS_EACH_S), most_s)
-        self._next_s = min(now_s + self._larger * self._each_s, max(speaks_s, now_s))
+        self._next_s = now_s + self._larger * self._each_s
         return cut
 
     def _round(self, now_s: float) -> tuple[int, bool]:

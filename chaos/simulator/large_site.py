@@ -68,6 +68,9 @@ class LargeFleet:
     def strike(self, place: int, fault: Fault | None, now_s: float) -> None:
         """Break an engine, or heal it. NotSimulatedError where nobody knows what the fault would do."""
         arrays = self.arrays
+        if place not in self.troubles and place not in self.recovering:
+            # Of an engine that is well the mean is told, and its count must go on from there.
+            self.ended[place] = int(self.ended.mean())
         healed = self.troubles.pop(place, None)
         arrays.rate[place] = arrays.usual[place]
         self.failing[place] = 0.0

@@ -63,6 +63,14 @@ def test_it_agrees_with_the_exact_simulation(steered: PolicySubject) -> None:
     assert amplification(coarse.between(10, 30)) == pytest.approx(exact.calls_per_request, abs=0.1)
 
 
+def test_the_control_plane_looks_seldom_at_what_is_calm_and_at_once_at_what_is_not(steered: PolicySubject) -> None:
+    fault = {"fault": {"kind": "crash"}, "target": {"fraction": 0.25}, "at": "70s", "lasts": "4s"}
+    run = simulate_large(experiment(fault, engines=8, slots=8, seconds=78.0, load={"percent": 50}), steered)
+    assert {one.engines_in for one in run.between(10, 70)} == {8}
+    assert {one.engines_in for one in run.between(71, 74)} == {6}
+    assert run.rounds < 45, "twice a second would be 156"
+
+
 def test_other_faults_are_refused(steered: PolicySubject) -> None:
     with pytest.raises(NotSimulatedError, match="knows crashes, hangs and errors"):
         simulate_large(site("shed", 0.2), steered)

@@ -78,6 +78,7 @@ def test_what_half_a_fleet_cannot_serve_is_turned_away_at_once(steered: Subject)
     history = simulate(experiment(CRASH, load={"percent": 90}), steered)
     found = summary(history)
     assert found.possible_fault_percent is not None
+    assert found.measures.fault.goodput_percent is not None
     assert found.measures.fault.goodput_percent > found.possible_fault_percent - 8
     assert set(found.measures.fault.reasons) == {"shed"}
     assert found.measures.calls_per_request < 1.1
