@@ -251,7 +251,8 @@ def settled(
     """The places in force: as ``known`` where the move is a trifle or comes too soon after the last.
 
     Whoever refuses callers gets more at once. Where that, or what has not moved yet, would give the gateways more
-    than ``of_class`` together, those that have too much give it back in the same moment.
+    than ``of_class`` together, those that have too much give it back in the same moment; where they are
+    left with less, all move at once.
     """
     if not known:
         return dict(wanted)
@@ -276,6 +277,8 @@ def settled(
                 found[node] = Places(
                     interactive=min(one.interactive, now.interactive), batch=min(one.batch, now.batch)
                 )
+    if _too_few(found, wanted, around.gateways, of_class):
+        found.update((node, wanted[node]) for node in around.gateways)
     return found
 
 
@@ -291,6 +294,20 @@ def _too_many(
     return interactive > max(
         of_class[0] + len(gateways), sum(wanted[node].interactive for node in gateways)
     ) or batch > max(of_class[1] + len(gateways), sum(wanted[node].batch for node in gateways))
+
+
+def _too_few(
+    found: Mapping[str, Places],
+    wanted: Mapping[str, Places],
+    gateways: Collection[str],
+    of_class: tuple[float, float],
+) -> bool:
+    """Whether places of a class are left over that the gateways should have."""
+    interactive = sum(found[node].interactive for node in gateways)
+    batch = sum(found[node].batch for node in gateways)
+    return interactive < min(of_class[0], sum(wanted[node].interactive for node in gateways)) or batch < min(
+        of_class[1], sum(wanted[node].batch for node in gateways)
+    )
 
 
 def _needs(wanted: Places, last: Places, demand: Demand | None) -> bool:
