@@ -182,7 +182,8 @@ def test_an_order_holds_over_a_restart_and_restore_ends_it(server: Server) -> No
     code, out, _ = server.run("eject", "r0", "--for", "30m", "--reason", "bad link", "--by", "ann")
     assert (code, out) == (0, "eject chat/r0 for 30m: bad link\n")
     server.until(lambda: server.engine("r0")["health"] == "UNHEALTHY")
-    server.until(lambda: "bad link" in (server.folder / "state" / "orders.json").read_text())
+    orders = server.folder / "state" / "orders.json"
+    server.until(lambda: orders.exists() and "bad link" in orders.read_text())
     server.stop()
     server.start()
     server.until(lambda: server.engine("r0")["health"] == "UNHEALTHY")
