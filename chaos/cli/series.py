@@ -15,7 +15,7 @@ from rich.text import Text
 from chaos.checks.finding import Answer
 from chaos.checks.verdict import Verdict, verdict
 from chaos.cli.signals import ended_by_signals
-from chaos.faults.pulls import Gpu
+from chaos.faults.pulls import Gpu, Wire
 from chaos.fitting.blueprint import common_experiment
 from chaos.fitting.fit import FittingError
 from chaos.fitting.shaping import ShapeError
@@ -32,6 +32,7 @@ from chaos.processes import ProcessError
 from chaos.report.rows import objections
 from chaos.scenario.plan import Experiment
 from chaos.scenario.reading import ScenarioRead
+from chaos.wire.packet_filter import why_not
 from xds_server.cli.answering import INTERRUPTED
 
 NOT_RUN: Final = (
@@ -93,7 +94,7 @@ def tasks(
 
 def done(some: Sequence[Task], console: Console) -> tuple[Verdict, ...]:
     """Do them in order, with a line on each; raises ClickException when one cannot be done."""
-    _refuse_without_compiler(some)
+    _refuse_what_cannot_be(some)
     found = []
     for number, task in enumerate(some, start=1):
         seconds = task.experiment.seconds
@@ -108,16 +109,25 @@ def done(some: Sequence[Task], console: Console) -> tuple[Verdict, ...]:
     return tuple(found)
 
 
-def _refuse_without_compiler(some: Sequence[Task]) -> None:
-    """Before minutes have gone into the experiments that need none."""
-    for task in some:
-        agents = isinstance(task.subject, PolicySubject) and task.experiment.spec.topology.agents
-        pulls = (pull for outage in task.experiment.outages for pull in pulls_of(outage))
-        if agents and any(isinstance(pull, Gpu) for pull in pulls):
-            try:
-                needed_compiler()
-            except CompilerError as problem:
-                raise click.ClickException(f"{task.name}: {problem}") from problem
+def _refuse_what_cannot_be(some: Sequence[Task]) -> None:
+    """Before minutes have gone into the experiments that can be done on this machine."""
+    reasons = {task.name: why for task in some if (why := _obstacle(task))}
+    if reasons:
+        raise click.ClickException("; ".join(f"{name}: {why}" for name, why in reasons.items()))
+
+
+def _obstacle(task: Task) -> str:
+    """What this machine lacks for the experiment; empty where it has everything."""
+    steered = isinstance(task.subject, PolicySubject)
+    pulls = [pull for outage in task.experiment.outages for pull in pulls_of(outage)]
+    if any(isinstance(one, Wire) and (one.black_hole or one.loss_percent) for one in pulls) and (why := why_not()):
+        return why
+    if steered and task.experiment.spec.topology.agents and any(isinstance(one, Gpu) for one in pulls):
+        try:
+            needed_compiler()
+        except CompilerError as problem:
+            return str(problem)
+    return ""
 
 
 def _history(task: Task) -> History:

@@ -62,6 +62,31 @@ def test_without_a_compiler_nothing_is_run_of_a_suite_that_breaks_gpus(
     assert "install one" in said
 
 
+@pytest.mark.usefixtures("nothing_runs")
+def test_what_this_machine_cannot_do_is_said_of_all_scenarios_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(double, "compiler", lambda: None)
+    monkeypatch.setattr(series, "why_not", lambda: "only root loses packets")
+    assert main(["verify", "--suite", "standard", "--policies", EXAMPLE]) == 2
+    said = capsys.readouterr().err
+    assert "black-hole: only root loses packets" in said
+    assert "gpu-off-the-bus: GPU faults need" in said
+
+
+@pytest.mark.parametrize(
+    ("left_out", "says"),
+    [(["one-hang"], "the suite has no such scenario"), (["quick"], "leaves nothing of the suite")],
+)
+@pytest.mark.usefixtures("nothing_runs")
+def test_what_is_left_out_is_of_the_suite_and_not_all_of_it(
+    left_out: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word for one in left_out for word in ("--leave-out", one)]
+    assert main(["verify", "--policies", EXAMPLE, *words]) == 2
+    assert says in capsys.readouterr().err
+
+
 def test_a_file_that_is_no_history_stays_and_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     diary = tmp_path / "00-0-quick-envoy.jsonl"
     diary.write_text("dear diary\n")
