@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -39,6 +40,9 @@ _LAUNCHER = (
     "    sys.exit(f'{sys.argv[2]}: {problem.strerror}')\n"
 )
 _TAIL_BYTES = 4000
+# Below are those of well-known programs; where the kernel gives out nearly all above, any will do.
+_LOWEST_PORT = 15_000
+_ENOUGH_PORTS = 5_000
 # The longest line a child may announce itself with; dozens of engines fit.
 _READY_LINE_BYTES = 1024 * 1024
 
@@ -249,11 +253,24 @@ def _complaint(child: Child, what: str) -> str:
 
 
 def free_ports(count: int) -> Sequence[int]:
-    """Ports nobody listens on now: Envoy and its neighbours must know each other's before they start."""
+    """Ports nobody listens on now: Envoy and its neighbours must know each other's before they start.
+
+    They lie below those that the kernel gives to whoever connects or asks for any: one of those could be
+    somebody's before the program starts that is to listen on it.
+    """
+    candidates = iter(random.SystemRandom().sample(range(_LOWEST_PORT, _first_given_by_kernel()), 4 * count + 100))
+    ports: list[int] = []
     with ExitStack() as held:
-        ports = []
-        for _ in range(count):
+        while len(ports) < count:
             one = held.enter_context(socket.socket())
-            one.bind(("127.0.0.1", 0))
-            ports.append(int(one.getsockname()[1]))
-        return ports
+            port = next(candidates)
+            with contextlib.suppress(OSError):  # somebody has it: try another
+                one.bind(("127.0.0.1", port))
+                ports.append(port)
+    return ports
+
+
+def _first_given_by_kernel() -> int:
+    """Source: Linux, Documentation/networking/ip-sysctl.rst, ip_local_port_range."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    return first if first - _LOWEST_PORT > _ENOUGH_PORTS else 65_536

@@ -130,9 +130,17 @@ def _obstacle(task: Task) -> str:
     return ""
 
 
+async def _tried_again(task: Task) -> History:
+    """The experiment, begun once more where something of the lab did not start: a suite is too long to lose it."""
+    try:
+        return await run(task.experiment, task.subject, task.history_path)
+    except (NotReadyError, ProcessError):
+        return await run(task.experiment, task.subject, task.history_path)
+
+
 def _history(task: Task) -> History:
     try:
-        return asyncio.run(ended_by_signals(run(task.experiment, task.subject, task.history_path)))
+        return asyncio.run(ended_by_signals(_tried_again(task)))
     except asyncio.CancelledError:
         raise InterruptedRunError from None
     except NOT_RUN as problem:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from chaos.processes import ProcessError, Processes, envoy_command
+from chaos.processes import ProcessError, Processes, envoy_command, free_ports
 
 PYTHON = sys.executable
 SLEEPER = (PYTHON, "-c", "import time; print('{\"up\": true}', flush=True); time.sleep(600)")
@@ -181,3 +182,18 @@ async def test_the_envoy_command_starts_an_envoy(tmp_path) -> None:
             options = (await response.json())["command_line_options"]
         assert (options["concurrency"], options["drain_time"]) == (1, "0s")
         assert await processes.stop(envoy, limit_s=20) == 0
+
+
+def test_free_ports_are_none_that_the_kernel_gives_away_meanwhile() -> None:
+    given_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = free_ports(200)
+    assert len(set(ports)) == 200
+    assert max(ports) < given_from
+
+
+def test_a_port_that_somebody_has_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    (taken,) = free_ports(1)
+    monkeypatch.setattr("random.SystemRandom.sample", lambda _self, _all, _count: [taken, taken + 1, taken + 2])
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", taken))
+        assert taken not in free_ports(1)

@@ -153,9 +153,13 @@ def test_a_control_port_that_somebody_has_is_named() -> None:
 def test_what_ends_an_experiment_is_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    begun = []
+
     async def run(*_: object) -> History:
+        begun.append(True)
         raise ProcessError("envoy did not start")
 
     monkeypatch.setattr(series, "run", run)
     assert main(["run", "quick", "--policies", EXAMPLE]) == 2
     assert "envoy did not start" in capsys.readouterr().err
+    assert len(begun) == 2, "a suite is too long to lose it to one start that failed"
