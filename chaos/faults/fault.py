@@ -1,5 +1,6 @@
 """What every fault has in common: whom it can hit, what it does to them, and what is left of them meanwhile."""
 
+from abc import abstractmethod
 from enum import StrEnum
 from typing import ClassVar
 
@@ -29,9 +30,9 @@ class Fault(Spec):
     incident: ClassVar[str] = ""
     breaks: ClassVar[bool] = True
 
+    @abstractmethod
     def pulls(self, target: str) -> tuple[Pull, ...]:
         """What is done to one target for as long as the fault lasts; the lab takes it back afterwards."""
-        raise NotImplementedError
 
     def capacity_left(self) -> float:
         """Share of a target engine's work that is still worth having: 0 for one that is better left alone."""
