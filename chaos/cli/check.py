@@ -14,12 +14,11 @@ from chaos.history.reading import read
 @click.command(name="check")
 @click.argument("histories", nargs=-1, required=True, metavar="HISTORY...", type=click.Path(path_type=Path))
 @output_options
-def command(*, histories: tuple[Path, ...], as_json: bool, junit: Path | None, html: Path | None) -> int:
+def command(*, histories: tuple[Path, ...], outputs: Outputs) -> int:
     """Judge each HISTORY, a file that `run` or `verify` kept (--out), or every one in a folder.
 
     Exits 0 when every promise held, 1 when one was broken, 2 for what is no history, 3 when that is not known.
     """
-    outputs = Outputs(as_json=as_json, junit=junit, html=html)
     prepare(None, outputs)
     try:
         verdicts = [verdict(read(path)) for path in _files(histories)]

@@ -1,9 +1,17 @@
-"""Options that several subcommands have: whom to judge, with what, and where to keep what was seen."""
+"""Options that several subcommands have, and what they come to: whom to judge, with what, and where to keep it."""
 
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
+
+from chaos.cli.outputs import Outputs, output_options
+from chaos.cli.series import Task, tasks
+from chaos.fitting.subjects import subjects
+from chaos.scenario.library import chosen
 
 SUBJECT: Final = click.option(
     "--policies", required=True, metavar="SUBJECT", help="A file or folder of policies, or a static Envoy."
@@ -16,3 +24,42 @@ SEED: Final = click.option("--seed", type=click.IntRange(min=0), help="Instead o
 OUT: Final = click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Keep the histories in this folder."
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """Scenarios to do with one subject, and with those that stand beside it."""
+
+    scenarios: tuple[str, ...]
+    policies: str
+    against: tuple[str, ...]
+    pool: str | None
+    seed: int | None
+    out: Path | None
+
+    @property
+    def beside(self) -> frozenset[str]:
+        """The names of those that stand beside; PolicyErrors where one is wrong."""
+        return frozenset(one.name for one in subjects(self.against, self.pool))
+
+    def tasks(self) -> tuple[Task, ...]:
+        """All experiments; raises PolicyErrors, FittingError or ShapeError for what cannot be rehearsed."""
+        everyone = subjects([self.policies, *self.against], self.pool)
+        return tasks(chosen(self.scenarios), everyone, seed=self.seed, folder=self.out)
+
+
+def rehearsal_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Gives a subcommand SCENARIO, --policies, --against, --pool, --seed, --out and the forms of the answer.
+
+    Its function gets one ``rehearsal`` and one ``outputs``.
+    """
+
+    @functools.wraps(function)
+    def taken(*, outputs: Outputs, **asked: Any) -> int:
+        return function(rehearsal=Rehearsal(**asked), outputs=outputs)
+
+    scenarios = click.argument("scenarios", nargs=-1, required=True, metavar="SCENARIO...")
+    subcommand = output_options(taken)
+    for option in (OUT, SEED, POOL, AGAINST, SUBJECT, scenarios):
+        subcommand = option(subcommand)
+    return subcommand

@@ -1,11 +1,12 @@
 """The forms in which verdicts leave: a terminal, JSON, JUnit XML and one HTML file."""
 
+import functools
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.console import Console
@@ -14,14 +15,12 @@ from chaos.checks.verdict import EXIT_STATUS, Verdict, under_test
 from chaos.report.junit import junit
 from chaos.report.terminal import show
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """What was asked for. ``brief``: only the line on each experiment, which has been printed already."""
+    """What was asked for; the terminal is always told."""
 
     as_json: bool
     junit: Path | None
@@ -33,8 +32,13 @@ class Outputs:
         return Console(stderr=self.as_json)
 
 
-def output_options(function: _F) -> _F:
-    """The options ``--json``, ``--junit`` and ``--html`` of a subcommand: ``as_json``, ``junit`` and ``html``."""
+def output_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Gives a subcommand the options ``--json``, ``--junit`` and ``--html``, and its function one ``outputs``."""
+
+    @functools.wraps(function)
+    def taken(*, as_json: bool, junit: Path | None, html: Path | None, **rest: Any) -> int:
+        return function(outputs=Outputs(as_json=as_json, junit=junit, html=html), **rest)
+
     for option in (
         click.option(
             "--html",
@@ -45,8 +49,8 @@ def output_options(function: _F) -> _F:
         click.option("--junit", type=_FILE, help="Write JUnit XML, for CI, into this file."),
         click.option("--json", "as_json", is_flag=True, help="The verdicts as JSON on stdout."),
     ):
-        function = option(function)
-    return function
+        taken = option(taken)
+    return taken
 
 
 def _drawable(_context: click.Context, _option: click.Parameter, path: Path | None) -> Path | None:

@@ -8,41 +8,21 @@ from rich.text import Text
 from chaos.checks.verdict import verdict
 from chaos.cli.complaining import refused
 from chaos.cli.destinations import prepare
-from chaos.cli.options import AGAINST, OUT, POOL, SEED, SUBJECT
-from chaos.cli.outputs import Outputs, output_options, told
-from chaos.cli.series import tasks
+from chaos.cli.options import Rehearsal, rehearsal_options
+from chaos.cli.outputs import Outputs, told
 from chaos.fitting.fit import FittingError
 from chaos.fitting.shaping import ShapeError
-from chaos.fitting.subjects import subjects
 from chaos.history.events import Event
 from chaos.history.lines import HistoryError
 from chaos.history.writing import HistoryFile
-from chaos.scenario.library import chosen
 from chaos.simulator.pulling import NotSimulatedError
 from chaos.simulator.simulate import Simulation
 from policies.findings import PolicyErrors
 
 
 @click.command(name="simulate")
-@click.argument("scenarios", nargs=-1, required=True, metavar="SCENARIO...")
-@SUBJECT
-@AGAINST
-@POOL
-@SEED
-@OUT
-@output_options
-def command(
-    *,
-    scenarios: tuple[str, ...],
-    policies: str,
-    against: tuple[str, ...],
-    pool: str | None,
-    seed: int | None,
-    out: Path | None,
-    as_json: bool,
-    junit: Path | None,
-    html: Path | None,
-) -> int:
+@rehearsal_options
+def command(*, rehearsal: Rehearsal, outputs: Outputs) -> int:
     """Play each SCENARIO in simulated time, with the control plane's own decisions, and judge what came of it.
 
     Arguments and report are those of `run`; the fleet may be one that no laptop holds. A scenario with a fault
@@ -51,13 +31,11 @@ def command(
     Exits 0 when --policies kept every promise, 1 when they broke one, 2 when asked wrongly, 3 when that is not
     known; those --against do not count.
     """
-    outputs = Outputs(as_json=as_json, junit=junit, html=html)
     verdicts = []
     try:
-        judged, beside = subjects([policies], pool), subjects(against, pool)
-        some = tasks(chosen(scenarios), [*judged, *beside], seed=seed, folder=out)
+        some, beside = rehearsal.tasks(), rehearsal.beside
         simulations = [(one, Simulation(one.experiment, one.subject)) for one in some]
-        prepare(out, outputs)
+        prepare(rehearsal.out, outputs)
         for task, simulation in simulations:
             with outputs.console.status(f"{task.name} | {task.subject.name}"):
                 events = simulation.events()
@@ -69,7 +47,7 @@ def command(
         return refused(errors)
     except (FittingError, HistoryError, NotSimulatedError, ShapeError) as problem:
         raise click.ClickException(str(problem)) from problem
-    return told(verdicts, outputs, {one.name for one in beside})
+    return told(verdicts, outputs, beside)
 
 
 def _write(path: Path, events: tuple[Event, ...]) -> None:

@@ -45,9 +45,7 @@ def command(
     pool: str | None,
     seed: int | None,
     out: Path | None,
-    as_json: bool,
-    junit: Path | None,
-    html: Path | None,
+    outputs: Outputs,
 ) -> int:
     """Judge policies by a suite of scenarios: quick, standard or full.
 
@@ -58,7 +56,6 @@ def command(
 
     Exits 0 when every promise held, 1 when one was broken, 2 when asked wrongly, 3 when that is not known.
     """
-    outputs = Outputs(as_json=as_json, junit=junit, html=html)
     try:
         sets = policy_sets(policies)
         scenarios = _left(suite(suite_name), leave_out)
