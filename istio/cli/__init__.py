@@ -1,0 +1,1 @@
+"""``switchgear export``, ``switchgear import`` and ``switchgear istio``: other meshes and gateways."""

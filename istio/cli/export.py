@@ -1,0 +1,26 @@
+"""``switchgear export``: the policies as objects of another mesh or gateway, and what is lost of them."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import click
+
+from xds_server.cli.lazy import Entry, LazyGroup
+
+_TARGETS: Final[Mapping[str, Entry]] = MappingProxyType(
+    {
+        "istio": Entry(
+            module="istio.cli.export_istio", summary="Istio: DestinationRule, VirtualService and more."
+        ),
+        "gateway-api": Entry(
+            module="istio.cli.export_gateway_api",
+            summary="Gateway API: HTTPRoute, InferencePool, Envoy Gateway's policies.",
+        ),
+    }
+)
+
+
+@click.group(name="export", cls=LazyGroup, entries=_TARGETS)
+def command() -> None:
+    """Write the policies as objects of another mesh or gateway, and say what is lost of them."""

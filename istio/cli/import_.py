@@ -1,0 +1,24 @@
+"""``switchgear import``: what other tools are configured by, as policies."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import click
+
+from xds_server.cli.lazy import Entry, LazyGroup
+
+_ORIGINS: Final[Mapping[str, Entry]] = MappingProxyType(
+    {
+        "production-stack": Entry(
+            module="istio.cli.import_production_stack", summary="Helm values of vLLM's production-stack."
+        ),
+        "inferencepool": Entry(module="istio.cli.import_inferencepool", summary="Gateway API InferencePools."),
+        "istio": Entry(module="istio.cli.import_istio", summary="Istio's DestinationRules and VirtualServices."),
+    }
+)
+
+
+@click.group(name="import", cls=LazyGroup, entries=_ORIGINS)
+def command() -> None:
+    """Write policies from what another tool is configured by, and list what was not understood."""

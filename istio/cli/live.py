@@ -1,0 +1,18 @@
+"""``switchgear istio``: beside istiod, while it runs."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import click
+
+from xds_server.cli.lazy import Entry, LazyGroup
+
+_ORDERS: Final[Mapping[str, Entry]] = MappingProxyType(
+    {"run": Entry(module="istio.cli.run", summary="Keep Istio's endpoints in step with the engines' verdicts.")}
+)
+
+
+@click.group(name="istio", cls=LazyGroup, entries=_ORDERS)
+def command() -> None:
+    """Work beside istiod: engines that are out leave Istio's endpoints."""
