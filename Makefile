@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # vLLM has an environment of its own, 3 GB of it; SWITCHGEAR_VLLM_PYTHON names one that is already there.
 VLLM := .vllm-venv
+# Test processes; 0 runs all tests in one.
+WORKERS ?= 3
 VLLM_READY := $(if $(SWITCHGEAR_VLLM_PYTHON),,$(VLLM)/.ready)
 
 .PHONY: demo test check bench proto vllm vllm-env clean
@@ -29,8 +31,9 @@ $(VLLM)/.ready: vllm.lock
 demo: $(READY)
 	$(BIN)/switchgear-chaos demo $(ARGS)
 
+# Most of a test is waiting for another process, so there are more of them than cores.
 test: $(READY)
-	$(BIN)/pytest -m "not vllm" $(ARGS)
+	$(BIN)/pytest -m "not vllm" -n $(WORKERS) --dist loadfile $(ARGS)
 
 # Two real engines, on the CPU, with a model of random weights made on the spot.
 vllm: $(READY) $(VLLM_READY)

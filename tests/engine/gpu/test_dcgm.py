@@ -109,7 +109,7 @@ def test_an_xid_is_seen_when_the_last_one_changes(exporter: Exporter) -> None:
         until(source, lambda readings: len(readings.gpus) == 2)
         assert source.xids() == (), "what was there at first may be of last week"
         exporter.text = page(XID_ERRORS=(43, 79), GPU_TEMP=(50, 51))
-        readings = until(source, lambda _: bool(source.xids()))
+        readings = until(source, lambda _: bool(heard))
         judgement = judge_gpu(readings, source.xids(), GpuPolicy(), time.monotonic())
         assert (judgement.action, judgement.worst_rank) == (GpuAction.EJECT, 1)
         assert heard == [79]
