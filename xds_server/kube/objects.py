@@ -24,3 +24,13 @@ class PolicyObject:
     problems: tuple[PolicyError, ...] = ()
     serving: bool = True
     last_accepted: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRef:
+    """The pod an engine runs in. ``has_gate`` says whether its spec has our readiness gate."""
+
+    namespace: str
+    name: str
+    uid: str
+    has_gate: bool = False
