@@ -1,0 +1,287 @@
+"""The loss report of an export: what became of every field, as a table for people and as JSON for machines.
+
+Shared by everything that exports: the options at the command line, the report, and the exit status. Objects go to
+stdout or into a folder, the report to stderr or into a file, so that ``switchgear export ... | kubectl apply -f
+-`` applies the objects and shows what was lost.
+"""
+
+import functools
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import yaml
+from pydantic import TypeAdapter, ValidationError
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from istio.loss import Exported, Fate, FieldFate, worst
+from policies.findings import PolicyErrors
+from policies.load import load
+from policies.model import PolicySet
+from policies.quantity import Name
+from xds_server.cli.complaints import as_text, of_errors, printable
+
+BUILT_IN: Final = "default"
+"""``set_by`` of a field that nobody wrote."""
+
+_STYLES: Final = {Fate.EXACT: "green", Fate.APPROXIMATED: "yellow", Fate.LOST: "bold red"}
+_UNBOUNDED: Final = 200
+_NAMES: Final[TypeAdapter[str]] = TypeAdapter(Name)
+
+
+class FailOn(StrEnum):
+    """From which fate of a field that somebody set on the exit status is 1."""
+
+    LOST = "lost"
+    APPROXIMATED = "approximated"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """What was asked for at the command line.
+
+    ``namespace`` is for documents that name none. ``output`` is None for stdout, ``report_to`` None for stderr.
+    """
+
+    policies: tuple[Path, ...]
+    namespace: str
+    host_suffix: str
+    output: Path | None
+    report: str
+    report_to: Path | None
+    fail_on: FailOn
+
+
+def _name(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    try:
+        return _NAMES.validate_python(text)
+    except ValidationError:
+        raise click.BadParameter(
+            f"{text!r} is not a name: lower-case letters, digits and dashes, at most 63"
+        ) from None
+
+
+def _suffix(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    labels = text.split(".")
+    if len(text) > 120:
+        raise click.BadParameter("a host suffix has at most 120 characters")
+    for label in labels:
+        try:
+            _NAMES.validate_python(label)
+        except ValidationError:
+            raise click.BadParameter(
+                f"{text!r} is not a host suffix: write labels with dots between, such as svc.cluster.local"
+            ) from None
+    return text
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--policies",
+        multiple=True,
+        required=True,
+        type=click.Path(path_type=Path),
+        help="Policy file or folder; may be given more than once.",
+    ),
+    click.option(
+        "--namespace",
+        default="default",
+        show_default=True,
+        callback=_name,
+        help="Namespace of documents that name none.",
+    ),
+    click.option(
+        "--host-suffix",
+        default="svc.cluster.local",
+        show_default=True,
+        callback=_suffix,
+        help="What follows NAME.NAMESPACE in the hosts of services.",
+    ),
+    click.option(
+        "-o",
+        "--output",
+        default="-",
+        show_default=True,
+        metavar="DIR",
+        help="Write one file for each object into this folder; - is a YAML stream on stdout.",
+    ),
+    click.option(
+        "--report",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="Form of the loss report.",
+    ),
+    click.option(
+        "--report-to",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Write the loss report into this file instead of stderr.",
+    ),
+    click.option(
+        "--fail-on",
+        type=click.Choice(list(FailOn)),
+        default=FailOn.NEVER,
+        show_default=True,
+        help="Exit with 1 when a field that somebody set meets this fate, or a worse one.",
+    ),
+)
+
+
+def export_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Gives a subcommand the options of all exports, and its function one ``options``."""
+
+    @functools.wraps(function)
+    def taken(
+        *,
+        policies: tuple[Path, ...],
+        namespace: str,
+        host_suffix: str,
+        output: str,
+        report: str,
+        report_to: Path | None,
+        fail_on: FailOn,
+        **rest: Any,
+    ) -> int:
+        options = ExportOptions(
+            policies=policies,
+            namespace=namespace,
+            host_suffix=host_suffix,
+            output=None if output == "-" else Path(output),
+            report=report,
+            report_to=report_to,
+            fail_on=FailOn(fail_on),
+        )
+        return function(options=options, **rest)
+
+    for option in reversed(_OPTIONS):
+        taken = option(taken)
+    return taken
+
+
+def export(options: ExportOptions, exported: Callable[[PolicySet], Exported]) -> int:
+    """Load the policies, write what they come to and what is lost of them; the exit status.
+
+    0, or 1 when the policies have problems or ``--fail-on`` says so, or 2 when something cannot be written.
+    """
+    try:
+        policies = load(options.policies)
+    except PolicyErrors as errors:
+        click.echo(as_text(of_errors(errors)), err=True)
+        asked = {str(path) for path in options.policies}
+        wrong = all(getattr(one, "code", "") == "SG001" and _file(one) in asked for one in errors.exceptions)
+        return 2 if wrong else 1
+    result = exported(policies)
+    try:
+        if options.output is None:
+            click.echo(stream(result.objects), nl=False)
+        else:
+            write(result.objects, options.output)
+        said = as_json(result) if options.report == "json" else as_table(result)
+        if options.report_to is None:
+            click.echo(said, nl=False, err=True)
+        else:
+            options.report_to.write_text(said, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(
+            f"{error.filename or 'the answer'} cannot be written: {error.strerror}"
+        ) from None
+    return 1 if failed(result.fates, options.fail_on) else 0
+
+
+def _file(error: Exception) -> str:
+    origin = getattr(error, "origin", None)
+    return str(getattr(origin, "file", ""))
+
+
+def failed(fates: Sequence[FieldFate], fail_on: FailOn) -> bool:
+    """Whether a field that somebody set met a fate as bad as this, or worse."""
+    if fail_on is FailOn.NEVER:
+        return False
+    order = list(Fate)
+    return order.index(worst(fates)) >= order.index(Fate(fail_on.value))
+
+
+def stream(objects: Iterable[Mapping[str, object]]) -> str:
+    """The objects as a stream of YAML documents, in their order; equal objects give equal text."""
+    return "".join(f"---\n{_yaml(one)}" for one in objects)
+
+
+def write(objects: Iterable[Mapping[str, object]], folder: Path) -> None:
+    """One file for each object; numbered, because ``kubectl apply -f FOLDER`` goes by name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, one in enumerate(objects, start=1):
+        (folder / f"{number:03d}-{str(one['kind']).lower()}-{_name_of(one)}.yaml").write_text(
+            _yaml(one), encoding="utf-8"
+        )
+
+
+def _name_of(one: Mapping[str, object]) -> str:
+    metadata = one["metadata"]
+    return f"{metadata['namespace']}-{metadata['name']}" if isinstance(metadata, Mapping) else ""
+
+
+def _yaml(one: Mapping[str, object]) -> str:
+    return yaml.safe_dump(dict(one), sort_keys=False, allow_unicode=True, width=110)
+
+
+def as_json(exported: Exported) -> str:
+    """The report as JSON: counts, objects by name, and one record for each field of each document."""
+    record = {
+        "summary": {
+            "all": _counts(exported.fates),
+            "set": _counts([one for one in exported.fates if one.set_by != BUILT_IN]),
+            "worst": worst(exported.fates).value,
+        },
+        "objects": [f"{one['kind']}/{_name_of(one)}" for one in exported.objects],
+        "fields": [asdict(one) for one in exported.fates],
+    }
+    return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+
+
+def as_table(exported: Exported) -> str:
+    """The report as text: what somebody set, worst first in each document; and counts of the rest.
+
+    A field that nobody set and that is lost is a default that does not come along. It is shown as well, because
+    it acts where Switchgear serves; what is kept, or approximated without anybody having set it, is counted.
+    """
+    out = io.StringIO()
+    console = Console(file=out, width=_UNBOUNDED, color_system=None)
+    order = list(Fate)
+    shown = [one for one in exported.fates if one.fate is Fate.LOST or one.set_by != BUILT_IN]
+    for document in dict.fromkeys(one.document for one in exported.fates):
+        rows = sorted((one for one in shown if one.document == document), key=lambda one: -order.index(one.fate))
+        if not rows:
+            continue
+        table = Table("fate", "field", "value", "set by", "how", title=printable(document), title_justify="left")
+        for one in rows:
+            table.add_row(
+                Text(one.fate.value, style=_STYLES[one.fate]),
+                *(Text(printable(text)) for text in (one.path, one.value, one.set_by, _how(one))),
+            )
+        console.print(table)
+    console.print(Text(_summary(exported)), soft_wrap=True)
+    return out.getvalue()
+
+
+def _how(one: FieldFate) -> str:
+    return f"{one.how} [{one.target}]" if one.target else one.how
+
+
+def _summary(exported: Exported) -> str:
+    every = _counts(exported.fates)
+    said = _counts([one for one in exported.fates if one.set_by != BUILT_IN])
+    parts = ", ".join(f"{said[fate]} {fate}" for fate in said)
+    rest = ", ".join(f"{every[fate] - said[fate]} {fate}" for fate in every)
+    return f"{len(exported.objects)} objects; fields that were set: {parts}; defaults: {rest}"
+
+
+def _counts(fates: Sequence[FieldFate]) -> dict[str, int]:
+    return {fate.value: sum(one.fate is fate for one in fates) for fate in Fate}
