@@ -1,0 +1,126 @@
+"""What to write, given what is wanted and what is there: first what lets engines in, then what takes them out.
+
+In that order, because of two writes one may fail: too many engines for a moment is better than too few.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from istio.live.wanted import MANAGED_LABEL, MANAGER, SERVING_LABEL, Entry, PodMark, Wanted
+from xds_server.kube.api import Object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkPod:
+    """Say on a pod whether it serves."""
+
+    mark: PodMark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnmarkPod:
+    """Take our label off a pod."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyEntry:
+    """Write a WorkloadEntry."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveEntry:
+    """Remove a WorkloadEntry of ours."""
+
+    namespace: str
+    name: str
+
+
+Write: TypeAlias = MarkPod | UnmarkPod | ApplyEntry | RemoveEntry
+
+Objects: TypeAlias = Mapping[tuple[str, str], Object]
+"""Objects of one kind by namespace and name."""
+
+
+def plan(wanted: Wanted, pods: Objects, entries: Objects) -> tuple[Write, ...]:
+    """The writes that are due, in their order; none when all is as it is wanted.
+
+    ``pods`` are all that carry our label or are wanted to, ``entries`` all WorkloadEntries. An entry of somebody
+    else is never removed; one of a name that we want is taken over by applying it.
+    """
+    let_in: list[Write] = []
+    take_out: list[Write] = []
+    for key, mark in sorted(wanted.pods.items()):
+        pod = pods.get(key)
+        if pod is None or _uid(pod) != mark.uid:
+            continue  # gone already, or another one that nothing was decided of yet
+        if _labels(pod).get(SERVING_LABEL) != ("true" if mark.serving else "false"):
+            (let_in if mark.serving else take_out).append(MarkPod(mark=mark))
+    for key, entry in sorted(wanted.entries.items()):
+        if not _says(entries.get(key), entry):
+            (let_in if entry.serving else take_out).append(ApplyEntry(entry=entry))
+    for key, pod in sorted(pods.items()):
+        if key not in wanted.pods and SERVING_LABEL in _labels(pod):
+            take_out.append(UnmarkPod(namespace=key[0], name=key[1]))
+    for key, found in sorted(entries.items()):
+        if key not in wanted.entries and _labels(found).get(MANAGED_LABEL) == MANAGER:
+            take_out.append(RemoveEntry(namespace=key[0], name=key[1]))
+    return (*let_in, *take_out)
+
+
+def told(write: Write) -> str:
+    """A write in one line, for people."""
+    match write:
+        case MarkPod(mark=mark):
+            serves = "serves" if mark.serving else f"does not serve: {mark.reason}"
+            return f"pod {mark.namespace}/{mark.name} {serves}"
+        case UnmarkPod(namespace=namespace, name=name):
+            return f"pod {namespace}/{name} is no engine of ours any more: label removed"
+        case ApplyEntry(entry=entry):
+            serves = "serves" if entry.serving else f"does not serve: {entry.reason}"
+            weight = f", weight {entry.weight}" if entry.weight and entry.serving else ""
+            return f"workload entry {entry.namespace}/{entry.name} {serves}{weight}"
+        case RemoveEntry(namespace=namespace, name=name):
+            return f"workload entry {namespace}/{name} removed"
+
+
+def _says(found: Object | None, entry: Entry) -> bool:
+    """Whether an object says already what it should; what others added to it does not count."""
+    if found is None:
+        return False
+    wanted = entry.body()
+    return (
+        _within(wanted["spec"], found.get("spec"))
+        and _within(
+            {key: part for key, part in _metadata(wanted).items() if key in {"labels", "annotations"}},
+            _metadata(found),
+        )
+        and (bool(entry.weight) or not (found.get("spec") or {}).get("weight"))
+    )
+
+
+def _within(wanted: object, found: object) -> bool:
+    if isinstance(wanted, dict):
+        return isinstance(found, Mapping) and all(
+            key in found and _within(one, found[key]) for key, one in wanted.items()
+        )
+    return wanted == found
+
+
+def _metadata(item: Object) -> Mapping[str, object]:
+    found = item.get("metadata")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _labels(item: Object) -> Mapping[str, object]:
+    found = _metadata(item).get("labels")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _uid(item: Object) -> object:
+    return _metadata(item).get("uid")

@@ -1,0 +1,124 @@
+"""What is written, and in what order."""
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from istio.live.plan import ApplyEntry, MarkPod, RemoveEntry, UnmarkPod, plan, told
+from istio.live.wanted import MANAGED_LABEL, NOTHING_WANTED, SERVING_LABEL, Entry, PodMark, Wanted
+from tests.istio.live.conftest import pod
+from xds_server.decide.decisions import Health
+
+Asked = Callable[..., Wanted]
+
+
+def a_pod(name: str, label: str | None, uid: str = "") -> dict[str, Any]:
+    labels = {"app": "vllm"} if label is None else {"app": "vllm", SERVING_LABEL: label}
+    return {"metadata": {"namespace": "models", "name": name, "uid": uid or f"uid-{name}", "labels": labels}}
+
+
+def test_nothing_is_written_where_all_is_as_wanted(asked: Asked) -> None:
+    want = asked(out={"chat/b": Health.UNHEALTHY}, pods={"chat/a": pod("a-0")})
+    entries = {key: one.body() for key, one in want.entries.items()}
+    assert plan(want, {("models", "a-0"): a_pod("a-0", "true")}, entries) == ()
+
+
+def test_what_others_wrote_into_an_entry_does_not_matter(asked: Asked) -> None:
+    want = asked()
+    entries: dict[tuple[str, str], Any] = {key: one.body() for key, one in want.entries.items()}
+    entries["models", "chat.a"]["metadata"]["labels"]["theirs"] = "x"
+    entries["models", "chat.a"]["status"] = {"conditions": []}
+    assert plan(want, {}, entries) == ()
+
+
+def test_engines_are_let_in_before_others_are_taken_out(asked: Asked) -> None:
+    want = asked(
+        out={"chat/a": Health.UNHEALTHY, "chat/c": Health.UNHEALTHY},
+        pods={"chat/a": pod("a-0"), "chat/b": pod("b-0")},
+    )
+    pods = {("models", "a-0"): a_pod("a-0", "true"), ("models", "b-0"): a_pod("b-0", "false")}
+    writes = plan(want, pods, {})
+    serving = [one.mark.serving if isinstance(one, MarkPod) else one.entry.serving for one in writes]  # type: ignore[union-attr]
+    assert serving == sorted(serving, reverse=True)
+    assert [told(one) for one in writes][-2:] == [
+        "pod models/a-0 does not serve: because",
+        "workload entry models/chat.c does not serve: because",
+    ]
+
+
+def test_a_pod_that_has_taken_the_place_of_another_is_left_alone(asked: Asked) -> None:
+    want = asked(out={"chat/a": Health.UNHEALTHY}, pods={"chat/a": pod("a-0")})
+    entries = {key: one.body() for key, one in want.entries.items()}
+    assert plan(want, {("models", "a-0"): a_pod("a-0", None, uid="another")}, entries) == ()
+    assert plan(want, {}, entries) == ()
+
+
+def test_what_is_ours_goes_when_we_leave_and_nothing_else(asked: Asked) -> None:
+    theirs = {"metadata": {"namespace": "models", "name": "vm", "labels": {MANAGED_LABEL: "Helm"}}, "spec": {}}
+    entries: dict[tuple[str, str], Any] = {key: one.body() for key, one in asked().entries.items()}
+    pods = {("models", "a-0"): a_pod("a-0", "true"), ("models", "x"): a_pod("x", None)}
+    writes = plan(NOTHING_WANTED, pods, {**entries, ("models", "vm"): theirs})
+    assert UnmarkPod(namespace="models", name="a-0") in writes
+    removed = {(one.namespace, one.name) for one in writes if isinstance(one, RemoveEntry)}
+    assert removed == set(entries)
+    assert len(writes) == len(entries) + 1
+
+
+def test_a_weight_that_is_not_wanted_any_more_is_written_away(asked: Asked) -> None:
+    entries = {key: one.body() for key, one in asked(trial={"chat/b": 25.0}).entries.items()}
+    writes = plan(asked(), {}, entries)
+    assert {one.entry.engine for one in writes if isinstance(one, ApplyEntry)} == {"a", "b", "c"}
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["p0", "p1", "p2", "p3"]),
+        st.tuples(st.booleans(), st.sampled_from([None, "true", "false"])),
+    ),
+    st.dictionaries(st.sampled_from(["e0", "e1", "e2"]), st.tuples(st.booleans(), st.booleans())),
+)
+def test_after_the_writes_nothing_is_left_to_write(
+    some_pods: dict[str, tuple[bool, str | None]], some_entries: dict[str, tuple[bool, bool]]
+) -> None:
+    marks = {
+        ("models", name): PodMark(namespace="models", name=name, uid=f"uid-{name}", serving=serving, reason="r")
+        for name, (serving, _) in some_pods.items()
+    }
+    wanted_entries = {
+        ("models", name): Entry(
+            namespace="models",
+            name=name,
+            pool="p",
+            engine=name,
+            address="127.0.0.1",
+            port=1,
+            locality="",
+            weight=0,
+            serving=serving,
+            reason="r",
+        )
+        for name, (serving, _) in some_entries.items()
+    }
+    want = Wanted(pods=marks, entries=wanted_entries)
+    pods: dict[tuple[str, str], Any] = {
+        ("models", name): a_pod(name, label) for name, (_, label) in some_pods.items()
+    }
+    pods["models", "stray"] = a_pod("stray", "true")
+    entries: dict[tuple[str, str], Any] = {
+        key: one.body() for key, one in wanted_entries.items() if some_entries[key[1]][1]
+    }
+    for write in plan(want, pods, entries):
+        match write:
+            case MarkPod(mark=mark):
+                pods[mark.namespace, mark.name]["metadata"]["labels"][SERVING_LABEL] = (
+                    "true" if mark.serving else "false"
+                )
+            case UnmarkPod(namespace=namespace, name=name):
+                del pods[namespace, name]["metadata"]["labels"][SERVING_LABEL]
+            case ApplyEntry(entry=entry):
+                entries[entry.namespace, entry.name] = entry.body()
+            case RemoveEntry(namespace=namespace, name=name):
+                del entries[namespace, name]
+    assert plan(want, pods, entries) == ()
