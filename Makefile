@@ -31,8 +31,12 @@ $(VLLM)/.ready: vllm.lock
 demo: $(READY)
 	$(BIN)/switchgear-chaos demo $(ARGS)
 
+$(VENV)/.kubectl: tests/kubectl.py $(READY)
+	@$(BIN)/python tests/kubectl.py $(BIN)
+	@touch $@
+
 # Most of a test is waiting for another process, so there are more of them than cores.
-test: $(READY)
+test: $(READY) $(VENV)/.kubectl
 	$(BIN)/pytest -m "not vllm" -n $(WORKERS) --dist loadfile $(ARGS)
 
 # Two real engines, on the CPU, with a model of random weights made on the spot.
