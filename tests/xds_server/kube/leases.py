@@ -1,0 +1,87 @@
+"""A tiny API server for Leases, as a value with methods: versions, conflicts, and faults on request."""
+
+# ruff: noqa: ARG002 - a fake is called with all that the real one takes
+
+import asyncio
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from xds_server.kube.api import Api, ApiError, Object, Page, Selection
+from xds_server.kube.resources import Resource
+
+
+class FakeLeases(Api):
+    """Leases in memory. ``deaf`` are callers whose requests never come back; ``requests`` counts by method."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.version = 0
+        self.down = False
+        self.stalled: asyncio.Event | None = None
+        self.writes: list[tuple[str, Mapping[str, Any]]] = []
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object:
+        await self._reach()
+        if name not in self.objects:
+            raise ApiError(404, "NotFound", name)
+        return copy.deepcopy(self.objects[name])
+
+    async def create(self, resource: Resource, namespace: str, body: Object) -> Object:
+        await self._reach()
+        name = str(body["metadata"]["name"])
+        if name in self.objects:
+            raise ApiError(409, "AlreadyExists", name)
+        return self._put(name, body)
+
+    async def replace(
+        self, resource: Resource, namespace: str, name: str, body: Object, *, subresource: str = ""
+    ) -> Object:
+        await self._reach()
+        if name not in self.objects:
+            raise ApiError(404, "NotFound", name)
+        if body["metadata"].get("resourceVersion") != self.objects[name]["metadata"]["resourceVersion"]:
+            raise ApiError(409, "Conflict", name)
+        return self._put(name, body)
+
+    async def apply(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        body: Object,
+        *,
+        manager: str,
+        force: bool = True,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> Object:
+        await self._reach()
+        return self._put(name, body)
+
+    async def delete(self, resource: Resource, namespace: str, name: str, *, dry_run: bool = False) -> None:
+        await self._reach()
+        self.objects.pop(name, None)
+
+    async def page(self, which: Selection, *, more: str = "", limit: int = 500) -> Page:
+        await self._reach()
+        key = which.labels
+        items = tuple(
+            copy.deepcopy(one) for one in self.objects.values() if key in (one["metadata"].get("labels") or {})
+        )
+        return Page(items=items, resource_version=str(self.version))
+
+    def _put(self, name: str, body: Object) -> Object:
+        self.version += 1
+        made = copy.deepcopy(dict(body))
+        made["metadata"] = {**made["metadata"], "resourceVersion": str(self.version)}
+        self.objects[name] = made
+        self.writes.append((name, made["spec"]))
+        return copy.deepcopy(made)
+
+    async def _reach(self) -> None:
+        await asyncio.sleep(0)
+        if self.stalled is not None:
+            await self.stalled.wait()
+        if self.down:
+            raise ApiError(0, "Unreachable", "nobody answers")
