@@ -5,7 +5,7 @@ from typing import Final, Literal
 from pydantic import Field, model_validator
 
 from policies.document import API_VERSION, Labels, Metadata, Spec, described
-from policies.quantity import Duration, EngineName, HostAddress, Port, Zone
+from policies.quantity import Duration, EngineName, HostAddress, Port, Revision, Zone
 
 _LONGEST_PER_MEAN: Final = 4.0
 
@@ -25,6 +25,12 @@ class Endpoint(Spec):
     )
     zone: Zone = described("", "Failure domain, as in topology.kubernetes.io/zone.")
     region: Zone = described("", "Region, as in topology.kubernetes.io/region.")
+    revision: Revision = described(
+        "",
+        "Revision of the model this engine serves, the major number first: 2.1.0, say.",
+        why="regions stand in for each other only within a major revision, unless regions.acrossRevisions says "
+        "otherwise",
+    )
     slots: int | None = described(
         None,
         "Requests this engine runs at once; the pool's slotsPerEngine when absent.",

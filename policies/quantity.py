@@ -75,6 +75,9 @@ ZONE_PATTERN: Final = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$|^$"
 Zone = Annotated[str, Field(max_length=253, pattern=ZONE_PATTERN)]
 """Zone or region name as in ``topology.kubernetes.io/zone``; empty means not said."""
 
+Revision = Annotated[str, Field(max_length=63, pattern=ZONE_PATTERN)]
+"""Revision of a model, such as ``2.1.0``: what stands before the first dot is its major part; empty: not said."""
+
 Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
 """A TCP port."""
 

@@ -1,12 +1,12 @@
 """ModelRoute: which requests go to which pools."""
 
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from policies.document import API_VERSION, Metadata, Spec, described
-from policies.quantity import IpAddress, Name, Port, Re2
+from policies.quantity import IpAddress, Name, Port, Re2, Zone
 
 
 class PriorityClass(StrEnum):
@@ -93,6 +93,14 @@ class ModelRouteSpec(Spec):
         "`x-switchgear-side-effects: true`, with the same exception.",
         why="a second try may run what the first has already done; before it was sent (connection refused, stream "
         "refused) any request is tried elsewhere",
+    )
+    allowed_regions: tuple[Annotated[Zone, Field(min_length=1)], ...] = described(
+        (),
+        "Regions whose engines may see these requests; empty: all. Nothing else may ever send them elsewhere, no "
+        "fallback, hedge, retry or lack of engines: callers then get 503 with `x-switchgear-reason`. An engine "
+        "without a region is in none.",
+        why="where data may go is a promise, and outweighs being answered",
+        max_length=16,
     )
     max_body_bytes: int = described(
         16 * 1024 * 1024,

@@ -5,6 +5,7 @@ from policies.resilience.ejection import Breaker, Straggler
 from policies.resilience.limits import WAIT_SHARE, Limits, PriorityLimits
 from policies.resilience.mode import Mode
 from policies.resilience.policy import ResiliencePolicy, ResilienceSpec, SlowStart, Zones
+from policies.resilience.regions import AcrossRevisions, Failback, Regions, Serving
 from policies.resilience.retries import (
     ENGINE_FAILED,
     SAID_BEFORE_WORK,
@@ -19,17 +20,21 @@ __all__ = (
     "ENGINE_FAILED",
     "SAID_BEFORE_WORK",
     "WAIT_SHARE",
+    "AcrossRevisions",
     "Breaker",
     "Degradation",
+    "Failback",
     "Hedging",
     "Limits",
     "Mode",
     "PriorityLimits",
+    "Regions",
     "ResiliencePolicy",
     "ResilienceSpec",
     "Retries",
     "RetryBudget",
     "RetryCondition",
+    "Serving",
     "SlowStart",
     "Straggler",
     "Timeouts",

@@ -14,6 +14,7 @@ from policies.resilience.degradation import Degradation
 from policies.resilience.ejection import Breaker, Straggler
 from policies.resilience.limits import Limits
 from policies.resilience.mode import Mode, mode_of_part
+from policies.resilience.regions import Regions
 from policies.resilience.retries import Hedging, Retries, RetryBudget
 from policies.resilience.timeouts import Timeouts
 
@@ -75,6 +76,7 @@ class ResilienceSpec(Spec):
     timeouts: Timeouts = described(Timeouts, "Time limits.")
     hedging: Hedging = described(Hedging, "Parallel second tries.")
     zones: Zones = described(Zones, "Sharing between zones.")
+    regions: Regions = described(Regions, "Sharing between regions.")
     drain: Drain = described(Drain, "Leaving.")
     slow_start: SlowStart = described(SlowStart, "Coming back.")
     degradation: Degradation = described(Degradation, "Serving less before serving nobody.")
