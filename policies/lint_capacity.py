@@ -44,6 +44,8 @@ def _no_zone_to_lose(one: Advised) -> Iterator[Finding]:
 
 def _few_engines(one: Advised) -> Iterator[Finding]:
     count = len(one.pool.endpoints)
+    if one.pool.kubernetes is not None and count < 2:
+        return  # a cluster says how many there are, and differently tomorrow
     if count == 0:
         yield one.engines(
             "SG122", "spec.endpoints", "has no engine, so every request to it fails", "list its engines"

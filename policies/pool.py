@@ -4,6 +4,7 @@ from typing import Final, Literal
 
 from pydantic import Field, model_validator
 
+from policies.discovery import Discovery
 from policies.document import API_VERSION, Labels, Metadata, Spec, described
 from policies.quantity import Duration, EngineName, HostAddress, Port, Revision, Zone
 
@@ -116,6 +117,10 @@ class EnginePoolSpec(Spec):
 
     model: str = described(..., "Model name the engines answer to.", min_length=1, max_length=253)
     endpoints: tuple[Endpoint, ...] = described((), "The engines.", max_length=20_000)
+    kubernetes: Discovery | None = described(
+        None,
+        "Engines found in the cluster, besides those that are listed; read where policies come from a cluster.",
+    )
     slots_per_engine: int = described(
         8,
         "Requests one engine runs at once (vLLM: --max-num-seqs).",

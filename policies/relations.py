@@ -78,6 +78,19 @@ def _in_pool(pool: EnginePool, document: Judged) -> Iterator[Problem]:
             f"an engine named {endpoints[number].name} is already in this pool, in line {line}",
             hint="give each engine its own name, or leave names out",
         )
+    found = pool.spec.kubernetes
+    if found is not None and (found.service is None) == (not found.selector):
+        both = found.service is not None
+        yield _problem(
+            document,
+            "SG040",
+            ("spec", "kubernetes"),
+            "engines are found by service or by selector, not by both" if both else "this names no pods",
+            allowed="exactly one of service and selector",
+            hint="remove one of the two"
+            if both
+            else "say service, the name of the Service in front of the engines",
+        )
     longest = pool.spec.longest_service_time
     if longest is not None and longest < pool.spec.service_time:
         yield _problem(

@@ -170,10 +170,12 @@ def _walk(block: Schema, definitions: Schema, prefix: str, defaults: Schema | No
         nested = shape if "properties" in shape else None
         items = _shape(shape["items"], definitions) if "items" in shape else {}
         tag = shape.get("discriminator", {}).get("propertyName", "")
+        # What a type says of itself stands one level down where nothing at all may be written too.
+        told = {**next((one for one in said.get("anyOf", ()) if one.get("type") != "null"), {}), **said}
         yield FieldDoc(
             path=path,
-            type=_type(shape, definitions),
-            allowed=said.get("x-allowed") or _allowed(shape, definitions),
+            type=told.get("x-type") or _type(shape, definitions),
+            allowed=told.get("x-allowed") or _allowed(shape, definitions),
             description=said.get("description") or shape.get("description", ""),
             default=(defaults or {}).get(name, said.get("default")),
             required=name in required,

@@ -1,0 +1,67 @@
+"""Engines that a cluster names: which pods belong to a pool, and which of their ports are whose."""
+
+import re
+from typing import Annotated, Any, Final
+
+from pydantic import Field, PlainValidator, WithJsonSchema
+
+from policies.document import Spec, described
+from policies.quantity import Name
+
+PORT_NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+_PORT_NAME: Final = re.compile(PORT_NAME_PATTERN)
+
+
+def parse_pod_port(value: Any) -> int | str:
+    """A port's number or name; ValueError says what is allowed."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if 1 <= value <= 65535:
+            return value
+        msg = f"{value} is not a port"
+        raise ValueError(msg)
+    if isinstance(value, str) and value.isdecimal():
+        msg = f"{value!r} is text: write the number {value} without quotes"
+        raise ValueError(msg)
+    if isinstance(value, str) and _PORT_NAME.fullmatch(value):
+        return value
+    msg = f"{value!r} is no port: write its number, or its name in lower-case letters, digits and dashes"
+    raise ValueError(msg)
+
+
+PodPort = Annotated[
+    int | str,
+    PlainValidator(parse_pod_port),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1, "maximum": 65535},
+                {"type": "string", "pattern": PORT_NAME_PATTERN},
+            ],
+            "x-type": "number or name",
+            "x-allowed": "a port number, 1 to 65535, or the name of a port",
+            "x-kubernetes-int-or-string": True,
+        }
+    ),
+]
+"""A port of a pod, by number or by the name it was given in the Service or in the pod."""
+
+
+class Discovery(Spec):
+    """Pods that are engines of the pool: those behind a Service, or those with certain labels."""
+
+    service: Name | None = described(
+        None,
+        "Name of a Service in the pool's namespace; its EndpointSlices say which pods are engines.",
+    )
+    selector: Annotated[dict[str, str], Field(max_length=64)] = described(
+        {}, "Labels of the pods that are engines, where no Service selects them."
+    )
+    port: PodPort = described(
+        ...,
+        "Port of the engines' OpenAI API: a number, or a name of the Service's ports or of the pods' containers.",
+    )
+    agent_port: PodPort | None = described(
+        None,
+        "Port of the agent beside each engine, likewise; the annotation switchgear.dev/agent-port of a pod wins.",
+        why="without an agent the engine is asked over the network",
+    )
