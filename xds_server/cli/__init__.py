@@ -35,6 +35,7 @@ _COMMANDS: Final[Mapping[str, Entry]] = MappingProxyType(
         "schema": _entry("schema", "Print the JSON Schema of policy files, for editors."),
         "serve": _entry("serve", "Run the control plane."),
         "bootstrap": _entry("bootstrap", "Print an Envoy bootstrap that connects here."),
+        "certs": _entry("certs", "Make throw-away certificates for labs."),
     }
 )
 

@@ -1,0 +1,199 @@
+"""Certificates on disk, rotated well and badly."""
+
+import ssl
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+from cryptography import x509
+
+from xds_server.access.files import (
+    MAX_BYTES,
+    CertificateError,
+    KeyPair,
+    Rotating,
+    TlsFiles,
+    expiry,
+    identities_of,
+    load_into,
+    read_pair,
+    server_context,
+)
+from xds_server.access.grpc_credentials import channel_credentials, proved, server_credentials
+from xds_server.access.lab_authority import EVERYBODY, make
+from xds_server.cli import main
+
+DAY = timedelta(days=1)
+ECHO = "/test.Echo/Who"
+
+
+def files(folder: Path, name: str) -> TlsFiles:
+    return TlsFiles(certificate=folder / f"{name}.crt", key=folder / f"{name}.key", authorities=folder / "ca.crt")
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Path:
+    folder = tmp_path / "certs"
+    make(folder, EVERYBODY, lasts=DAY)
+    return folder
+
+
+def test_a_pair_says_what_it_proves(lab: Path) -> None:
+    pair = read_pair(files(lab, "proxy"))
+    assert pair.identities == ("spiffe://switchgear.lab/proxy/gateway", "localhost")
+    assert pair.identities == identities_of(pair.chain)
+    assert "PRIVATE KEY" not in repr(pair)
+    assert expiry(pair).endswith("UTC")
+    assert identities_of(b"rubbish") == ()
+
+
+def test_a_second_run_rotates_under_the_same_authority(lab: Path) -> None:
+    before, authority = read_pair(files(lab, "server")), (lab / "ca.crt").read_bytes()
+    make(lab, EVERYBODY, lasts=DAY / 2)
+    after = read_pair(files(lab, "server"))
+    assert after.chain != before.chain
+    assert (lab / "ca.crt").read_bytes() == authority
+    assert stat.S_IMODE((lab / "server.key").stat().st_mode) == 0o600
+    assert stat.S_IMODE((lab / "ca.key").stat().st_mode) == 0o600
+    assert not list(lab.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("server.crt", b"", "no PEM certificate"),
+        ("server.crt", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "no PEM certificate"),
+        ("server.key", b"rubbish", "not a PEM key"),
+        ("ca.crt", b"\x00" * 100, "no PEM certificate"),
+        ("ca.crt", b"x" * (MAX_BYTES + 1), "larger than"),
+    ],
+)
+def test_what_is_wrong_is_said_of_the_file(lab: Path, file: str, content: bytes, said: str) -> None:
+    (lab / file).write_bytes(content)
+    with pytest.raises(CertificateError, match=said) as refusal:
+        read_pair(files(lab, "server"))
+    assert str(lab / file) in str(refusal.value)
+
+
+def test_a_key_of_another_certificate_and_a_file_that_is_missing(lab: Path) -> None:
+    (lab / "server.key").write_bytes((lab / "proxy.key").read_bytes())
+    with pytest.raises(CertificateError, match="not the key of the certificate"):
+        read_pair(files(lab, "server"))
+    (lab / "server.key").unlink()
+    with pytest.raises(CertificateError, match="No such file"):
+        Rotating(files(lab, "server"))
+
+
+def test_a_rotation_counts_when_both_halves_are_there(lab: Path, tmp_path: Path) -> None:
+    changes: list[KeyPair] = []
+    troubles: list[str] = []
+    keys = Rotating(files(lab, "server"), on_change=changes.append, on_trouble=troubles.append)
+    first = keys.look()
+    make(tmp_path / "new", EVERYBODY, lasts=DAY)
+    (lab / "server.crt").write_bytes((tmp_path / "new" / "server.crt").read_bytes())
+    assert keys.look() is first
+    assert keys.look() is first
+    assert len(troubles) == 1, "said once"
+    (lab / "server.key").write_bytes((tmp_path / "new" / "server.key").read_bytes())
+    assert keys.look().chain == (tmp_path / "new" / "server.crt").read_bytes()
+    assert changes == [keys.pair]
+
+
+def test_files_that_vanish_leave_the_last_pair(lab: Path) -> None:
+    troubles: list[str] = []
+    keys = Rotating(files(lab, "server"), on_trouble=troubles.append)
+    first, content = keys.look(), (lab / "server.crt").read_bytes()
+    (lab / "server.crt").unlink()
+    assert keys.look() is first
+    assert troubles
+    (lab / "server.crt").write_bytes(content)
+    assert keys.look() is first, "the same again is no change"
+
+
+def test_a_context_takes_the_next_pair(lab: Path) -> None:
+    tls = files(lab, "server")
+    keys = Rotating(tls)
+    context = server_context(keys.pair, tls)
+    assert context.verify_mode is ssl.CERT_OPTIONAL
+    make(lab, EVERYBODY, lasts=DAY / 2)
+    load_into(context, keys.look(), tls)
+    (lab / "server.key").write_text("half")
+    with pytest.raises(CertificateError):
+        load_into(context, keys.pair, tls)
+
+
+@asynccontextmanager
+async def served(keys: Rotating) -> AsyncIterator[int]:
+    async def who(_: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        return " ".join(proved(context.auth_context())).encode()  # type: ignore[arg-type]
+
+    class Echo(grpc.GenericRpcHandler):
+        def service(self, details: grpc.HandlerCallDetails) -> object:
+            return grpc.unary_unary_rpc_method_handler(who) if details.method == ECHO else None
+
+    server = grpc.aio.server(handlers=[Echo()])  # type: ignore[abstract]
+    port = server.add_secure_port("127.0.0.1:0", server_credentials(keys))
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(None)
+
+
+async def asked(port: int, pair: KeyPair | None, authority: bytes) -> str:
+    credentials = grpc.ssl_channel_credentials(authority) if pair is None else channel_credentials(pair)
+    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
+        answer = await channel.unary_unary(ECHO)(b"", timeout=20)
+        return bytes(answer).decode()
+
+
+async def test_peers_prove_themselves_and_strangers_stay_out(lab: Path, tmp_path: Path) -> None:
+    proxy = read_pair(files(lab, "proxy"))
+    make(tmp_path / "other", EVERYBODY, lasts=DAY)
+    stranger = read_pair(
+        TlsFiles(
+            certificate=tmp_path / "other" / "proxy.crt",
+            key=tmp_path / "other" / "proxy.key",
+            authorities=lab / "ca.crt",
+        )
+    )
+    async with served(Rotating(files(lab, "server"))) as port:
+        assert await asked(port, proxy, b"") == "spiffe://switchgear.lab/proxy/gateway localhost"
+        for nobody in (None, stranger):
+            with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                await asked(port, nobody, (lab / "ca.crt").read_bytes())
+            assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_server_rotates_without_a_restart(lab: Path, tmp_path: Path) -> None:
+    changes: list[KeyPair] = []
+    keys = Rotating(files(lab, "server"), on_change=changes.append)
+    async with served(keys) as port:
+        proxy = read_pair(files(lab, "proxy"))
+        assert await asked(port, proxy, b"")
+        # Another authority altogether: whoever trusts only the old one is out, whoever is of the new one is in.
+        make(tmp_path / "new", EVERYBODY, lasts=DAY)
+        for one in ("server.crt", "server.key", "ca.crt"):
+            (lab / one).write_bytes((tmp_path / "new" / one).read_bytes())
+        assert await asked(port, read_pair(files(tmp_path / "new", "proxy")), b"")
+        assert len(changes) == 1
+        with pytest.raises(grpc.aio.AioRpcError):
+            await asked(port, proxy, b"")
+
+
+def test_the_command_makes_a_lab(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["certs", "dev", str(tmp_path / "c"), "--lasts", "1h", "--name", "engine.test"]) == 0
+    said = capsys.readouterr()
+    assert "spiffe://switchgear.lab/operator" in said.out
+    assert "lasts 1h" in said.err
+    leaf = x509.load_pem_x509_certificate((tmp_path / "c" / "agent.crt").read_bytes())
+    assert "engine.test" in read_pair(files(tmp_path / "c", "agent")).identities
+    assert leaf.not_valid_after_utc - leaf.not_valid_before_utc < timedelta(hours=2)
+    assert main(["certs", "dev", str(tmp_path / "c"), "--lasts", "1s"]) == 2
+    (tmp_path / "c" / "ca.key").write_text("rubbish")
+    assert main(["certs", "dev", str(tmp_path / "c")]) == 2
+    assert "remove the folder" in capsys.readouterr().err

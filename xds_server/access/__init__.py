@@ -1,0 +1,1 @@
+"""Who may do what: identities of peers, what they are allowed, and the certificates that prove them."""

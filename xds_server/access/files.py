@@ -1,0 +1,191 @@
+"""Certificates and keys on disk: read whole, judged before use, and read again when they change.
+
+A rotation writes several files, and not at once; Kubernetes swaps a link. So what counts is the content of all of
+them together: a key that does not belong to its certificate is a rotation half done, and the pair before it stays
+in use until the other half is there.
+"""
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.x509.oid import ExtensionOID
+
+MAX_BYTES: Final = 1024 * 1024
+"""A chain of certificates has a few thousand bytes, a bundle of all public authorities a quarter of a million."""
+
+
+class CertificateError(Exception):
+    """Certificate files cannot be used; the message names the file and says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """Where one end's certificate, its key and the authorities of the other end are.
+
+    Without ``authorities`` the other end proves nothing of itself.
+    """
+
+    certificate: Path
+    key: Path
+    authorities: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPair:
+    """A certificate chain, its key and the authorities to trust, as PEM; ``ends_unix_s`` is when it expires."""
+
+    chain: bytes
+    key: bytes = field(repr=False)
+    authorities: bytes | None
+    subject: str
+    identities: tuple[str, ...]
+    ends_unix_s: float
+
+
+def read_pair(files: TlsFiles) -> KeyPair:
+    """What the files hold now; ``CertificateError`` where they cannot be read or do not belong together."""
+    chain, key = _content(files.certificate), _content(files.key)
+    authorities = None if files.authorities is None else _content(files.authorities)
+    leaf = _certificates(chain, files.certificate)[0]
+    if authorities is not None and files.authorities is not None:
+        _certificates(authorities, files.authorities)
+    try:
+        private = load_pem_private_key(key, password=None)
+    except (ValueError, TypeError) as error:
+        raise CertificateError(f"{files.key}: not a PEM key without a passphrase") from error
+    shape = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    if private.public_key().public_bytes(*shape) != leaf.public_key().public_bytes(*shape):
+        raise CertificateError(f"{files.key}: not the key of the certificate in {files.certificate}")
+    return KeyPair(
+        chain=chain,
+        key=key,
+        authorities=authorities,
+        subject=leaf.subject.rfc4514_string(),
+        identities=identities(leaf),
+        ends_unix_s=leaf.not_valid_after_utc.timestamp(),
+    )
+
+
+def identities(certificate: x509.Certificate) -> tuple[str, ...]:
+    """The URIs and then the DNS names that a certificate proves; its subject proves nothing."""
+    try:
+        names = certificate.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
+    except x509.ExtensionNotFound:
+        return ()
+    if not isinstance(names, x509.SubjectAlternativeName):
+        return ()
+    return (
+        *names.get_values_for_type(x509.UniformResourceIdentifier),
+        *names.get_values_for_type(x509.DNSName),
+    )
+
+
+def identities_of(pem: bytes) -> tuple[str, ...]:
+    """The same of a certificate as PEM; nothing where it is none."""
+    try:
+        return identities(x509.load_pem_x509_certificate(pem))
+    except ValueError:
+        return ()
+
+
+class Rotating:
+    """A pair of keys that follows its files. ``look`` is cheap where nothing changed: call it often.
+
+    ``on_change`` gets each new pair, ``on_trouble`` a sentence when the files cannot be used; once per change.
+    """
+
+    def __init__(
+        self,
+        files: TlsFiles,
+        *,
+        on_change: Callable[[KeyPair], None] = lambda _: None,
+        on_trouble: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Reads the files; ``CertificateError`` when they cannot be used, for there is nothing else to use."""
+        self.files = files
+        self._on_change = on_change
+        self._on_trouble = on_trouble
+        self._seen = self._stamp()
+        self._trouble = ""
+        self.pair = read_pair(files)
+
+    def look(self) -> KeyPair:
+        """The pair to use now: that of the files, or the last good one while they cannot be used."""
+        stamp = self._stamp()
+        if stamp == self._seen and not self._trouble:
+            return self.pair
+        try:
+            pair = read_pair(self.files)
+        except CertificateError as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                self._on_trouble(self._trouble)
+            return self.pair
+        self._seen, self._trouble = stamp, ""
+        if (pair.chain, pair.key, pair.authorities) != (self.pair.chain, self.pair.key, self.pair.authorities):
+            self.pair = pair
+            self._on_change(pair)
+        return self.pair
+
+    def _stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(
+            map(_stamp, (one for one in (self.files.certificate, self.files.key, self.files.authorities) if one))
+        )
+
+
+def server_context(pair: KeyPair, files: TlsFiles) -> ssl.SSLContext:
+    """A context for a server with this pair; with authorities, clients must prove themselves by a certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    load_into(context, pair, files)
+    if pair.authorities is not None:
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+def load_into(context: ssl.SSLContext, pair: KeyPair, files: TlsFiles) -> None:
+    """Let new connections of a context use this pair; those that are open keep theirs."""
+    # Only files can be loaded; what they hold was judged a moment ago, and is judged again here.
+    try:
+        context.load_cert_chain(files.certificate, files.key)
+        if pair.authorities is not None:
+            context.load_verify_locations(cadata=pair.authorities.decode())
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise CertificateError(f"{files.certificate}: {error}") from error
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise CertificateError(f"{path}: {error.strerror or error}") from error
+    if len(content) > MAX_BYTES:
+        raise CertificateError(f"{path}: larger than {MAX_BYTES} bytes, so no certificate")
+    return content
+
+
+def _certificates(pem: bytes, path: Path) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError as error:
+        raise CertificateError(f"{path}: holds no PEM certificate") from error
+
+
+def expiry(pair: KeyPair) -> str:
+    """When a pair ends, as people write it."""
+    return datetime.fromtimestamp(pair.ends_unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,91 @@
+"""What a peer may be and do, given what its certificate or token proves. Pure: no file, no socket, no clock.
+
+Whoever is not named may nothing. Of several rules the first that fits counts, so the order is the operator's.
+"""
+
+import hmac
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from xds_server.access.model import Access, AdminRole, AdminRule, ProxyRule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """What a proxy may see: ``pools`` empty means all. ``identity`` is what its certificate proved."""
+
+    identity: str
+    pools: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Why a peer may not: one sentence for the log and for the peer, which says nothing of the rules."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Somebody on the admin port: the name for the audit log, and what may be done."""
+
+    name: str
+    role: AdminRole
+
+
+def proxy_allowed(access: Access, identities: Sequence[str], node: str, zone: str) -> Allowed | Refused:
+    """What a proxy whose certificate proves ``identities`` may see as ``node`` in ``zone``.
+
+    The first rule for one of its identities that also has its node id and zone counts.
+    """
+    named = False
+    for rule in access.spec.proxies:
+        identity = _one_of(identities, rule.identity)
+        if identity is None:
+            continue
+        named = True
+        if _fits(rule, node, zone):
+            return Allowed(identity=identity, pools=frozenset(rule.pools))
+    shown = ", ".join(identities) or "nobody"
+    if not named:
+        return Refused(reason=f"{shown} may not connect as a proxy")
+    return Refused(reason=f"{shown} may not be node {node!r} in zone {zone!r}")
+
+
+def caller_of(
+    access: Access, identities: Sequence[str], token: str, tokens: Mapping[AdminRule, str]
+) -> Caller | None:
+    """Who asks on the admin port, by certificate or bearer token; None for somebody unknown.
+
+    ``tokens`` are those of rules with a file, as they are now. An empty one is nobody's.
+    """
+    for rule in access.spec.admin:
+        if rule.identity is not None:
+            identity = _one_of(identities, rule.identity)
+            if identity is not None:
+                return Caller(name=rule.name or identity, role=rule.role)
+        elif token and hmac.compare_digest(tokens.get(rule, "").encode(), token.encode()):
+            return Caller(name=rule.name or f"token of {rule.token_file}", role=rule.role)
+    return None
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether the whole text fits: ``*`` is anything but a slash, ``/**`` at the end everything below."""
+    return _compiled(pattern).fullmatch(text) is not None
+
+
+@lru_cache(maxsize=4096)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    below = pattern.endswith("/**")
+    parts = (pattern.removesuffix("/**") if below else pattern).split("*")
+    return re.compile("[^/]*".join(map(re.escape, parts)) + ("/.+" if below else ""), re.DOTALL)
+
+
+def _one_of(identities: Iterable[str], pattern: str) -> str | None:
+    return next((one for one in identities if matches(pattern, one)), None)
+
+
+def _fits(rule: ProxyRule, node: str, zone: str) -> bool:
+    return any(matches(one, node) for one in rule.nodes) and (not rule.zones or zone in rule.zones)
