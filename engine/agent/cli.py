@@ -47,17 +47,18 @@ def main(argv: Sequence[str]) -> int:
     words = list(argv)
     if words and words[0].startswith("-") and words[0] not in ("-h", "--help"):
         words.insert(0, "run")
-    asked = _parser().parse_args(words)
+    asked = parser().parse_args(words)
     if asked.command == "run":
         return _run(asked)
     return _tell(asked)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """What may be said on the command line."""
+    made = argparse.ArgumentParser(
         prog="switchgear-agent", description="The process beside an engine that knows whether it produces tokens."
     )
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = made.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="judge the engine and tell whoever asks")
     run.add_argument(
         "--config", type=Path, metavar="FILE", help=f"settings as YAML [env: {ENVIRONMENT_PREFIX}CONFIG]"
@@ -76,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--agent", default=_DEFAULT_AGENT, metavar="URL", help="(default: %(default)s)")
         if name == "drain":
             command.add_argument("--deadline", default="30s", metavar="DURATION", help="(default: %(default)s)")
-    return parser
+    return made
 
 
 def _run(asked: argparse.Namespace) -> int:
