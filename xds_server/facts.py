@@ -322,6 +322,8 @@ class ServerFacts:
             revision=report.revision if report else "",
             gpu=report.gpu if report else None,
             drain=report.drain if report else None,
+            standing=engine.standing.value,
+            standing_reason="" if engine.orchestrator is None else engine.orchestrator.reason,
         )
 
 

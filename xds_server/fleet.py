@@ -1,8 +1,9 @@
 """The fleet as it stands: engines the policies declare, folded with what was last reported of each.
 
-A frozen value. ``declared`` makes it from the policies, ``with_report`` folds one report in, ``redeclared``
-carries reports over a policy edit. Nothing here judges: that is ``decide``. Folding counts looks in a row,
-because a later judgement needs them and a pure function cannot remember them otherwise.
+A frozen value. ``declared`` makes it from the policies, ``with_report`` folds one report in, ``with_words`` what
+the orchestrator says, ``redeclared`` carries both over a policy edit. Nothing here judges: that is ``decide``.
+Folding counts looks in a row, because a later judgement needs them and a pure function cannot remember them
+otherwise.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from engine.report import EngineReport, Verdict
 from policies.model import PolicySet
 from policies.pool import EnginePool
+from xds_server.orchestrator import OrchestratorWord, Standing
 from xds_server.traffic import PoolTraffic
 
 
@@ -33,6 +35,7 @@ class Engine:
 
     ``received_at_s`` is the control plane's monotonic clock; None with ``report`` None: nothing heard yet.
     ``good_looks`` and ``bad_looks`` count reports in a row that were good, or bad; a draining report ends both.
+    ``orchestrator`` is what whoever runs it says of it; None: nothing, so that it is present.
     """
 
     id: EngineId
@@ -49,6 +52,12 @@ class Engine:
     received_at_s: float | None = None
     good_looks: int = 0
     bad_looks: int = 0
+    orchestrator: OrchestratorWord | None = None
+
+    @property
+    def standing(self) -> Standing:
+        """How it stands with its orchestrator."""
+        return Standing.PRESENT if self.orchestrator is None else self.orchestrator.standing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +94,7 @@ def declared(policies: PolicySet) -> Fleet:
 
 
 def redeclared(policies: PolicySet, fleet: Fleet, previous: PolicySet | None = None) -> Fleet:
-    """The fleet of edited policies, keeping the reports of engines that are still at the same address.
+    """The fleet of edited policies, keeping what was said of engines that are still at the same address.
 
     ``previous`` are the policies ``fleet`` was declared by: pools that are the same object in both stay the same
     objects in the fleet too, so that an edit of one pool costs one pool.
@@ -101,6 +110,7 @@ def redeclared(policies: PolicySet, fleet: Fleet, previous: PolicySet | None = N
             received_at_s=before.received_at_s,
             good_looks=before.good_looks,
             bad_looks=before.bad_looks,
+            orchestrator=before.orchestrator,
         )
 
     unedited = previous.pools if previous is not None else {}
@@ -117,6 +127,25 @@ def redeclared(policies: PolicySet, fleet: Fleet, previous: PolicySet | None = N
 def with_traffic(fleet: Fleet, traffic: Mapping[str, PoolTraffic]) -> Fleet:
     """The fleet with the newest traffic; engines stay the same objects."""
     return replace(fleet, traffic=traffic)
+
+
+def with_words(fleet: Fleet, words: Mapping[EngineId, OrchestratorWord]) -> Fleet:
+    """The fleet with what the orchestrator says now; engines of which it says the same stay the same objects.
+
+    ``words`` are all that stand: of an engine that is not in them nothing is said any more.
+    """
+    pools: dict[str, tuple[Engine, ...]] = {}
+    for name, engines in fleet.pools.items():
+        fresh = tuple(_with_word(engine, words.get(engine.id)) for engine in engines)
+        same = all(one is other for one, other in zip(fresh, engines, strict=True))
+        pools[name] = engines if same else fresh
+    if all(pools[name] is engines for name, engines in fleet.pools.items()):
+        return fleet
+    return replace(fleet, pools=MappingProxyType(pools))
+
+
+def _with_word(engine: Engine, word: OrchestratorWord | None) -> Engine:
+    return engine if engine.orchestrator == word else replace(engine, orchestrator=word)
 
 
 def _engines(name: str, pool: EnginePool) -> tuple[Engine, ...]:

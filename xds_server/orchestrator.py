@@ -17,6 +17,11 @@ class Standing(StrEnum):
     LEAVING = "leaving"  # it is being ended: nothing new, whatever the floor, for it goes anyway
     GONE = "gone"  # it has been deleted, and only the list of endpoints does not say so yet
 
+    @property
+    def final(self) -> bool:
+        """Whether it ends here whatever anyone decides: there is no way back from it."""
+        return self in {Standing.LEAVING, Standing.GONE}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrchestratorWord:

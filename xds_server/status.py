@@ -4,7 +4,7 @@ Ages are seconds at the moment of the answer. ``None`` means not known, or not s
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from engine.report import DrainRequest, Evidence, GpuSummary, Quantiles
@@ -91,8 +91,9 @@ class EngineStatus:
     ``verdict``, ``source`` and ``report_age_s`` are None while nothing has been heard; ``address`` is empty while
     a host name has not been resolved; ``agent`` is None where none is declared. ``ejector`` is who wants it out,
     ``floor`` that it is kept in all the same; ``shadow`` the health it would have, were that enforced; ``order``
-    an operator's. What proxies see is None where none tells: ``in_flight``, ``error_percent`` of the last
-    ``window_calls``, ``done_per_s``, ``service_s``. ``shunned_by`` are proxies that send it nothing by themselves.
+    an operator's. ``standing`` is what its orchestrator says. What proxies see is None where none tells:
+    ``in_flight``, ``error_percent`` of the last ``window_calls``, ``done_per_s``, ``service_s``. ``shunned_by``
+    are proxies that send it nothing by themselves.
     """
 
     pool: str
@@ -128,6 +129,8 @@ class EngineStatus:
     shadow: str | None = None
     shadow_reason: str = ""
     order: str | None = None
+    standing: str = "present"
+    standing_reason: str = ""
     in_flight: int | None = None
     error_percent: float | None = None
     window_calls: int | None = None
@@ -154,7 +157,8 @@ class PoliciesStatus:
 
     ``state`` is of the files: ``accepted``, ``refused`` (see ``errors``) or ``held`` (see ``held``).
     ``serving_digest`` is of the policies that are served, which stay the last accepted ones; ``stale`` is
-    true while those come from the last run of the server.
+    true while those come from the last run of the server. ``source`` is where policies are read from, ``files`` or
+    ``kubernetes``, and ``lost_s`` how long which kinds of its objects have been out of touch, by plural.
     """
 
     state: str
@@ -166,6 +170,8 @@ class PoliciesStatus:
     routes: tuple[str, ...]
     errors: tuple[PolicyProblem, ...] = ()
     held: str = ""
+    source: str = "files"
+    lost_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

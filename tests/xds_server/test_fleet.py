@@ -9,7 +9,8 @@ from engine.report import EngineReport, Verdict
 from policies.model import PolicySet
 from policies.pool import EnginePool
 from policies.resilience import ResilienceSpec
-from xds_server.fleet import EngineId, declared, redeclared, with_report
+from xds_server.fleet import EngineId, declared, redeclared, with_report, with_words
+from xds_server.orchestrator import OrchestratorWord, Standing
 
 
 def policies(*names: str, first_port: int = 8000) -> PolicySet:
@@ -92,3 +93,28 @@ def test_looks_in_a_row_are_counted(verdicts: list[Verdict]) -> None:
             break
         bad += 1
     assert (engine.good_looks, engine.bad_looks) == (good, bad)
+
+
+LEAVING = OrchestratorWord(standing=Standing.LEAVING, reason="its pod is being deleted")
+
+
+def test_words_touch_whom_they_are_said_of_and_end_when_they_are_no_longer_said() -> None:
+    before = declared(policies("a", "b"))
+    after = with_words(before, {EngineId("p", "b"): LEAVING, EngineId("p", "nobody"): LEAVING})
+    assert after.pools["q"] is before.pools["q"]
+    assert after.pools["p"][0] is before.pools["p"][0]
+    assert after.pools["p"][1].standing is Standing.LEAVING
+    assert with_words(after, {EngineId("p", "b"): replace(LEAVING)}) is after
+    ended = with_words(after, {}).engine(EngineId("p", "b"))
+    assert ended is not None
+    assert ended.standing is Standing.PRESENT
+
+
+def test_a_word_stays_with_an_engine_over_an_edit_and_not_with_another_at_its_name() -> None:
+    fleet = with_words(declared(policies("a")), {EngineId("p", "a"): LEAVING})
+    same = redeclared(policies("a", "b"), fleet).engine(EngineId("p", "a"))
+    moved = redeclared(policies("a", first_port=9000), fleet).engine(EngineId("p", "a"))
+    assert same is not None
+    assert same.orchestrator == LEAVING
+    assert moved is not None
+    assert moved.orchestrator is None

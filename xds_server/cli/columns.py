@@ -78,6 +78,8 @@ def _notes(item: Item) -> Sequence[str]:
         notes.append(f"on trial, {item['traffic_percent']:g} %")
     if item["cut"]:
         notes.append("cut")
+    if item["standing"] != "present" and item["ejector"] != "orchestrator":
+        notes.append(f"{item['standing']}: {item['standing_reason']}")
     if item["shadow"] and item["shadow"] != item["health"]:
         notes.append(f"shadow: {item['shadow']}")
     if item["shunned_by"] and item["health"] == "HEALTHY":
@@ -129,6 +131,7 @@ _ENGINES: Final = (
     Column(title="health", cell=lambda item: item["health"] or "UNKNOWN", state=True),
     _age("since", "health_age_s"),
     _plain("verdict", state=True),
+    Column(title="standing", cell=lambda item: item["standing"], wide=True, state=True),
     Column(title="out by", cell=lambda item: item["ejector"] or "-", wide=True, state=True),
     _figure(
         "busy", lambda item: item["in_flight"] if item["in_flight"] is not None else item["requests_in_flight"]

@@ -10,6 +10,7 @@ from typing import Final
 from engine.report import Verdict
 from xds_server.decide.remembered import BreakerState, Comeback, Demand, Learned, StragglerState
 from xds_server.fleet import Engine, EngineId
+from xds_server.orchestrator import OrchestratorWord, Standing
 from xds_server.traffic import PoolTraffic, Proxy
 
 
@@ -27,6 +28,7 @@ class Ejector(StrEnum):
     VERDICT = "verdict"  # its agent, or the prober
     ERRORS = "errors"  # the breaker: its answers
     SLOWNESS = "slowness"  # the comparison with its peers
+    ORCHESTRATOR = "orchestrator"  # whoever runs it: its pod is being deleted, its node is unfit
     OPERATOR = "operator"
 
 
@@ -39,13 +41,15 @@ class EngineDecision:
     it is kept in (``floor``: because too few others are left). ``traffic_percent`` below 100: on trial, with so
     much of its normal share. ``cut``: the requests it holds are to be ended now. ``until_s``: monotonic time at
     which it is looked at again without new evidence; None where only evidence changes the decision. ``returns``
-    says in words what would reverse it. ``shadow`` is what would have been decided, where that is not enforced.
+    says in words what would reverse it. ``orchestrator`` is what that says of it, evidence as
+    ``verdict`` is. ``shadow`` is what would have been decided, where that is not enforced.
     """
 
     health: Health
     reason: str
     since_s: float
     verdict: Verdict | None = None
+    orchestrator: OrchestratorWord | None = None
     ejector: Ejector | None = None
     floor: bool = False
     traffic_percent: float = 100.0
@@ -55,9 +59,16 @@ class EngineDecision:
     shadow: "EngineDecision | None" = None
 
     @property
+    def standing(self) -> Standing:
+        """How it stands with its orchestrator."""
+        return Standing.PRESENT if self.orchestrator is None else self.orchestrator.standing
+
+    @property
     def gone(self) -> bool:
         """Whether no process is there, so that Envoy need not even be told of the engine."""
-        return self.health is not Health.HEALTHY and self.verdict is Verdict.DEAD
+        # The address of a pod that is gone may be another's soon.
+        dead = self.verdict is Verdict.DEAD or self.standing is Standing.GONE
+        return self.health is not Health.HEALTHY and dead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

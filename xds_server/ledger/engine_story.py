@@ -11,6 +11,7 @@ from xds_server.decide.changes.rules import CONSECUTIVE, ERROR_RATE, rule_of_eng
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.fleet import Engine, EngineId
 from xds_server.ledger.scene import Scene, UnknownNameError, event_status, rule_status, span
+from xds_server.orchestrator import Standing
 from xds_server.overrides import Action, Override
 from xds_server.status import Story
 from xds_server.traffic import EngineTraffic, PoolTraffic
@@ -27,7 +28,15 @@ _WANTED_OUT: Final = {
     Ejector.VERDICT: "its verdict is bad",
     Ejector.ERRORS: "its answers fail",
     Ejector.SLOWNESS: "it is slower than its peers",
+    Ejector.ORCHESTRATOR: "its orchestrator says so",
     Ejector.OPERATOR: "an operator ordered it",
+}
+_STANDINGS: Final = {
+    Standing.PRESENT: "there",
+    Standing.NOT_READY: "not ready",
+    Standing.UNFIT: "on an unfit node",
+    Standing.LEAVING: "leaving",
+    Standing.GONE: "gone",
 }
 
 
@@ -92,7 +101,11 @@ def _headline(case: _Case) -> str:
     text = f"{engine.id}{zone} {_STATES[decision.health]}, for {since} now"
     if decision.health is Health.HEALTHY and decision.traffic_percent < 100:
         text += f", on trial with {decision.traffic_percent:g} % of its share"
-    if decision.health is Health.UNHEALTHY and decision.ejector is not None:
+    if decision.health is not Health.HEALTHY and decision.ejector is Ejector.ORCHESTRATOR:
+        # Of a group of engines another one may be meant.
+        word = decision.orchestrator
+        text += f", because {word.reason if word is not None else _WANTED_OUT[decision.ejector]}"
+    elif decision.health is Health.UNHEALTHY and decision.ejector is not None:
         told = decision.ejector is Ejector.VERDICT and decision.verdict is not None
         text += f", because {f'it is {decision.verdict}' if told else _WANTED_OUT[decision.ejector]}"
     if decision.cut:
@@ -111,6 +124,9 @@ def _because(case: _Case) -> Iterator[str]:
         for reason in report.reasons:
             held = f" (held against {reason.threshold})" if reason.threshold else ""
             yield f"- {_sentence(reason.sentence + held)}"
+    word = case.engine.orchestrator
+    if word is not None and word.standing is not Standing.PRESENT:
+        yield f"Its orchestrator says that it is {_STANDINGS[word.standing]}: {_sentence(word.reason)}"
     if case.traffic is None:
         yield "No proxy has told of calls to it."
     else:
@@ -150,7 +166,7 @@ def _why_not(case: _Case) -> Iterator[str]:
         by = f" of {case.order.by}" if case.order.by else ""
         yield f"An order{by} holds for another {left}: {case.order.action} ({case.order.reason})."
         if case.order.action is Action.RESTORE and decision.health is not Health.HEALTHY:
-            yield "The order to restore it does not help: a dead, hung or draining engine stays out."
+            yield "The order to restore it does not help: a dead, hung, draining or leaving engine stays out."
     if case.pool_traffic is not None and decision.health is Health.HEALTHY:
         for node, proxy in sorted(case.pool_traffic.proxies.items()):
             missed = proxy.silent.get(case.engine.id.engine)
@@ -169,6 +185,8 @@ def _why_in(case: _Case) -> Iterator[str]:
     if decision.shadow is not None and decision.shadow.health is not Health.HEALTHY:
         would = f"It would be {decision.shadow.health} if that were enforced (shadow)"
         yield f"{would}: {_sentence(decision.shadow.reason)}"
+    elif decision.ejector is Ejector.ORCHESTRATOR and not decision.floor:
+        yield f"Its orchestrator speaks against it, and it is in all the same: {_sentence(decision.reason)}"
     elif report is not None and not report.verdict.good and not decision.floor:
         yield f"Its verdict is {report.verdict}, and it is in all the same: {_sentence(decision.reason)}"
     if traffic is None or not traffic.window_failures or decision.floor or decision.ejector is not None:

@@ -29,6 +29,7 @@ _LOGGED: Final = frozenset(
         ChangeKind.LADDER,
         ChangeKind.ZONE,
         ChangeKind.ORDER,
+        ChangeKind.STANDING,
     }
 )
 """Transitions that somebody who reads the log waits for; all are in the ledger, and telemetry logs its own."""

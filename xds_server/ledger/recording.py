@@ -18,6 +18,7 @@ from engine.report import EngineReport
 from policies.model import PolicySet
 from xds_server.fleet import Engine, EngineId, Fleet, declared
 from xds_server.ledger.lines import Lines
+from xds_server.orchestrator import OrchestratorWord
 from xds_server.overrides import Override
 from xds_server.traffic import EngineTraffic, PoolTraffic, Proxy
 
@@ -32,12 +33,13 @@ class RecordingError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What is known of one engine: its last report, when it arrived, and looks in a row."""
+    """What is known of one engine: its last report, when it arrived, looks in a row, its orchestrator's word."""
 
     report: EngineReport | None = None
     received_at_s: float | None = None
     good_looks: int = 0
     bad_looks: int = 0
+    orchestrator: OrchestratorWord | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,11 +168,23 @@ def _engines(
             continue
         for engine in engines:
             known = None if before is None else before.engine(engine.id)
-            if known is engine or (known is None and engine.report is None):
+            if known is engine or (known is None and engine.report is None and engine.orchestrator is None):
                 continue
-            if known is not None and known.report == engine.report and known.received_at_s == engine.received_at_s:
+            word_before = None if known is None else known.orchestrator
+            spoken = word_before != engine.orchestrator
+            if (
+                known is not None
+                and not spoken
+                and known.report == engine.report
+                and known.received_at_s == engine.received_at_s
+            ):
                 continue
-            if known is not None and engine.report is not None and _repeats(known.report, engine.report):
+            if (
+                known is not None
+                and not spoken
+                and engine.report is not None
+                and _repeats(known.report, engine.report)
+            ):
                 again.setdefault(name, {})[engine.id.engine] = Again(
                     observed_at_s=engine.report.observed_at_s,
                     received_at_s=engine.received_at_s,
@@ -184,6 +198,7 @@ def _engines(
                     received_at_s=engine.received_at_s,
                     good_looks=engine.good_looks,
                     bad_looks=engine.bad_looks,
+                    orchestrator=engine.orchestrator,
                 )
     return said, again
 
@@ -242,6 +257,7 @@ class Reading:
             received_at_s=again.received_at_s,
             good_looks=again.good_looks,
             bad_looks=again.bad_looks,
+            orchestrator=known.orchestrator,
         )
 
     def fleet(self, policies: PolicySet, before: Fleet | None = None) -> Fleet:
@@ -256,7 +272,11 @@ class Reading:
 
     def _with_said(self, engine: Engine) -> Engine:
         said = self.said.get(engine.id)
-        if said is None or (engine.report is said.report and engine.received_at_s == said.received_at_s):
+        if said is None or (
+            engine.report is said.report
+            and engine.received_at_s == said.received_at_s
+            and engine.orchestrator == said.orchestrator
+        ):
             return engine
         return replace(
             engine,
@@ -264,6 +284,7 @@ class Reading:
             received_at_s=said.received_at_s,
             good_looks=said.good_looks,
             bad_looks=said.bad_looks,
+            orchestrator=said.orchestrator,
         )
 
 

@@ -16,11 +16,12 @@ from policies.model import PolicySet
 from policies.route import PriorityClass
 from xds_server.cli import main
 from xds_server.decide.decide import decide
-from xds_server.decide.decisions import Decisions
-from xds_server.fleet import EngineId, Fleet, declared, with_report, with_traffic
+from xds_server.decide.decisions import Decisions, Ejector
+from xds_server.fleet import EngineId, Fleet, declared, with_report, with_traffic, with_words
 from xds_server.ledger.lines import Lines
 from xds_server.ledger.recording import Moment, Reading, Recorder, RecordingError, rounds
 from xds_server.ledger.replay import replay
+from xds_server.orchestrator import OrchestratorWord, Standing
 from xds_server.overrides import Action, Override
 from xds_server.traffic import EngineTraffic, PoolTraffic, Proxy, ProxyTraffic
 
@@ -35,9 +36,9 @@ def read(text: str = POLICIES) -> PolicySet:
     return load_contents({Path("chat.yaml"): text.encode()})
 
 
-def history(seed: int, steps: int = 60) -> tuple[list[Moment], list[Decisions]]:
-    """Rounds in which reports, traffic and orders move, r1 fails for a while, and what was decided."""
-    rng, policies = random.Random(seed), read()
+def history(seed: int, steps: int = 60, *, spoken: bool = False) -> tuple[list[Moment], list[Decisions]]:
+    """Rounds in which reports, traffic and orders move, words where ``spoken``, r1 fails for a while, and what was decided."""
+    rng, words, policies = random.Random(seed), random.Random(seed), read()
     fleet: Fleet = declared(policies)
     moments: list[Moment] = []
     decided: list[Decisions] = []
@@ -81,6 +82,11 @@ def history(seed: int, steps: int = 60) -> tuple[list[Moment], list[Decisions]]:
         fleet = with_traffic(
             fleet, {"chat": PoolTraffic(engines=engines, proxies={"gw-1": proxy}, heard_at_s=now_s)}
         )
+        if spoken and step % 7 == 0:
+            # Now and then, and once of the engine whose reports only repeat themselves, and back again.
+            standing = words.choice([Standing.UNFIT, Standing.LEAVING, Standing.PRESENT])
+            said = OrchestratorWord(standing=standing, reason=f"step {step}")
+            fleet = with_words(fleet, {} if step == 42 else {EngineId("chat", "r3"): said})
         if step == 10:
             key = EngineId("chat", "r4")
             orders = {key: Override(engine=key, action=Action.DRAIN, until_s=now_s + 3, reason="x")}
@@ -126,7 +132,7 @@ async def record(file: Path, moments: Sequence[Moment], max_bytes: int = 10_000_
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_what_was_recorded_is_decided_again_the_same(tmp_path: Path, seed: int) -> None:
-    moments, decided = history(seed)
+    moments, decided = history(seed, spoken=True)
     await record(tmp_path / "r", moments)
     policies, reading = read(), Reading()
     fleet: Fleet | None = None
@@ -152,6 +158,7 @@ async def test_what_was_recorded_is_decided_again_the_same(tmp_path: Path, seed:
     assert at == len(moments) - 1
     # Out at all: the history is worth comparing.
     assert any(one.health != "HEALTHY" for round_ in decided for one in round_.engines.values())
+    assert any(one.ejector is Ejector.ORCHESTRATOR for round_ in decided for one in round_.engines.values())
 
 
 async def test_a_file_that_was_full_is_followed_by_one_that_stands_alone(tmp_path: Path) -> None:

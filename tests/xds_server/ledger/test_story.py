@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from engine.report import EngineReport, Evidence, Verdict
 from policies.model import PolicySet
 from xds_server.decide.decisions import Admission, Ceiling, Ejector, EngineDecision, Health, LadderState
-from xds_server.fleet import EngineId, Fleet, with_report
+from xds_server.fleet import EngineId, Fleet, with_report, with_words
 from xds_server.ledger.scene import UnknownNameError, meant
 from xds_server.ledger.story import story
+from xds_server.orchestrator import OrchestratorWord, Standing
 from xds_server.overrides import Action, Override
 from xds_server.status import Story
 from xds_server.traffic import EngineTraffic, ProxyTraffic
@@ -51,6 +52,46 @@ def test_a_hung_engine_names_verdict_threshold_and_line(policies: PolicySet, fle
     assert (rule.field, rule.value) == ("spec.probe.stallAfter", "2s")
     assert rule.place.endswith("chat.yaml:6")
     assert found.until_in_s == 60.0
+
+
+def test_a_pod_that_is_being_deleted_says_so_and_nothing_brings_it_back(policies: PolicySet, fleet: Fleet) -> None:
+    word = OrchestratorWord(standing=Standing.LEAVING, reason="its pod is being deleted")
+    out = EngineDecision(
+        health=Health.DRAINING,
+        reason="leaving: its pod is being deleted",
+        since_s=98.0,
+        orchestrator=word,
+        ejector=Ejector.ORCHESTRATOR,
+        returns="nothing, for it ends",
+    )
+    spoken = with_words(fleet, {EngineId("chat", "r1"): word})
+    found = story("r1", scene(policies, spoken, decided(fleet, r1=out)))
+    assert not found.well
+    assert "drains" in found.now
+    assert found.now.endswith("because its pod is being deleted.")
+    assert "Its orchestrator says that it is leaving: its pod is being deleted." in found.because
+    assert (found.returns, found.ruled_by) == ("nothing, for it ends", ())
+
+
+def test_an_unfit_node_that_the_floor_overrules_names_node_and_floor(policies: PolicySet, fleet: Fleet) -> None:
+    word = OrchestratorWord(standing=Standing.UNFIT, reason="node gpu-7 has taint gpu-broken")
+    kept = EngineDecision(
+        health=Health.HEALTHY,
+        reason="kept: too few; unfit: node gpu-7 has taint gpu-broken",
+        since_s=0.0,
+        orchestrator=word,
+        ejector=Ejector.ORCHESTRATOR,
+        floor=True,
+    )
+    spoken = with_words(fleet, {EngineId("chat", "r1"): word})
+    found = story("r1", scene(policies, spoken, decided(fleet, r1=kept)))
+    assert "on an unfit node: node gpu-7 has taint gpu-broken" in told(found)
+    assert "It should leave (its orchestrator says so) and is kept in" in told(found)
+    assert [rule.field for rule in found.ruled_by] == ["spec.breaker.capacityFloorPercent"]
+    # Set aside in doubt, nobody's floor keeps it, and it is in all the same.
+    doubted = replace(kept, floor=False, reason="kept: all 4 engines are said not to be ready at once")
+    found = story("r1", scene(policies, spoken, decided(fleet, r1=doubted)))
+    assert "speaks against it, and it is in all the same" in told(found)
 
 
 def test_a_failing_engine_below_the_threshold_is_in_and_says_so(policies: PolicySet, fleet: Fleet) -> None:

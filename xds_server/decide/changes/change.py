@@ -11,6 +11,7 @@ class ChangeKind(StrEnum):
 
     HEALTH = "health"  # an engine takes new requests, or no longer does
     VERDICT = "verdict"  # what is said of it, without a change of health
+    STANDING = "standing"  # what its orchestrator says of it, without a change of health
     EJECTOR = "ejector"  # it stays out, and for another reason
     KEPT = "kept"  # the evidence asks for it to leave, and the floor keeps it in
     TRIAL = "trial"  # it gets a part of its share, to prove itself
@@ -28,6 +29,7 @@ class ChangeKind(StrEnum):
     ZONE = "zone"  # most of a zone's engines went at once
     ORDER = "order"  # an operator's
     TELEMETRY = "telemetry"  # proxies tell what they see, or no longer do
+    SOURCE = "source"  # the cluster that policies and engines are read from is in touch, or is not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

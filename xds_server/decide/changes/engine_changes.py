@@ -8,6 +8,7 @@ from xds_server.decide.changes import rules
 from xds_server.decide.changes.change import Change, ChangeKind, Subject
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.decide.remembered import BreakerState, Phase, StragglerState
+from xds_server.orchestrator import Standing
 
 
 def engine_changes(subject: Subject, known: EngineDecision | None, now: EngineDecision) -> Iterator[Change]:
@@ -37,6 +38,8 @@ def engine_changes(subject: Subject, known: EngineDecision | None, now: EngineDe
         yield replace(template, kind=ChangeKind.VERDICT, before=before, after=_said(now.verdict))
     elif known is not None and now.health is not Health.HEALTHY and known.ejector is not now.ejector:
         yield replace(template, kind=ChangeKind.EJECTOR, before=_who(known.ejector), after=_who(now.ejector))
+    elif (Standing.PRESENT if known is None else known.standing) is not now.standing:
+        yield _stands(template, known, now)
     yield from _marks(template, known, now)
 
 
@@ -74,6 +77,20 @@ def _marks(template: Change, known: EngineDecision | None, now: EngineDecision) 
     shadow = None if now.shadow is None else now.shadow.health
     if shadow_before is not shadow:
         yield _shadowed(template, shadow_before, now)
+
+
+def _stands(template: Change, known: EngineDecision | None, now: EngineDecision) -> Change:
+    """What the orchestrator says is news, and nothing else is."""
+    return replace(
+        template,
+        kind=ChangeKind.STANDING,
+        before="" if known is None else known.standing.value,
+        after=now.standing.value,
+        reason=now.orchestrator.reason if now.orchestrator is not None else "nothing is said against it any more",
+        rule="",
+        returns="",
+        until_s=None,
+    )
 
 
 def _shadowed(template: Change, before: Health | None, now: EngineDecision) -> Change:
@@ -133,6 +150,7 @@ def _state(decision: EngineDecision) -> tuple[object, ...]:
     return (
         decision.health,
         decision.verdict,
+        decision.standing,
         decision.ejector,
         decision.floor,
         decision.traffic_percent,

@@ -41,7 +41,12 @@ _OF_EJECTOR: Final[Mapping[Ejector | None, str]] = MappingProxyType(
     {Ejector.OPERATOR: "", Ejector.ERRORS: ERROR_RATE, Ejector.SLOWNESS: SLOWER_THAN}
 )
 _BACK_FROM: Final[Mapping[Ejector, str]] = MappingProxyType(
-    {Ejector.OPERATOR: "", Ejector.ERRORS: TRIAL_CALLS, Ejector.SLOWNESS: SLOWER_THAN}
+    {
+        Ejector.OPERATOR: "",
+        Ejector.ORCHESTRATOR: "",
+        Ejector.ERRORS: TRIAL_CALLS,
+        Ejector.SLOWNESS: SLOWER_THAN,
+    }
 )
 _LADDER_STEPS: Final = ("noHedging", "fallback", "shed", "maintenance")
 
@@ -52,6 +57,8 @@ def rule_of_engine(now: EngineDecision, before: EngineDecision | None = None) ->
         return FLOOR
     if now.health is Health.HEALTHY and now.ejector is None and before is not None:
         return _let_back(before)
+    if now.ejector is Ejector.ORCHESTRATOR:
+        return "" if now.standing.final else FLOOR
     if now.ejector in _OF_EJECTOR:
         return _OF_EJECTOR[now.ejector]
     if now.health is Health.HEALTHY:

@@ -1,1 +1,1 @@
-"""Who takes requests: four askers that may want an engine out, weighed by one governor."""
+"""Who takes requests: five askers that may want an engine out, weighed by one governor."""

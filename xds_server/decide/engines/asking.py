@@ -1,8 +1,8 @@
-"""What is asked for the engines of a pool: by verdicts, the breaker, the comparison with peers, and operators.
+"""What is asked for the engines of a pool: by verdicts, the orchestrator, the breaker, the peers, and operators.
 
 Each asker reads the same frozen round and adds its wishes to the same sheet. None knows what the others ask, but
-for two things: what a verdict explains is no news to the breaker and the comparison, and an operator may set soft
-evidence aside. What comes of it all is for ``engines`` and the governor to say.
+for two things: what a verdict or the orchestrator explains is no news to the breaker and the comparison, and an
+operator may set soft evidence aside. What comes of it all is for ``engines`` and the governor to say.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.decide.engines import breaker, peer_failures, straggler
 from xds_server.decide.engines.governor import combined
 from xds_server.decide.engines.health import Wish, patience_s, wish
+from xds_server.decide.engines.orchestrated import orchestrated
 from xds_server.decide.engines.peer_failures import Elsewhere
 from xds_server.decide.remembered import BreakerState, Comeback, Phase, StragglerState
 from xds_server.fleet import Engine, EngineId
@@ -117,14 +118,25 @@ def _calm(decision: EngineDecision) -> bool:
     )
 
 
-def _by_verdict(asked: Asked, place: int) -> Wish | None:
-    """What the reports of an engine ask for, enforced or not; None when they ask for nothing."""
-    wishes = asked.all.get(place)
-    return None if wishes is None else next((one for one in wishes if one.ejector is Ejector.VERDICT), None)
+def ask_orchestrator(this: Round, asked: Asked) -> None:
+    """What whoever runs the engines asks for. That one ends is a fact, and holds in shadow mode too."""
+    shadowed = this.resilience.shadowed(None)
+    for place, one in orchestrated(this.engines).items():
+        asked.add(place, one, shadowed=shadowed and not this.engines[place].standing.final)
+
+
+def _said_against(asked: Asked, place: int) -> Wish | None:
+    """What reports or the orchestrator ask for an engine, enforced or not; None when they ask for nothing."""
+    wishes = [
+        one
+        for one in asked.all.get(place, ())
+        if one.ejector in {Ejector.VERDICT, Ejector.ORCHESTRATOR} and one.health is not Health.HEALTHY
+    ]
+    return combined(wishes) if wishes else None
 
 
 def _settled(one: Wish | None) -> bool:
-    """Whether a verdict says all there is to say: failures and slowness are explained by it."""
+    """Whether that says all there is to say: failures and slowness are explained by it."""
     return one is not None and not one.soft
 
 
@@ -140,7 +152,7 @@ def ask_breakers(this: Round, asked: Asked, due: Due) -> dict[EngineId, BreakerS
             continue
         if elsewhere is None:
             elsewhere = peer_failures.elsewhere(_calls_of_those_in(this))
-        said = _by_verdict(asked, place)
+        said = _said_against(asked, place)
         state = breaker.stepped(
             before,
             policy,
@@ -212,7 +224,7 @@ def ask_stragglers(this: Round, asked: Asked, due: Due) -> dict[EngineId, Stragg
     shadowed, share = this.resilience.shadowed(policy.mode), this.resilience.breaker.trial_share_percent
     candidates = []
     for place, engine in enumerate(this.engines):
-        before, said = this.known.get(engine.id), _by_verdict(asked, place)
+        before, said = this.known.get(engine.id), _said_against(asked, place)
         known = this.stragglers.get(engine.id)
         failing = place in asked.all and any(one.health is Health.UNHEALTHY for one in asked.all[place])
         candidates.append(

@@ -1,6 +1,7 @@
 """Which engines take requests: what the ejectors ask for, weighed by the governor, remembered for the next round.
 
-Four ejectors look at each engine: its verdict, the breaker, the comparison with its peers, and the operator. The
+Five ejectors look at each engine: its verdict, the orchestrator, the breaker, the comparison with its peers, and
+the operator. The
 worst of what they ask is put before the governor. An ejector in shadow mode keeps its books and is not asked;
 what would have been decided with it is put beside the decision.
 
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from engine.report import Verdict
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from xds_server.decide.decisions import Ejector, EngineDecision, Health, PoolDecisions
@@ -22,6 +24,7 @@ from xds_server.decide.engines.asking import (
     Round,
     ask_breakers,
     ask_operators,
+    ask_orchestrator,
     ask_stragglers,
     ask_verdicts,
 )
@@ -31,6 +34,7 @@ from xds_server.decide.engines.health import Wish, wish
 from xds_server.decide.engines.lost import longest_try_s, lost_since_s
 from xds_server.decide.remembered import BreakerState, Comeback, StragglerState
 from xds_server.fleet import Engine, EngineId
+from xds_server.orchestrator import OrchestratorWord
 from xds_server.overrides import Override
 from xds_server.traffic import STALE_S, PoolTraffic
 
@@ -79,6 +83,7 @@ def engine_decisions(
     )
     same = bool(before.made_of) and before.made_of[0] is pool
     asked = ask_verdicts(this, before.declared if same else (), due)
+    ask_orchestrator(this, asked)
     breakers = ask_breakers(this, asked, due)
     stragglers = ask_stragglers(this, asked, due)
     ask_operators(this, asked, due)
@@ -104,7 +109,8 @@ def engine_decisions(
                 decided[engine.id] = last
                 continue
             verdict = wish(engine, pool.probe, last, now_s)
-        decided[engine.id] = _decision(granted.get(place, verdict), verdict, shadows.get(place), last, now_s)
+        about = _About(verdict=verdict.verdict, word=engine.orchestrator, now_s=now_s)
+        decided[engine.id] = _decision(granted.get(place, verdict), shadows.get(place), last, about)
     return EngineOutcome(
         engines=decided,
         breakers=breakers,
@@ -215,9 +221,16 @@ def _out(this: Round, *, shadow: bool) -> Callable[[EngineId], bool]:
     return out
 
 
-def _decision(
-    granted: Wish, verdict: Wish, shadow: Wish | None, before: EngineDecision | None, now_s: float
-) -> EngineDecision:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _About:
+    """What is said of an engine now, whatever is decided."""
+
+    verdict: Verdict | None
+    word: OrchestratorWord | None
+    now_s: float
+
+
+def _decision(granted: Wish, shadow: Wish | None, before: EngineDecision | None, about: _About) -> EngineDecision:
     """The decision; the very same object as before when it says the same."""
     known = None if before is None else before.shadow
     would: EngineDecision | None = None
@@ -226,21 +239,22 @@ def _decision(
         granted.traffic_percent,
         granted.cut,
     ):
-        would = _made(shadow, verdict, None, known, now_s)
+        would = _made(shadow, None, known, about)
         would = known if would == known else would
-    made = _made(granted, verdict, would, before, now_s)
+    made = _made(granted, would, before, about)
     return before if before is not None and before == made else made
 
 
 def _made(
-    one: Wish, verdict: Wish, shadow: EngineDecision | None, before: EngineDecision | None, now_s: float
+    one: Wish, shadow: EngineDecision | None, before: EngineDecision | None, about: _About
 ) -> EngineDecision:
-    since_s = now_s if before is None or before.health is not one.health else before.since_s
+    since_s = about.now_s if before is None or before.health is not one.health else before.since_s
     return EngineDecision(
         health=one.health,
         reason=one.reason,
         since_s=since_s,
-        verdict=verdict.verdict,
+        verdict=about.verdict,
+        orchestrator=about.word,
         ejector=one.ejector,
         floor=one.floor,
         traffic_percent=one.traffic_percent,

@@ -8,6 +8,8 @@
   the zone's floor yields, for its callers are better served elsewhere; the pool's floor holds.
 * A reading that the whole pool shares says more about the judge than about the engines, and is then set aside.
 * An order is followed: an agent's to drain always, an operator's down to the floor unless it is forced.
+* What the orchestrator ends is over: an engine that is leaving drains, one that is gone gets nothing. That a node
+  is unfit, or an engine not ready, is soft, and doubted where it is said of the whole pool (``orchestrated``).
 * Coming back is never refused. A trial is soft, too: an engine that cannot be spared has all of its share at once,
   or a pool whose engines were kept would refuse callers for being well again.
 * Engines of one tensor-parallel group are one unit: the worst member decides for all.
@@ -116,13 +118,15 @@ def combined(wishes: Sequence[Wish]) -> Wish:
 
 
 def _rank(wish: Wish) -> tuple[int, float]:
-    """How much a wish outweighs others: useless, ordered away, worse than others, on trial, nothing."""
-    if wish.health is Health.UNHEALTHY:
+    """How much a wish outweighs others: useless, leaving, ordered away, worse than others, on trial, nothing.
+
+    What is leaving outweighs an order that the floor may refuse: the engine would be kept in for the order.
+    """
+    if wish.health is not Health.HEALTHY:
+        out = wish.health is Health.UNHEALTHY
         if not wish.soft:
-            return 5, 0.0
-        return (4 if wish.ejector is Ejector.OPERATOR else 2), wish.severity
-    if wish.health is Health.DRAINING:
-        return 3, 0.0
+            return (5 if out else 4), 0.0
+        return (3, out) if wish.ejector is Ejector.OPERATOR else (2, wish.severity)
     return (1 if wish.traffic_percent < 100 else 0), 100 - wish.traffic_percent
 
 
