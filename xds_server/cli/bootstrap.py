@@ -1,14 +1,23 @@
-"""``switchgear bootstrap``: print the file an Envoy starts with."""
+"""``switchgear bootstrap``: print the file an Envoy starts with.
 
+In a cluster the zone is a label of the node that the pod came to stand on. Nothing hands that to the pod on every
+version of Kubernetes, so it can also be asked for here.
+"""
+
+import asyncio
 import ipaddress
 import re
-from typing import Literal
+from pathlib import Path
+from typing import Final, Literal
 
 import click
 
 from policies.quantity import NAME_PATTERN, ZONE_PATTERN
 from xds_server.bootstrap import Bootstrap, bootstrap_yaml
 from xds_server.config import Address, ConfigError
+
+ZONE_LABEL: Final = "topology.kubernetes.io/zone"
+REGION_LABEL: Final = "topology.kubernetes.io/region"
 
 
 def _ip_address(_context: click.Context, _option: click.Parameter, said: str) -> str:
@@ -26,8 +35,8 @@ def _node(_context: click.Context, _option: click.Parameter, said: str) -> str:
     return said
 
 
-def _zone(_context: click.Context, _option: click.Parameter, said: str) -> str:
-    if not re.fullmatch(ZONE_PATTERN, said):
+def _zone(_context: click.Context, _option: click.Parameter, said: str | None) -> str | None:
+    if said is not None and not re.fullmatch(ZONE_PATTERN, said):
         raise click.BadParameter(
             f"no engine can be in {said!r}: letters, digits and - _ . make the name of a zone."
         )
@@ -52,12 +61,36 @@ def _server(said: str) -> tuple[str, int]:
     return address.host, address.port
 
 
+def _place_of_node(name: str) -> tuple[str, str]:
+    """Zone and region of a node of the cluster this runs in; empty where it has no such label."""
+    # Whoever prints a bootstrap for one machine need not wait for a client of Kubernetes to load.
+    from xds_server.kube.api import Access, ApiError, connected  # noqa: PLC0415
+    from xds_server.kube.resources import NODES  # noqa: PLC0415
+
+    async def ask() -> tuple[str, str]:
+        async with connected(Access()) as api:
+            labels = (await api.get(NODES, "", name)).get("metadata", {}).get("labels") or {}
+            return str(labels.get(ZONE_LABEL, "")), str(labels.get(REGION_LABEL, ""))
+
+    try:
+        return asyncio.run(ask())
+    except ApiError as error:
+        raise click.ClickException(
+            f"cannot read the zone of node {name!r}: {error}. The pod's service account needs get on nodes; "
+            "or say --zone"
+        ) from error
+
+
 @click.command
 @click.option("--node", required=True, callback=_node, metavar="ID", help="Name of this Envoy, unique among all.")
-@click.option(
-    "--zone", required=True, callback=_zone, help="Zone this Envoy stands in, as the engines' zones are called."
-)
+@click.option("--zone", callback=_zone, help="Zone this Envoy stands in, as the engines' zones are called.")
 @click.option("--region", default="", callback=_zone, help="Region this Envoy stands in.")
+@click.option(
+    "--kubernetes-node",
+    default="",
+    metavar="NAME",
+    help="Instead of --zone and --region: the node of the cluster whose labels have them.",
+)
 @click.option(
     "--role",
     type=click.Choice(["gateway", "sidecar"]),
@@ -96,6 +129,13 @@ def _server(said: str) -> tuple[str, int]:
     help="Envoy's admin port on 127.0.0.1; 0 takes a free one.",
 )
 @click.option(
+    "--health-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="Port on which other machines may ask /live, /ready and /stats/prometheus; 0 opens none.",
+)
+@click.option(
     "--protocol",
     type=click.Choice(["delta", "sotw"]),
     default="delta",
@@ -108,22 +148,37 @@ def _server(said: str) -> tuple[str, int]:
     show_default=True,
     help="Whether this Envoy ends what a hung engine holds when told to; start it with --drain-time-s 0 then.",
 )
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="File to write instead of stdout.",
+)
 def command(
     *,
     node: str,
-    zone: str,
+    zone: str | None,
     region: str,
+    kubernetes_node: str,
     role: Literal["gateway", "sidecar"],
     pools: tuple[str, ...],
     listen_address: str,
     servers: tuple[str, ...],
     admin_port: int,
+    health_port: int,
     protocol: Literal["delta", "sotw"],
     cuts: bool,
+    output: Path | None,
 ) -> None:
     """Print a complete Envoy bootstrap that connects here."""
-    text = bootstrap_yaml(
-        Bootstrap(
+    if (zone is None) == (not kubernetes_node):
+        raise click.UsageError("say either --zone or --kubernetes-node")
+    if kubernetes_node and region:
+        raise click.UsageError("--region comes from the node's labels with --kubernetes-node")
+    if zone is None:
+        zone, region = _place_of_node(kubernetes_node)
+    try:
+        one = Bootstrap(
             node=node,
             zone=zone,
             region=region,
@@ -134,6 +189,14 @@ def command(
             admin_port=admin_port,
             protocol=protocol,
             cuts=cuts,
+            health_port=health_port,
         )
-    )
-    click.echo(text, nl=False)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    if output is None:
+        click.echo(bootstrap_yaml(one), nl=False)
+        return
+    try:
+        output.write_text(bootstrap_yaml(one), encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"cannot write {output}: {error.strerror}") from error
