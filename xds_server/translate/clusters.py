@@ -39,6 +39,7 @@ from envoy_data_plane.envoy.type.v3 import Percent
 
 from policies.resilience import Breaker, ResilienceSpec, SlowStart
 from xds_server.translate.hops import hop_socket
+from xds_server.translate.residency import Allowed, subsets
 from xds_server.translate.shapes import EDS_FETCH_TIMEOUT_S, over_ads, packed, seconds
 
 CHOICE_COUNT: Final = 3
@@ -55,8 +56,11 @@ OPEN_RETRY_CONCURRENCY: Final = 3
 _HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
-def cluster(pool: str, spec: ResilienceSpec, *, hop: bool = False) -> Cluster:
-    """The Envoy cluster of a pool; with ``hop`` its endpoints are listeners inside the proxy."""
+def cluster(pool: str, spec: ResilienceSpec, *, hop: bool = False, allowed: tuple[Allowed, ...] = ()) -> Cluster:
+    """The Envoy cluster of a pool; with ``hop`` its endpoints are listeners inside the proxy.
+
+    ``allowed`` are the sets of regions that routes to it are bound to.
+    """
     return Cluster(
         name=pool,
         type=ClusterDiscoveryType.EDS,
@@ -66,6 +70,7 @@ def cluster(pool: str, spec: ResilienceSpec, *, hop: bool = False) -> Cluster:
         least_request_lb_config=ClusterLeastRequestLbConfig(
             choice_count=CHOICE_COUNT, slow_start_config=_slow_start(spec.slow_start)
         ),
+        lb_subset_config=subsets(allowed),
         common_lb_config=ClusterCommonLbConfig(
             # Who is out is decided in one place; Envoy sends nothing to engines that are out, however many.
             healthy_panic_threshold=Percent(value=0.0),

@@ -31,6 +31,7 @@ from xds_server.translate.assignment import (
 )
 from xds_server.translate.hops import engine_listener_name
 from xds_server.translate.memo import Memo
+from xds_server.translate.residency import RESERVED, Allowed, labels
 
 ENGINE_LABEL: Final = "engine"
 """Label with the engine's name, before the labels the operator gave it."""
@@ -54,12 +55,20 @@ _HEAVIEST: Final = 10_000
 
 
 def assignment(
-    pool: str, engines: tuple[Engine, ...], decisions: Decisions, zone: str, memo: Memo, *, hop: bool = False
+    pool: str,
+    engines: tuple[Engine, ...],
+    decisions: Decisions,
+    zone: str,
+    memo: Memo,
+    *,
+    hop: bool = False,
+    allowed: tuple[Allowed, ...] = (),
 ) -> AssignmentSpec:
     """The endpoints of a pool for callers in ``zone``, engines in the order of the policy.
 
     Addresses must be IP addresses: host names are resolved before the fleet gets here. With ``hop`` every engine
-    is a listener inside the proxy, which passes on to that address.
+    is a listener inside the proxy, which passes on to that address. ``allowed`` are the sets of regions that
+    routes to the pool are bound to.
     """
     peers: dict[tuple[str, str], list[Engine]] = {}
     for engine in engines:
@@ -73,7 +82,7 @@ def assignment(
         for engine, weight in zip(there, reduced(picking_weights(there, factors), shares), strict=True):
             decision = decisions.engines.get(engine.id)
             if decision is None or not decision.gone:
-                endpoint = _endpoint(engine, _health(engine, decisions), weight, memo, hop=hop)
+                endpoint = _endpoint(engine, _health(engine, decisions), weight, memo, hop=hop, allowed=allowed)
                 by_place.setdefault(place, []).append(endpoint)
     weights = zone_weights(pool, engines, decisions, zone)
     return AssignmentSpec(
@@ -171,19 +180,26 @@ def _locality(
     )
 
 
-def _endpoint(engine: Engine, health: Health, weight: int, memo: Memo, *, hop: bool) -> EndpointSpec:
+def _endpoint(
+    engine: Engine, health: Health, weight: int, memo: Memo, *, hop: bool, allowed: tuple[Allowed, ...]
+) -> EndpointSpec:
     address = HostPort(host=engine.address, port=engine.port)
+    inside = labels(engine.region, allowed)
     # The same object as last time where nothing has changed: the encoder then has its bytes already.
     return memo.of(
         ("endpoint", engine.id, health, hop),
-        (engine.address, engine.port, weight, engine.labels),
+        (engine.address, engine.port, weight, engine.labels, inside),
         lambda: EndpointSpec(
             address=_listener_of(engine, address) if hop else address,
             health=STATUS[health],
             weight=weight,
-            labels=((ENGINE_LABEL, engine.id.engine), *sorted(engine.labels.items())),
+            labels=((ENGINE_LABEL, engine.id.engine), *_own_labels(engine), *inside),
         ),
     )
+
+
+def _own_labels(engine: Engine) -> list[tuple[str, str]]:
+    return sorted(one for one in engine.labels.items() if not one[0].startswith(RESERVED))
 
 
 def _listener_of(engine: Engine, address: HostPort) -> InternalListener:

@@ -13,6 +13,7 @@ from xds_server.fleet import Fleet
 from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
 from xds_server.translate.item import Item
 from xds_server.translate.memo import Memo
+from xds_server.translate.residency import allowed
 from xds_server.translate.runtime import EVERYTHING_PERCENT, LAYER, runtime, with_hedges
 from xds_server.translate.served import served
 from xds_server.translate.view import View
@@ -108,7 +109,11 @@ def _own_ceiling(decisions: Decisions, pool: str, node: str) -> Ceiling | None:
 
 def _of_view(policies: PolicySet, fleet: Fleet, decisions: Decisions, view: View) -> _OfView:
     here = served(policies, view)
-    ready = ready_pools(fleet, decisions)
+    routes = [route for some in here.routes.values() for route in some]
+    # By the regions that routes are bound to; most are bound to none.
+    ready = {
+        inside: ready_pools(fleet, decisions, inside or None) for inside in {allowed(route) for route in routes}
+    }
     ladders = {pool: decided.ladder for pool, decided in decisions.pools.items() if decided.ladder is not None}
     models = {pool: one.spec.model for pool, one in policies.pools.items()}
     return _OfView(
@@ -119,9 +124,8 @@ def _of_view(policies: PolicySet, fleet: Fleet, decisions: Decisions, view: View
         ),
         weights=tuple(
             (name, tuple(sorted(weights.items())))
-            for routes in here.routes.values()
             for route in routes
-            for name, weights in route_weights(route, ready, ladders, models).items()
+            for name, weights in route_weights(route, ready[allowed(route)], ladders, models).items()
         ),
     )
 

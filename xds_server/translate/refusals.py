@@ -32,6 +32,9 @@ MAINTENANCE_RETRY_AFTER_S: Final = 30
 TOO_LONG_RETRY_AFTER_S: Final = 5
 """The least time after which the ladder goes a level down, unless its policy says otherwise."""
 
+OUTSIDE_RETRY_AFTER_S: Final = 5
+"""The regions that may serve have nobody left; that lasts longer than a slot takes to become free."""
+
 _MORE_THAN_ANYONE_ASKS: Final = 1e18
 
 
@@ -61,6 +64,20 @@ def maintenance(route: ModelRoute, message: str) -> Route:
         route,
         "maintenance",
         _Refusal(reason="maintenance", message=message, retry_after_s=MAINTENANCE_RETRY_AFTER_S),
+    )
+
+
+def outside(route: ModelRoute) -> Route:
+    """The answer to every request of a route while no engine of its regions takes any."""
+    regions = ", ".join(sorted(frozenset(route.spec.allowed_regions)))
+    return _refusing(
+        route,
+        "outside",
+        _Refusal(
+            reason="no-engine-in-region",
+            message=f"requests of this route may only be served in {regions}, and no engine there takes any now",
+            retry_after_s=OUTSIDE_RETRY_AFTER_S,
+        ),
     )
 
 

@@ -34,7 +34,8 @@ from policies.route import ModelChange, ModelRoute, PriorityClass
 from xds_server.decide.decisions import HedgeDecision, LadderState, RetryDecision, TimeLimits
 from xds_server.translate.in_force import sent_once, spec_in_force
 from xds_server.translate.matching import has, lacks, route_match, says_true
-from xds_server.translate.refusals import maintenance, no_route, too_long
+from xds_server.translate.refusals import maintenance, no_route, outside, too_long
+from xds_server.translate.residency import metadata_match
 from xds_server.translate.retries import hedge_policy, retry_policy, try_timers
 from xds_server.translate.runtime import weights_prefix
 from xds_server.translate.scripts import name_the_model
@@ -121,15 +122,18 @@ def envoy_routes(
     limits: TimeLimits | None = None,
     ladder: LadderState | None = None,
     models: Mapping[str, str] = _NO_MODELS,
+    nobody_left: bool = False,
 ) -> tuple[Route, ...]:
     """The Envoy routes of a ModelRoute, in their order.
 
     Refusals stand first. Then come requests that ask for something of their own by a header, then the others;
     streams before the rest. A decision that is None means: as the policy says. ``models`` is the model of each
-    pool.
+    pool. ``nobody_left``: no engine in the regions that the route is bound to takes requests.
     """
     if ladder is not None and ladder.maintenance:
         return (maintenance(route, ladder.maintenance),)
+    if nobody_left:
+        return (outside(route),)
     refused = () if ladder is None or ladder.max_tokens is None else too_long(route, ladder.max_tokens)
     wanted = route.spec.match.stream
     rules = {
@@ -214,6 +218,7 @@ def _action(
     timers = try_timers(spec, streaming=streaming, gated=gated)
     action = RouteAction(
         priority=PRIORITY[route.spec.priority],
+        metadata_match=metadata_match(route),
         # Zero turns Envoy's own 15 s off.
         timeout=seconds(0 if streaming else timeouts.non_streaming.total),
         idle_timeout=seconds(timers.idle_s or 0),

@@ -32,6 +32,7 @@ from xds_server.translate.layers import runtime_item
 from xds_server.translate.listeners import connection_manager, listener, listener_name
 from xds_server.translate.memo import Memo
 from xds_server.translate.origins import cluster_origins, pool_origins, route_origins
+from xds_server.translate.residency import Allowed, allowed_by_pool, nobody_left
 from xds_server.translate.routes import (
     envoy_routes,
     route_configuration,
@@ -59,19 +60,32 @@ def translate(
     """
     memo = memo or Memo()
     here = served(policies, view)
+    bounds = memo.of(("bounds",), (policies.routes,), lambda: allowed_by_pool(policies.routes, route_pools))
     if view.role == GRPC_ROLE:
         return (
             *(_plain_cluster(policies, pool, memo) for pool in here.pools),
-            *(_assignment(policies, fleet, decisions, view.zone, pool, memo=memo) for pool in here.pools),
+            *(
+                _assignment(policies, fleet, decisions, view.zone, pool, memo=memo, allowed=bounds.get(pool, ()))
+                for pool in here.pools
+            ),
             *(_api_listener(policies, pool, memo) for pool in here.pools),
         )
     hops = frozenset(pool for pool in here.pools if view.cuts and hopped(policies.effective[pool]))
     return (
         _runtime(policies, fleet, decisions, view, access_log_percent, memo=memo),
-        *(_cluster(policies, pool, memo, hop=pool in hops) for pool in here.pools),
+        *(_cluster(policies, pool, memo, hop=pool in hops, allowed=bounds.get(pool, ())) for pool in here.pools),
         *(_hop_cluster(policies, pool, memo) for pool in here.pools if view.cuts),
         *(
-            _assignment(policies, fleet, decisions, view.zone, pool, memo=memo, hop=pool in hops)
+            _assignment(
+                policies,
+                fleet,
+                decisions,
+                view.zone,
+                pool,
+                memo=memo,
+                hop=pool in hops,
+                allowed=bounds.get(pool, ()),
+            )
             for pool in here.pools
         ),
         # Of every pool: one whose policy no longer wants hops may still have requests on their way through them.
@@ -83,7 +97,7 @@ def translate(
         ),
         *(_listener(policies, view, port, routes, memo) for port, routes in here.routes.items()),
         *(
-            _routes(policies, decisions, port, routes, memo, cuts=view.cuts)
+            _routes(policies, fleet, decisions, port, routes, memo=memo, cuts=view.cuts)
             for port, routes in here.routes.items()
         ),
     )
@@ -103,13 +117,15 @@ def _runtime(
     return memo.of((RUNTIME, view), (item,), lambda: item)
 
 
-def _cluster(policies: PolicySet, pool: str, memo: Memo, *, hop: bool) -> Item:
+def _cluster(policies: PolicySet, pool: str, memo: Memo, *, hop: bool, allowed: tuple[Allowed, ...]) -> Item:
     spec = policies.effective[pool]
     origins = cluster_origins(policies, pool)
     return memo.of(
         (CLUSTER, pool, hop),
-        (spec, origins),
-        lambda: Item(type_url=CLUSTER, name=pool, message=cluster(pool, spec, hop=hop), origins=origins),
+        (spec, origins, allowed),
+        lambda: Item(
+            type_url=CLUSTER, name=pool, message=cluster(pool, spec, hop=hop, allowed=allowed), origins=origins
+        ),
     )
 
 
@@ -186,11 +202,12 @@ def _assignment(
     *,
     memo: Memo,
     hop: bool = False,
+    allowed: tuple[Allowed, ...],
 ) -> Item:
     engines = fleet.pools.get(pool, ())
     decided = decisions.pools.get(pool)
     if decided is None:
-        spec = assignment(pool, engines, decisions, zone, memo, hop=hop)
+        spec = assignment(pool, engines, decisions, zone, memo, hop=hop, allowed=allowed)
     else:
         # What endpoints are made of, in a form that compares in microseconds: most pools have not changed.
         spec = memo.of(
@@ -201,8 +218,9 @@ def _assignment(
                 tuple(decided.engines.values()),
                 zone_weights(pool, engines, decisions, zone),
                 picking_factors(decided.picking),
+                allowed,
             ),
-            lambda: assignment(pool, engines, decisions, zone, memo, hop=hop),
+            lambda: assignment(pool, engines, decisions, zone, memo, hop=hop, allowed=allowed),
         )
     origins = pool_origins(policies, pool)
     return memo.of(
@@ -228,12 +246,19 @@ def _listener(policies: PolicySet, view: View, port: int, routes: Sequence[Model
 
 
 def _routes(
-    policies: PolicySet, decisions: Decisions, port: int, routes: Sequence[ModelRoute], memo: Memo, *, cuts: bool
+    policies: PolicySet,
+    fleet: Fleet,
+    decisions: Decisions,
+    port: int,
+    routes: Sequence[ModelRoute],
+    *,
+    memo: Memo,
+    cuts: bool,
 ) -> Item:
     names = tuple(route.metadata.name for route in routes)
     origins = route_origins(policies, names)
     limit = max(route.spec.max_body_bytes for route in routes)
-    ready = tuple(_envoy_routes(policies, decisions, route, memo, cuts=cuts) for route in routes)
+    ready = tuple(_envoy_routes(policies, fleet, decisions, route, memo, cuts=cuts) for route in routes)
     return memo.of(
         (ROUTE, port, names, cuts),
         (ready, limit, origins),
@@ -247,7 +272,7 @@ def _routes(
 
 
 def _envoy_routes(
-    policies: PolicySet, decisions: Decisions, route: ModelRoute, memo: Memo, *, cuts: bool
+    policies: PolicySet, fleet: Fleet, decisions: Decisions, route: ModelRoute, memo: Memo, *, cuts: bool
 ) -> tuple[Route, ...]:
     # Envoy has one set of limits per route, so the pool that is named first rules all of the route's pools.
     first = route.spec.pools[0].pool
@@ -259,11 +284,20 @@ def _envoy_routes(
     )
     if limits is not None and cuts and spec.breaker.cut_hung and hopped(spec):
         limits = where_cut(limits, spec.timeouts)
+    left_alone = nobody_left(route, route_pools(route), fleet, decisions)
     return memo.of(
         (ROUTE, route.metadata.name, cuts),
         # Decisions come anew with each round, and with a new sentence; routes only with what they are made of.
-        (route, spec, gated, models, in_force(hedge, retries, limits, ladder)),
+        (route, spec, gated, models, in_force(hedge, retries, limits, ladder), left_alone),
         lambda: envoy_routes(
-            route, spec, gated=gated, hedge=hedge, retries=retries, limits=limits, ladder=ladder, models=models
+            route,
+            spec,
+            gated=gated,
+            hedge=hedge,
+            retries=retries,
+            limits=limits,
+            ladder=ladder,
+            models=models,
+            nobody_left=left_alone,
         ),
     )

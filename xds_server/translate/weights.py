@@ -4,7 +4,7 @@ No Envoy mechanism fails over on its own when a pool is full or gone and also ke
 control plane moves weights, by RTDS, in milliseconds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from policies.route import ModelRoute
@@ -20,18 +20,22 @@ Shares: TypeAlias = Mapping[str, float]
 """Pool -> how much of its traffic it can take, in percent above 0; a pool that can take none is absent."""
 
 
-def ready_pools(fleet: Fleet, decisions: Decisions) -> tuple[Shares, Shares]:
+def ready_pools(
+    fleet: Fleet, decisions: Decisions, inside: Collection[str] | None = None
+) -> tuple[Shares, Shares]:
     """Pools that serve, and pools with any engine that takes new requests, for where none of the first are left.
 
     A pool serves while one engine is in on its own merits. Engines that answer errors and are in only because too
     few others are left are better than nobody, but a fallback is better than they. Where the only others are on
-    trial, the pool is on trial itself. An engine nothing was decided of counts as well.
+    trial, the pool is on trial itself. An engine nothing was decided of counts as well. With ``inside`` only
+    engines of these regions count.
     """
     taking = {
         pool: [
             decision
             for engine in engines
-            if (decision := decisions.engines.get(engine.id)) is None or decision.health is Health.HEALTHY
+            if (inside is None or engine.region in inside)
+            and ((decision := decisions.engines.get(engine.id)) is None or decision.health is Health.HEALTHY)
         ]
         for pool, engines in fleet.pools.items()
     }

@@ -30,7 +30,7 @@ class Rig:
     client: aiohttp.ClientSession
     url: str
     fleet: Fleet
-    endpoints_path: Path
+    endpoints_folder: Path
     policies: PolicySet
     routes_path: Path
 
@@ -53,8 +53,8 @@ class Rig:
             assert done.status == 200
 
     def push_endpoints(self, endpoints: Mapping[str, Any]) -> None:
-        """Replaces the endpoints that Envoy reads from a file."""
-        write_endpoints(self.endpoints_path, endpoints)
+        """Replaces the endpoints of these clusters, which Envoy reads from files."""
+        write_endpoints(self.endpoints_folder, endpoints)
 
     async def decide(self, **decided: Any) -> None:
         """Replaces the routes that Envoy reads from a file by those of these decisions for pool ``p``."""
@@ -85,11 +85,13 @@ def write_routes(path: Path, items: tuple[Item, ...]) -> None:
     fresh.replace(path)
 
 
-def write_endpoints(path: Path, endpoints: Mapping[str, Any]) -> None:
-    fresh = path.with_suffix(".new")
-    resources = [{"@type": ENDPOINT, **one} for one in endpoints.values()]
-    fresh.write_text(json.dumps({"resources": resources}))
-    fresh.replace(path)  # Envoy watches for renames
+def write_endpoints(folder: Path, endpoints: Mapping[str, Any]) -> None:
+    for name, one in endpoints.items():
+        # A file for each cluster: Envoy takes no file for one that has those of others in it.
+        path = folder / f"endpoints-{name}.json"
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps({"resources": [{"@type": ENDPOINT, **one}]}))
+        fresh.replace(path)  # Envoy watches for renames
 
 
 StartRig = Callable[..., Awaitable[Rig]]
@@ -149,12 +151,12 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
         bootstrap["layered_runtime"]["layers"].append({"name": "admin", "admin_layer": {}})
         for listener in bootstrap["static_resources"]["listeners"]:
             listener["address"]["socket_address"] = {"address": "127.0.0.1", "port_value": 0}
-        path = tmp_path / "endpoints.json"
         if dynamic_endpoints:
-            write_endpoints(path, {item.name: as_json(item) for item in items if item.type_url == ENDPOINT})
+            write_endpoints(tmp_path, {item.name: as_json(item) for item in items if item.type_url == ENDPOINT})
             for cluster in bootstrap["static_resources"]["clusters"]:
                 if cluster.pop("load_assignment", None) is None:
                     continue
+                path = tmp_path / f"endpoints-{cluster['name']}.json"
                 cluster["type"] = "EDS"
                 cluster["eds_cluster_config"] = {
                     "eds_config": {"path_config_source": {"path": str(path)}, "resource_api_version": "V3"}
@@ -182,7 +184,7 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
             client=client,
             url=f"http://127.0.0.1:{port}",
             fleet=fleet,
-            endpoints_path=path,
+            endpoints_folder=tmp_path,
             policies=policies,
             routes_path=routes_path,
         )

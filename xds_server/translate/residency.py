@@ -1,0 +1,102 @@
+"""Where requests may go: engines outside of a route's regions are out of its reach, whatever else happens.
+
+A route with ``allowedRegions`` asks for endpoints that bear a label of its own, one for each set of regions that
+routes name. Every cluster such a route reaches divides its endpoints by these labels, and has nothing to fall back
+on where none bears the label: Envoy then answers 503. So the promise rests on what Envoy holds, and holds for
+retries, hedges, spills between zones and regions, and while there is no control plane.
+
+Envoy ignores what a route asks of labels at a cluster that does not divide by them. Which clusters do follows from
+the routes alone, so both come of the same policies. Measured, with alternatives: docs/adr/0019.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeAlias
+
+from envoy_data_plane.envoy.config.cluster.v3 import (
+    ClusterLbSubsetConfig,
+    ClusterLbSubsetConfigLbSubsetFallbackPolicy,
+    ClusterLbSubsetConfigLbSubsetSelector,
+    ClusterLbSubsetConfigLbSubsetSelectorLbSubsetSelectorFallbackPolicy,
+)
+from envoy_data_plane.envoy.config.core.v3 import Metadata
+from envoy_data_plane.google.protobuf import Struct, Value
+
+from policies.route import ModelRoute
+from xds_server.decide.decisions import Decisions, Health
+from xds_server.fleet import Fleet
+
+RESERVED: Final = "allowed/"
+"""What labels made here begin with. An operator's label of such a name is not passed on: it could be a way in."""
+
+_INSIDE: Final = "yes"
+_LB: Final = "envoy.lb"
+
+Allowed: TypeAlias = frozenset[str]
+"""Regions that a route names."""
+
+
+def allowed(route: ModelRoute) -> Allowed:
+    """The regions whose engines may see the route's requests; empty: all."""
+    return frozenset(route.spec.allowed_regions)
+
+
+def allowed_by_pool(
+    routes: Mapping[str, ModelRoute], pools: Callable[[ModelRoute], Iterable[str]]
+) -> Mapping[str, tuple[Allowed, ...]]:
+    """The sets of regions by which engines of a pool are told apart; a pool that is not in it has none.
+
+    ``pools`` are all that a route can reach.
+    """
+    found: dict[str, set[Allowed]] = {}
+    for route in routes.values():
+        if route.spec.allowed_regions:
+            for pool in pools(route):
+                found.setdefault(pool, set()).add(allowed(route))
+    return {pool: tuple(sorted(sets, key=_label)) for pool, sets in found.items()}
+
+
+def labels(region: str, sets: Iterable[Allowed]) -> tuple[tuple[str, str], ...]:
+    """The labels of an engine in this region; one without a region is in no set."""
+    return tuple((_label(one), _INSIDE) for one in sets if region in one)
+
+
+def subsets(sets: tuple[Allowed, ...]) -> ClusterLbSubsetConfig | None:
+    """How a cluster divides its endpoints; None where no route asks it to."""
+    if not sets:
+        return None
+    return ClusterLbSubsetConfig(
+        # For routes that ask for nothing. What a selector is asked for and does not have is refused.
+        fallback_policy=ClusterLbSubsetConfigLbSubsetFallbackPolicy.ANY_ENDPOINT,
+        subset_selectors=[
+            ClusterLbSubsetConfigLbSubsetSelector(
+                keys=[_label(one)],
+                fallback_policy=ClusterLbSubsetConfigLbSubsetSelectorLbSubsetSelectorFallbackPolicy.NO_FALLBACK,
+            )
+            for one in sets
+        ],
+        # Regions are whole localities, so a zone's weight is as right within a subset as without.
+        locality_weight_aware=True,
+    )
+
+
+def metadata_match(route: ModelRoute) -> Metadata | None:
+    """What the route asks of endpoints; None where it may go anywhere."""
+    if not route.spec.allowed_regions:
+        return None
+    wanted = Struct(fields={_label(allowed(route)): Value(string_value=_INSIDE)})
+    return Metadata(filter_metadata={_LB: wanted})
+
+
+def nobody_left(route: ModelRoute, pools: Iterable[str], fleet: Fleet, decisions: Decisions) -> bool:
+    """Whether the route names regions, and no engine of these pools there takes requests."""
+    inside = allowed(route)
+    return bool(inside) and not any(
+        engine.region in inside
+        and ((decision := decisions.engines.get(engine.id)) is None or decision.health is Health.HEALTHY)
+        for pool in pools
+        for engine in fleet.pools.get(pool, ())
+    )
+
+
+def _label(regions: Allowed) -> str:
+    return RESERVED + "+".join(sorted(regions))
