@@ -15,6 +15,7 @@ Source: Kubernetes API reference, Lease v1 (coordination.k8s.io); client-go's to
 """
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -130,6 +131,14 @@ def spec(known: Record | None, identity: str, duration_s: float, now: Reading) -
 def micro_time(unix_s: float) -> str:
     """A time as Kubernetes' MicroTime."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def unix_of(moment: str) -> float:
+    """The Unix time of a MicroTime; minus infinity where it is none."""
+    try:
+        return datetime.fromisoformat(moment).timestamp()
+    except ValueError:
+        return -math.inf
 
 
 class Lease:

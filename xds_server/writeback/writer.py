@@ -30,7 +30,7 @@ class Writer:
     """One replica's hand in the cluster; see ``run``."""
 
     def __init__(self, api: Api, writing: Writing, scene: Callable[[int], Scene | None]) -> None:
-        """``scene`` says how things stand, with the ledger's events after a number; None while nothing is known."""
+        """``scene`` says how it stands, with the ledger's events after a number; None where there is none."""
         self._api = api
         self._writing = writing
         self._scene = scene

@@ -4,7 +4,6 @@
 
 import asyncio
 import copy
-from collections.abc import Mapping
 from typing import Any
 
 from xds_server.kube.api import Api, ApiError, Object, Page, Selection
@@ -12,14 +11,12 @@ from xds_server.kube.resources import Resource
 
 
 class FakeLeases(Api):
-    """Leases in memory. ``deaf`` are callers whose requests never come back; ``requests`` counts by method."""
+    """Leases in memory; ``down``: nobody answers."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
         self.version = 0
         self.down = False
-        self.stalled: asyncio.Event | None = None
-        self.writes: list[tuple[str, Mapping[str, Any]]] = []
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Object:
         await self._reach()
@@ -65,9 +62,11 @@ class FakeLeases(Api):
 
     async def page(self, which: Selection, *, more: str = "", limit: int = 500) -> Page:
         await self._reach()
-        key = which.labels
+        key, _, value = which.labels.partition("=")
         items = tuple(
-            copy.deepcopy(one) for one in self.objects.values() if key in (one["metadata"].get("labels") or {})
+            copy.deepcopy(one)
+            for one in self.objects.values()
+            if (one["metadata"].get("labels") or {}).get(key) == value
         )
         return Page(items=items, resource_version=str(self.version))
 
@@ -76,12 +75,9 @@ class FakeLeases(Api):
         made = copy.deepcopy(dict(body))
         made["metadata"] = {**made["metadata"], "resourceVersion": str(self.version)}
         self.objects[name] = made
-        self.writes.append((name, made["spec"]))
         return copy.deepcopy(made)
 
     async def _reach(self) -> None:
         await asyncio.sleep(0)
-        if self.stalled is not None:
-            await self.stalled.wait()
         if self.down:
             raise ApiError(0, "Unreachable", "nobody answers")
