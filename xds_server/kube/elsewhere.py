@@ -74,8 +74,6 @@ def heard(peers: Peers, leases: Mapping[str, tuple[Record, Presence]], now_s: fl
         known = peers.get(name)
         if known is not None and known.record == record:
             found[name] = known
-        elif known is not None and known.presence == said:
-            found[name] = replace(known, record=record, heard_s=now_s)
         else:
             left = known is None and LONG_AGO_S < unix_s - unix_of(record.renewed) < math.inf
             found[name] = Peer(record=record, presence=said, heard_s=-math.inf if left else now_s)
@@ -125,6 +123,13 @@ def elsewhere(peers: Peers, here: Mapping[str, object], now_s: float) -> Elsewhe
         traffic=MappingProxyType(traffic),
         kinds=frozenset(kinds),
     )
+
+
+def same_as(known: Elsewhere, found: Elsewhere) -> Elsewhere:
+    """``found``, made of the very objects of ``known`` where they are equal, so that nothing is decided anew."""
+    if known == found:
+        return known
+    return replace(found, proxies=known.proxies) if known.proxies == found.proxies else found
 
 
 class Joining:

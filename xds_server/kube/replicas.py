@@ -16,7 +16,7 @@ from uuid import uuid4
 import structlog
 
 from xds_server.kube.api import Api, ApiError, Object, Selection
-from xds_server.kube.elsewhere import NOWHERE, Elsewhere, Peers, elsewhere, heard, live
+from xds_server.kube.elsewhere import NOWHERE, Elsewhere, Peers, elsewhere, heard, live, same_as
 from xds_server.kube.lease import Record, micro_time, read, unix_of
 from xds_server.kube.presence import NOBODY, Presence, annotations, presence
 from xds_server.kube.resources import LEASES
@@ -92,6 +92,8 @@ class Replicas:
         if known is not None and known[0] is self._peers and known[1] is here and known[2] == counted:
             return known[3]
         found = elsewhere(self._peers, here, now_s)
+        if known is not None:
+            found = same_as(known[3], found)
         self._elsewhere = (self._peers, here, counted, found)
         return found
 
