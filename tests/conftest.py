@@ -1,13 +1,27 @@
 """What every test may use."""
 
+from collections.abc import AsyncIterator
+from pathlib import Path
+
 import hypothesis
 import pytest
+
+from tests.cluster import Cluster, running_cluster
 
 # A machine with more to do than it has cores is no reason to fail: how fast things are is for the benchmarks.
 hypothesis.settings.register_profile(
     "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("patient")
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """A Kubernetes API server of the test's own; see ``tests.cluster``."""
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    async with running_cluster(folder) as found:
+        yield found
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,0 +1,259 @@
+"""A cluster to test against: the double, or a real kube-apiserver with its etcd where both binaries are given.
+
+With ``KUBE_APISERVER`` and ``ETCD`` in the environment (paths of the two programs) the same tests run against the
+real thing; those that need troubles on order, pods that end by themselves, or EndpointSlices that somebody writes, need
+the double and skip there. The real path has not been run by us: no machine of ours has the binaries.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from chaos.cluster_double import ClusterDouble, kubeconfig
+from chaos.processes import Processes, free_ports
+from tests.eventually import eventually
+from xds_server.kube.api import Access, Api, ApiError, connected
+from xds_server.kube.resources import NODES, PODS, POLICY_RESOURCES, Resource
+
+CRDS = Path(__file__).parent.parent / "deploy" / "crds"
+DEFINITIONS = Resource(
+    group="apiextensions.k8s.io",
+    version="v1",
+    plural="customresourcedefinitions",
+    kind="CustomResourceDefinition",
+    namespaced=False,
+)
+NAMESPACES = Resource(group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False)
+SERVICES = Resource(group="", version="v1", plural="services", kind="Service")
+_STARTS_WITHIN_S = 60.0
+
+
+@dataclass(kw_only=True)
+class Cluster:
+    """One cluster. ``double`` is the double itself, None where it is a real one."""
+
+    kubeconfig: Path
+    api: Api
+    double: ClusterDouble | None
+    _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+
+    @property
+    def server(self) -> str:
+        """Its address."""
+        return self.api.server
+
+    @property
+    def access(self) -> Access:
+        """As the control plane is told of it."""
+        return Access(kubeconfig=self.kubeconfig)
+
+    def must_be_double(self) -> ClusterDouble:
+        """The double; the test skips where there is none."""
+        if self.double is None:
+            pytest.skip(
+                "needs the double: a real API server has no troubles on order and no controllers beside it"
+            )
+        return self.double
+
+    async def define(self, path: Path = CRDS) -> None:
+        """Add the definitions of a file or a folder; ours unless others are named."""
+        files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+        for said in [one for file in files for one in yaml.safe_load_all(file.read_text()) if one]:
+            await self.api.create(DEFINITIONS, "", said)
+            name = said["metadata"]["name"]
+            await eventually(lambda name=name: self._established(name), f"{name} is established", 30)
+
+    async def _established(self, name: str) -> bool:
+        status = (await self.api.get(DEFINITIONS, "", name)).get("status") or {}
+        return any(
+            one["type"] == "Established" and one["status"] == "True" for one in status.get("conditions", ())
+        )
+
+    async def put(self, said: Mapping[str, Any], *, namespace: str = "default") -> Mapping[str, Any]:
+        """Make or replace a policy document, as ``kubectl apply`` would."""
+        resource = POLICY_RESOURCES[said["kind"]]
+        name = said["metadata"]["name"]
+        try:
+            return await self.api.apply(resource, namespace, name, said, manager="kubectl")
+        except ApiError as error:
+            error.add_note(f"{said['kind']} {name}")
+            raise
+
+    async def namespace(self, name: str) -> str:
+        """A namespace of this name."""
+        heading = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        await self.api.create(NAMESPACES, "", heading)
+        return name
+
+    async def node(self, name: str, *, zone: str = "", region: str = "", **spec: Any) -> Mapping[str, Any]:
+        """A node."""
+        labels = {"topology.kubernetes.io/zone": zone, "topology.kubernetes.io/region": region}
+        about = {"name": name, "labels": {key: text for key, text in labels.items() if text}}
+        return await self.api.create(
+            NODES, "", {"apiVersion": "v1", "kind": "Node", "metadata": about, "spec": spec}
+        )
+
+    async def pod(
+        self,
+        name: str,
+        *,
+        namespace: str = "default",
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        node: str = "",
+        ip: str = "",
+        ready: bool = True,
+        ports: Mapping[str, int] | None = None,
+        **spec: Any,
+    ) -> Mapping[str, Any]:
+        """A pod that runs at ``ip``; its readiness is as told."""
+        container = {
+            "name": "engine",
+            "image": "engine",
+            "ports": [{"name": key, "containerPort": number} for key, number in (ports or {}).items()],
+        }
+        about = {"name": name, "labels": dict(labels or {}), "annotations": dict(annotations or {})}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": about,
+            "spec": {"containers": [container], **({"nodeName": node} if node else {}), **spec},
+        }
+        await self.api.create(PODS, namespace, body)
+        status = {"phase": "Running", **({"podIP": ip, "podIPs": [{"ip": ip}]} if ip else {})}
+        await self.api.strategic(PODS, namespace, name, {"status": status}, subresource="status")
+        return await self.condition(name, "Ready", held=ready, namespace=namespace)
+
+    async def condition(
+        self, pod: str, which: str, *, held: bool, namespace: str = "default"
+    ) -> Mapping[str, Any]:
+        """A pod after one of its conditions was said, ``Ready`` for one."""
+        said = {"type": which, "status": "True" if held else "False"}
+        patch = {"status": {"conditions": [said]}}
+        return await self.api.strategic(PODS, namespace, pod, patch, subresource="status")
+
+    async def service(
+        self, name: str, *, namespace: str = "default", selector: Mapping[str, str], ports: Mapping[str, int | str]
+    ) -> Mapping[str, Any]:
+        """A headless service over the pods with these labels; a port by name, or the name of the pods' own."""
+        said = [
+            {"name": key, "port": to if isinstance(to, int) else 80, "targetPort": to} for key, to in ports.items()
+        ]
+        body = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": name},
+            "spec": {"clusterIP": "None", "selector": dict(selector), "ports": said},
+        }
+        return await self.api.create(SERVICES, namespace, body)
+
+
+@asynccontextmanager
+async def running_cluster(folder: Path) -> AsyncIterator[Cluster]:
+    """A cluster, empty but for its own namespaces."""
+    programs = [os.environ.get(name, "") for name in ("KUBE_APISERVER", "ETCD")]
+    at = folder / "kubeconfig"
+    if all(programs):
+        async with _real(*programs, folder, at), connected(Access(kubeconfig=at)) as api:
+            await eventually(lambda: _answers(api), "the API server is ready", _STARTS_WITHIN_S)
+            yield Cluster(kubeconfig=at, api=api, double=None)
+        return
+    async with ClusterDouble() as double, connected(Access(kubeconfig=double.write_kubeconfig(at))) as api:
+        yield Cluster(kubeconfig=at, api=api, double=double)
+
+
+async def _answers(api: Api) -> bool:
+    with contextlib.suppress(ApiError):
+        return bool(await api.get(NAMESPACES, "", "default"))
+    return False
+
+
+@asynccontextmanager
+async def _real(apiserver: str, etcd: str, folder: Path, at: Path) -> AsyncIterator[None]:
+    """A real API server over a real etcd, both in ``folder``; whoever has the token may do everything."""
+    token = os.urandom(16).hex()
+    tokens = folder / "tokens.csv"
+    tokens.write_text(f'{token},tests,tests,"system:masters"\n')
+    key, public = folder / "accounts.key", folder / "accounts.pub"
+    await asyncio.to_thread(_key_pair, key, public)
+    client, peer, secure = free_ports(3)
+    async with Processes(log_dir=folder / "logs") as processes:
+        await processes.start(
+            "etcd",
+            [
+                etcd,
+                f"--data-dir={folder / 'etcd'}",
+                f"--listen-client-urls=http://127.0.0.1:{client}",
+                f"--advertise-client-urls=http://127.0.0.1:{client}",
+                f"--listen-peer-urls=http://127.0.0.1:{peer}",
+                f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
+                f"--initial-cluster=default=http://127.0.0.1:{peer}",
+                "--unsafe-no-fsync",
+            ],
+        )
+        await eventually(
+            lambda: _healthy(f"http://127.0.0.1:{client}/health"), "etcd is healthy", _STARTS_WITHIN_S
+        )
+        await processes.start(
+            "kube-apiserver",
+            [
+                apiserver,
+                f"--etcd-servers=http://127.0.0.1:{client}",
+                "--bind-address=127.0.0.1",
+                f"--secure-port={secure}",
+                # It makes its own certificate there.
+                f"--cert-dir={folder / 'certificates'}",
+                f"--token-auth-file={tokens}",
+                "--authorization-mode=AlwaysAllow",
+                "--service-account-issuer=https://kubernetes.default.svc",
+                f"--service-account-key-file={public}",
+                f"--service-account-signing-key-file={key}",
+                "--service-cluster-ip-range=10.0.0.0/24",
+                # Nobody makes service accounts, and pods are said to run that nobody runs.
+                "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,Priority",
+                "--allow-privileged=true",
+            ],
+        )
+        at.write_text(
+            kubeconfig(
+                f"https://127.0.0.1:{secure}", user={"token": token}, cluster={"insecure-skip-tls-verify": True}
+            )
+        )
+        yield
+
+
+def _key_pair(key: Path, public: Path) -> None:
+    subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
+    subprocess.run(
+        ["openssl", "rsa", "-in", str(key), "-pubout", "-out", str(public)], check=True, capture_output=True
+    )
+
+
+async def _healthy(url: str) -> bool:
+    with contextlib.suppress(aiohttp.ClientError):
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            return answer.status == 200
+    return False
+
+
+@asynccontextmanager
+async def double_process(folder: Path, *, crds: Path | None = CRDS) -> AsyncIterator[Mapping[str, Any]]:
+    """What a double in a process of its own announces: ``server``, ``kubeconfig``, ``control``."""
+    argv = [sys.executable, "-m", "chaos.cluster_double", "--kubeconfig", str(folder / "kubeconfig")]
+    if crds is not None:
+        argv += ["--crds", str(crds)]
+    async with Processes(log_dir=folder / "logs") as processes:
+        child = await processes.start("cluster-double", argv, ready_within_s=_STARTS_WITHIN_S)
+        yield child.ready
