@@ -27,12 +27,16 @@ REFERENCE_VIEW: Final = View()
 """Every pool and route, seen from no zone: always built, because it shows what there is to serve."""
 
 
+_NOBODY: Final[Mapping[str, Proxy]] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
     """What snapshots are made of.
 
     ``nodes`` are the views of connected proxies by node id, ``views`` those to build; ``proxies_by_role`` and
-    ``calling_zones`` also count proxies on their way back. ``access_log_percent`` is the share of calls that
+    ``calling_zones`` also count proxies on their way back. ``elsewhere`` are proxies of other replicas, which have
+    a part in what is divided and are served nothing here. ``access_log_percent`` is the share of calls that
     proxies are to report. ``now_s`` is monotonic.
     """
 
@@ -44,6 +48,7 @@ class Inputs:
     now_s: float
     calling_zones: frozenset[str] = frozenset()
     nodes: Mapping[str, View] = field(default_factory=dict)
+    elsewhere: Mapping[str, Proxy] = field(default_factory=lambda: _NOBODY)
     overrides: Mapping[EngineId, Override] = field(default_factory=dict)
     access_log_percent: float = 100.0
 
@@ -73,13 +78,14 @@ class Pipeline:
         self._swept_for: PolicySet | None = None
         self._assembler = Assembler()
         self._nodes: Mapping[str, View] = {}
+        self._elsewhere: Mapping[str, Proxy] = _NOBODY
         self._proxies: Mapping[str, Proxy] = {}
 
     def build(self, inputs: Inputs) -> Built:
         """Decisions and snapshots of these inputs."""
         started_s = perf_counter()
         calling_zones = inputs.calling_zones.union(view.zone for view in self._wanted(inputs.views))
-        proxies = self._known(inputs.nodes)
+        proxies = self._known(inputs.nodes, inputs.elsewhere)
         decisions = decide(
             inputs.policies,
             inputs.fleet,
@@ -131,16 +137,15 @@ class Pipeline:
             translate(built.inputs.policies, built.inputs.fleet, built.decisions, view, self._memo)
         )
 
-    def _known(self, nodes: Mapping[str, View]) -> Mapping[str, Proxy]:
+    def _known(self, nodes: Mapping[str, View], elsewhere: Mapping[str, Proxy]) -> Mapping[str, Proxy]:
         """The proxies as decisions see them; the same object for the same nodes."""
-        if nodes is not self._nodes:
-            self._nodes = nodes
-            self._proxies = MappingProxyType(
-                {
-                    node: Proxy(node=node, zone=view.zone, role=view.role, cuts=view.cuts, pools=view.pools)
-                    for node, view in nodes.items()
-                }
-            )
+        if nodes is not self._nodes or elsewhere is not self._elsewhere:
+            self._nodes, self._elsewhere = nodes, elsewhere
+            here = {
+                node: Proxy(node=node, zone=view.zone, role=view.role, cuts=view.cuts, pools=view.pools)
+                for node, view in nodes.items()
+            }
+            self._proxies = MappingProxyType({**elsewhere, **here})
         return self._proxies
 
     def _own(self, inputs: Inputs, decisions: Decisions) -> dict[str, Resource]:
