@@ -12,6 +12,20 @@ from xds_server.fleet import Engine, Fleet
 from xds_server.sources.resolver import host_names
 
 
+class Opening:
+    """Whether engines had their say; or ``longest_s`` have passed since that was asked first."""
+
+    def __init__(self, longest_s: float) -> None:
+        self._longest_s = longest_s
+        self._by_s: float | None = None
+
+    def due(self, policies: PolicySet, fleet: Fleet, addresses: Mapping[str, str], now_s: float) -> bool:
+        """Whether the port may open now."""
+        if self._by_s is None:
+            self._by_s = now_s + self._longest_s
+        return now_s >= self._by_s or heard_enough(policies, fleet, addresses)
+
+
 def heard_enough(policies: PolicySet, fleet: Fleet, addresses: Mapping[str, str]) -> bool:
     """Whether every host name has an address, and every engine that is looked at has a verdict."""
     if not host_names(policies) <= addresses.keys():
@@ -25,7 +39,7 @@ def heard_enough(policies: PolicySet, fleet: Fleet, addresses: Mapping[str, str]
 
 def _judged(engine: Engine, probe: Probe) -> bool:
     """Whether an engine's word counts already, or nobody asks for it."""
-    if not probe.enabled and not engine.has_agent:
+    if engine.standing.final or not (probe.enabled or engine.has_agent):
         return True
     if engine.good_looks >= probe.healthy_after or engine.bad_looks >= probe.unhealthy_after:
         return True

@@ -21,14 +21,16 @@ import structlog
 
 from engine.report import EngineReport
 from policies.model import PolicySet
-from xds_server import roster as rosters
-from xds_server.decide.decisions import Decisions, EngineDecision, Health
+from xds_server.decide.decisions import Decisions
+from xds_server.decide.engines.health import can_change
 from xds_server.fleet import EngineId, Fleet, declared, redeclared, with_report, with_traffic
 from xds_server.metrics import Metrics
 from xds_server.neighbours import Proxies, Signals
-from xds_server.opening import heard_enough
+from xds_server.opening import Opening
+from xds_server.orchestrator import OrchestratorWord
 from xds_server.overrides import Override
 from xds_server.pipeline import REFERENCE_VIEW, Built, Inputs, Pipeline
+from xds_server.roll import Peers, Roll
 from xds_server.shrink import held_back, parts
 from xds_server.snapshot import Resource, Snapshot, same_layers, unless_equal
 from xds_server.sources.files import Accepted, PolicyState, Refused
@@ -36,6 +38,7 @@ from xds_server.sources.resolver import Addressing
 from xds_server.standing import Files, Serving
 from xds_server.translate.view import View
 from xds_server.type_urls import SHORT_NAMES
+from xds_server.words import Words
 
 SPACING_S: Final = 0.02
 """Shortest time between two rounds: when a third of a fleet fails, that is a handful of pushes, not hundreds."""
@@ -64,6 +67,7 @@ class Reconciler:
         metrics: Metrics,
         *,
         signals: Signals | None = None,
+        peers: Peers | None = None,
         allow_shrink: bool = False,
         first_reports_s: float = 0.0,
         on_adopted: Callable[[Serving], None] = lambda _: None,
@@ -83,8 +87,8 @@ class Reconciler:
         self._pipeline = Pipeline()
         self._addressing = Addressing()
         self._allow_shrink = allow_shrink
-        self._first_reports_s = first_reports_s
-        self._first_reports_by_s: float | None = None
+        self._opening = Opening(first_reports_s)
+        self._words = Words()
         self._wake = asyncio.Event()
         self._offered: Accepted | None = None
         self._held: Accepted | None = None
@@ -94,8 +98,7 @@ class Reconciler:
         self._told_stale = False
         self._published: dict[View, Snapshot] = {}
         self._own: Mapping[str, Resource] = {}
-        self.roster = rosters.EMPTY
-        self.callers = rosters.EMPTY
+        self.roll = Roll(proxies, peers)
         self.files = Files(state="unread", digest="", since_s=clock())
         self.serving: Serving | None = None
         self.fleet: Fleet | None = None
@@ -124,6 +127,14 @@ class Reconciler:
             serving=serving or "nothing: the xDS port stays closed until the policies can be used",
         )
 
+    def unreached(self, reason: str) -> None:
+        """Note that who has the policies did not answer so far: what the last run served has to do meanwhile."""
+        if self.files.state != "unread" or self._offered is not None:
+            return
+        self._set_files("unreached", "", reason=reason)
+        _log.warning("policies.unreached", reason=reason)
+        self._wake.set()
+
     def restore(
         self,
         stored: Accepted,
@@ -131,8 +142,7 @@ class Reconciler:
         proxies_by_zone: Mapping[str, int] | None = None,
     ) -> None:
         """Note what the last run of the server served, and whom; it is served until the files can be used."""
-        self.roster = rosters.restored(proxies_by_role, self._clock())
-        self.callers = rosters.restored(proxies_by_zone or {}, self._clock())
+        self.roll.restore(proxies_by_role, proxies_by_zone or {}, self._clock())
         self._adopt(stored, stale=True)
 
     def hear(self, report: EngineReport) -> None:
@@ -145,10 +155,19 @@ class Reconciler:
         now_s = self._clock()
         self.fleet = with_report(self.fleet, report, now_s)
         decision = self.built.decisions.engines.get(key) if self.built else None
-        if before is None or not _can_change(before.report, report, decision):
+        if before is None or not can_change(before.report, report, decision):
             return
         if self._urgent_since_s is None:
             self._urgent_since_s = now_s
+        self._wake.set()
+
+    def stand(self, words: Mapping[EngineId, OrchestratorWord]) -> None:
+        """Note all that the orchestrator says of engines now."""
+        self._words.say(words, self.fleet, self._clock())
+        if self._held is not None and self._offered is None:
+            self._offered = self._held  # that engines end may be why they are missing
+        if self._urgent_since_s is None:
+            self._urgent_since_s = self._clock()
         self._wake.set()
 
     def resolve(self, addresses: Mapping[str, str]) -> None:
@@ -237,12 +256,15 @@ class Reconciler:
                 raise
         if self.serving is None or self.fleet is None:
             return
+        self.fleet = self._words.over(self.fleet, now_s)
         if self._signals is not None:
-            self.fleet = with_traffic(self.fleet, self._signals.traffic(now_s))
+            self.fleet = with_traffic(self.fleet, self.roll.traffic(self._signals.traffic(now_s)))
         built = self._build(self.serving.policies, self.fleet, now_s)
         self.built = built
         self._tell_stale()
-        if not self.ready.is_set() and not self._engines_had_their_say(now_s):
+        # Opening earlier would tell proxies that come back from a restart that every engine is well.
+        policies = self.serving.policies
+        if not self.ready.is_set() and not self._opening.due(policies, self.fleet, self._addresses, now_s):
             return
         self._publish(built)
         # First: who only watches the rounds must not keep proxies from being served.
@@ -251,14 +273,7 @@ class Reconciler:
 
     def _call_roll(self, now_s: float, arriving: View | None = None) -> None:
         """Bring the rosters up to who is connected now, and the proxy that is about to be."""
-        by_role, by_zone = dict(self._proxies.proxies_by_role()), dict(self._proxies.proxies_by_zone())
-        if arriving is not None:
-            by_role[arriving.role] = by_role.get(arriving.role, 0) + 1
-            by_zone[arriving.zone] = by_zone.get(arriving.zone, 0) + 1
-        before = (self.roster.counts(), self.callers.counts())
-        self.roster = rosters.updated(self.roster, by_role, now_s)
-        self.callers = rosters.updated(self.callers, by_zone, now_s)
-        if (self.roster.counts(), self.callers.counts()) != before:
+        if self.roll.call(now_s, arriving):
             self.worth_keeping.set()
 
     def _build(
@@ -272,9 +287,10 @@ class Reconciler:
                 fleet=self._addressing.fleet(fleet, self._addresses),
                 previous=self.built.decisions if self.built else None,
                 views=self._proxies.views() if views is None else views,
-                proxies_by_role=self.roster.counts(),
-                calling_zones=frozenset(self.callers.counts()),
+                proxies_by_role=self.roll.roster.counts(),
+                calling_zones=frozenset(self.roll.callers.counts()),
                 nodes=self._proxies.nodes(),
+                elsewhere=self.roll.elsewhere().proxies,
                 overrides=self._signals.overrides(now_s) if self._signals else _NO_ORDERS,
                 access_log_percent=self._signals.access_log_percent if self._signals else 100.0,
                 now_s=now_s,
@@ -286,13 +302,15 @@ class Reconciler:
     def _consider(self, offered: Accepted) -> None:
         """Serve these policies if snapshots can be made of them, and they do not drop too much."""
         now_s = self._clock()
-        fleet = self._declared(offered.policies)
+        fleet = self._words.over(self._declared(offered.policies), now_s)
         made = self._build(offered.policies, fleet, now_s)
         if self.serving is not None and self.fleet is not None and not self._allow_shrink:
             served = self.built or self._build(self.serving.policies, self.fleet, now_s)
-            reason = held_back(_parts(served), _parts(made))
+            reason = held_back(self._parts(served, now_s), self._parts(made, now_s))
             if reason:
-                self._held = offered
+                told, self._held = self._held is offered and reason == self.files.reason, offered
+                if told:
+                    return
                 self._set_files("held", offered.digest, reason=reason)
                 _log.warning(
                     "policies.held",
@@ -302,6 +320,11 @@ class Reconciler:
                 )
                 return
         self._adopt(offered, stale=False)
+
+    def _parts(self, built: Built, now_s: float) -> dict[View, Mapping[str, int]]:
+        # That an engine ends may have been said after the round that this was built in.
+        fleet = self._words.over(built.inputs.fleet, now_s)
+        return {view: parts(snapshot, fleet) for view, snapshot in built.snapshots.items()}
 
     def _declared(self, policies: PolicySet) -> Fleet:
         if self.fleet is None or self.serving is None:
@@ -351,19 +374,6 @@ class Reconciler:
         for url, named in fresh[REFERENCE_VIEW].resources.items():
             self._metrics.resources.labels(type=SHORT_NAMES.get(url, url)).set(len(named))
 
-    def _engines_had_their_say(self, now_s: float) -> bool:
-        """Whether every probed engine has been looked at often enough for a verdict, or we waited long enough.
-
-        Opening earlier would tell proxies that come back from a restart that every engine is well.
-        """
-        if self.serving is None or self.fleet is None:
-            return False
-        if self._first_reports_by_s is None:
-            self._first_reports_by_s = now_s + self._first_reports_s
-        if now_s >= self._first_reports_by_s:
-            return True
-        return heard_enough(self.serving.policies, self.fleet, self._addresses)
-
     def _failed(self, error: Exception) -> None:
         self._metrics.reconcile_failures.inc()
         told = f"{type(error).__name__}: {error}"
@@ -379,14 +389,3 @@ class Reconciler:
 
     def _serving_digest(self) -> str:
         return self.serving.digest[:12] if self.serving else ""
-
-
-def _can_change(before: EngineReport | None, now: EngineReport, decision: EngineDecision | None) -> bool:
-    """Whether a report may lead to another decision: it is news, or the decision is still catching up."""
-    if before is None or decision is None or before.verdict is not now.verdict:
-        return True
-    return (decision.health is Health.HEALTHY) != now.verdict.good
-
-
-def _parts(built: Built) -> dict[View, Mapping[str, int]]:
-    return {view: parts(snapshot, built.inputs.fleet) for view, snapshot in built.snapshots.items()}

@@ -4,7 +4,8 @@ An empty mount, a file cut in half, the wrong folder: each of them parses, and a
 removes everything at once. So more than half needs to be allowed. Counted are the resources of each view and
 the engines behind them: a pool cut from sixty engines to five is one changed resource, and an outage.
 Engines count by number, so that replacing all of them, as a rollout does, is no shrinking; the listeners that
-they are reached through do not count again.
+they are reached through do not count again. Those whose orchestrator ends them do not count at all: somebody
+wants that.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,10 @@ _SHOWN: Final = 5
 
 
 def parts(snapshot: Snapshot, fleet: Fleet) -> Mapping[str, int]:
-    """What a view is served, and how much of it: 1 for each resource, the number of engines for each cluster."""
+    """What a view is served, and how much of it: 1 for each resource, the number of engines for each cluster.
+
+    Only engines that are to stay are counted.
+    """
     counted = {
         f"{SHORT_NAMES.get(url, url)} {name}": 1
         for url, named in snapshot.resources.items()
@@ -29,7 +33,9 @@ def parts(snapshot: Snapshot, fleet: Fleet) -> Mapping[str, int]:
         if not name.startswith((ENGINE_LISTENERS, HOP_CLUSTERS))
     }
     pools = snapshot.of(CLUSTER).keys() & fleet.pools.keys()
-    return counted | {f"engines of {pool}": len(fleet.pools[pool]) for pool in pools}
+    return counted | {
+        f"engines of {pool}": sum(not engine.standing.final for engine in fleet.pools[pool]) for pool in pools
+    }
 
 
 def dropped_too_much(before: Mapping[str, int], after: Mapping[str, int]) -> str:

@@ -1,4 +1,7 @@
-"""How things stand with the policies: which are served, and what became of the files as they are now."""
+"""How things stand with the policies: which are served, and what became of the files as they are now.
+
+What is said of files here holds for the objects of a cluster as well.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +24,8 @@ class Serving:
 class Files:
     """What became of the policy files as they are now; ``since_s`` is monotonic.
 
-    ``state`` is ``unread``, ``accepted``, ``refused``, or with a ``reason``: ``held``, ``failed`` (by a bug).
+    ``state`` is ``unread``, ``accepted``, ``refused``, or with a ``reason``: ``held``, ``failed`` (by a bug),
+    ``unreached`` (nobody who has them answered since the start).
     """
 
     state: str

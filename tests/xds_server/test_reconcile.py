@@ -14,13 +14,16 @@ import structlog
 from engine.report import EngineReport, Verdict
 from policies.findings import PolicyErrors
 from policies.load import load_contents
+from xds_server.fleet import EngineId
 from xds_server.metrics import Metrics
+from xds_server.orchestrator import OrchestratorWord, Standing
 from xds_server.pipeline import Pipeline
 from xds_server.reconcile import Reconciler
 from xds_server.snapshot import Resource, Snapshot
 from xds_server.sources.files import Accepted, Refused
 from xds_server.translate.view import View
 from xds_server.type_urls import CLUSTER, ENDPOINT, RUNTIME
+from xds_server.words import HELD_S
 
 LIMIT_S = 30.0
 VIEW = View(zone="z1")
@@ -225,6 +228,107 @@ async def test_the_last_run_is_served_only_if_the_files_are_refused() -> None:
         assert not reconciler.serving.stale
 
 
+def word(standing: Standing, *engines: str) -> dict[EngineId, OrchestratorWord]:
+    said = OrchestratorWord(standing=standing, reason=f"a test says {standing}")
+    return {EngineId("p", engine): said for engine in engines}
+
+
+ALL_BUT_ONE = [f"e{number}" for number in range(1, 12)]
+
+
+async def test_a_scale_down_passes_and_a_selector_that_finds_nobody_is_held() -> None:
+    for words, state in ((word(Standing.LEAVING, *ALL_BUT_ONE), "accepted"), ({}, "held")):
+        peers = Peers()
+        async with running(peers) as reconciler:
+            reconciler.offer(accepted("p", engines=12))
+            await reconciler.ready.wait()
+            reconciler.stand(words)
+            # A source that no longer lists them no longer speaks of them, and says so first.
+            reconciler.stand({})
+            reconciler.offer(accepted("p", engines=1))
+            await until(lambda r=reconciler: r.files.digest == "digest of p 1")
+            assert reconciler.files.state == state
+            assert reconciler.fleet is not None
+            assert len(reconciler.fleet.pools["p"]) == (1 if state == "accepted" else 12)
+
+
+async def test_what_is_held_passes_when_it_turns_out_that_the_engines_end() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p", engines=12))
+        await reconciler.ready.wait()
+        reconciler.offer(accepted("p", engines=1))
+        await until(lambda: reconciler.files.state == "held")
+        reconciler.stand(word(Standing.LEAVING, "e1"))
+        with structlog.testing.capture_logs() as logs:
+            await settled(reconciler)
+        assert reconciler.files.state == "held"
+        reconciler.stand(word(Standing.GONE, *ALL_BUT_ONE))
+        await until(lambda: reconciler.files.state == "accepted")
+        assert [one["event"] for one in logs].count("policies.held") <= 1
+
+
+async def test_an_end_holds_until_policies_no_longer_have_the_engine_at_that_address() -> None:
+    peers, now_s = Peers(), [100.0]
+    async with running(peers, clock=lambda: now_s[0]) as reconciler:
+        reconciler.offer(accepted("p", engines=4))
+        await reconciler.ready.wait()
+        reconciler.stand(word(Standing.GONE, "e1") | word(Standing.UNFIT, "e2"))
+        await settled(reconciler)
+        reconciler.stand({})
+        await settled(reconciler)
+        assert standings(reconciler) == ["present", "gone", "present", "present"]
+        now_s[0] += HELD_S
+        await settled(reconciler)
+        assert standings(reconciler) == ["present"] * 4
+        # Another pod of that name is another engine.
+        reconciler.stand(word(Standing.GONE, "e1"))
+        reconciler.stand({})
+        await settled(reconciler)
+        texts = {"p.yaml": text("p", engines=4).replace("10.0.0.2", "10.0.0.9")}
+        moved = load_contents({Path(name): content.encode() for name, content in texts.items()})
+        reconciler.offer(Accepted(policies=moved, texts=texts, digest="moved"))
+        await until(lambda: reconciler.serving is not None and reconciler.serving.digest == "moved")
+        await settled(reconciler)
+        assert standings(reconciler) == ["present"] * 4
+
+
+def standings(reconciler: Reconciler) -> list[str]:
+    assert reconciler.built is not None
+    return [engine.standing.value for engine in reconciler.built.inputs.fleet.pools["p"]]
+
+
+async def test_an_engine_that_is_gone_is_no_endpoint() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p"))
+        await reconciler.ready.wait()
+        before = peers.endpoints("p")
+        assert b"10.0.0.2" in before
+        reconciler.stand(word(Standing.GONE, "e1"))
+        await until(lambda: b"10.0.0.2" not in peers.endpoints("p"))
+        assert b"10.0.0.1" in peers.endpoints("p")
+        reconciler.stand(word(Standing.PRESENT, "e1"))
+        await until(lambda: peers.endpoints("p") == before)
+
+
+async def test_what_the_last_run_served_has_to_do_while_nobody_answers() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.restore(accepted("p"), {})
+        await asyncio.sleep(0)
+        assert not reconciler.ready.is_set()
+        reconciler.unreached("nobody answered")
+        await reconciler.ready.wait()
+        assert (reconciler.files.state, peers.pools) == ("unreached", ["p"])
+        assert reconciler.serving is not None
+        assert reconciler.serving.stale
+        reconciler.offer(accepted("p", "q"))
+        await until(lambda: peers.pools == ["p", "q"])
+        reconciler.unreached("nobody answered")
+        assert reconciler.files.state == "accepted"
+
+
 async def test_files_that_lost_most_of_what_the_last_run_served_are_held_at_start() -> None:
     peers = Peers()
     async with running(peers) as reconciler:
@@ -253,7 +357,7 @@ async def test_zones_share_by_where_the_callers_of_the_last_run_were_from_the_st
     async with running(before) as first, running(unaware) as second, running(restarted) as third:
         first.offer(in_zones())
         await first.ready.wait()
-        third.restore(in_zones(), {}, first.callers.counts())
+        third.restore(in_zones(), {}, first.roll.callers.counts())
         for reconciler in (second, third):
             reconciler.offer(in_zones())
             await reconciler.ready.wait()
@@ -283,7 +387,7 @@ async def test_who_is_the_first_of_a_view_is_worth_keeping() -> None:
         reconciler.worth_keeping.clear()
         reconciler.snapshot_for(VIEW)
         assert reconciler.worth_keeping.is_set()
-        assert (reconciler.roster.counts(), reconciler.callers.counts()) == ({"gateway": 1}, {"z1": 1})
+        assert (reconciler.roll.roster.counts(), reconciler.roll.callers.counts()) == ({"gateway": 1}, {"z1": 1})
 
 
 async def test_the_first_proxy_of_a_view_costs_no_more_because_there_are_other_views() -> None:

@@ -1,6 +1,7 @@
 """More than half gone at once is held back, whether it goes as resources or as engines."""
 
-from xds_server.fleet import Engine, EngineId, fleet_of
+from xds_server.fleet import Engine, EngineId, fleet_of, with_words
+from xds_server.orchestrator import OrchestratorWord, Standing
 from xds_server.shrink import dropped_too_much, held_back, parts
 from xds_server.snapshot import resource, snapshot
 from xds_server.translate.view import View
@@ -28,6 +29,21 @@ def test_parts_are_resources_and_engines() -> None:
     served = snapshot([resource(CLUSTER, "a", b"1"), resource(ENDPOINT, "a", b"2"), resource(ROUTE, "r", b"3")])
     fleet = fleet_of({"a": engines("a", 7), "unserved": engines("unserved", 100)})
     assert parts(served, fleet) == {"CDS a": 1, "EDS a": 1, "RDS r": 1, "engines of a": 7}
+
+
+def test_engines_that_end_are_no_part_of_what_may_be_lost() -> None:
+    served = snapshot([resource(CLUSTER, "a", b"1")])
+    leaving = OrchestratorWord(standing=Standing.LEAVING, reason="its pod is being deleted")
+    unfit = OrchestratorWord(standing=Standing.UNFIT, reason="its node is tainted")
+    whole = fleet_of({"a": engines("a", 4)})
+    down = with_words(whole, {EngineId("a", str(number)): leaving for number in (1, 2, 3)})
+    broken = with_words(whole, {EngineId("a", str(number)): unfit for number in (1, 2, 3)})
+    left = parts(served, fleet_of({"a": engines("a", 1)}))
+    assert not dropped_too_much(parts(served, down), left)
+    assert "3 engines of a" in dropped_too_much(parts(served, whole), left)
+    assert "3 engines of a" in dropped_too_much(parts(served, broken), left)
+    # One that ends does not make up for one that was lost.
+    assert dropped_too_much(parts(served, whole), parts(served, down))
 
 
 def test_half_may_go_and_more_than_half_may_not() -> None:

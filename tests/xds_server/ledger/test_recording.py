@@ -37,7 +37,10 @@ def read(text: str = POLICIES) -> PolicySet:
 
 
 def history(seed: int, steps: int = 60, *, spoken: bool = False) -> tuple[list[Moment], list[Decisions]]:
-    """Rounds in which reports, traffic and orders move, words where ``spoken``, r1 fails for a while, and what was decided."""
+    """Rounds in which reports, traffic and orders move, r1 fails for a while, and what was decided.
+
+    ``spoken``: the orchestrator has its say, too.
+    """
     rng, words, policies = random.Random(seed), random.Random(seed), read()
     fleet: Fleet = declared(policies)
     moments: list[Moment] = []

@@ -9,7 +9,7 @@ away, and Envoy's own outlier detection still stands guard.
 from dataclasses import dataclass
 from typing import Final
 
-from engine.report import Doubt, Source, Verdict
+from engine.report import Doubt, EngineReport, Source, Verdict
 from policies.pool import Probe
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.fleet import Engine
@@ -52,6 +52,13 @@ class Wish:
 # How bad soft evidence of a verdict is, between 0 and 1: the worst leave first.
 _SILENT: Final = 0.95
 _DAMAGED: Final = 0.6
+
+
+def can_change(before: EngineReport | None, now: EngineReport, decision: EngineDecision | None) -> bool:
+    """Whether a report may lead to another decision: it is news, or the decision is still catching up."""
+    if before is None or decision is None or before.verdict is not now.verdict:
+        return True
+    return (decision.health is Health.HEALTHY) != now.verdict.good
 
 
 def stale_after_s(probe: Probe) -> float:
