@@ -307,8 +307,8 @@ class _Server:
             last_good = LastGood(
                 texts=serving.texts,
                 digest=serving.digest,
-                proxies_by_role=dict(self._reconciler.roster.counts()),
-                proxies_by_zone=dict(self._reconciler.callers.counts()),
+                proxies_by_role=dict(self._reconciler.roll.roster.counts()),
+                proxies_by_zone=dict(self._reconciler.roll.callers.counts()),
                 saved_at_unix_s=time.time(),
                 parked=self._publisher.acceptance.memory(),
             )
