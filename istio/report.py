@@ -166,9 +166,10 @@ def export_options(function: Callable[..., int]) -> Callable[..., int]:
     return taken
 
 
-def export(options: ExportOptions, exported: Callable[[PolicySet], Exported]) -> int:
+def export(options: ExportOptions, exported: Callable[[PolicySet], Exported], notes: Sequence[str] = ()) -> int:
     """Load the policies, write what they come to and what is lost of them; the exit status.
 
+    ``notes`` are sentences that stand below every report: what is lost whatever the policies say.
     0, or 1 when the policies have problems or ``--fail-on`` says so, or 2 when something cannot be written.
     """
     try:
@@ -184,7 +185,7 @@ def export(options: ExportOptions, exported: Callable[[PolicySet], Exported]) ->
             click.echo(stream(result.objects), nl=False)
         else:
             write(result.objects, options.output)
-        said = as_json(result) if options.report == "json" else as_table(result)
+        said = (as_json if options.report == "json" else as_table)(result, notes)
         if options.report_to is None:
             click.echo(said, nl=False, err=True)
         else:
@@ -232,7 +233,7 @@ def _yaml(one: Mapping[str, object]) -> str:
     return yaml.safe_dump(dict(one), sort_keys=False, allow_unicode=True, width=110)
 
 
-def as_json(exported: Exported) -> str:
+def as_json(exported: Exported, notes: Sequence[str] = ()) -> str:
     """The report as JSON: counts, objects by name, and one record for each field of each document."""
     record = {
         "summary": {
@@ -242,24 +243,23 @@ def as_json(exported: Exported) -> str:
         },
         "objects": [f"{one['kind']}/{_name_of(one)}" for one in exported.objects],
         "fields": [asdict(one) for one in exported.fates],
+        "notes": list(notes),
     }
     return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
 
 
-def as_table(exported: Exported) -> str:
-    """The report as text: what somebody set, worst first in each document; and counts of the rest.
+def as_table(exported: Exported, notes: Sequence[str] = ()) -> str:
+    """The report as text: what somebody set, worst first in each document; then what else is lost.
 
-    A field that nobody set and that is lost is a default that does not come along. It is shown as well, because
-    it acts where Switchgear serves; what is kept, or approximated without anybody having set it, is counted.
+    A default that is lost acts where Switchgear serves, so it is told of as well, in one line for each reason.
+    What becomes of other defaults is counted.
     """
     out = io.StringIO()
     console = Console(file=out, width=_UNBOUNDED, color_system=None)
     order = list(Fate)
-    shown = [one for one in exported.fates if one.fate is Fate.LOST or one.set_by != BUILT_IN]
-    for document in dict.fromkeys(one.document for one in exported.fates):
-        rows = sorted((one for one in shown if one.document == document), key=lambda one: -order.index(one.fate))
-        if not rows:
-            continue
+    said = [one for one in exported.fates if one.set_by != BUILT_IN]
+    for document in dict.fromkeys(one.document for one in said):
+        rows = sorted((one for one in said if one.document == document), key=lambda one: -order.index(one.fate))
         table = Table("fate", "field", "value", "set by", "how", title=printable(document), title_justify="left")
         for one in rows:
             table.add_row(
@@ -267,6 +267,15 @@ def as_table(exported: Exported) -> str:
                 *(Text(printable(text)) for text in (one.path, one.value, one.set_by, _how(one))),
             )
         console.print(table)
+    defaults = [one for one in exported.fates if one.set_by == BUILT_IN and one.fate is Fate.LOST]
+    if defaults:
+        console.print(Text("Defaults that do not come along:"))
+    for how in dict.fromkeys(one.how for one in defaults):
+        paths = tuple(dict.fromkeys(one.path for one in defaults if one.how == how))
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        console.print(Text(printable(f"- {paths[0]}{more}: {how}")), soft_wrap=True)
+    for note in notes:
+        console.print(Text(printable(note)), soft_wrap=True)
     console.print(Text(_summary(exported)), soft_wrap=True)
     return out.getvalue()
 

@@ -1,0 +1,92 @@
+"""Everything that is exported to Istio, in the order in which it should be applied.
+
+Services come before what refers to them, and patches last: a rule for a host that is not there yet is ignored, and
+a patch without its cluster does nothing.
+
+Nothing here knows a live fleet. Ceilings are those of a fleet that is well, as decided once for ``Place.proxies``.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from istio.export.fates import fates
+from istio.export.filters import pool_filter, route_filter
+from istio.export.place import Object, Place
+from istio.export.pools import destination, services
+from istio.export.routes import NO_FAULTS, Pools, entries, entry_service, virtual_service
+from istio.export.rules import destination_rule
+from istio.export.telemetry import telemetries
+from istio.loss import Exported
+from policies.model import PolicySet
+from policies.route import PriorityClass
+from xds_server.decide.admission.ceiling import GATEWAY, classes_by_pool
+from xds_server.decide.decide import decide
+from xds_server.decide.decisions import Ceiling
+from xds_server.fleet import Fleet, declared
+
+BY_NATURE: Final = (
+    "Lost whatever the policies say, because Istio has nobody who looks at the fleet as a whole:",
+    "- Verdicts: nobody asks an engine for a token. `switchgear istio run` brings them back: engines that are out "
+    "leave Istio's endpoints.",
+    "- The ceiling follows no engine that leaves, comes or slows down. Export again when the fleet is another one.",
+    "- Budgets and ceilings are each proxy's own. --proxies divides them evenly, once.",
+    "- The ladder of degradation: no pressure is measured, so nothing is shed before engines are full.",
+    "- Nothing of Switchgear's own `why`, ledger and shadow mode: Istio says what it does in metrics and logs only.",
+)
+"""What no export can keep, in sentences for the report."""
+
+
+def exported(policies: PolicySet, place: Place, faults: Mapping[str, Object] = NO_FAULTS) -> Exported:
+    """The policies as Istio's objects, and the fate of every field. ``faults`` are by the name of the route."""
+    fleet = declared(policies)
+    limits = ceilings(policies, fleet, place)
+    classes = classes_by_pool(policies)
+    both = frozenset(
+        name for name, found in classes.items() if len(found) == len(PriorityClass) and name in limits
+    )
+    destinations = {name: destination(pool, place) for name, pool in policies.pools.items()}
+    ports = tuple(entries(policies, place, Pools(destinations=destinations, both_classes=both), faults))
+    objects = [*services(policies, fleet, place)]
+    if not place.gateway and not place.host:
+        objects += (entry_service(entry, policies) for entry in ports)
+    for name, pool in policies.pools.items():
+        objects.append(
+            destination_rule(
+                pool,
+                policies.effective[name],
+                destinations[name],
+                ceiling=limits.get(name),
+                classes=classes.get(name, frozenset()),
+                policies=policies,
+            )
+        )
+    objects += (virtual_service(entry, policies, place) for entry in ports)
+    for name in policies.pools:
+        batch = limits[name] if name in both else None
+        objects.append(
+            pool_filter(policies.effective[name], destinations[name], place, batch=batch, policies=policies)
+        )
+    objects += (found for entry in ports if (found := route_filter(entry, place, policies)) is not None)
+    objects += telemetries(ports, policies, place)
+    return Exported(objects=tuple(objects), fates=fates(policies, place))
+
+
+def ceilings(policies: PolicySet, fleet: Fleet, place: Place) -> Mapping[str, Ceiling]:
+    """What one of the proxies may have in flight to each pool while all engines are well.
+
+    Nothing is known of pools whose engines the cluster names, unless the policy gives a number.
+    """
+    decided = decide(
+        policies,
+        fleet,
+        None,
+        proxies_by_role={GATEWAY: place.proxies},
+        calling_zones=frozenset(),
+        now_s=0.0,
+    )
+    return {
+        name: ceiling
+        for name, pool in policies.pools.items()
+        if (ceiling := decided.ceilings.get((name, GATEWAY))) is not None
+        and (pool.spec.kubernetes is None or policies.effective[name].limits.max_concurrent is not None)
+    }

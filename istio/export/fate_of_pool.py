@@ -1,0 +1,124 @@
+"""What becomes of the fields of an EnginePool in Istio."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from istio.export.outcome import Judge, Outcome, Seen, Table, kept, lost, nearly
+
+_JUDGED: Final = "Istio judges engines by their answers alone; `switchgear istio run` brings live verdicts back"
+_CARRIED: Final = "it describes the document and decides nothing; objects name the document in an annotation"
+_SUMS: Final = "it is in the ceiling as it was when exported; it no longer follows what is measured"
+
+DOCUMENT: Final[Table] = MappingProxyType(
+    {
+        "apiVersion": kept("what is exported is of this version", ""),
+        "kind": kept("each kind has its own objects", ""),
+        "metadata.name": kept("objects are named after it, and say it in an annotation", ""),
+        "metadata.namespace": kept("the namespace of the objects; --namespace where it is absent", ""),
+        "metadata.labels": nearly(_CARRIED),
+        "metadata.annotations": nearly(_CARRIED),
+    }
+)
+"""Of what all documents have in common."""
+
+TABLE: Final[Table] = MappingProxyType(
+    {
+        **DOCUMENT,
+        "spec.model": nearly("requests keep the model name they have; nobody compares it with the pool's"),
+        "spec.endpoints[].address": kept("address", "WorkloadEntry"),
+        "spec.endpoints[].port": kept("ports.http", "WorkloadEntry"),
+        "spec.endpoints[].agentPort": lost("Istio asks no agent; `switchgear istio run` does"),
+        "spec.endpoints[].name": kept("name of the object; in full in an annotation", "WorkloadEntry"),
+        "spec.endpoints[].zone": kept("locality, and a label to compare with the caller's", "WorkloadEntry"),
+        "spec.endpoints[].region": kept("locality, and a label to compare with the caller's", "WorkloadEntry"),
+        "spec.endpoints[].revision": lost("Istio fails over whatever model revision an engine serves"),
+        "spec.endpoints[].slots": nearly(
+            "weight within the zone, and part of the ceiling; Istio fills by weight, not by free slots",
+            "WorkloadEntry",
+        ),
+        "spec.endpoints[].weight": kept("weight", "WorkloadEntry"),
+        "spec.endpoints[].gpus": nearly("Switchgear does not interpret it either; objects do not carry it"),
+        "spec.endpoints[].tensorParallelGroup": lost(
+            "Istio ejects engines one by one; `switchgear istio run` takes out a group as one"
+        ),
+        "spec.endpoints[].labels": nearly("labels, those that Kubernetes takes", "WorkloadEntry"),
+        "spec.kubernetes.service": kept("the Service's host stands for the pool", "DestinationRule"),
+        "spec.kubernetes.selector": kept("workloadSelector", "ServiceEntry"),
+        "spec.kubernetes.port": nearly(
+            "the number is taken for the Service's port; where it is another one, say that of the Service",
+            "VirtualService",
+        ),
+        "spec.kubernetes.agentPort": lost("Istio asks no agent; `switchgear istio run` does"),
+        "spec.slotsPerEngine": nearly(_SUMS, "DestinationRule"),
+        "spec.serviceTime": nearly(_SUMS, "DestinationRule"),
+        "spec.longestServiceTime": nearly("no limit is derived from it; limits are those that the policy gives"),
+        "spec.probe.interval": lost(_JUDGED),
+        "spec.probe.timeout": lost(_JUDGED),
+        "spec.probe.stallAfter": lost(_JUDGED),
+        "spec.probe.unhealthyAfter": lost(_JUDGED),
+        "spec.probe.healthyAfter": lost(_JUDGED),
+        "spec.probe.path": lost(_JUDGED),
+        "spec.probe.metricsPath": lost(_JUDGED),
+        "spec.probe.loadPath": lost(_JUDGED),
+        "spec.probe.enabled": lost(_JUDGED),
+        "spec.firstTokenGate": kept("decides which limits and hedges streams get", "VirtualService"),
+    }
+)
+
+
+def _zone(seen: Seen) -> Outcome | None:
+    engines = seen.policies.pools[seen.name].spec.endpoints
+    if any(len(one.zone) > 63 or len(one.region) > 63 for one in engines):
+        return lost("a label has at most 63 characters, and Istio compares places by labels")
+    return None
+
+
+def _port(seen: Seen) -> Outcome | None:
+    found = seen.policies.pools[seen.name].spec.kubernetes
+    if found is None or isinstance(found.port, int):
+        return None
+    if found.service is not None:
+        return nearly("Istio takes no name: the Service may have this one port only", "VirtualService")
+    return lost("a ServiceEntry needs the number of the port; 8000 is written in its place")
+
+
+def _weight(seen: Seen) -> Outcome | None:
+    """Beside engines that a Service selects, an entry would need the Service's own selector."""
+    found = seen.policies.pools[seen.name].spec.kubernetes
+    if found is not None and found.service is not None:
+        return lost("engines given by hand cannot join a Service that others are selected by; use a selector")
+    return None
+
+
+def _sums(seen: Seen) -> Outcome | None:
+    pool = seen.policies.pools[seen.name]
+    if pool.spec.kubernetes is not None and seen.policies.effective[seen.name].limits.max_concurrent is None:
+        return lost("how many engines the cluster has is not known here; give limits.maxConcurrent for a ceiling")
+    return None
+
+
+def _probing(seen: Seen) -> Outcome | None:
+    if seen.policies.pools[seen.name].spec.probe.enabled:
+        return None
+    return kept("nobody asks the engines, here or there", "")
+
+
+def _both(first: Judge, second: Judge) -> Judge:
+    return lambda seen: first(seen) or second(seen)
+
+
+JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
+    {
+        **{
+            f"spec.endpoints[].{name}": _weight
+            for name in ("address", "port", "name", "slots", "weight", "labels")
+        },
+        "spec.endpoints[].zone": _both(_weight, _zone),
+        "spec.endpoints[].region": _both(_weight, _zone),
+        "spec.kubernetes.port": _port,
+        "spec.slotsPerEngine": _sums,
+        "spec.serviceTime": _sums,
+        **{path: _probing for path in TABLE if path.startswith("spec.probe.")},
+    }
+)
