@@ -1,0 +1,190 @@
+"""InferencePools, the objects beside them and HTTPRoutes as policies.
+
+Source: https://gateway-api-inference-extension.sigs.k8s.io/ and https://gateway-api.sigs.k8s.io/reference/spec/
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from istio.imports.conditions import Conditions
+from istio.imports.draft import Draft, Said, Tree
+from istio.imports.gateway_routes import HttpRoute, Targets, routes
+from istio.imports.judged import Imported, imported
+from istio.imports.pools import Pools, Wishes
+from istio.imports.reading import Node, Source
+from istio.imports.values import text, texts, whole
+
+_HEADING = """\
+Policies from InferencePools, by `switchgear import inferencepool`. Behind each value stands where it is from.
+What is not said here has Switchgear's own default: `switchgear explain --defaults`."""
+
+_POOL_GROUPS = frozenset({"inference.networking.k8s.io", "inference.networking.x-k8s.io"})
+_ROUTE_GROUP = "gateway.networking.k8s.io"
+_OBJECTIVE_HEADER = "x-gateway-inference-objective"
+_PICKER = "Switchgear decides itself which engines take requests; a picker would stand beside it, and see half"
+_BATCH = "Sheddable"
+
+
+@dataclass(slots=True)
+class _Read:
+    """The objects of the files by kind, in their order."""
+
+    pools: dict[str, Node] = field(default_factory=dict)
+    models: list[tuple[str, Node]] = field(default_factory=list)
+    objectives: list[tuple[str, Node]] = field(default_factory=list)
+    routes: list[HttpRoute] = field(default_factory=list)
+
+
+def from_inferencepool(sources: Sequence[Source], wishes: Wishes) -> Imported:
+    """The policies that these objects come to, and what of them was not understood."""
+    read = _Read()
+    for source in sources:
+        _file(read, source, wishes)
+    pools = Pools(wishes=wishes)
+    found: dict[str, Draft] = {key: _pool(pools, key, node) for key, node in read.pools.items()}
+    for namespace, node in read.models:
+        _model(pools, found, namespace, node)
+    targets = Targets(pools=pools, by_key=found)
+    tell_hosts = len({tuple(one.hosts) for one in read.routes}) > 1
+    for route in read.routes:
+        routes(route, targets, tell_hosts=tell_hosts)
+    for namespace, node in read.objectives:
+        _objective(pools, found, namespace, node)
+    if not read.routes and not read.models:
+        _plain_routes(pools, found)
+    return imported(pools.drafts(), sources, _HEADING)
+
+
+def _file(read: _Read, source: Source, wishes: Wishes) -> None:
+    root = source.root
+    version, kind = root.get("apiVersion"), root.get("kind")
+    name, where = root.at("metadata", "name"), root.at("metadata", "namespace")
+    source.label = f"{kind.value if kind else '?'}/{name.value if name else '?'}"
+    group = str(version.value).partition("/")[0] if version is not None else ""
+    namespace = wishes.namespace or (str(where.value) if where is not None else "default")
+    key = f"{namespace}/{name.value if name else ''}"
+    for head in ("apiVersion", "kind", "metadata", "status"):
+        if (one := root.get(head)) is not None:
+            one.take()
+    spec = root.get("spec")
+    what = kind.value if kind is not None else None
+    if spec is None or name is None:
+        root.take()
+        root.refuse("an object has a name and a spec")
+    elif group in _POOL_GROUPS and what == "InferencePool":
+        if key in read.pools:
+            root.take()
+            root.refuse(f"there is another InferencePool {key}, at {read.pools[key].place}")
+        else:
+            read.pools[key] = root
+    elif group in _POOL_GROUPS and what == "InferenceModel":
+        read.models.append((namespace, root))
+    elif group in _POOL_GROUPS and what == "InferenceObjective":
+        read.objectives.append((namespace, root))
+    elif group == _ROUTE_GROUP and what == "HTTPRoute":
+        hosts = spec.get("hostnames")
+        names = [text(one) or "" for one in hosts.items()] if hosts is not None else []
+        read.routes.append(HttpRoute(node=root, namespace=namespace, name=str(name.value), hosts=tuple(names)))
+    else:
+        root.take()
+        root.refuse("only InferencePool, InferenceModel, InferenceObjective and HTTPRoute are understood")
+
+
+def _pool(pools: Pools, key: str, node: Node) -> Draft:
+    namespace, _, name = key.partition("/")
+    pool = pools.pool(key, name, node)
+    if namespace != "default":
+        pool.namespace = Said(value=namespace)
+    selector = node.at("spec", "selector", "matchLabels") or node.at("spec", "selector")
+    labels = texts(selector)
+    if labels:
+        pool.spec["kubernetes"] = {"selector": {one: Said(value=value) for one, value in labels.items()}}
+    pool.put("kubernetes.port", _port(node))
+    for field_name in ("endpointPickerRef", "extensionRef"):
+        if (picker := node.at("spec", field_name)) is not None:
+            picker.refuse(_PICKER)
+    return pool
+
+
+def _port(node: Node) -> Said | None:
+    ports = node.at("spec", "targetPorts")
+    if ports is None:
+        return whole(node.at("spec", "targetPortNumber"))
+    found: Said | None = None
+    for one in ports.items():
+        if found is None:
+            found = whole(one.get("number"))
+        else:
+            one.refuse("an engine is asked at one port: write a pool for each port, and divide a route among them")
+    return found
+
+
+def _model(pools: Pools, found: dict[str, Draft], namespace: str, node: Node) -> None:
+    """A route for a model, and the model of its pool where nobody said another."""
+    named, target = node.at("spec", "modelName"), node.at("spec", "poolRef", "name")
+    model, where = text(named), text(target)
+    pool = found.get(f"{namespace}/{where}")
+    if model is None or pool is None:
+        (target or node).refuse(f"the files have no InferencePool {where}" if model else "it names no model")
+        return
+    if (reference := node.at("spec", "poolRef")) is not None:
+        reference.take()
+    others = node.at("spec", "targetModels")
+    for one in others.items() if others is not None else ():
+        if text(one.get("name")) == model:
+            one.take()
+        else:
+            one.refuse("engines are asked by the name that the caller gave: the route is left out")
+            return
+    pool.put("model", Said(value=model, node=named))
+    draft = Draft(kind="ModelRoute", name=pools.route_names.fresh(node.source.label.partition("/")[2]), node=node)
+    pools.listener(draft)
+    conditions = Conditions(model=Said(value=model, node=named))
+    conditions.into(draft, node)
+    draft.spec["pools"] = [{"pool": Said(value=pool.name)}]
+    if (critical := node.at("spec", "criticality")) is not None and text(critical):
+        sheddable = critical.value == _BATCH
+        draft.put("priority", Said(value="batch" if sheddable else "interactive", node=critical))
+        if not sheddable and critical.value != "Critical":
+            critical.change("there are two classes: everything that may not be shed first is interactive")
+    pools.in_order(draft, conditions)
+
+
+def _objective(pools: Pools, found: dict[str, Draft], namespace: str, node: Node) -> None:
+    """Requests that name an objective whose priority is below zero are batch."""
+    target, priority = node.at("spec", "poolRef", "name"), node.at("spec", "priority")
+    pool = found.get(f"{namespace}/{text(target)}")
+    if pool is None:
+        (target or node).refuse("the files have no such InferencePool")
+        return
+    if (reference := node.at("spec", "poolRef")) is not None:
+        reference.take()
+    said = whole(priority)
+    if priority is None or said is None or not isinstance(said.value, int) or said.value >= 0:
+        if priority is not None:
+            priority.change(
+                "there are two classes: everything from 0 on is interactive, and so is what names no objective"
+            )
+        return
+    name = node.source.label.partition("/")[2]
+    draft = Draft(kind="ModelRoute", name=pools.route_names.fresh(name), node=node)
+    conditions = Conditions()
+    conditions.header(_OBJECTIVE_HEADER, node, exact=name)
+    pools.listener(draft)
+    conditions.into(draft, node)
+    draft.spec["pools"] = [{"pool": Said(value=pool.name)}]
+    draft.put("priority", Said(value="batch", node=priority))
+    priority.change("there are two classes: everything below 0 is batch")
+    pools.in_order(draft, conditions)
+
+
+def _plain_routes(pools: Pools, found: dict[str, Draft]) -> None:
+    """Where nothing says which requests go to a pool, those for its model do."""
+    for pool in found.values():
+        draft = Draft(kind="ModelRoute", name=pools.route_names.fresh(pool.name), node=pool.node)
+        draft.about = "Nothing in the files says which requests go to this pool; those for its model do."
+        pools.listener(draft)
+        model: Tree = pool.spec.get("model", Said(value=pool.name, note="its model"))
+        draft.spec["match"] = {"model": model}
+        draft.spec["pools"] = [{"pool": Said(value=pool.name)}]
+        pools.routes.append(draft)

@@ -1,0 +1,250 @@
+"""Istio's objects as policies: hosts become pools, trafficPolicies their policies, HTTP routes ModelRoutes.
+
+A subset is a pool of its own: engines of two versions do not stand in for each other. What a destination rule says
+of a host holds for its subsets too, where they say nothing else.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from istio.imports.draft import Draft, Said
+from istio.imports.istio_endpoints import DEFAULT_PORT, Entry, engines
+from istio.imports.istio_routes import Virtual, host_names, is_delegate, routes
+from istio.imports.istio_rules import apply, settings
+from istio.imports.judged import Imported, imported
+from istio.imports.pools import Pools, Wishes
+from istio.imports.reading import Node, Source
+from istio.imports.values import text, texts, whole
+
+_HEADING = """\
+Policies from Istio's objects, by `switchgear import istio`. Behind each value stands where it is from.
+What is not said here has Switchgear's own default: `switchgear explain --defaults`."""
+
+_GROUP = "networking.istio.io"
+_KINDS = frozenset({"DestinationRule", "VirtualService", "ServiceEntry", "WorkloadEntry"})
+_POLICY_ANNOTATION = "switchgear.dev/policy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Object:
+    node: Node
+    kind: str
+    name: str
+    namespace: str
+
+    def host(self, name: str) -> str:
+        """A host as one name for it: short ones are in the object's own namespace."""
+        return name if "." in name else f"{name}.{self.namespace}.svc.cluster.local"
+
+
+@dataclass(slots=True)
+class _Mesh:
+    """All objects of the files by what others call them."""
+
+    pools: Pools
+    rules: dict[str, _Object] = field(default_factory=dict)
+    entries: dict[str, _Object] = field(default_factory=dict)
+    workloads: list[_Object] = field(default_factory=list)
+    virtuals: dict[str, Virtual] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    ports: dict[str, Said] = field(default_factory=dict)
+
+
+def from_istio(sources: Sequence[Source], wishes: Wishes) -> Imported:
+    """The policies that these objects come to, and what of them was not understood."""
+    mesh = _Mesh(pools=Pools(wishes=wishes))
+    for source in sources:
+        found = _identified(source, wishes)
+        if found is not None:
+            _file(mesh, found)
+    heads = [one for one in mesh.virtuals.values() if not is_delegate(one)]
+    tell_hosts = len({host_names(one.node.at("spec", "hosts"), one.namespace) for one in heads}) > 1
+    for virtual in heads:
+        routes(
+            virtual,
+            mesh.virtuals,
+            mesh.pools,
+            lambda node, where: _destination(mesh, node, where),
+            tell_hosts=tell_hosts,
+        )
+    for host, rule in mesh.rules.items():
+        _rule(mesh, host, rule)
+    for host, entry in mesh.entries.items():
+        _pool(mesh, host, None, entry.node)
+    return imported(mesh.pools.drafts(), sources, _HEADING)
+
+
+def _identified(source: Source, wishes: Wishes) -> _Object | None:
+    """The object when it is one of those that are understood; else it is listed."""
+    root = source.root
+    version, kind = root.get("apiVersion"), root.get("kind")
+    name, namespace = root.at("metadata", "name"), root.at("metadata", "namespace")
+    source.label = f"{kind.value if kind else '?'}/{name.value if name else '?'}"
+    group = str(version.value).partition("/")[0] if version is not None else ""
+    if kind is None or group != _GROUP or kind.word not in _KINDS:
+        root.take()
+        root.refuse(f"only {', '.join(sorted(_KINDS))} of {_GROUP} are understood")
+        return None
+    for head in ("apiVersion", "kind", "metadata", "status"):
+        if (one := root.get(head)) is not None:
+            one.take()
+    where = wishes.namespace or (str(namespace.value) if namespace is not None else "default")
+    return _Object(node=root, kind=str(kind.value), name=str(name.value if name else ""), namespace=where)
+
+
+def _file(mesh: _Mesh, found: _Object) -> None:
+    spec = found.node.get("spec")
+    if spec is None:
+        found.node.refuse("it says nothing: there is no spec")
+        return
+    match found.kind:
+        case "DestinationRule":
+            host = text(spec.get("host"))
+            if host is None or host in mesh.rules or "*" in host:
+                found.node.take()
+                found.node.refuse("a rule for one host, and one rule for a host, can be taken over")
+                return
+            _once(mesh.rules, found.host(host), found)
+            _named(mesh, found, host)
+        case "ServiceEntry":
+            hosts = spec.get("hosts")
+            for one in hosts.items() if hosts is not None else ():
+                if (host := text(one)) is not None and "*" not in host:
+                    _once(mesh.entries, found.host(host), found)
+                    _named(mesh, found, host)
+                else:
+                    one.refuse("a pool has a name: hosts with * have none")
+        case "WorkloadEntry":
+            mesh.workloads.append(found)
+        case _:
+            key = f"{found.namespace}/{found.name}"
+            mesh.virtuals[key] = Virtual(node=found.node, key=key, namespace=found.namespace)
+
+
+def _once(known: dict[str, _Object], host: str, found: _Object) -> None:
+    first = known.setdefault(host, found)
+    if first is not found:
+        found.node.take()
+        found.node.refuse(f"there is another {found.kind} for {host}, at {first.node.place}")
+
+
+def _named(mesh: _Mesh, found: _Object, host: str) -> None:
+    """What we called the pool when we wrote the object, where we did."""
+    said = found.node.at("metadata", "annotations", _POLICY_ANNOTATION)
+    names = str(said.value).split(",") if said is not None else []
+    pools = [one.removeprefix("EnginePool/") for one in names if one.startswith("EnginePool/")]
+    if len(pools) == 1:
+        mesh.names[found.host(host)] = pools[0]
+
+
+def _destination(mesh: _Mesh, node: Node, namespace: str) -> Draft | None:
+    host, subset = text(node.get("host")), text(node.get("subset"))
+    if host is None or "*" in host:
+        return None
+    full = host if "." in host else f"{host}.{namespace}.svc.cluster.local"
+    port = node.at("port", "number")
+    if (said := whole(port)) is not None:
+        mesh.ports.setdefault(full, said)
+    return _pool(mesh, full, subset, node)
+
+
+def _pool(mesh: _Mesh, host: str, subset: str | None, node: Node) -> Draft | None:
+    """The pool of a host, or of a subset of it, with its engines; None where the subset is not known."""
+    key = f"{host}|{subset or ''}"
+    if key in mesh.pools.pools:
+        return mesh.pools.pools[key]
+    rule, entry = mesh.rules.get(host), mesh.entries.get(host)
+    labels: dict[str, str] = {}
+    if subset is not None:
+        part = _subset(rule, subset)
+        if part is None:
+            node.refuse(f"no DestinationRule of the files says what subset {subset} of {host} is")
+            return None
+        selector = part.get("labels")
+        labels = texts(selector)
+        if selector is not None and entry is None:
+            selector.change("every pod of the namespace with these labels is an engine: add those of its Service")
+    short = mesh.names.get(host) or (host.partition(".")[0] if _in_cluster(host) else host)
+    pool = mesh.pools.pool(key, f"{short}-{subset}" if subset else short, entry.node if entry else node)
+    namespace = entry.namespace if entry else _namespace(host) or (rule.namespace if rule else "")
+    if namespace and namespace != "default":
+        pool.namespace = Said(value=namespace)
+    if entry is not None:
+        engines(Entry(node=entry.node, namespace=entry.namespace, workloads=_workloads(mesh, entry)), pool, labels)
+    elif _in_cluster(host):
+        _discovered(mesh, host, labels, pool)
+    else:
+        node.refuse(f"nothing in the files says where the engines of {host} are: pool {pool.name} has none")
+    if rule is not None:
+        parts = [_subset(rule, subset)] if subset else []
+        said = [one.get("trafficPolicy") for one in (*parts, rule.node.get("spec")) if one is not None]
+        policies = tuple(one for one in said if one is not None)
+        if policies:
+            apply(settings(policies), mesh.pools.policy(pool, policies[0]))
+    return pool
+
+
+def _subset(rule: _Object | None, name: str) -> Node | None:
+    subsets = rule.node.at("spec", "subsets") if rule is not None else None
+    for one in subsets.items() if subsets is not None else ():
+        said = one.get("name")
+        if said is not None and said.value == name:
+            said.take()
+            return one
+    return None
+
+
+def _in_cluster(host: str) -> bool:
+    return ".svc." in f"{host}." and host.count(".") >= 2
+
+
+def _namespace(host: str) -> str:
+    return host.split(".")[1] if _in_cluster(host) else ""
+
+
+def _workloads(mesh: _Mesh, entry: _Object) -> tuple[Node, ...]:
+    """WorkloadEntries that a ServiceEntry selects."""
+    selector = entry.node.at("spec", "workloadSelector", "labels")
+    wanted = texts(selector)
+    if not wanted:
+        return ()
+    found = []
+    for one in mesh.workloads:
+        labels = one.node.at("spec", "labels")
+        has = labels.value if labels is not None and isinstance(labels.value, dict) else {}
+        if one.namespace == entry.namespace and all(has.get(key) == value for key, value in wanted.items()):
+            found.append(one.node)
+    return tuple(found)
+
+
+def _discovered(mesh: _Mesh, host: str, labels: dict[str, str], pool: Draft) -> None:
+    """Pods behind a Service; of a subset those with its labels."""
+    if labels:
+        pool.spec["kubernetes"] = {"selector": {key: Said(value=one) for key, one in labels.items()}}
+    else:
+        pool.put("kubernetes.service", Said(value=host.partition(".")[0]))
+    said = mesh.ports.get(host)
+    pool.put("kubernetes.port", said or DEFAULT_PORT)
+    if said is not None and said.node is not None:
+        said.node.change("it is the Service's port there, and the pods' here: mend it where they differ")
+
+
+def _rule(mesh: _Mesh, host: str, rule: _Object) -> None:
+    """The host of a rule is a pool even where no route leads to it; subsets that are not used are listed."""
+    spec = rule.node.get("spec")
+    if spec is None:
+        return
+    subsets = spec.get("subsets")
+    used = False
+    for one in subsets.items() if subsets is not None else ():
+        name = one.get("name")
+        if name is not None and f"{host}|{name.value}" in mesh.pools.pools:
+            used = True
+        else:
+            one.refuse("no route leads to this subset")
+    if not used:
+        _pool(mesh, host, None, rule.node)
+    if (exported := spec.get("exportTo")) is not None:
+        exported.refuse("who may see a pool is not restricted")
+    if (selector := spec.get("workloadSelector")) is not None:
+        selector.refuse("a policy holds for every caller")

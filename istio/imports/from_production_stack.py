@@ -1,0 +1,330 @@
+"""Helm values of vLLM's production-stack as policies: a pool and a route for each model.
+
+The chart goes on running the engines; its router is what Switchgear's Envoys take the place of. So what says how
+pods are made stays with the chart and is not listed, and what says where requests go is taken over or listed.
+
+Source: the values, and the names and labels of Services and pods, of the chart `helm/` in
+https://github.com/vllm-project/production-stack.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from istio.imports.draft import Draft, Said, Tree
+from istio.imports.judged import Imported, imported
+from istio.imports.pools import Pools, Wishes
+from istio.imports.reading import Node, Source
+from istio.imports.values import flag, text, whole
+
+_HEADING = """\
+Policies from Helm values of vLLM's production-stack, by `switchgear import production-stack`. Behind each value
+stands where it is from. What is not said here has Switchgear's own default: `switchgear explain --defaults`.
+Measure serviceTime and longestServiceTime of your own traffic: the admission ceiling follows from them."""
+
+_OF_PODS = frozenset(
+    {
+        "affinity", "annotations", "chatTemplate", "chatTemplateConfigMap", "configs", "containerSecurityContext",
+        "enableEngine", "enableTool", "env", "envFromSecret", "extraPorts", "extraVolumeMounts", "extraVolumes",
+        "hf_token", "imagePullPolicy", "imagePullSecret", "imagePullSecrets", "initContainer", "keda", "labels",
+        "limitCPU", "limitGPUCores", "limitGPUMem", "limitGPUMemPercentage", "limitMemory", "livenessProbe",
+        "maxUnavailablePodDisruptionBudget", "nodeName", "nodeSelectorTerms", "pdb", "podAnnotations",
+        "priorityClassName", "pvcAccessMode", "pvcAnnotations", "pvcLabels", "pvcMatchLabels", "pvcStorage",
+        "readinessProbe", "replicaCount", "repository", "requestCPU", "requestGPUCores", "requestGPUMem",
+        "requestGPUMemPercentage", "requestGPUType", "requestMemory", "resources", "runtimeClassName",
+        "schedulerName", "securityContext", "serviceAccountName", "serviceMonitor", "servicePort", "shmSize",
+        "sidecar", "startupProbe", "storageClass", "strategy", "tag", "tolerations", "tolerationsPolicy",
+        "toolCallParser",
+    }
+)  # fmt: skip
+_OF_THE_ROUTERS_PODS = _OF_PODS | {
+    "autoscaling", "containerPort", "enableRouter", "ingress", "lmcacheConfig", "lmcacheControllerPort",
+    "nodePort", "otel", "route", "serviceAnnotations", "serviceType",
+}  # fmt: skip
+_OF_VLLM = frozenset(
+    {
+        "v0", "enablePrefixCaching", "enableChunkedPrefill", "maxModelLen", "dtype", "tensorParallelSize",
+        "maxLoras", "gpuMemoryUtilization", "convert", "prometheusMultiprocDir",
+    }
+)  # fmt: skip
+_ELSEWHERE = frozenset(
+    {"cacheserverSpec", "lookupserverSpec", "sharedPvcStorage", "sharedStorage", "loraController", "dashboards"}
+)
+_WHOLE = "prefill and decode are not told apart: an engine answers whole requests"
+_ROUTING = {
+    "session": "Switchgear does not tie sessions to engines",
+    "prefixaware": "engines are picked by their load, not by what their caches hold",
+    "kvaware": "engines are picked by their load, not by what their caches hold",
+    "disaggregated_prefill": _WHOLE,
+}
+_OF_THE_ROUTER = {
+    "sessionKey": "Switchgear does not tie sessions to engines",
+    "rootPath": "paths are not rewritten",
+    "extraArgs": "the router's own arguments; Envoys take its place",
+    "engineScrapeInterval": "engines are asked as spec.probe says, and agents tell at once",
+    "requestStatsWindow": "Switchgear measures over windows of its own",
+    "vllmApiKey": "callers' headers go on to the engines as they are",
+}
+_NO_KEY = "engines are asked for a token without a key: let the prober in, or say probe.enabled: false"
+_GATE = "first_token_gate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Model:
+    name: str
+    pool: Draft
+    replicas: Said | None
+
+
+def from_production_stack(sources: Sequence[Source], wishes: Wishes, release: str) -> Imported:
+    """The policies that these values come to; ``release`` is the name that the chart was installed by."""
+    pools = Pools(wishes=wishes)
+    models: list[_Model] = []
+    for source in sources:
+        root = source.root
+        if not isinstance(source.value, dict) or not ({"servingEngineSpec", "routerSpec"} & source.value.keys()):
+            root.take()
+            root.refuse(
+                "these are no values of production-stack: neither servingEngineSpec nor routerSpec is said"
+            )
+            continue
+        for name in _ELSEWHERE & source.value.keys():
+            Node(source=source, steps=(name,), value=source.value[name]).take()
+        models += _engines(root, pools, wishes, release)
+        models += _router(root, pools)
+    _routes(pools, models)
+    drafts = [*pools.drafts(), *_skeleton(sources, models)]
+    return imported(drafts, sources, _HEADING)
+
+
+def _engines(root: Node, pools: Pools, wishes: Wishes, release: str) -> Iterator[_Model]:
+    serving = root.get("servingEngineSpec")
+    if serving is None:
+        return
+    _stays(serving, _OF_PODS)
+    if (key := serving.get("vllmApiKey")) is not None:
+        if any(key.value.values()) if isinstance(key.value, dict) else key.value:
+            key.refuse(
+                "engines are asked for a token without a key: let the prober in, or say probe.enabled: false"
+            )
+        else:
+            key.take()
+    listed = serving.get("modelSpec")
+    off = flag(serving.get("enableEngine")) is False
+    for one in listed.items() if listed is not None else ():
+        if off or (one.get("enabled") is not None and flag(one.get("enabled")) is False):
+            one.take()
+            continue
+        found = _engine(one, serving, pools, wishes, release)
+        if found is not None:
+            yield found
+
+
+def _engine(one: Node, serving: Node, pools: Pools, wishes: Wishes, release: str) -> _Model | None:
+    called = one.get("name")
+    name, url = text(called), one.get("modelURL")
+    if name is None or called is None:
+        one.refuse("this model has no name")
+        return None
+    _stays(one, _OF_PODS)
+    pool = pools.pool(name, name, one)
+    if wishes.namespace is not None:
+        pool.namespace = Said(value=wishes.namespace, note="--namespace")
+    if (path := text(url)) is not None:
+        pool.put("model", Said(value=path, node=url))
+    _arguments(one, pool)
+    _vllm(one, pool)
+    pool.put("kubernetes.service", Said(value=f"{release}-{name}-engine-service", node=called, note="--release"))
+    port = serving.get("containerPort")
+    pool.put("kubernetes.port", whole(port) or Said(value=8000, note="the chart's default"))
+    _oddities(one)
+    return _Model(name=name, pool=pool, replicas=whole(one.get("replicaCount")))
+
+
+def _vllm(one: Node, pool: Draft) -> None:
+    config = one.get("vllmConfig")
+    if config is None:
+        return
+    _stays(config, _OF_VLLM)
+    pool.put("slotsPerEngine", whole(config.get("maxNumSeqs")))
+    runner = config.get("runner")
+    if runner is not None and text(runner) == "pooling":
+        pool.put("probe.enabled", Said(value=False, node=runner, note="it makes no completions"))
+        runner.change(
+            "engines that make no completions cannot be asked for one: their agents alone say how they are"
+        )
+
+
+def _arguments(one: Node, pool: Draft) -> None:
+    """What vLLM's own arguments say of slots, names and the gate."""
+    listed = one.at("vllmConfig", "extraArgs")
+    if listed is None:
+        return
+    items = listed.items()
+    words: list[tuple[str, Node]] = []
+    for item in items:
+        # An argument and its value stand in one text or in two; all of them are the engine's business.
+        item.take()
+        words += [(word, item) for word in str(item.value).replace("=", " ", 1).split()]
+    for number, (word, item) in enumerate(words):
+        following = words[number + 1][0] if number + 1 < len(words) else ""
+        match word.replace("_", "-"):
+            case "--max-num-seqs" if following.isdecimal():
+                pool.spec["slotsPerEngine"] = Said(value=int(following), node=item)
+            case "--served-model-name" if following:
+                pool.spec["model"] = Said(value=following, node=item)
+            case "--middleware" if _GATE in following:
+                pool.put("firstTokenGate", Said(value=True, node=item))
+            case "--api-key":
+                item.refuse(_NO_KEY)
+            case "--ssl-keyfile" | "--ssl-certfile":
+                item.refuse("engines are asked in plain HTTP")
+
+
+def _oddities(one: Node) -> None:
+    gpus = one.get("requestGPU")
+    if gpus is not None:
+        gpus.change("a pod says it of itself: podAnnotations switchgear.dev/gpus")
+    if (lora := one.get("enableLoRA")) is not None:
+        if flag(lora):
+            lora.refuse("the route is for the base model: write routes for the names of its adapters")
+        else:
+            lora.take()
+    ray = one.get("raySpec")
+    if ray is not None:
+        enabled = ray.get("enabled")
+        if enabled is not None and flag(enabled) is False:
+            ray.take()
+        else:
+            ray.refuse("engines that are Ray clusters: see which of their pods the Service selects")
+    cache = one.get("lmcacheConfig")
+    if cache is None:
+        return
+    for name in ("kvRole", "enablePD", "nixlRole"):
+        part = cache.get(name)
+        if part is not None and part.value and part.value != "kv_both":
+            part.refuse(_WHOLE)
+    for name, part in cache.fields():
+        if name not in {"kvRole", "enablePD", "nixlRole"} or not part.value or part.value == "kv_both":
+            part.take()
+
+
+def _router(root: Node, pools: Pools) -> Iterator[_Model]:
+    router = root.get("routerSpec")
+    if router is None:
+        return
+    _stays(router, _OF_THE_ROUTERS_PODS)
+    _routing(router)
+    discovery = router.get("serviceDiscovery")
+    for name in ("k8sServiceDiscoveryType", "serviceDiscovery"):
+        if (part := router.get(name)) is not None:
+            part.take()
+    if discovery is not None and discovery.word == "static":
+        yield from _static(router, pools)
+    else:
+        for name in ("staticBackends", "staticModels"):
+            if (part := router.get(name)) is not None:
+                part.take()
+
+
+def _routing(router: Node) -> None:
+    """How the router picks engines."""
+    logic = router.get("routingLogic")
+    if logic is not None:
+        if logic.word in {"roundrobin", ""}:
+            logic.change("engines are picked by the fewest requests, in proportion to their slots")
+        else:
+            logic.refuse(_ROUTING.get(logic.word, "no such way to pick engines is known here"))
+    for name, why in _OF_THE_ROUTER.items():
+        if (part := router.get(name)) is not None:
+            if _says_nothing(part):
+                part.take()
+            else:
+                part.refuse(why)
+
+
+def _says_nothing(part: Node) -> bool:
+    return not (any(part.value.values()) if isinstance(part.value, dict) else part.value)
+
+
+def _static(router: Node, pools: Pools) -> Iterator[_Model]:
+    """Engines outside the chart: addresses and models, two lists of the same length."""
+    backends, models = router.get("staticBackends"), router.get("staticModels")
+    urls, names = _split(backends), _split(models)
+    if backends is None or models is None or not urls or len(urls) != len(names):
+        (backends or models or router).refuse("there have to be as many staticModels as staticBackends")
+        return
+    for url, name in zip(urls, names, strict=True):
+        endpoint = _endpoint(url, backends)
+        if endpoint is None:
+            continue
+        key = f"static|{name}"
+        fresh = key not in pools.pools
+        pool = pools.pool(key, name.rpartition("/")[2], backends)
+        pool.put("model", Said(value=name, node=models))
+        listed = pool.spec.setdefault("endpoints", [])
+        if isinstance(listed, list):
+            listed.append(endpoint)
+        if fresh:
+            yield _Model(name=name, pool=pool, replicas=None)
+
+
+def _split(node: Node | None) -> list[str]:
+    said = text(node)
+    return [one.strip() for one in said.split(",") if one.strip()] if said else []
+
+
+def _endpoint(url: str, node: Node) -> dict[str, Tree] | None:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, parts = None, None, urlsplit("")
+    if parts.scheme != "http" or host is None or parts.path.strip("/"):
+        node.change(f"{url} is left out: an engine is http://HOST:PORT and no more")
+        return None
+    return {"address": Said(value=host, node=node), "port": Said(value=port or 80, node=node)}
+
+
+def _routes(pools: Pools, models: Sequence[_Model]) -> None:
+    """One route for each model that is served; where several pools serve it, in proportion to their replicas."""
+    by_model: dict[str, list[_Model]] = {}
+    for one in models:
+        said = one.pool.spec.get("model")
+        by_model.setdefault(str(said.value) if isinstance(said, Said) else one.pool.name, []).append(one)
+    for model, group in by_model.items():
+        first = group[0].pool
+        draft = Draft(kind="ModelRoute", name=pools.route_names.fresh(first.name), node=first.node)
+        pools.listener(draft)
+        said = first.spec.get("model")
+        draft.spec["match"] = {"model": said if isinstance(said, Said) else Said(value=model)}
+        draft.spec["pools"] = [_share(one, several=len(group) > 1) for one in group]
+        pools.routes.append(draft)
+
+
+def _share(one: _Model, *, several: bool) -> Tree:
+    share: dict[str, Tree] = {"pool": Said(value=one.pool.name)}
+    if several:
+        share["weight"] = one.replicas or Said(value=1)
+    return share
+
+
+def _skeleton(sources: Sequence[Source], models: Sequence[_Model]) -> Iterator[Draft]:
+    """A policy for all pools, to be filled."""
+    if models:
+        draft = Draft(kind="ResiliencePolicy", name="default", node=sources[0].root)
+        draft.about = (
+            "For every pool; the chart says nothing of failure. Begin with shadow and read `switchgear why`."
+        )
+        draft.put(
+            "mode", Said(value="shadow", note="decisions are recorded and not carried out: enforce when you agree")
+        )
+        draft.put("limits.maxWait", Said(value="2s", note="the default; sets how much is let in"))
+        yield draft
+
+
+def _stays(block: Node, names: frozenset[str]) -> None:
+    """What stays with the chart."""
+    for name, part in block.fields():
+        if name in names:
+            part.take()

@@ -1,0 +1,201 @@
+"""HTTPRoute: its rules as ModelRoutes, and what they say of time and retries as policies of their pools."""
+
+from dataclasses import dataclass
+
+from istio.imports.conditions import Conditions
+from istio.imports.draft import Draft, Said, Tree
+from istio.imports.pools import Pools
+from istio.imports.reading import Node
+from istio.imports.values import duration, text, whole
+
+_MODEL_HEADER = "x-gateway-model-name"
+"""Put there by the inference extension's body-based router; Envoys here read the body themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpRoute:
+    """An HTTPRoute and the hosts it is for."""
+
+    node: Node
+    namespace: str
+    name: str
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """The pools that routes may lead to, by ``namespace/name`` of their InferencePool."""
+
+    pools: Pools
+    by_key: dict[str, Draft]
+
+
+def routes(route: HttpRoute, targets: Targets, *, tell_hosts: bool) -> None:
+    """The ModelRoutes of an HTTPRoute; with ``tell_hosts`` its hosts are conditions of each."""
+    spec = route.node.get("spec")
+    if spec is None:
+        return
+    hosts = spec.get("hostnames")
+    port = _listener(spec)
+    rules = spec.get("rules")
+    listed = rules.items() if rules is not None else ()
+    for number, rule in enumerate(listed):
+        found = _targets(rule, route, targets)
+        if found is None:
+            continue
+        for pool, _ in found:
+            _of_pool(rule, targets.pools, pool)
+        said = text(rule.get("name"))
+        like = f"{route.name}-{said or number}" if said or len(listed) > 1 else route.name
+        matches = rule.get("matches")
+        for match in matches.items() if matches is not None else (rule,):
+            conditions = Conditions()
+            if tell_hosts and hosts is not None:
+                conditions.authority(hosts, route.hosts)
+            if match is not rule:
+                _conditions(match, conditions)
+            draft = Draft(kind="ModelRoute", name="", node=match)
+            targets.pools.listener(draft, port)
+            if conditions.into(draft, match):
+                draft.name = targets.pools.route_names.fresh(like)
+                draft.spec["pools"] = [_share(pool, weight) for pool, weight in found]
+                targets.pools.in_order(draft, conditions)
+
+
+def _listener(spec: Node) -> Said | None:
+    """The port of the only Gateway listener that is named by its port."""
+    parents = spec.get("parentRefs")
+    found: Said | None = None
+    for one in parents.items() if parents is not None else ():
+        said = whole(one.get("port"))
+        if said is not None and found is None:
+            found = said
+            one.take()
+        else:
+            one.refuse("Envoys here are not a Gateway's: --listener-port says where they listen")
+    return found
+
+
+def _conditions(match: Node, into: Conditions) -> None:
+    for name, one in match.fields():
+        match name:
+            case "path":
+                _path(one, into)
+            case "headers":
+                for header in one.items():
+                    _header(header, into)
+            case "method":
+                if (method := text(one)) is not None:
+                    into.header(":method", one, exact=method)
+            case _:
+                into.refuse(one, "a ModelRoute has no such condition")
+
+
+def _path(one: Node, into: Conditions) -> None:
+    sort, value = text(one.get("type")) or "PathPrefix", text(one.get("value")) or "/"
+    match sort:
+        case "PathPrefix":
+            into.path(one, prefix=value)
+            if not value.endswith("/"):
+                one.change(f"{value} is any beginning of a path here, of {value}x too")
+        case "Exact":
+            into.path(one, exact=value)
+        case "RegularExpression":
+            into.path(one, regex=value)
+        case _:
+            into.refuse(one, "no such way to match a path is known")
+
+
+def _header(header: Node, into: Conditions) -> None:
+    sort, name, value = text(header.get("type")) or "Exact", text(header.get("name")), header.get("value")
+    said = text(value)
+    if name is None or said is None or sort not in {"Exact", "RegularExpression"}:
+        into.refuse(header, "no such way to match a header is known")
+    elif name.lower() == _MODEL_HEADER and sort == "Exact" and into.model is None:
+        into.model = Said(value=said, node=header)
+        header.change("Envoys here read the model from the body, and not from this header")
+    elif sort == "Exact":
+        into.header(name, header, exact=said)
+    else:
+        into.header(name, header, regex=said)
+
+
+def _targets(rule: Node, route: HttpRoute, targets: Targets) -> list[tuple[Draft, Said | None]] | None:
+    for name, why in (
+        ("filters", "requests and answers are not rewritten, redirected or mirrored"),
+        ("sessionPersistence", "Switchgear does not tie callers to engines"),
+    ):
+        if (part := rule.get(name)) is not None:
+            part.refuse(why)
+    listed = rule.get("backendRefs")
+    if listed is None or not listed.items():
+        rule.refuse("the rule leads nowhere: it has no backendRefs")
+        return None
+    found: list[tuple[Draft, Said | None]] = []
+    for one in listed.items():
+        pool = _target(one, route, targets)
+        if pool is None or any(pool is before for before, _ in found):
+            one.refuse(
+                "it is not known, or listed twice, and the others would get its share: the rule is left out"
+            )
+            return None
+        if (filters := one.get("filters")) is not None:
+            filters.refuse("requests and answers are not rewritten, redirected or mirrored")
+        found.append((pool, whole(one.get("weight"))))
+    if len(found) > 1:
+        # The weight of one that says none is 1.
+        return [(pool, weight or Said(value=1)) for pool, weight in found]
+    return [(pool, None) for pool, _ in found]
+
+
+def _target(one: Node, route: HttpRoute, targets: Targets) -> Draft | None:
+    name, namespace = text(one.get("name")), text(one.get("namespace")) or route.namespace
+    kind, group = text(one.get("kind")) or "Service", text(one.get("group")) or ""
+    port = one.get("port")
+    if kind == "InferencePool":
+        if port is not None:
+            # Engines are asked at the pool's own port.
+            port.take()
+        return targets.by_key.get(f"{namespace}/{name}")
+    if kind != "Service" or group or name is None:
+        return None
+    key = f"{namespace}/service/{name}"
+    fresh = key not in targets.pools.pools
+    pool = targets.pools.pool(key, name, one)
+    if fresh:
+        if namespace != "default":
+            pool.namespace = Said(value=namespace)
+        pool.put("kubernetes.service", Said(value=name, node=one.get("name")))
+        pool.put("kubernetes.port", whole(port) or Said(value=8000, note="not said there: vLLM's own default"))
+        if port is not None:
+            port.change("it is the Service's port there, and the pods' here: mend it where they differ")
+    elif port is not None:
+        port.take()
+    return pool
+
+
+def _share(pool: Draft, weight: Said | None) -> Tree:
+    share: dict[str, Tree] = {"pool": Said(value=pool.name)}
+    if weight is not None:
+        share["weight"] = weight
+    return share
+
+
+def _of_pool(rule: Node, pools: Pools, pool: Draft) -> None:
+    """Time limits and retries are a rule's there, and its pools' here."""
+    policy = pools.policy(pool, rule)
+    request, per_try = rule.at("timeouts", "request"), rule.at("timeouts", "backendRequest")
+    policy.put("timeouts.streaming.total", duration(request))
+    policy.put("timeouts.nonStreaming.total", duration(request))
+    policy.put("timeouts.nonStreaming.perTry", duration(per_try))
+    if per_try is not None:
+        per_try.change("it bounds tries of requests that do not stream; streams have firstToken and betweenTokens")
+    retry = rule.get("retry")
+    if retry is None:
+        return
+    policy.put("retries.attempts", whole(retry.get("attempts")))
+    policy.put("retries.backoff.base", duration(retry.get("backoff")))
+    codes = retry.get("codes")
+    if codes is not None:
+        found = [said.value for one in codes.items() if (said := whole(one)) is not None]
+        policy.put("retries.statuses", Said(value=tuple(one for one in found if isinstance(one, int)), node=codes))

@@ -1,0 +1,143 @@
+"""ServiceEntry and WorkloadEntry: the engines of a pool.
+
+Source: https://istio.io/latest/docs/reference/config/networking/service-entry/
+"""
+
+from dataclasses import dataclass
+
+from istio.imports.draft import Draft, Said, Tree
+from istio.imports.reading import Node
+from istio.imports.values import text, texts, whole
+
+DEFAULT_PORT = Said(value=8000, note="not said there: vLLM's own default")
+_WHY_PORT = "no port is known for this engine: the entry has none that speaks HTTP"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A ServiceEntry, or the part of one that is a host's: its engines and the port that they are asked at."""
+
+    node: Node
+    namespace: str
+    workloads: tuple[Node, ...]
+
+
+def engines(entry: Entry, pool: Draft, only: dict[str, str]) -> None:
+    """Give ``pool`` the engines of ``entry`` that have the labels ``only``."""
+    spec = entry.node.get("spec")
+    if spec is None:
+        return
+    port = _port(spec)
+    listed = spec.get("endpoints")
+    written = listed.items() if listed is not None else ()
+    found: list[Tree] = [
+        endpoint for one in (*written, *entry.workloads) if (endpoint := _endpoint(one, port, only)) is not None
+    ]
+    if not found and listed is None and not entry.workloads:
+        found = _by_name(spec, port)
+    if found:
+        pool.spec["endpoints"] = found
+    _selected(spec, entry, pool, port[1])
+    for name, why in (
+        ("addresses", "callers reach an Envoy by its own address; virtual addresses are Istio's"),
+        ("exportTo", "who may see a pool is not restricted"),
+        ("subjectAltNames", "engines are asked in plain HTTP"),
+    ):
+        if (field := spec.get(name)) is not None:
+            field.refuse(why)
+    if (location := spec.get("location")) is not None:
+        # It decides on mTLS between sidecars, and on nothing that a policy has.
+        location.take()
+
+
+def _port(spec: Node) -> tuple[str, Said | None]:
+    """Name and number of the first port that speaks HTTP; the others are listed."""
+    ports = spec.get("ports")
+    chosen: tuple[str, Said | None] = ("", None)
+    for one in ports.items() if ports is not None else ():
+        protocol = str(getattr(one.get("protocol"), "value", "HTTP")).upper()
+        if chosen[1] is not None or protocol not in {"HTTP", "HTTP2", "GRPC", "TCP"}:
+            one.refuse("a pool is asked at one port, by HTTP")
+            continue
+        said = whole(one.get("targetPort")) or whole(one.get("number"))
+        chosen = (text(one.get("name")) or "", said)
+        one.take()
+    return chosen
+
+
+def _endpoint(one: Node, port: tuple[str, Said | None], only: dict[str, str]) -> dict[str, Tree] | None:
+    spec = one.get("spec") if one.steps == () else one
+    if spec is None:
+        return None
+    labels = texts(spec.get("labels"))
+    if any(labels.get(name) != value for name, value in only.items()):
+        return None
+    endpoint: dict[str, Tree] = {}
+    address = spec.get("address")
+    if (host := text(address)) is None:
+        spec.refuse("this engine has no address")
+        return None
+    if host.startswith("unix://"):
+        spec.refuse("engines are asked over TCP")
+        return None
+    endpoint["address"] = Said(value=host, node=address)
+    own = spec.at("ports", port[0]) if port[0] else None
+    number = whole(own) or port[1]
+    if number is None:
+        spec.refuse(_WHY_PORT)
+        return None
+    endpoint["port"] = number
+    if one.steps == () and (name := text(one.at("metadata", "name"))) is not None:
+        endpoint["name"] = Said(value=name, node=one.at("metadata", "name"))
+    _locality(spec, endpoint)
+    if (weight := whole(spec.get("weight"))) is not None:
+        endpoint["weight"] = weight
+    if labels:
+        endpoint["labels"] = {name: Said(value=value) for name, value in labels.items()}
+    return endpoint
+
+
+def _locality(spec: Node, endpoint: dict[str, Tree]) -> None:
+    """``region/zone/subzone``."""
+    locality = spec.get("locality")
+    said = text(locality)
+    if said is None or locality is None:
+        return
+    region, _, rest = said.partition("/")
+    zone, _, subzone = rest.partition("/")
+    if zone:
+        endpoint["zone"] = Said(value=zone, node=locality)
+    if region:
+        endpoint["region"] = Said(value=region, node=locality)
+    if subzone and subzone != "*":
+        locality.change("zones have no parts")
+
+
+def _by_name(spec: Node, port: tuple[str, Said | None]) -> list[Tree]:
+    """The host itself as the only engine: what DNS gives for it is looked up while serving."""
+    resolution = spec.get("resolution")
+    if resolution is None or resolution.word not in {"DNS", "DNS_ROUND_ROBIN"} or port[1] is None:
+        return []
+    hosts = spec.get("hosts")
+    names = [one for one in (hosts.items() if hosts is not None else ()) if text(one) is not None]
+    return [{"address": Said(value=str(one.value), node=one), "port": port[1]} for one in names]
+
+
+def _selected(spec: Node, entry: Entry, pool: Draft, port: Said | None) -> None:
+    resolution = spec.get("resolution")
+    if resolution is not None:
+        if resolution.word in {"STATIC", "DNS", "DNS_ROUND_ROBIN"}:
+            resolution.take()
+        else:
+            resolution.refuse("an engine has an address, or a host name that is looked up")
+    selector = spec.get("workloadSelector")
+    if selector is None:
+        return
+    labels = texts(selector.get("labels"))
+    if entry.workloads:
+        selector.change("the WorkloadEntries that it selects were taken; in Istio it selects pods, too")
+    elif labels:
+        pool.spec["kubernetes"] = {
+            "selector": {key: Said(value=one) for key, one in labels.items()},
+            "port": port or DEFAULT_PORT,
+        }

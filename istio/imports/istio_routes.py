@@ -1,0 +1,333 @@
+"""VirtualService: its HTTP routes as ModelRoutes, what they say of time and retries as policies of their pools.
+
+Source: https://istio.io/latest/docs/reference/config/networking/virtual-service/
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from istio.imports.conditions import Conditions
+from istio.imports.draft import Draft, Said, Tree
+from istio.imports.pools import Pools
+from istio.imports.reading import Node
+from istio.imports.values import duration, flag, text, whole
+from policies.quantity import format_duration, parse_duration
+from policies.resilience import RetryCondition
+
+_CONDITIONS = frozenset(RetryCondition)
+_STATUSES = "retriable-status-codes"
+_MOST_MATCHES = 1000
+
+FindPool = Callable[[Node, str], Draft | None]
+"""The pool of a destination in a namespace; None, and it is listed, where there is none."""
+
+_ELSEWHERE: Mapping[str, str] = {
+    "fault": "faults are rehearsed: write a scenario for switchgear-chaos",
+    "mirror": "requests are not sent twice: it doubles the work of GPUs",
+    "mirrors": "requests are not sent twice: it doubles the work of GPUs",
+    "mirrorPercentage": "requests are not sent twice: it doubles the work of GPUs",
+    "corsPolicy": "answers are not rewritten; keep CORS in front of the Envoys",
+    "headers": "headers are not rewritten",
+    "rewrite": "paths are not rewritten",
+}
+_NOT_MATCHED: Mapping[str, str] = {
+    "sourceLabels": "callers are not told apart by their labels",
+    "sourceNamespace": "callers are not told apart by their namespace",
+    "queryParams": "queries are not looked at",
+    "port": "a route listens at one port, see --listener-port",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Virtual:
+    """A VirtualService; ``key`` is ``namespace/name``."""
+
+    node: Node
+    key: str
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """One HTTP route with the conditions of whoever delegated to it."""
+
+    route: Node
+    namespace: str
+    name: str
+    before: tuple[Node, ...] = ()
+    hosts: Node | None = None
+    tell_hosts: bool = False
+
+
+def routes(
+    virtual: Virtual, known: Mapping[str, Virtual], pools: Pools, find: FindPool, *, tell_hosts: bool
+) -> None:
+    """The routes of a VirtualService, those that it delegates to included, and what they say of their pools.
+
+    With ``tell_hosts`` its hosts are conditions of its routes.
+    """
+    spec = virtual.node.get("spec")
+    if spec is None:
+        virtual.node.refuse("it says nothing")
+        return
+    for name in ("tls", "tcp"):
+        if (other := spec.get(name)) is not None:
+            other.refuse("only HTTP is routed")
+    for name in ("gateways", "exportTo"):
+        if (other := spec.get(name)) is not None:
+            other.refuse("which Envoys serve a route is said by their roles and pools, see --listener-port")
+    for way in _ways(virtual, known):
+        _route(replace(way, tell_hosts=tell_hosts), pools, find)
+
+
+def is_delegate(virtual: Virtual) -> bool:
+    """Whether it is only for others to delegate to: it has no hosts of its own."""
+    hosts = virtual.node.at("spec", "hosts")
+    return hosts is None or hosts.value == []
+
+
+def _ways(virtual: Virtual, known: Mapping[str, Virtual], before: tuple[Node, ...] = ()) -> Iterator[_Way]:
+    spec = virtual.node.get("spec")
+    http = spec.get("http") if spec is not None else None
+    hosts = spec.get("hosts") if spec is not None else None
+    own = virtual.key.partition("/")[2]
+    for number, one in enumerate(http.items() if http is not None else ()):
+        said = text(one.get("name"))
+        name = (
+            f"{own}-{said}" if said else own if http is not None and len(http.items()) == 1 else f"{own}-{number}"
+        )
+        delegate = one.get("delegate")
+        if delegate is None:
+            yield _Way(route=one, namespace=virtual.namespace, name=name, before=before, hosts=hosts)
+            continue
+        target = _delegate(delegate, virtual, known)
+        if target is None or before:
+            delegate.refuse("Istio delegates once" if before else "the files have no VirtualService of this name")
+            continue
+        delegate.take()
+        yield from (replace(way, hosts=hosts) for way in _ways(target, known, before=(one,)))
+
+
+def _delegate(delegate: Node, virtual: Virtual, known: Mapping[str, Virtual]) -> Virtual | None:
+    name, namespace = delegate.get("name"), delegate.get("namespace")
+    where = str(namespace.value) if namespace is not None else virtual.namespace
+    return known.get(f"{where}/{name.value}") if name is not None else None
+
+
+def _route(way: _Way, pools: Pools, find: FindPool) -> None:
+    node = way.route
+    for name, why in _ELSEWHERE.items():
+        if (found := node.get(name)) is not None:
+            found.refuse(why)
+    for name in ("redirect", "directResponse"):
+        if (found := node.get(name)) is not None:
+            found.refuse("every request of a route goes to an engine; the route is left out")
+            return
+    targets = _targets(node, way.namespace, find)
+    if targets is None:
+        return
+    for pool, _ in targets:
+        _of_pool(way, pools, pool)
+    for number, match in enumerate(_matches(way)):
+        name = way.name if number == 0 else f"{way.name}-{number + 1}"
+        conditions = Conditions()
+        _hosts(way, conditions)
+        for one in match:
+            _conditions(one, conditions)
+        draft = Draft(kind="ModelRoute", name="", node=match[-1] if match else node)
+        pools.listener(draft)
+        if not conditions.into(draft, draft.node):
+            continue
+        draft.name = pools.route_names.fresh(name)
+        draft.spec["pools"] = [_share(pool, weight) for pool, weight in targets]
+        pools.in_order(draft, conditions)
+
+
+def _matches(way: _Way) -> list[tuple[Node, ...]]:
+    """Every way in which the matches can hold: any of the delegating one with any of the own."""
+    own = _listed(way.route)
+    if not way.before:
+        return [(one,) for one in own] or [()]
+    outer = _listed(way.before[0])
+    pairs = [
+        tuple(two for two in (one, inner) if two is not None) for one in outer or [None] for inner in own or [None]
+    ]
+    if len(pairs) > _MOST_MATCHES:
+        way.route.refuse(f"with those of whoever delegates these are more than {_MOST_MATCHES} matches")
+        return []
+    return pairs
+
+
+def _listed(route: Node) -> tuple[Node, ...]:
+    matches = route.get("match")
+    return matches.items() if matches is not None else ()
+
+
+def host_names(hosts: Node | None, namespace: str) -> tuple[str, ...]:
+    """The names that callers may use for these hosts; ``*`` alone where any will do."""
+    names: list[str] = []
+    for one in hosts.items() if hosts is not None else ():
+        host = text(one)
+        if host is None:
+            continue
+        short = host if "." not in host and host != "*" else ""
+        service, where, kind = (*host.split("."), "", "", "")[:3]
+        if short:
+            service, where, kind = short, namespace, "svc"
+        if kind == "svc":
+            # Inside a cluster a service is known by all of these.
+            tails = ("", f".{where}", f".{where}.svc", f".{where}.svc.cluster.local")
+            names += [f"{service}{tail}" for tail in tails]
+        names += [host] if host not in names else []
+    return ("*",) if "*" in names else tuple(dict.fromkeys(names))
+
+
+def _hosts(way: _Way, conditions: Conditions) -> None:
+    """Where the routes of a file are for different hosts, the host is a condition of each."""
+    if way.hosts is not None and way.tell_hosts:
+        conditions.authority(way.hosts, host_names(way.hosts, way.namespace))
+
+
+def _conditions(match: Node, into: Conditions) -> None:
+    for name, one in match.fields():
+        match name:
+            case "uri":
+                _path(one, into)
+                if match.get("ignoreUriCase") is not None and flag(match.get("ignoreUriCase")):
+                    into.refuse(one, "paths are told apart by their case")
+            case "ignoreUriCase" | "name" | "statPrefix":
+                one.take()
+            case "method" | "authority" | "scheme":
+                _text(f":{name}", one, into)
+            case "headers":
+                for header, condition in one.fields():
+                    _text(header, condition, into)
+            case "withoutHeaders":
+                for header, condition in one.fields():
+                    _without(header, condition, into)
+            case "gateways":
+                one.refuse("which Envoys serve a route is said by their roles and pools")
+            case _:
+                into.refuse(one, _NOT_MATCHED.get(name, "a ModelRoute has no such condition"))
+
+
+def _string(one: Node) -> tuple[str, str] | None:
+    """``exact``, ``prefix`` or ``regex`` and what it says; None where it says none of them."""
+    for sort in ("exact", "prefix", "regex"):
+        inner = one.get(sort)
+        if inner is not None and isinstance(inner.value, str):
+            inner.take()
+            return sort, inner.value
+    return None
+
+
+def _path(one: Node, into: Conditions) -> None:
+    said = _string(one)
+    if said is None or not said[1]:
+        into.refuse(one, "this says neither exact, prefix nor regex")
+    else:
+        into.path(one, **{said[0]: said[1]})
+
+
+def _text(name: str, one: Node, into: Conditions) -> None:
+    said = _string(one)
+    if said is not None:
+        into.header(name, one, **{said[0]: said[1]})
+    elif one.value in ({}, None):
+        one.take()
+        into.header(name, one, present=True)
+    else:
+        into.refuse(one, "this says neither exact, prefix nor regex")
+
+
+def _without(name: str, one: Node, into: Conditions) -> None:
+    said = _string(one)
+    if said is not None:
+        one.change("a request without the header is not meant here; in Istio it is")
+        into.header(name, one, **{said[0]: said[1]}, invert=True)
+    else:
+        one.take()
+        into.header(name, one, present=False)
+
+
+def _targets(node: Node, namespace: str, find: FindPool) -> list[tuple[Draft, Said | None]] | None:
+    """The pools of a route and their weights; None, and it is listed, where one of them is not known."""
+    listed = node.get("route")
+    if listed is None:
+        node.refuse("the route goes nowhere: it has no destination")
+        return None
+    found: dict[str, tuple[Draft, Said | None]] = {}
+    for one in listed.items():
+        if (rewritten := one.get("headers")) is not None:
+            rewritten.refuse("headers are not rewritten")
+        destination = one.get("destination")
+        pool = find(destination, namespace) if destination is not None else None
+        if pool is None or pool.name in found:
+            why = "it is listed twice" if pool is not None else "it is not known"
+            one.refuse(f"{why}, and the others would get its share: the route is left out")
+            return None
+        found[pool.name] = (pool, whole(one.get("weight")))
+    if len(found) > 1:
+        # In Istio a destination without weight gets nothing beside those that have one.
+        return [(pool, weight or Said(value=0)) for pool, weight in found.values()]
+    return [(pool, None) for pool, _ in found.values()] or None
+
+
+def _share(pool: Draft, weight: Said | None) -> Tree:
+    share: dict[str, Tree] = {"pool": Said(value=pool.name)}
+    if weight is not None:
+        share["weight"] = weight
+    return share
+
+
+def _of_pool(way: _Way, pools: Pools, pool: Draft) -> None:
+    """Time limits and retries are a route's in Istio, and its pools' here."""
+    node = way.route
+    policy = pools.policy(pool, node)
+    whole_time = node.get("timeout")
+    policy.put("timeouts.streaming.total", duration(whole_time))
+    policy.put("timeouts.nonStreaming.total", duration(whole_time))
+    retries = node.get("retries")
+    if retries is None:
+        return
+    policy.put("retries.attempts", whole(retries.get("attempts")))
+    per_try = retries.get("perTryTimeout")
+    policy.put("timeouts.nonStreaming.perTry", duration(per_try))
+    if per_try is not None:
+        per_try.change("it bounds tries of requests that do not stream; streams have firstToken and betweenTokens")
+    base = retries.get("backoff")
+    policy.put("retries.backoff.base", duration(base))
+    if base is not None and (said := duration(base)) is not None:
+        policy.put(
+            "retries.backoff.max",
+            replace(said, value=_tenfold(str(said.value)), note="10 x base, as Envoy has it"),
+        )
+    _retry_on(retries, policy)
+    for name in ("retryRemoteLocalities", "retryIgnorePreviousHosts"):
+        if (asked := retries.get(name)) is not None:
+            if flag(asked):
+                asked.take()
+            else:
+                asked.refuse("a retry may go to any engine that was not tried, in any zone")
+
+
+def _tenfold(said: str) -> str:
+    return format_duration(10 * parse_duration(said))
+
+
+def _retry_on(retries: Node, policy: Draft) -> None:
+    asked = retries.get("retryOn")
+    words = text(asked)
+    if words is None or asked is None:
+        return
+    conditions: list[str] = []
+    statuses: list[int] = []
+    for word in (one.strip() for one in words.split(",")):
+        if word in _CONDITIONS:
+            conditions.append(word)
+        elif word.isdecimal() and len(word) == 3:
+            statuses.append(int(word))
+        elif word and word != _STATUSES:
+            asked.change(f"{word} is left out: no such condition is known here")
+    policy.put("retries.conditions", Said(value=tuple(dict.fromkeys(conditions)), node=asked))
+    policy.put("retries.statuses", Said(value=tuple(dict.fromkeys(statuses)), node=asked))

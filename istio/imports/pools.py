@@ -1,0 +1,87 @@
+"""Pools and their policies while an import goes on: found by what the other tool calls them, named once."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from istio.imports.conditions import Conditions
+from istio.imports.draft import Draft, Names, Said
+from istio.imports.reading import Node
+
+_MODEL_NOTE = "not said there: set it, or give --model {name}=MODEL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What was asked for at the command line, because the files do not say it.
+
+    ``models`` is the model of a pool by the pool's name; ``listener_port`` is where Envoys will listen.
+    """
+
+    namespace: str | None = None
+    listener_port: int = 10000
+    models: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(slots=True)
+class Pools:
+    """The drafts of an import: one pool for each key, at most one policy for each pool, routes in order."""
+
+    wishes: Wishes
+    pools: dict[str, Draft] = field(default_factory=dict)
+    policies: dict[str, Draft] = field(default_factory=dict)
+    routes: list[Draft] = field(default_factory=list)
+    pool_names: Names = field(default_factory=Names)
+    route_names: Names = field(default_factory=Names)
+    _ranks: list[tuple[int, int, bool]] = field(default_factory=list)
+
+    def pool(self, key: str, like: str, node: Node) -> Draft:
+        """The pool of this key; a new one is named like ``like`` and is from ``node``."""
+        found = self.pools.get(key)
+        if found is None:
+            name = self.pool_names.fresh(like)
+            found = self.pools[key] = Draft(kind="EnginePool", name=name, node=node)
+            if name in self.wishes.models:
+                found.put("model", Said(value=self.wishes.models[name], note="--model"))
+        return found
+
+    def policy(self, pool: Draft, node: Node) -> Draft:
+        """The policy of a pool, which is named as the pool is."""
+        found = self.policies.get(pool.name)
+        if found is None:
+            found = self.policies[pool.name] = Draft(kind="ResiliencePolicy", name=pool.name, node=node)
+            if found.name == "default":
+                # That name would make it the policy of every pool.
+                found.name = "default-pool"
+            found.spec["pools"] = [Said(value=pool.name)]
+        return found
+
+    def in_order(self, route: Draft, conditions: Conditions) -> None:
+        """Take up a route; it is listed where it will be tried before one that was tried first until now."""
+        if any(conditions.rank < rank for rank in self._ranks):
+            route.node.change(
+                "it is tried before routes above it that ask for less: the most exact route comes first"
+            )
+        self._ranks.append(conditions.rank)
+        self.routes.append(route)
+
+    def listener(self, route: Draft, port: Said | None = None) -> None:
+        """Where the Envoys listen for a route: at ``port`` where it is known, else where the command line says."""
+        route.put("listener.port", port or Said(value=self.wishes.listener_port, note="--listener-port"))
+
+    def drafts(self) -> tuple[Draft, ...]:
+        """Everything, pools first; a pool whose model nobody said is taken to serve one of its own name."""
+        return tuple(self._in_order())
+
+    def _in_order(self) -> Iterator[Draft]:
+        for pool in self.pools.values():
+            if "model" not in pool.spec:
+                note = _MODEL_NOTE.format(name=pool.name)
+                pool.spec = {"model": Said(value=pool.name, note=note), **pool.spec}
+            else:
+                pool.spec = {"model": pool.spec["model"], **pool.spec}
+            yield pool
+        yield from self.routes
+        for policy in self.policies.values():
+            if len(policy.spec) > 1:
+                yield policy
