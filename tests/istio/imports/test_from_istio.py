@@ -1,0 +1,321 @@
+"""Istio's objects as policies: what each field comes to, and that nothing is dropped without a word."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from policies.resilience import RetryCondition
+
+Import = Callable[..., Any]
+
+RULE = """\
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: chat, namespace: ml}
+spec:
+  host: chat
+  trafficPolicy:
+"""
+VIRTUAL = """\
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: chat, namespace: ml}
+spec:
+  hosts: [chat]
+  http:
+"""
+TO_CHAT = "    - route: [{destination: {host: chat}}]\n"
+ENTRY = """\
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: gpu, namespace: ml}
+spec:
+  hosts: [gpu.example.com]
+  resolution: STATIC
+  ports: [{number: 80, targetPort: 8000, name: http, protocol: HTTP}]
+"""
+
+
+def effective(run_import: Import, traffic_policy: str) -> Any:
+    found = run_import("istio", RULE + f"    {traffic_policy}\n")
+    assert found.status == 0, found.listing
+    return found.policies.effective["chat"], found
+
+
+@pytest.mark.parametrize(
+    ("said", "path", "value"),
+    [
+        ("outlierDetection: {consecutive5xxErrors: 7}", "breaker.consecutive_errors", 7),
+        ("outlierDetection: {consecutiveGatewayErrors: 4}", "breaker.consecutive_errors", 4),
+        ("outlierDetection: {consecutiveGatewayErrors: 4}", "breaker.count_statuses", (502, 503, 504)),
+        ("outlierDetection: {outlierDetectionHttpErrorCodes: [500, 520]}", "breaker.count_statuses", (500, 520)),
+        ("outlierDetection: {interval: 1m30s}", "breaker.interval", 90.0),
+        ("outlierDetection: {baseEjectionTime: 45s}", "breaker.cooldown", 45.0),
+        ("outlierDetection: {baseEjectionTime: 20m}", "breaker.max_cooldown", 1200.0),
+        ("outlierDetection: {maxEjectionPercent: 30}", "breaker.capacity_floor_percent", 70),
+        (
+            "outlierDetection: {splitExternalLocalOriginErrors: true, consecutiveLocalOriginFailures: 9}",
+            "breaker.consecutive_local_errors",
+            9,
+        ),
+        ("connectionPool: {tcp: {maxConnections: 500}}", "limits.max_connections", 500),
+        ("connectionPool: {tcp: {connectTimeout: 1.5s}}", "timeouts.connect", 1.5),
+        ("connectionPool: {http: {http2MaxRequests: 200}}", "limits.max_concurrent", 200),
+        ("connectionPool: {http: {maxRetries: 3}}", "retry_budget.min_concurrency", 3),
+        ("connectionPool: {http: {maxRetries: 3}}", "retry_budget.percent", 0),
+        ("retryBudget: {percent: 25.5, minRetryConcurrency: 4}", "retry_budget.percent", 25.5),
+        ("retryBudget: {percent: 25.5, minRetryConcurrency: 4}", "retry_budget.min_concurrency", 4),
+        ("loadBalancer: {warmup: {duration: 30s, minimumPercent: 5}}", "slow_start.window", 30.0),
+        ("loadBalancer: {warmup: {duration: 30s, minimumPercent: 5}}", "slow_start.min_weight_percent", 5),
+        ("loadBalancer: {warmupDurationSecs: 20s}", "slow_start.window", 20.0),
+        ("loadBalancer: {localityLbSetting: {enabled: false}}", "zones.prefer_local", False),
+        (
+            "loadBalancer: {localityLbSetting: {distribute: [{from: r/a/*, to: {r/a/*: 70, r/b/*: 30}}]}}",
+            "zones.max_cross_zone_percent",
+            30,
+        ),
+    ],
+)
+def test_a_traffic_policy_says_it_of_the_pool(run_import: Import, said: str, path: str, value: object) -> None:
+    found, _ = effective(run_import, said)
+    for name in path.split("."):
+        found = getattr(found, name)
+    assert found == value
+
+
+@pytest.mark.parametrize(
+    ("said", "path"),
+    [
+        ("outlierDetection: {minHealthPercent: 20}", "outlierDetection.minHealthPercent"),
+        ("outlierDetection: {consecutiveErrors: 3}", "outlierDetection.consecutiveErrors"),
+        (
+            "outlierDetection: {consecutiveLocalOriginFailures: 3}",
+            "outlierDetection.consecutiveLocalOriginFailures",
+        ),
+        ("outlierDetection: {interval: soon}", "outlierDetection.interval"),
+        ("outlierDetection: {interval: 1ms}", "outlierDetection.interval"),
+        ("outlierDetection: {interval: {a: 1}}", "outlierDetection.interval"),
+        ("connectionPool: {http: {idleTimeout: 5s}}", "connectionPool.http.idleTimeout"),
+        (
+            "connectionPool: {tcp: {connectTimeout: 1s, tcpKeepalive: {time: 5s}}}",
+            "connectionPool.tcp.tcpKeepalive",
+        ),
+        ("loadBalancer: {simple: RANDOM}", "loadBalancer.simple"),
+        ("loadBalancer: {simple: [RANDOM]}", "loadBalancer.simple"),
+        ("loadBalancer: {consistentHash: {useSourceIp: true}}", "loadBalancer.consistentHash"),
+        ("loadBalancer: {warmup: {aggression: 2}}", "loadBalancer.warmup.aggression"),
+        ("tls: {mode: ISTIO_MUTUAL}", "tls"),
+        ("portLevelSettings: [{port: {number: 80}}]", "portLevelSettings"),
+        ("neverHeardOf: {a: 1}", "neverHeardOf"),
+    ],
+)
+def test_what_is_not_understood_is_listed_with_its_line(run_import: Import, said: str, path: str) -> None:
+    found = run_import("istio", RULE + f"    {said}\n", "--strict")
+    (line,) = found.said_of(f"spec.trafficPolicy.{path}")
+    assert "in.yaml:7:" in line
+    assert "not understood" in line
+    assert found.status == 1
+    assert found.policies.pools
+
+
+def test_a_block_of_which_nothing_is_understood_is_listed_once(run_import: Import) -> None:
+    found = run_import("istio", RULE + "    outlierDetection: [1, 2]\n    tunnel: {a: 1}\n")
+    assert found.said_of("spec.trafficPolicy.outlierDetection")
+    assert found.said_of("spec.trafficPolicy.tunnel")
+    assert not found.said_of("spec.trafficPolicy.tunnel.a")
+
+
+def test_every_value_has_the_line_it_is_from(run_import: Import) -> None:
+    found = run_import("istio", RULE + "    outlierDetection:\n      interval: 7s\n")
+    (line,) = [one for one in found.text.splitlines() if "interval:" in one]
+    assert line.strip().startswith("interval: 7s #")
+    assert line.endswith("in.yaml:8")
+
+
+def test_a_host_in_the_cluster_is_found_by_its_service(run_import: Import) -> None:
+    found = run_import("istio", RULE.replace("  trafficPolicy:\n", ""), "--model", "chat=llama")
+    pool = found.policies.pools["chat"]
+    assert pool.metadata.namespace == "ml"
+    assert pool.spec.model == "llama"
+    assert pool.spec.kubernetes is not None
+    assert pool.spec.kubernetes.service == "chat"
+
+
+def test_a_service_entry_gives_the_engines(run_import: Import) -> None:
+    endpoints = """\
+  endpoints:
+    - {address: 10.0.0.1, locality: eu/eu-a/rack, weight: 3, labels: {gpu: h100}}
+    - {address: 10.0.0.2, ports: {http: 9000}, locality: eu/eu-b}
+    - {address: "unix:///run/x"}
+"""
+    found = run_import("istio", ENTRY + endpoints)
+    one, two = found.policies.pools["gpu-example-com"].spec.endpoints
+    assert (one.address, one.port, one.region, one.zone, one.weight) == ("10.0.0.1", 8000, "eu", "eu-a", 3)
+    assert one.labels == {"gpu": "h100"}
+    assert (two.port, two.zone) == (9000, "eu-b")
+    assert found.said_of("spec.endpoints[2]")
+
+
+def test_workload_entries_are_the_engines_that_an_entry_selects(run_import: Import) -> None:
+    workloads = "".join(
+        f"""\
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {{name: {name}, namespace: ml}}
+spec: {{address: 10.0.0.{number}, labels: {{app: {app}}}}}
+"""
+        for number, (name, app) in enumerate((("g1", "gpu"), ("g2", "gpu"), ("other", "web")), 1)
+    )
+    found = run_import("istio", ENTRY + "  workloadSelector: {labels: {app: gpu}}\n" + workloads)
+    names = [one.name for one in found.policies.pools["gpu-example-com"].spec.endpoints]
+    assert names == ["g1", "g2"]
+    assert "WorkloadEntry/other spec" in found.listing
+
+
+def test_a_virtual_service_is_routes_and_what_it_says_of_time_is_its_pools(run_import: Import) -> None:
+    http = """\
+    - name: premium
+      match: [{uri: {prefix: /v1}, headers: {x-tier: {exact: premium}, x-any: {}}}]
+      route: [{destination: {host: chat}}]
+      timeout: 60s
+      retries: {attempts: 2, perTryTimeout: 20s, retryOn: "connect-failure,reset,503", backoff: 50ms}
+"""
+    found = run_import("istio", VIRTUAL + http)
+    route = found.policies.routes["chat-premium"].spec
+    assert route.match.path_prefix == "/v1"
+    assert [(one.name, one.exact, one.present) for one in route.match.headers] == [
+        ("x-tier", "premium", None),
+        ("x-any", None, True),
+    ]
+    policy = found.policies.effective["chat"]
+    assert (policy.timeouts.streaming.total, policy.timeouts.non_streaming.total) == (60.0, 60.0)
+    assert policy.timeouts.non_streaming.per_try == 20.0
+    assert policy.retries.attempts == 2
+    assert policy.retries.conditions == (RetryCondition.CONNECT_FAILURE, RetryCondition.RESET)
+    assert policy.retries.statuses == (503,)
+    assert (policy.retries.backoff.base, policy.retries.backoff.max) == (0.05, 0.5)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "sourceLabels: {app: x}",
+        "queryParams: {a: {exact: b}}",
+        "port: 80",
+        "uri: {fuzzy: /x}",
+        "headers: {a: {like: b}}",
+        "uri: {prefix: /x}, ignoreUriCase: true",
+    ],
+)
+def test_a_route_is_left_out_rather_than_widened(run_import: Import, condition: str) -> None:
+    found = run_import(
+        "istio", VIRTUAL + f"    - match: [{{{condition}}}]\n      route: [{{destination: {{host: chat}}}}]\n"
+    )
+    assert not found.policies.routes
+    assert "the route is left out" in found.listing
+
+
+def test_a_route_is_left_out_where_a_target_is_not_known(run_import: Import) -> None:
+    found = run_import(
+        "istio",
+        VIRTUAL
+        + "    - route: [{destination: {host: chat}, weight: 50},"
+        + " {destination: {host: chat, subset: v2}, weight: 50}]\n",
+    )
+    assert not found.policies.routes
+    assert "subset v2" in found.listing
+
+
+def test_subsets_are_pools_of_their_own_with_what_the_host_says_besides(run_import: Import) -> None:
+    rule = (
+        RULE
+        + """\
+    outlierDetection: {interval: 5s}
+    connectionPool: {tcp: {maxConnections: 9}}
+  subsets:
+    - {name: v1, labels: {version: v1}}
+    - {name: v2, labels: {version: v2}, trafficPolicy: {outlierDetection: {interval: 9s}}}
+    - {name: v3, labels: {version: v3}}
+"""
+    )
+    http = (
+        "    - route: [{destination: {host: chat, subset: v1}, weight: 90},"
+        " {destination: {host: chat, subset: v2}, weight: 10}]\n"
+    )
+    found = run_import("istio", rule + VIRTUAL + http)
+    policies = found.policies
+    assert {name: pool.spec.kubernetes.selector for name, pool in policies.pools.items()} == {
+        "chat-v1": {"version": "v1"},
+        "chat-v2": {"version": "v2"},
+    }
+    assert [one.weight for one in policies.routes["chat"].spec.pools] == [90, 10]
+    assert (policies.effective["chat-v1"].breaker.interval, policies.effective["chat-v2"].breaker.interval) == (
+        5,
+        9,
+    )
+    assert policies.effective["chat-v2"].limits.max_connections == 9
+    assert "no route leads to this subset" in found.said_of("spec.subsets[2]")[0]
+
+
+def test_a_delegate_has_the_conditions_of_whoever_delegates(run_import: Import) -> None:
+    root = VIRTUAL + "    - {match: [{uri: {prefix: /v1}}], delegate: {name: inner, namespace: ml}}\n"
+    inner = VIRTUAL.replace("name: chat", "name: inner").replace("  hosts: [chat]\n", "") + (
+        "    - match: [{headers: {a: {exact: b}}}, {uri: {prefix: /other}}]\n"
+        "      route: [{destination: {host: chat}}]\n"
+    )
+    found = run_import("istio", root + inner)
+    (route,) = found.policies.routes.values()
+    assert route.spec.match.path_prefix == "/v1"
+    assert [one.name for one in route.spec.match.headers] == ["a"]
+    assert "no path begins with both /v1 and /other" in found.listing
+
+
+def test_hosts_are_conditions_where_there_are_several(run_import: Import) -> None:
+    other = VIRTUAL.replace("name: chat", "name: other").replace("[chat]", '["*.example.com"]')
+    found = run_import("istio", VIRTUAL + TO_CHAT + other + TO_CHAT)
+    regexes = [one.spec.match.headers[0].regex for one in found.policies.routes.values()]
+    assert [one for one in regexes if "chat" in one and "svc" in one]
+    assert [one for one in regexes if one.startswith("(?:.+\\.example\\.com)")]
+
+
+def test_two_routes_that_say_different_times_of_one_pool_are_told(run_import: Import) -> None:
+    http = (
+        "    - {match: [{uri: {prefix: /a}}], route: [{destination: {host: chat}}], timeout: 60s}\n"
+        "    - {route: [{destination: {host: chat}}], timeout: 90s}\n"
+    )
+    found = run_import("istio", VIRTUAL + http)
+    assert found.policies.effective["chat"].timeouts.streaming.total == 60.0
+    assert "says another" in found.said_of("spec.http[1].timeout")[0]
+
+
+def test_a_route_that_comes_first_from_now_on_is_told(run_import: Import) -> None:
+    http = TO_CHAT + "    - {match: [{uri: {prefix: /a}}], route: [{destination: {host: chat}}]}\n"
+    found = run_import("istio", VIRTUAL + http)
+    assert "tried before routes above it" in found.listing
+    assert len(found.policies.routes) == 2
+
+
+def test_the_list_as_json(run_import: Import) -> None:
+    found = run_import(
+        "istio", RULE + "    {tls: {mode: SIMPLE}, outlierDetection: {maxEjectionPercent: 5}}\n", "-o", "json"
+    )
+    record = json.loads(found.listing)
+    assert record["summary"] == {"not understood": 1, "changed": 1}
+    assert {one["path"]: one["line"] for one in record["remarks"]} == {
+        "spec.trafficPolicy.tls": 7,
+        "spec.trafficPolicy.outlierDetection.maxEjectionPercent": 7,
+    }
+
+
+def test_a_list_and_stdin(run_import: Import) -> None:
+    document = RULE + "    {tls: {mode: DISABLE}}\n"
+    listed = "kind: List\nitems:\n- " + document.replace("\n", "\n  ").rstrip() + "\n"
+    found = run_import("istio", listed, stdin=True)
+    assert found.status == 0
+    assert list(found.policies.pools) == ["chat"]
+    assert not found.listing

@@ -1,0 +1,120 @@
+"""Values of production-stack as policies."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Import = Callable[..., Any]
+
+VALUES = """\
+servingEngineSpec:
+  containerPort: 8100
+  modelSpec:
+    - name: llama3
+      repository: vllm/vllm-openai
+      tag: latest
+      modelURL: meta-llama/Llama-3.1-8B-Instruct
+      replicaCount: 2
+      requestCPU: 10
+      requestMemory: 16Gi
+      requestGPU: 1
+      vllmConfig: {maxModelLen: 16384, maxNumSeqs: 32, tensorParallelSize: 1}
+"""
+
+
+def kind(run_import: Import, text: str, *options: str) -> Any:
+    return run_import("production-stack", text, *options)
+
+
+def test_a_model_is_a_pool_behind_its_service_and_a_route(run_import: Import) -> None:
+    found = kind(run_import, VALUES, "--namespace", "llm", "--release", "prod", "--strict")
+    assert found.status == 0, found.listing
+    pool = found.policies.pools["llama3"]
+    assert pool.metadata.namespace == "llm"
+    assert pool.spec.model == "meta-llama/Llama-3.1-8B-Instruct"
+    assert pool.spec.slots_per_engine == 32
+    assert pool.spec.kubernetes is not None
+    assert (pool.spec.kubernetes.service, pool.spec.kubernetes.port) == ("prod-llama3-engine-service", 8100)
+    route = found.policies.routes["llama3"].spec
+    assert route.match.model == pool.spec.model
+    assert [one.pool for one in route.pools] == ["llama3"]
+    assert found.policies.policies["default"].spec.mode == "shadow"
+
+
+@pytest.mark.parametrize(
+    "arguments", ['["--max-num-seqs", "64"]', '["--max-num-seqs=64"]', '["--max_num_seqs 64"]']
+)
+def test_arguments_of_vllm_win(run_import: Import, arguments: str) -> None:
+    text = VALUES.replace("maxNumSeqs: 32", f"extraArgs: {arguments}")
+    assert kind(run_import, text).policies.pools["llama3"].spec.slots_per_engine == 64
+
+
+def test_the_served_name_is_the_model_and_the_gate_is_known(run_import: Import) -> None:
+    arguments = "[--served-model-name, llama, --middleware, first_token_gate.FirstTokenGate]"
+    pool = kind(run_import, VALUES.replace("maxNumSeqs: 32", f"extraArgs: {arguments}")).policies.pools["llama3"]
+    assert pool.spec.model == "llama"
+    assert pool.spec.first_token_gate
+
+
+def test_pools_of_one_model_share_a_route_by_their_replicas(run_import: Import) -> None:
+    second = (
+        VALUES.split("modelSpec:\n")[1]
+        .replace("llama3", "llama3-big")
+        .replace("replicaCount: 2", "replicaCount: 6")
+    )
+    found = kind(run_import, VALUES + second)
+    (route,) = found.policies.routes.values()
+    assert {one.pool: one.weight for one in route.spec.pools} == {"llama3": 2, "llama3-big": 6}
+
+
+def test_static_backends_are_engines(run_import: Import) -> None:
+    router = """\
+routerSpec:
+  serviceDiscovery: static
+  staticBackends: http://10.0.0.1:8000,http://10.0.0.2,https://x:1
+  staticModels: a/m1,a/m1,a/m1
+"""
+    found = kind(run_import, router)
+    endpoints = found.policies.pools["m1"].spec.endpoints
+    assert [(one.address, one.port) for one in endpoints] == [("10.0.0.1", 8000), ("10.0.0.2", 80)]
+    assert "https://x:1 is left out" in found.listing
+
+
+@pytest.mark.parametrize(
+    ("added", "path"),
+    [
+        ("routerSpec: {routingLogic: session}", "routerSpec.routingLogic"),
+        ("routerSpec: {sessionKey: x-user}", "routerSpec.sessionKey"),
+        ("routerSpec: {serviceDiscovery: static, staticBackends: 'http://a', staticModels: 'a,b'}",
+         "routerSpec.staticBackends"),
+        ("newThing: {a: 1}", "newThing"),
+        ("      enableLoRA: true", "servingEngineSpec.modelSpec[0].enableLoRA"),
+        ("      lmcacheConfig: {enabled: true, kvRole: kv_producer}",
+         "servingEngineSpec.modelSpec[0].lmcacheConfig.kvRole"),
+        ("      raySpec: {enabled: true}", "servingEngineSpec.modelSpec[0].raySpec"),
+        ("  vllmApiKey: secret", "servingEngineSpec.vllmApiKey"),
+    ],
+)  # fmt: skip
+def test_what_says_where_requests_go_is_taken_over_or_listed(run_import: Import, added: str, path: str) -> None:
+    found = kind(run_import, f"{VALUES}{added}\n", "--strict")
+    assert found.said_of(path)
+    assert found.status == 1
+
+
+def test_engines_that_make_no_completions_are_not_asked_for_one(run_import: Import) -> None:
+    found = kind(run_import, VALUES.replace("maxNumSeqs: 32", "runner: pooling"))
+    assert not found.policies.pools["llama3"].spec.probe.enabled
+
+
+def test_what_is_off_is_left_alone(run_import: Import) -> None:
+    found = kind(run_import, VALUES + "    - {name: mistral, enabled: false, anything: 1}\n", "--strict")
+    assert found.status == 0
+    assert list(found.policies.pools) == ["llama3"]
+
+
+def test_other_values_are_no_values_of_this_chart(run_import: Import) -> None:
+    found = kind(run_import, "image: {tag: 1}\n")
+    assert found.status == 2
+    assert not found.text
+    assert "neither servingEngineSpec nor routerSpec" in found.listing

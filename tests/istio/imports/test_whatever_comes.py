@@ -1,0 +1,222 @@
+"""Whatever is in a file: valid policies or none, a list of what was left, and never a traceback."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import yaml
+from hypothesis import example, given, settings
+
+from istio.imports.draft import Names, name_of
+from istio.imports.from_inferencepool import from_inferencepool
+from istio.imports.from_istio import from_istio
+from istio.imports.from_production_stack import from_production_stack
+from istio.imports.judged import Imported
+from istio.imports.pools import Wishes
+from istio.imports.reading import Source
+from istio.imports.values import seconds
+from policies.load import load_contents
+from policies.reading import MAX_FILE_BYTES
+from policies.yaml_text import parse
+
+Import = Callable[..., Any]
+
+KINDS = ("istio", "production-stack", "inferencepool")
+BROKEN = [
+    b"",
+    b"# nothing\n",
+    b"\xff\xfe\x00",
+    b"a: [1, 2",
+    b"a: 1\na: 2\n",
+    b"\tkind: x\n",
+    b"kind: DestinationRule\n---\nspec: {host: [\n",
+    b"a: &a [*a]\n",
+    b"[" * 100,
+]
+ODD = [
+    "[]",
+    "7",
+    "text",
+    "kind: List\nitems: [1, {}, null]\n",
+    "kind: 3\napiVersion: []\nmetadata: [1]\nspec: 3\n",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("content", BROKEN)
+def test_what_is_no_yaml_is_refused_with_its_place(run_import: Import, kind: str, content: bytes) -> None:
+    found = run_import(kind, content)
+    assert (found.status, found.text) == (2, "")
+    assert "in.yaml" in found.listing
+    assert "SG0" in found.listing
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("content", ODD)
+def test_what_is_something_else_comes_to_nothing(run_import: Import, kind: str, content: str) -> None:
+    found = run_import(kind, content)
+    assert (found.status, found.text) == (2, "")
+    assert "no policy came of these files" in found.listing
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("stdin", [True, False])
+def test_what_is_huge_is_not_read(run_import: Import, kind: str, stdin: bool) -> None:
+    found = run_import(kind, b"#" * (MAX_FILE_BYTES + 1), stdin=stdin)
+    assert (found.status, found.text) == (2, "")
+    assert "SG005" in found.listing
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_is_not_there(run_import: Import, kind: str, tmp_path: Path) -> None:
+    found = run_import(kind, "x: 1\n", str(tmp_path / "nowhere.yaml"))
+    assert (found.status, found.text) == (2, "")
+    assert "nowhere.yaml" in found.listing
+
+
+def test_one_broken_file_of_two_stops_both(run_import: Import, tmp_path: Path) -> None:
+    good = tmp_path / "good.yaml"
+    good.write_text(
+        "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: a}\nspec: {host: a}\n"
+    )
+    found = run_import("istio", "a: [", str(good))
+    assert (found.status, found.text) == (2, "")
+    assert run_import("istio", good.read_bytes()).status == 0
+
+
+_WORDS = st.sampled_from(
+    [
+        "chat",
+        "a.b.svc.cluster.local",
+        "*",
+        "v1",
+        "10.0.0.1",
+        "5s",
+        "0s",
+        "-1s",
+        "1h",
+        "/v1",
+        "(",
+        "RANDOM",
+        "default",
+    ]
+)
+_SCALARS = st.one_of(
+    _WORDS, st.integers(-5, 200_000), st.floats(allow_nan=False), st.booleans(), st.none(), st.text(max_size=8)
+)
+
+
+def _blocks(words: str) -> st.SearchStrategy[Any]:
+    names = words.split()
+    return st.recursive(
+        _SCALARS,
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(names), inner, max_size=6)
+        ),
+        max_leaves=25,
+    )
+
+
+_ISTIO = _blocks(
+    """
+    host hosts trafficPolicy subsets name labels outlierDetection connectionPool loadBalancer tcp http
+    interval baseEjectionTime maxEjectionPercent consecutive5xxErrors maxConnections simple warmup
+    duration match uri prefix exact regex headers route destination subset weight retries attempts
+    retryOn timeout port number delegate endpoints address ports resolution workloadSelector locality
+    protocol
+    """
+)
+_GATEWAY = _blocks(
+    """
+    selector matchLabels targetPorts number targetPortNumber endpointPickerRef rules matches path type
+    value headers name backendRefs kind group weight timeouts request retry codes modelName poolRef
+    criticality priority hostnames parentRefs port
+    """
+)
+_VALUES = _blocks(
+    """
+    servingEngineSpec routerSpec modelSpec name modelURL vllmConfig maxNumSeqs extraArgs staticBackends
+    staticModels serviceDiscovery containerPort replicaCount raySpec enabled lmcacheConfig routingLogic
+    requestGPU
+    """
+)
+
+
+def _sources(documents: Sequence[object]) -> tuple[Source, ...]:
+    text = yaml.safe_dump_all(documents, allow_unicode=True)
+    parsed = parse(text)
+    if parsed.problems:
+        return ()
+    return tuple(Source(file="in.yaml", value=raw.value, places=raw.places) for raw in parsed.documents)
+
+
+def _holds(found: Imported) -> None:
+    if found.text:
+        load_contents({Path("imported.yaml"): found.text.encode()})
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["DestinationRule", "VirtualService", "ServiceEntry", "WorkloadEntry"]), _ISTIO),
+        min_size=1,
+        max_size=4,
+    )
+)
+@example([("DestinationRule", {"host": "default", "trafficPolicy": {"outlierDetection": {"interval": "5s"}}})])
+def test_istio_comes_to_valid_policies_or_none(documents: list[tuple[str, object]]) -> None:
+    objects = [
+        {"apiVersion": "networking.istio.io/v1", "kind": kind, "metadata": {"name": f"n{number}"}, "spec": spec}
+        for number, (kind, spec) in enumerate(documents)
+    ]
+    _holds(from_istio(_sources(objects), Wishes()))
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["InferencePool", "InferenceModel", "InferenceObjective", "HTTPRoute"]), _GATEWAY
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_gateway_objects_come_to_valid_policies_or_none(documents: list[tuple[str, object]]) -> None:
+    objects = [
+        {
+            "apiVersion": "gateway.networking.k8s.io/v1"
+            if kind == "HTTPRoute"
+            else "inference.networking.k8s.io/v1",
+            "kind": kind,
+            "metadata": {"name": "chat" if kind == "InferencePool" else f"n{number}"},
+            "spec": spec,
+        }
+        for number, (kind, spec) in enumerate(documents)
+    ]
+    _holds(from_inferencepool(_sources(objects), Wishes()))
+
+
+@settings(max_examples=150)
+@given(_VALUES)
+def test_values_come_to_valid_policies_or_none(values: object) -> None:
+    _holds(from_production_stack(_sources([values]), Wishes(), "vllm"))
+
+
+@given(st.lists(st.text(max_size=90), max_size=8))
+def test_names_are_given_once_and_are_names(texts: list[str]) -> None:
+    names = Names()
+    given_out = [names.fresh(text) for text in texts]
+    assert len(set(given_out)) == len(given_out)
+    assert all(name_of(one) == one and len(one) <= 63 for one in given_out)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1h30m", 5400.0), ("0.5s", 0.5), ("100us", 0.0001), (".5s", 0.5), ("0", 0.0), ("5", None), ("s", None),
+     ("-1s", None), ("1s ", 1.0), ("1 s", None), ("1" * 200 + "s", None), ("", None)],
+)  # fmt: skip
+def test_durations_of_others(text: str, expected: float | None) -> None:
+    assert seconds(text) == (pytest.approx(expected) if expected is not None else None)
