@@ -372,4 +372,21 @@ _DEGRADATION: Final = (
     ),
 )
 
-ADVICE: Final = (*_TIMING, *_RETRIES, *_CAPACITY, *_ROUTES, *_DEGRADATION)
+_CLUSTER: Final = (
+    Code(
+        code="SG150",
+        title="odd engine in the cluster",
+        meaning="A pod that belongs to the pool has an annotation that says nothing usable, or cannot be an engine at all. The engine keeps the default, or is left out; the pool is served.",
+        situation="a pod with the annotation `switchgear.dev/slots: many`",
+        fix="Correct the annotation, the pod's ports, or the ports of spec.kubernetes.",
+    ),
+    Code(
+        code="SG151",
+        title="object not served as it is",
+        meaning="An object of the cluster is not served as it now is. It is served as it was last accepted, or not at all; other objects are not affected.",
+        situation="`kubectl edit enginepool chat`, with a slip",
+        fix="Read the reason in the object's status, and apply a corrected one.",
+    ),
+)
+
+ADVICE: Final = (*_TIMING, *_RETRIES, *_CAPACITY, *_ROUTES, *_DEGRADATION, *_CLUSTER)

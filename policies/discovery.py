@@ -6,6 +6,8 @@ from typing import Annotated, Any, Final
 from pydantic import Field, PlainValidator, WithJsonSchema
 
 from policies.document import Spec, described
+from policies.findings import Finding, PolicyError
+from policies.origin import WHOLE_FILE, origin
 from policies.quantity import Name
 
 PORT_NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
@@ -64,4 +66,27 @@ class Discovery(Spec):
         None,
         "Port of the agent beside each engine, likewise; the annotation switchgear.dev/agent-port of a pod wins.",
         why="without an agent the engine is asked over the network",
+    )
+
+
+def odd_engine(file: str, message: str) -> Finding:
+    """Something odd about an engine that was found for the pool in ``file``, which is served without it."""
+    return Finding(
+        code="SG150",
+        origin=origin(file, WHOLE_FILE),
+        path="spec.kubernetes",
+        message=message,
+        fix="correct the pod, its annotations, or the ports of the block",
+    )
+
+
+def rejected(file: str, first: PolicyError, *, serving: bool) -> Finding:
+    """An object of the cluster whose newest spec is not served, for this reason at least."""
+    instead = "as it was last accepted" if serving else "not at all"
+    return Finding(
+        code="SG151",
+        origin=origin(file, WHOLE_FILE),
+        path=first.path,
+        message=f"this object is served {instead}: {first.code}: {first.message}",
+        fix=first.hint or "correct the object and apply it again",
     )

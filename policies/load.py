@@ -115,20 +115,27 @@ def load_contents(contents: Mapping[Path, bytes], cache: LoadCache | None = None
     return _loaded(contents, [], tuple(contents), cache)
 
 
+def load_judged(files: Mapping[Path, JudgedFile]) -> PolicySet:
+    """The policies of files that were judged before; raises ``PolicyErrors`` as ``load`` does."""
+    return _joined(files, [], tuple(files))
+
+
 def _loaded(
     contents: Mapping[Path, bytes], errors: list[PolicyError], paths: Sequence[Path], cache: LoadCache | None
 ) -> PolicySet:
     """The policies of what could be read; ``errors`` say what could not, and then references may lead there."""
+    return _joined((cache or LoadCache()).judged(contents), errors, tuple(contents) or paths)
+
+
+def _joined(files: Mapping[Path, JudgedFile], errors: list[PolicyError], paths: Sequence[Path]) -> PolicySet:
     complete = not errors
-    files = (cache or LoadCache()).judged(contents)
     errors += [problem.error(str(path)) for path, file in files.items() for problem in file.problems]
     documents = [
         Placed(file=str(path), document=document) for path, file in files.items() for document in file.documents
     ]
     errors += between(documents, complete=complete and not any(file.broken for file in files.values()))
     if not errors and not documents:
-        where = contents or dict.fromkeys(paths, b"")
-        errors += [_nothing_in(path) for path in where] or [_nothing_in(Path())]
+        errors += [_nothing_in(path) for path in paths] or [_nothing_in(Path())]
     if errors:
         raise PolicyErrors.of(errors)
     empty = tuple(str(path) for path, file in files.items() if file.empty)

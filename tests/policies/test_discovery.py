@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from policies.discovery import odd_engine, rejected
 from policies.findings import PolicyErrors
 from policies.lint import lint
 from policies.load import load_contents
@@ -68,3 +69,18 @@ def test_the_reference_says_what_a_port_may_be() -> None:
     for name in ("port", "agentPort"):
         doc = fields("EnginePool")[f"spec.kubernetes.{name}"]
         assert (doc.type, doc.allowed) == ("number or name", "a port number, 1 to 65535, or the name of a port")
+
+
+def test_what_is_odd_in_a_cluster_has_a_code_and_a_place() -> None:
+    odd = odd_engine("ns/EnginePool/a", "pod x is left out: it has no port named http")
+    assert (odd.code, str(odd)) == (
+        "SG150",
+        "ns/EnginePool/a: SG150: spec.kubernetes: pod x is left out: it has no port named http",
+    )
+    with pytest.raises(PolicyErrors) as caught:
+        loaded("{port: 80}")
+    for serving, said in ((True, "as it was last accepted"), (False, "not at all")):
+        finding = rejected("ns/EnginePool/a", caught.value.exceptions[0], serving=serving)
+        assert finding.code == "SG151"
+        assert said in finding.message
+        assert "SG040: this names no pods" in finding.message

@@ -8,18 +8,18 @@ Source: Kubernetes API concepts (list, watch, bookmarks, 410 Gone, server-side a
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import aiohttp
-from kubernetes.aio.client import ApiClient, Configuration
-from kubernetes.aio.client.exceptions import ApiException
-from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 from xds_server.kube.resources import Resource
+
+if TYPE_CHECKING:
+    from kubernetes.aio.client import ApiClient
 
 Object: TypeAlias = Mapping[str, Any]
 """A Kubernetes object as JSON."""
@@ -33,6 +33,8 @@ MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 """An object is at most 1.5 MiB in etcd; a line that is longer is none."""
 
 _FIELD_MANAGER: Final = "fieldManager"
+_MALFORMED: Final = "Malformed"
+_TOO_LARGE: Final = "TooLarge"
 
 
 class ApiError(Exception):
@@ -53,6 +55,11 @@ class ApiError(Exception):
     def expired(self) -> bool:
         """Whether the version asked for is no longer kept (410): list again."""
         return self.status == 410 or self.reason == "Expired"
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether the server answered with what nobody can read; to ask the same again would not help."""
+        return self.status == 0 and self.reason in {_MALFORMED, _TOO_LARGE}
 
     @property
     def conflict(self) -> bool:
@@ -108,7 +115,7 @@ class WatchEvent:
 class Api:
     """Requests to one API server."""
 
-    def __init__(self, client: ApiClient) -> None:
+    def __init__(self, client: "ApiClient") -> None:
         self._client = client
 
     @property
@@ -130,9 +137,18 @@ class Api:
         )
 
     async def watch(
-        self, which: Selection, resource_version: str, *, timeout_s: float, silent_s: float = SILENT_S
-    ) -> AsyncIterator[WatchEvent]:
-        """What happens after ``resource_version``, until the server ends it; at the latest after ``timeout_s``."""
+        self,
+        which: Selection,
+        resource_version: str,
+        *,
+        timeout_s: float,
+        silent_s: float = SILENT_S,
+        on_open: Callable[[], None] = lambda: None,
+    ) -> AsyncGenerator[WatchEvent, None]:
+        """What happens after ``resource_version``, until the server ends it; at the latest after ``timeout_s``.
+
+        ``on_open`` is called when the server has agreed to tell, which may be long before it has anything to.
+        """
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -147,6 +163,7 @@ class Api:
             async with response:
                 if response.status >= 400:
                     raise _refusal(response, await response.read())
+                on_open()
                 async for line in _lines(response):
                     yield _event(line)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -237,6 +254,9 @@ class Api:
         body: Object | None = None,
         content_type: str = "",
     ) -> aiohttp.ClientResponse:
+        from kubernetes.aio.client.exceptions import ApiException  # noqa: PLC0415 - see ``connected``
+        from kubernetes.aio.config import ConfigException  # noqa: PLC0415 - the same
+
         headers = {"Accept": "application/json"}
         if content_type:
             headers["Content-Type"] = content_type
@@ -259,6 +279,14 @@ class Api:
 @asynccontextmanager
 async def connected(access: Access) -> AsyncIterator[Api]:
     """A connection; ``ApiError`` with status 0 where there is no way to know whom to ask."""
+    # Not at the top: it takes a second, and what is said of a cluster is known where none is.
+    from kubernetes.aio.client import ApiClient, Configuration  # noqa: PLC0415
+    from kubernetes.aio.config import (  # noqa: PLC0415
+        ConfigException,
+        load_incluster_config,
+        load_kube_config,
+    )
+
     configuration = Configuration()
     try:
         if access.kubeconfig is not None or access.context:
@@ -273,6 +301,8 @@ async def connected(access: Access) -> AsyncIterator[Api]:
         raise ApiError(0, "NotConfigured", str(error)) from error
     # Whoever asks here decides by itself whether, and when, to ask again.
     configuration.retries = 0
+    # Each watch holds a connection for as long as it lasts, and there are some for every namespace.
+    configuration.connection_pool_maxsize = 0
     async with ApiClient(configuration=configuration) as client:
         yield Api(client)
 
@@ -293,7 +323,7 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
                 yield bytes(line)
         rest = last
         if len(rest) > MAX_LINE_BYTES:
-            raise ApiError(0, "TooLarge", f"an event of more than {MAX_LINE_BYTES} bytes")
+            raise ApiError(0, _TOO_LARGE, f"an event of more than {MAX_LINE_BYTES} bytes")
 
 
 def _event(line: bytes) -> WatchEvent:
@@ -301,7 +331,7 @@ def _event(line: bytes) -> WatchEvent:
     said = _object(line)
     kind, about = said.get("type"), said.get("object")
     if not isinstance(about, dict) or not isinstance(kind, str):
-        raise ApiError(0, "Malformed", "an event has a type and an object")
+        raise ApiError(0, _MALFORMED, "an event has a type and an object")
     if kind == "ERROR":
         raise ApiError(int(about.get("code") or 0), str(about.get("reason", "")), str(about.get("message", "")))
     return WatchEvent(type=kind, object=about)
@@ -311,9 +341,9 @@ def _object(content: bytes) -> Object:
     try:
         said = json.loads(content)
     except ValueError as error:
-        raise ApiError(0, "Malformed", f"the answer is not JSON: {error}") from error
+        raise ApiError(0, _MALFORMED, f"the answer is not JSON: {error}") from error
     if not isinstance(said, dict):
-        raise ApiError(0, "Malformed", "the answer is not an object")
+        raise ApiError(0, _MALFORMED, "the answer is not an object")
     return said
 
 

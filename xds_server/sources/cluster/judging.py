@@ -1,0 +1,168 @@
+"""Policy objects and the engines found for them to a state: what is served, and what became of each object.
+
+It remembers, for each object, the spec that was last accepted. Where its status speaks of the newest generation,
+the status is believed instead: it was written by the one replica that may, and so all replicas serve the same.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from policies.discovery import odd_engine, rejected
+from policies.findings import Finding, PolicyError, PolicyErrors
+from policies.load import JudgedFile, LoadCache, load_judged
+from policies.model import PolicySet
+from policies.origin import WHOLE_FILE, origin
+from xds_server.kube.objects import PolicyObject
+from xds_server.sources.cluster.admission import Admission, Candidate, Version, admitted
+from xds_server.sources.cluster.document import Held, document, texts_digest
+from xds_server.sources.cluster.entry import Entry
+from xds_server.sources.files import Accepted, PolicyState, Refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One version of an object, with the engines that its block finds now and what was odd about them."""
+
+    spec: str
+    entries: tuple[Entry, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The state, what became of each object, and by file the spec that is served."""
+
+    state: PolicyState
+    objects: tuple[PolicyObject, ...]
+    served: Mapping[str, str]
+
+
+class Judge:
+    """Comes to outcomes, one after another. Not to be asked by two threads at once."""
+
+    def __init__(self) -> None:
+        self._cache = LoadCache()
+        self._accepted: dict[str, str] = {}
+
+    def specs(self, held: Held) -> tuple[str, ...]:
+        """The specs of an object that count: its newest and, where there is one, that which was last accepted."""
+        known = self._accepted.get(held.uid, "")
+        current = held.observed == held.generation
+        earlier = (held.last_accepted or known) if current else (known or held.last_accepted)
+        return (held.spec, earlier) if earlier and not _same(earlier, held.spec) else (held.spec,)
+
+    def outcome(self, objects: Mapping[Held, Sequence[Offer]]) -> Outcome:
+        """The outcome for these objects, each with the versions that ``specs`` named."""
+        ordered = sorted(objects, key=lambda held: held.age)
+        written: dict[Path, tuple[str, str, tuple[str, ...]]] = {}
+        for held in ordered:
+            for number, offer in enumerate(objects[held]):
+                text, left_out = document(held, offer.spec, offer.entries)
+                written[_path(held, number)] = (offer.spec, text, (*offer.remarks, *left_out))
+        judged = self._cache.judged({path: text.encode() for path, (_, text, _) in written.items()})
+        admission = admitted([_candidate(held, written, judged) for held in ordered])
+        remarks = {
+            held.file: written[_path(held, number)][2]
+            for held in ordered
+            for number, offer in enumerate(objects[held])
+            if (version := admission.served.get(held.file)) is not None and version.spec == offer.spec
+        }
+        for held in ordered:
+            served = admission.served.get(held.file)
+            if served is not None:
+                self._accepted[held.uid] = served.spec
+        alive = {held.uid for held in ordered}
+        self._accepted = {uid: spec for uid, spec in self._accepted.items() if uid in alive}
+        became = tuple(self._became(held, admission) for held in sorted(ordered, key=lambda one: one.file))
+        return Outcome(
+            state=_state(admission, became, remarks),
+            objects=became,
+            served={file: version.spec for file, version in admission.served.items()},
+        )
+
+    def _became(self, held: Held, admission: Admission) -> PolicyObject:
+        served = admission.served.get(held.file)
+        problems = admission.problems.get(held.file, ())
+        earlier = self.specs(held)[1:]
+        return PolicyObject(
+            kind=held.kind,
+            namespace=held.namespace,
+            name=held.name,
+            uid=held.uid,
+            generation=held.generation,
+            resource_version=held.resource_version,
+            file=held.file,
+            problems=problems,
+            serving=served is not None,
+            last_accepted=(served.spec if served is not None else "".join(earlier)) if problems else "",
+        )
+
+
+def _path(held: Held, number: int) -> Path:
+    return Path(held.file if number == 0 else f"{held.file}#accepted")
+
+
+def _candidate(
+    held: Held, written: Mapping[Path, tuple[str, str, tuple[str, ...]]], judged: Mapping[Path, JudgedFile]
+) -> Candidate:
+    versions = [
+        Version(spec=written[path][0], text=written[path][1], judged=judged[path])
+        for path in (_path(held, 0), _path(held, 1))
+        if path in written
+    ]
+    return Candidate(
+        file=held.file,
+        kind=held.kind,
+        namespace=held.namespace,
+        name=held.name,
+        newest=versions[0],
+        accepted=versions[1] if len(versions) > 1 else None,
+    )
+
+
+def _state(
+    admission: Admission, became: Sequence[PolicyObject], remarks: Mapping[str, tuple[str, ...]]
+) -> PolicyState:
+    texts = {file: admission.served[file].text for file in sorted(admission.served)}
+    findings = tuple(_findings(became, remarks))
+    digest = texts_digest(texts, *(f"{one.origin}{one.message}" for one in findings))
+    if not texts:
+        errors = tuple(error for one in became for error in one.problems) or (_nothing(),)
+        return Refused(errors=errors, digest=digest)
+    try:
+        policies = load_judged(admission.files())
+    except PolicyErrors as refusal:
+        # What agrees one by one agrees together; should that ever fail, nothing changes and everyone can see why.
+        errors = tuple(error for error in refusal.exceptions if isinstance(error, PolicyError))
+        return Refused(errors=errors, digest=digest)
+    return Accepted(policies=_remarked(policies, findings), texts=texts, digest=digest)
+
+
+def _remarked(policies: PolicySet, findings: tuple[Finding, ...]) -> PolicySet:
+    return replace(policies, remarks=(*policies.remarks, *findings)) if findings else policies
+
+
+def _findings(became: Sequence[PolicyObject], remarks: Mapping[str, tuple[str, ...]]) -> list[Finding]:
+    found = [odd_engine(file, remark) for file in sorted(remarks) for remark in remarks[file]]
+    found += [rejected(one.file, one.problems[0], serving=one.serving) for one in became if one.problems]
+    return found
+
+
+def _nothing() -> PolicyError:
+    return PolicyError(
+        code="SG006",
+        origin=origin("cluster", WHOLE_FILE),
+        message="the cluster holds no policy object that could be served",
+        hint="apply an EnginePool, or look at the namespaces and the selector that are watched",
+    )
+
+
+def _same(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    try:
+        return bool(json.loads(one) == json.loads(other))
+    except ValueError:
+        return False
