@@ -1,8 +1,8 @@
 """A cluster to test against: the double, or a real kube-apiserver with its etcd where both binaries are given.
 
 With ``KUBE_APISERVER`` and ``ETCD`` in the environment (paths of the two programs) the same tests run against the
-real thing; those that need troubles on order, pods that end by themselves, or EndpointSlices that somebody writes, need
-the double and skip there. The real path has not been run by us: no machine of ours has the binaries.
+real thing; those that need troubles on order, pods that end by themselves, or EndpointSlices that somebody keeps,
+need the double and skip there. The real path has not been run by us: no machine of ours has the binaries.
 """
 
 import asyncio

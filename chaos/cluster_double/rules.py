@@ -84,11 +84,16 @@ def _program(text: str) -> Callable[[Object], Any]:
 
 
 def _typed(schema: Object, value: Any, *, root: bool) -> Any:
-    """A value in the types of its schema: numbers are doubles, whole or not; of metadata only the name is seen."""
+    """A value in the types of its schema: numbers are doubles, whole or not; of metadata only the name is seen.
+
+    A field that is null is as one that is not there.
+    """
     if isinstance(value, dict):
         properties, extra = schema.get("properties") or {}, schema.get("additionalProperties")
         shown = {}
         for name, one in value.items():
+            if one is None and name in properties:
+                continue
             if root and name == "metadata":
                 shown[name] = {key: text for key, text in one.items() if key in {"name", "generateName"}}
             elif name in properties:

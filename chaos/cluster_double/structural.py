@@ -14,6 +14,7 @@ from chaos.cluster_double.json_object import Object, canonical
 from chaos.cluster_double.refusal import Cause
 
 _ROOT: Final = frozenset({"apiVersion", "kind", "metadata"})
+_DOLLAR: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$")
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "object": (dict,),
     "array": (list,),
@@ -80,6 +81,9 @@ def unknown(before: Any, after: Any, path: str = "") -> Iterator[str]:
 def wrong(schema: Object, value: Any, path: str = "") -> Iterator[Cause]:
     """What is wrong with a value by its schema, without rules."""
     if value is None and schema.get("nullable"):
+        # Null is held against the values listed all the same, and is never one of them.
+        if "enum" in schema:
+            yield from _limited(schema, value, path)
         return
     yield from _typed(schema, value, path)
     yield from _limited(schema, value, path)
@@ -116,7 +120,7 @@ def _name(value: Any) -> str:
 
 
 def _limited(schema: Object, value: Any, path: str) -> Iterator[Cause]:
-    if "enum" in schema and value not in schema["enum"]:
+    if "enum" in schema and (value is None or value not in schema["enum"]):
         listed = ", ".join(canonical(one) for one in schema["enum"])
         message = f"Unsupported value: {canonical(value)}: supported values: {listed}"
         yield Cause(field=path, message=message, reason="FieldValueNotSupported")
@@ -170,8 +174,8 @@ def _sized(schema: Object, value: list[Any] | Object, path: str) -> Iterator[Cau
 
 @cache
 def _pattern(text: str) -> re.Pattern[str]:
-    # RE2's $ is the end of the text; Python's may stand before a last line break.
-    return re.compile(re.sub(r"(?<!\\)\$", r"\\Z", text))
+    # RE2's $ is the end of the text; Python's may stand before a last line break. In brackets it is a dollar.
+    return re.compile(_DOLLAR.sub(lambda found: r"\Z" if found.group() == "$" else found.group(), text))
 
 
 def _combined(schema: Object, value: Any, path: str) -> Iterator[Cause]:
@@ -198,8 +202,11 @@ def _inside(schema: Object, value: Object, path: str) -> Iterator[Cause]:
     for name, one in value.items():
         inner = f"{path}.{name}" if path else name
         if not path and name == "metadata":
-            continue  # the API's own, of which a schema may only limit the name
-        if name in properties:
+            # The API's own, of which a schema may only limit the name.
+            limits = (properties.get(name) or {}).get("properties") or {}
+            if "name" in limits:
+                yield from wrong(limits["name"], one.get("name"), "metadata.name")
+        elif name in properties:
             yield from wrong(properties[name], one, inner)
         elif isinstance(extra, dict):
             yield from wrong(extra, one, inner)

@@ -75,7 +75,8 @@ def _cell(each: Object, column: Object, now: datetime) -> Any:
         return None
     if column["type"] == "date":
         return _age(values[0], now)
-    return values[0] if column["type"] in {"integer", "number", "boolean"} else ",".join(map(str, values))
+    # Of several only the first is shown, as the API server does.
+    return values[0] if column["type"] in {"integer", "number", "boolean"} else str(values[0])
 
 
 def _age(said: str, now: datetime) -> str:
