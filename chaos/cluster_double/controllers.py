@@ -55,8 +55,7 @@ class Controllers:
 
     def _write_slices(self) -> None:
         objects = self._cluster.journal.objects
-        wanted = {one["metadata"]["name"]: one for one in slices(objects)}
-        wanted = {f"{one['metadata']['namespace']}/{name}": one for name, one in wanted.items()}
+        wanted = {f"{one['metadata']['namespace']}/{one['metadata']['name']}": one for one in slices(objects)}
         ours = {
             f"{key[1]}/{key[2]}": one
             for key, one in objects.items()
