@@ -28,10 +28,10 @@ BY_NATURE: Final = (
     "Lost whatever the policies say, because Istio has nobody who looks at the fleet as a whole:",
     "- Verdicts: nobody asks an engine for a token. `switchgear istio run` brings them back: engines that are out "
     "leave Istio's endpoints.",
-    "- The ceiling follows no engine that leaves, comes or slows down. Export again when the fleet is another one.",
+    "- The ceiling follows no engine that leaves, comes or slows down. Export again when the fleet is another.",
     "- Budgets and ceilings are each proxy's own. --proxies divides them evenly, once.",
     "- The ladder of degradation: no pressure is measured, so nothing is shed before engines are full.",
-    "- Nothing of Switchgear's own `why`, ledger and shadow mode: Istio says what it does in metrics and logs only.",
+    "- `why`, the ledger and shadow mode: Istio says what it does in metrics and logs only.",
 )
 """What no export can keep, in sentences for the report."""
 

@@ -93,8 +93,8 @@ def _in_force(pool: str, policies: PolicySet, place: Place) -> Iterator[FieldFat
         if doc.path.startswith(_OF_THE_DOCUMENT):
             continue
         by = setter(policies, pool, doc.path)
-        place = policies.origins.get(f"ResiliencePolicy/{by}.{doc.path}") if by is not None else None
-        yield _fate(about, doc, tuple(_values(spec, doc.path.split(".")[1:])), place, policies)
+        said = policies.origins.get(f"ResiliencePolicy/{by}.{doc.path}") if by is not None else None
+        yield _fate(about, doc, tuple(_values(spec, doc.path.split(".")[1:])), said, policies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
