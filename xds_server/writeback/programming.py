@@ -1,15 +1,8 @@
-"""How far the policies that are served have come: which proxies hold what was made of them."""
+"""How far the policies that are served have come: which proxies, of which replica, hold what was made of them."""
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """A resource that proxies refused: the ``file:line`` places it was made from, and what they said."""
-
-    origins: tuple[str, ...]
-    resource: str
-    reason: str
+from xds_server.kube.presence import Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,20 +1,46 @@
 """Writes back to the cluster what became of its policies and engines, while this replica holds the Lease.
 
 Level-triggered: each look makes everything that should be written from the present, and writes what differs from
-what was last seen. A replica without the Lease makes nothing and writes nothing.
+what was last seen of the object. Nothing is written when nothing differs. Before each write the Lease is asked
+again; a status is written over the version that was read, so that of two writers, should there ever be two, one is
+refused. Nothing here is in the way of proxies: the control plane serves the same whether this works or not.
+
+A conflict means to read again. What an operator has to mend (a right, a definition) is said once and tried slowly.
+A server that has had enough is left alone for as long as it asks.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from xds_server.kube.api import Api
-from xds_server.writeback.scene import Scene
+import structlog
 
-LOOK_S: Final = 0.5
-"""Longest time between two looks: what only time changes is written that late at most."""
+from xds_server.kube.api import Api, ApiError, Object
+from xds_server.kube.lease import DEADLINE_S, DURATION_S, LOOK_S, Lease
+from xds_server.kube.objects import PolicyObject
+from xds_server.kube.resources import EVENTS, PODS, POLICY_RESOURCES
+from xds_server.writeback.bucket import Bucket, Rate, taken
+from xds_server.writeback.gates import Gate, gates, patch, says
+from xds_server.writeback.scene import Scene
+from xds_server.writeback.statuses import status_of
+from xds_server.writeback.targets import Target, kept, setback
+from xds_server.writeback.tellings import Telling, Tellings, as_event, repeated, told
+
+EACH_S: Final = 0.5
+"""Longest time between two looks."""
+
+SPACING_S: Final = 1.0
+"""Shortest time between two writes to one object: counts of a pool in trouble move many times a second."""
+
+REQUESTS: Final = Rate(burst=60, per_s=10)
+
+_MARGIN_S: Final = (DURATION_S - DEADLINE_S) / 2
+"""How long a write may still be on its way after the hold has ended: nobody else has begun by then."""
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,20 +52,55 @@ class Writing:
     identity: str
 
 
+class _EnoughError(Exception):
+    """Nothing more may be asked in this look."""
+
+
 class Writer:
     """One replica's hand in the cluster; see ``run``."""
 
-    def __init__(self, api: Api, writing: Writing, scene: Callable[[int], Scene | None]) -> None:
+    def __init__(
+        self,
+        api: Api,
+        writing: Writing,
+        scene: Callable[[int], Scene | None],
+        *,
+        lease: Lease | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         """``scene`` says how it stands, with the ledger's events after a number; None where there is none."""
         self._api = api
         self._writing = writing
         self._scene = scene
+        self._clock = clock
+        self._wall = wall
         self._wake = asyncio.Event()
+        self._lease = lease or Lease(
+            api,
+            namespace=writing.namespace,
+            name=writing.lease,
+            identity=writing.identity,
+            look_s=LOOK_S,
+            on_change=self.look_again,
+        )
+        self._targets: dict[str, Target] = {}
+        self._tellings = Tellings()
+        self._after: int | None = None
+        self._bucket: Bucket | None = None
+        self._not_before_s = float("-inf")
+        self._failures = 0
+        self._said: set[tuple[str, int]] = set()
 
     @property
     def holds(self) -> bool:
         """Whether this replica is the one that writes."""
-        return False
+        return self._lease.holds()
+
+    @property
+    def holder(self) -> str:
+        """Who writes, as far as is known; empty when nobody does."""
+        return self._lease.holder
 
     def look_again(self) -> None:
         """Note that something to be written may be different now."""
@@ -47,8 +108,160 @@ class Writer:
 
     async def run(self) -> None:
         """Write for ever; when cancelled, stop, and let go of the Lease for the next."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._lease.run(), name="lease")
+                tasks.create_task(self._write(), name="writing")
+        finally:
+            await self._lease.release()
+
+    async def _write(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(EACH_S):
                     await self._wake.wait()
             self._wake.clear()
+            await self.look()
+
+    async def look(self) -> None:
+        """Write what differs now; nothing without the Lease."""
+        if not self._lease.holds():
+            # Whoever holds it meanwhile writes too: what was seen is no longer true.
+            self._targets, self._after = {}, None
+            self._tellings.forget()
+            return
+        scene = self._scene(0 if self._after is None else self._after)
+        if scene is None:
+            return
+        self._listen(scene)
+        if self._clock() < self._not_before_s:
+            return
+        wanted = gates(scene.fleet, scene.engines, scene.pods, scene.now_s) if scene.fleet is not None else ()
+        self._targets = kept(
+            self._targets, {*map(_key, scene.objects), *(pod.uid for pod in scene.pods.values() if pod.has_gate)}
+        )
+        with contextlib.suppress(_EnoughError):
+            for one in scene.objects:
+                await self._status(one, scene)
+            for gate in wanted:
+                await self._gate(gate)
+            for telling in self._tellings.due(self._clock()):
+                await self._tell(telling)
+
+    def _listen(self, scene: Scene) -> None:
+        """Take in what the ledger has that is to be told."""
+        since_unix_s = float("-inf")
+        if self._after is None:
+            # What was before is told. What happened while nobody held the Lease is not.
+            self._after, since_unix_s = 0, self._wall() - DURATION_S - LOOK_S
+        pools = {one.name: one for one in scene.objects if one.kind == "EnginePool"}
+        for event in scene.events:
+            self._after = max(self._after, event.number)
+            telling = told(event, scene.pods, pools) if event.at_unix_s >= since_unix_s else None
+            if telling is not None:
+                self._tellings.add((telling,))
+
+    async def _status(self, one: PolicyObject, scene: Scene) -> None:
+        key, resource = _key(one), POLICY_RESOURCES[one.kind]
+        target, now_s = self._targets.get(key, Target()), self._clock()
+        if now_s < target.not_before_s:
+            return
+        try:
+            seen = target.known(one.resource_version, now_s)
+            if seen is None:
+                seen = await self._request(lambda: self._api.get(resource, one.namespace, one.name))
+                if _metadata(seen).get("uid") != one.uid:
+                    return  # another object by now; the source will say so
+                target = self._targets[key] = target.looked(seen, one.resource_version, now_s)
+            before = seen.get("status")
+            known = before if isinstance(before, Mapping) else {}
+            status = status_of(one, scene, known, self._wall())
+            if status == known or now_s - target.written_s < SPACING_S:
+                return
+            body = {**seen, "status": status}
+            answer = await self._request(
+                lambda: self._api.replace(resource, one.namespace, one.name, body, subresource="status")
+            )
+            self._targets[key] = target.looked(answer, one.resource_version, now_s, wrote=True)
+        except ApiError as error:
+            self._setback(key, resource.plural, error)
+
+    async def _gate(self, gate: Gate) -> None:
+        pod = gate.pod
+        target, now_s = self._targets.get(pod.uid, Target()), self._clock()
+        if now_s < target.not_before_s:
+            return
+        try:
+            seen = target.known("", now_s)
+            if seen is None:
+                seen = await self._request(lambda: self._api.get(PODS, pod.namespace, pod.name))
+                if _metadata(seen).get("uid") != pod.uid:
+                    return
+                target = self._targets[pod.uid] = target.looked(seen, "", now_s)
+            if says(gate, seen):
+                return
+            change = patch(gate, seen, self._wall())
+            answer = await self._request(
+                lambda: self._api.strategic(PODS, pod.namespace, pod.name, change, subresource="status")
+            )
+            self._targets[pod.uid] = target.looked(answer, "", now_s, wrote=True)
+        except ApiError as error:
+            self._setback(pod.uid, PODS.plural, error)
+
+    async def _tell(self, telling: Telling) -> None:
+        namespace = telling.about.namespace
+        try:
+            try:
+                body = as_event(telling, self._writing.identity)
+                await self._request(lambda: self._api.create(EVENTS, namespace, body))
+            except ApiError as error:
+                if not error.conflict:
+                    raise
+                known = await self._request(lambda: self._api.get(EVENTS, namespace, telling.name))
+                change = repeated(telling, known)
+                if change is not None:
+                    await self._request(lambda: self._api.merge(EVENTS, namespace, telling.name, change))
+        except ApiError as error:
+            if error.status in {0, 429} or error.status >= 500:
+                self._tellings.back(telling)
+            self._setback("", EVENTS.plural, error)
+        except _EnoughError:
+            self._tellings.back(telling)
+            raise
+
+    async def _request(self, request: Callable[[], Awaitable[Object]]) -> Object:
+        """The answer to a request made under the Lease; ``_EnoughError`` where none may be made."""
+        bucket = taken(self._bucket, REQUESTS, self._clock())
+        left_s = self._lease.left_s()
+        if bucket is None or not left_s or self._clock() < self._not_before_s:
+            raise _EnoughError
+        self._bucket = bucket
+        try:
+            async with asyncio.timeout(left_s + _MARGIN_S):
+                answer = await request()
+        except TimeoutError as error:
+            raise ApiError(0, "Timeout", "no answer while the Lease was held") from error
+        self._failures = 0
+        return answer
+
+    def _setback(self, key: str, what: str, error: ApiError) -> None:
+        found = setback(self._targets.get(key, Target()), error, self._failures, self._clock())
+        if key:
+            self._targets[key] = found.target
+        self._not_before_s = max(self._not_before_s, found.all_not_before_s)
+        if error.status == 0 or error.status >= 500:
+            self._failures += 1
+        if error.conflict or (what, error.status) in self._said:
+            return
+        # Once for each kind of object: a right that is missing is missing for all of them.
+        self._said.add((what, error.status))
+        _log.warning("writeback.refused", what=what, reason=str(error))
+
+
+def _key(one: PolicyObject) -> str:
+    return f"{one.kind}/{one.namespace}/{one.name}/{one.uid}"
+
+
+def _metadata(of: Object) -> Mapping[str, object]:
+    found = of.get("metadata")
+    return found if isinstance(found, Mapping) else {}
