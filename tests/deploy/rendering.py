@@ -1,0 +1,91 @@
+"""The chart as Helm renders it, and ways to look at what came out."""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deploy import render
+
+Document = Mapping[str, Any]
+
+VALUE_SETS = sorted(path.name.removesuffix("-values.yaml") for path in (render.CHART / "ci").glob("*-values.yaml"))
+PLAIN = sorted(
+    str(path.relative_to(render.DEPLOY))
+    for folder in ("manifests", "autoscaling", "examples")
+    for path in (render.DEPLOY / folder).glob("*.yaml")
+)
+WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet", "Job")
+
+
+@functools.cache
+def documents(values: str) -> Sequence[Document]:
+    """What the chart makes of one set of values."""
+    answer = render.template(render.values_file(values))
+    assert answer.returncode == 0, answer.stderr
+    return parsed(answer.stdout)
+
+
+def parsed(text: str) -> Sequence[Document]:
+    return tuple(document for document in yaml.safe_load_all(text) if document)
+
+
+def complaint(values: str, folder: Path) -> str:
+    """What Helm says of values that it refuses, on one line."""
+    file = folder / "values.yaml"
+    file.write_text(values)
+    answer = render.template(file)
+    assert answer.returncode != 0, "rendered all the same"
+    return " ".join(answer.stderr.split())
+
+
+def of_kind(found: Sequence[Document], *kinds: str) -> Sequence[Document]:
+    return [one for one in found if one["kind"] in kinds]
+
+
+def named(found: Sequence[Document], kind: str, name: str) -> Document:
+    (one,) = [one for one in of_kind(found, kind) if one["metadata"]["name"] == name]
+    return one
+
+
+def pods(found: Sequence[Document]) -> Sequence[tuple[Document, Document]]:
+    """Each workload with its pod template."""
+    return [(one, one["spec"]["template"]) for one in of_kind(found, *WORKLOADS)]
+
+
+def containers(template: Document) -> Sequence[Document]:
+    """Those that run beside each other or one after the other, in order."""
+    spec = template["spec"]
+    return [*spec.get("initContainers", ()), *spec["containers"]]
+
+
+def lasting(template: Document) -> Sequence[Document]:
+    """Those that run as long as the pod does: containers, and init containers that are always restarted."""
+    return [
+        one
+        for one in containers(template)
+        if one in template["spec"]["containers"] or one.get("restartPolicy") == "Always"
+    ]
+
+
+def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in selector.items())
+
+
+def words(container: Document) -> Sequence[str]:
+    return [*container.get("command", ()), *container.get("args", ())]
+
+
+def ports(container: Document) -> Mapping[str, int]:
+    return {one["name"]: one["containerPort"] for one in container.get("ports", ())}
+
+
+def handlers(container: Document) -> Iterator[tuple[str, Document]]:
+    """Every probe and hook that a kubelet carries out."""
+    for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+        if name in container:
+            yield name, container[name]
+    for name, hook in container.get("lifecycle", {}).items():
+        yield name, hook

@@ -1,0 +1,338 @@
+"""What no schema knows: names that meet, ports that are open, flags that exist, times that suffice."""
+
+import re
+from collections.abc import Sequence
+
+import pytest
+
+import engine.agent.cli
+import xds_server.cli
+from deploy import render
+from engine.agent.config import seconds
+from policies.load import load
+from tests.deploy import rendering
+from tests.deploy.rendering import Document
+from xds_server.bootstrap import Bootstrap
+
+SOURCES = [
+    *rendering.VALUE_SETS,
+    *(path for path in rendering.PLAIN if path.startswith(("manifests/", "examples/client"))),
+]
+GIVEN = {"registry"}
+"""Secrets that the values name and somebody else makes."""
+
+
+@pytest.fixture(params=SOURCES)
+def found(request: pytest.FixtureRequest) -> Sequence[Document]:
+    source = request.param
+    if source.endswith(".yaml"):
+        return rendering.parsed((render.DEPLOY / source).read_text())
+    return rendering.documents(source)
+
+
+def test_every_selector_of_a_workload_matches_its_own_pods_and_no_others(found: Sequence[Document]) -> None:
+    workloads = rendering.pods(found)
+    for workload, template in workloads:
+        selector = workload["spec"]["selector"]["matchLabels"]
+        assert rendering.matches(selector, template["metadata"]["labels"])
+        others = [other for other, their in workloads if rendering.matches(selector, their["metadata"]["labels"])]
+        assert others == [workload]
+
+
+def test_every_service_and_budget_selects_the_pods_of_one_workload(found: Sequence[Document]) -> None:
+    for one in rendering.of_kind(found, "Service", "PodDisruptionBudget", "NetworkPolicy"):
+        spec = one["spec"]
+        selector = spec.get("podSelector", spec.get("selector"))
+        labels = selector.get("matchLabels", selector)
+        selected = [
+            workload
+            for workload, template in rendering.pods(found)
+            if rendering.matches(labels, template["metadata"]["labels"])
+            and workload["metadata"]["namespace"] == one["metadata"]["namespace"]
+        ]
+        assert len(selected) == 1, f"{one['kind']} {one['metadata']['name']} selects {len(selected)} workloads"
+
+
+def test_every_monitor_selects_services_that_have_its_port(found: Sequence[Document]) -> None:
+    for monitor in rendering.of_kind(found, "ServiceMonitor"):
+        labels = monitor["spec"]["selector"]["matchLabels"]
+        services = [
+            one
+            for one in rendering.of_kind(found, "Service")
+            if rendering.matches(labels, one["metadata"]["labels"])
+        ]
+        assert len(services) == 1, monitor["metadata"]["name"]
+        offered = {port["name"] for port in services[0]["spec"]["ports"]}
+        assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} <= offered
+
+
+def test_every_service_sends_to_a_port_that_is_open(found: Sequence[Document]) -> None:
+    for service in rendering.of_kind(found, "Service"):
+        for _, template in rendering.pods(found):
+            if rendering.matches(service["spec"]["selector"], template["metadata"]["labels"]):
+                offered = [rendering.ports(one) for one in rendering.lasting(template)]
+                # A name is looked for among the containers proper, not in every version among sidecars.
+                names = {name for one in template["spec"]["containers"] for name in rendering.ports(one)}
+                numbers = {number for one in offered for number in one.values()}
+                for port in service["spec"]["ports"]:
+                    target = port["targetPort"]
+                    assert target in (numbers if isinstance(target, int) else names), (
+                        f"{service['metadata']['name']}: {target}"
+                    )
+
+
+def test_every_probe_asks_a_port_that_is_open(found: Sequence[Document]) -> None:
+    for _, template in rendering.pods(found):
+        numbers = {number for one in rendering.lasting(template) for number in rendering.ports(one).values()}
+        for container in rendering.lasting(template):
+            for name, handler in rendering.handlers(container):
+                for how in ("httpGet", "tcpSocket"):
+                    if how in handler:
+                        port = handler[how]["port"]
+                        # A name is one of the container's own; another container's port goes by its number.
+                        assert port in (numbers if isinstance(port, int) else rendering.ports(container)), name
+
+
+def test_no_two_containers_of_a_pod_open_one_port(found: Sequence[Document]) -> None:
+    for _, template in rendering.pods(found):
+        opened = [number for one in rendering.lasting(template) for number in rendering.ports(one).values()]
+        assert len(opened) == len(set(opened))
+
+
+def test_everything_that_is_named_is_there(found: Sequence[Document]) -> None:
+    there = {(one["kind"], one["metadata"]["name"]) for one in found}
+    for _, template in rendering.pods(found):
+        spec = template["spec"]
+        if "serviceAccountName" in spec:
+            assert ("ServiceAccount", spec["serviceAccountName"]) in there
+        volumes = {volume["name"]: volume for volume in spec.get("volumes", ())}
+        for volume in volumes.values():
+            if "configMap" in volume:
+                assert ("ConfigMap", volume["configMap"]["name"]) in there
+            assert volume.get("secret", {}).get("secretName") in {None} | GIVEN
+        for container in rendering.containers(template):
+            mounted = [mount["name"] for mount in container.get("volumeMounts", ())]
+            assert set(mounted) <= set(volumes)
+    for binding in rendering.of_kind(found, "RoleBinding", "ClusterRoleBinding"):
+        assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) in there
+        for subject in binding["subjects"]:
+            assert (subject["kind"], subject["name"]) in there
+    for scaler in rendering.of_kind(found, "HorizontalPodAutoscaler", "ScaledObject"):
+        target = scaler["spec"]["scaleTargetRef"]
+        assert (target["kind"], target["name"]) in there
+
+
+def test_files_that_containers_run_are_in_the_config_maps_they_mount(found: Sequence[Document]) -> None:
+    maps = {one["metadata"]["name"]: one["data"] for one in rendering.of_kind(found, "ConfigMap")}
+    for _, template in rendering.pods(found):
+        volumes = {volume["name"]: volume for volume in template["spec"].get("volumes", ())}
+        for container in template["spec"]["containers"]:
+            files = {
+                f"{mount['mountPath']}/{name}"
+                for mount in container.get("volumeMounts", ())
+                for name in maps.get(volumes[mount["name"]].get("configMap", {}).get("name"), ())
+            }
+            said = [
+                word
+                for _, handler in rendering.handlers(container)
+                for word in handler.get("exec", {}).get("command", ())
+            ]
+            assert {word for word in said if word.startswith("/opt/switchgear/")} <= files
+            if any("first_token_gate" in word for word in rendering.words(container)):
+                assert "/opt/switchgear/first_token_gate.py" in files
+                assert {"name": "PYTHONPATH", "value": "/opt/switchgear"} in container["env"]
+
+
+def test_everybody_runs_with_as_few_rights_as_possible(found: Sequence[Document]) -> None:
+    for _, template in rendering.pods(found):
+        spec = template["spec"]
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["automountServiceAccountToken"] is False or "serviceAccountName" in spec
+        for container in rendering.containers(template):
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert "requests" in container["resources"]
+            assert "memory" in container["resources"]["limits"]
+            if container["name"] != "vllm":  # its own image runs as root and writes to its home
+                assert context["readOnlyRootFilesystem"] is True
+                assert (context | spec["securityContext"])["runAsNonRoot"] is True
+                assert (context | spec["securityContext"])["runAsUser"] > 0
+
+
+def test_every_image_has_a_version(found: Sequence[Document]) -> None:
+    for _, template in rendering.pods(found):
+        for container in rendering.containers(template):
+            assert re.search(r"(:[^/]*\d[^/]*|@sha256:[0-9a-f]{64})$", container["image"]), container["image"]
+
+
+def test_a_budget_leaves_somebody_who_may_go(found: Sequence[Document]) -> None:
+    scaled = {
+        one["spec"]["scaleTargetRef"]["name"]: one["spec"].get("minReplicas", one["spec"].get("minReplicaCount"))
+        for one in rendering.of_kind(found, "HorizontalPodAutoscaler", "ScaledObject")
+    }
+    for budget in rendering.of_kind(found, "PodDisruptionBudget"):
+        (workload,) = [
+            one
+            for one, template in rendering.pods(found)
+            if rendering.matches(budget["spec"]["selector"]["matchLabels"], template["metadata"]["labels"])
+        ]
+        replicas = scaled.get(workload["metadata"]["name"], workload["spec"].get("replicas"))
+        assert budget["spec"].get("minAvailable", 0) < replicas
+        # Who says replicas takes them from an autoscaler.
+        assert (workload["metadata"]["name"] in scaled) != ("replicas" in workload["spec"])
+
+
+def _flags(container: Document, *command: str) -> dict[str, list[str]]:
+    """The flags that a container says after a command of ours, with their values."""
+    words = list(rendering.words(container))
+    assert words[: len(command)] == list(command)
+    said: dict[str, list[str]] = {}
+    for word in words[len(command) :]:
+        name, _, value = word.partition("=")
+        assert name.startswith("--"), f"{word}: flag and value are one word here, joined by ="
+        said.setdefault(name, []).append(value)
+    return said
+
+
+def _running(found: Sequence[Document], *command: str) -> list[Document]:
+    return [
+        container
+        for _, template in rendering.pods(found)
+        for container in rendering.containers(template)
+        if container.get("command") == list(command)
+    ]
+
+
+@pytest.mark.parametrize("name", ["serve", "bootstrap"])
+def test_flags_of_the_control_plane_exist(found: Sequence[Document], name: str) -> None:
+    group = xds_server.cli.group
+    command = group.get_command(group.make_context("switchgear", ["--help"], resilient_parsing=True), name)
+    assert command is not None
+    for container in _running(found, "switchgear", name):
+        # Parsed by the command itself, with what the kubelet fills in; nothing runs.
+        arguments = [re.sub(r"\$\(\w+\)", "x", word) for word in rendering.words(container)[2:]]
+        command.make_context(name, arguments)
+
+
+def test_a_gateway_gets_a_bootstrap_that_can_be(found: Sequence[Document]) -> None:
+    for container in _running(found, "switchgear", "bootstrap"):
+        said = _flags(container, "switchgear", "bootstrap")
+        assert ("--zone" in said) != ("--kubernetes-node" in said)
+        Bootstrap(node="n", admin_port=int(said["--admin-port"][0]), health_port=int(said["--health-port"][0]))
+
+
+def test_flags_of_the_agent_exist(found: Sequence[Document]) -> None:
+    for container in _running(found, "switchgear-agent", "run"):
+        said = engine.agent.cli.parser().parse_args([*rendering.words(container)[1:]])
+        assert said.command == "run"
+        flags = {
+            name: value
+            for name, value in vars(said).items()
+            if name not in ("command", "config") and value is not None
+        }
+        engine.agent.config.agent_config(flags, environment={})
+
+
+def test_environment_that_arguments_name_is_set(found: Sequence[Document]) -> None:
+    for _, template in rendering.pods(found):
+        for container in rendering.containers(template):
+            named = {name for word in rendering.words(container) for name in re.findall(r"\$\((\w+)\)", word)}
+            assert named <= {one["name"] for one in container.get("env", ())}
+
+
+def test_envoys_that_cut_have_no_drain_time_and_others_have_one(found: Sequence[Document]) -> None:
+    for _, template in rendering.pods(found):
+        by_name = {one["name"]: one for one in rendering.containers(template)}
+        if "envoy" in by_name:
+            cuts = "--cuts" in by_name["bootstrap"]["args"]
+            args = by_name["envoy"]["args"]
+            drain_s = int(args[args.index("--drain-time-s") + 1])
+            assert (drain_s == 0) == cuts
+
+
+def test_envoys_find_the_control_plane_and_their_bootstrap(found: Sequence[Document]) -> None:
+    services = {
+        f"{one['metadata']['name']}.{one['metadata']['namespace']}.svc:{port['port']}"
+        # An example stands beside a control plane that the chart installed.
+        for one in rendering.of_kind([*found, *rendering.documents("default")], "Service")
+        for port in one["spec"]["ports"]
+    }
+    for container in _running(found, "switchgear", "bootstrap"):
+        said = _flags(container, "switchgear", "bootstrap")
+        assert set(said["--server"]) <= services
+        (template,) = [one for _, one in rendering.pods(found) if container in rendering.containers(one)]
+        (envoy,) = [one for one in rendering.containers(template) if one["name"] == "envoy"]
+        assert said["--output"] == [envoy["args"][envoy["args"].index("--config-path") + 1]]
+        assert int(said["--health-port"][0]) == rendering.ports(envoy)["health"]
+
+
+def _whole_s(text: str) -> float:
+    return seconds(text) if text[-1] in "smh" else float(text)
+
+
+def test_grace_periods_outlast_what_has_to_happen_in_them(found: Sequence[Document]) -> None:
+    for workload, template in rendering.pods(found):
+        grace_s = template["spec"].get("terminationGracePeriodSeconds", 30)
+        by_name = {one["name"]: one for one in rendering.containers(template)}
+        if "vllm" in by_name:
+            hook = by_name["vllm"]["lifecycle"]["preStop"]["exec"]["command"]
+            drain_s = next(_whole_s(word.split("=")[1]) for word in hook if word.startswith("--deadline="))
+            shutdown_s = next(
+                _whole_s(word.split("=")[1])
+                for word in by_name["vllm"]["args"]
+                if word.startswith("--shutdown-timeout=")
+            )
+            agent_s = _whole_s(_flags(by_name["agent"], "switchgear-agent", "run")["--drain-deadline"][0])
+            assert grace_s > drain_s + shutdown_s + agent_s, workload["metadata"]["name"]
+        elif "preStop" in by_name.get("envoy", {}).get("lifecycle", {}):
+            lame_duck_s, drain_s = map(float, by_name["envoy"]["lifecycle"]["preStop"]["exec"]["command"][-2:])
+            assert grace_s > drain_s > lame_duck_s
+        elif "switchgear" in by_name:
+            assert grace_s > by_name["switchgear"]["lifecycle"]["preStop"]["sleep"]["seconds"]
+
+
+def test_the_agent_begins_before_its_engine_and_ends_after_it(found: Sequence[Document]) -> None:
+    for _, template in rendering.pods(found):
+        if any(one["name"] == "vllm" for one in template["spec"]["containers"]):
+            (agent,) = [one for one in template["spec"]["initContainers"] if one["name"] == "agent"]
+            assert agent["restartPolicy"] == "Always"
+            (vllm,) = template["spec"]["containers"]
+            # A kubelet that asked the agent directly would restart the engine whenever the agent is away.
+            assert "httpGet" not in vllm["livenessProbe"]
+            assert "readinessProbe" not in agent
+            assert vllm["startupProbe"]["httpGet"]["path"] == "/startupz"
+            assert vllm["readinessProbe"]["httpGet"]["path"] == "/readyz"
+            limit_s = _whole_s(_flags(agent, "switchgear-agent", "run")["--start-limit"][0])
+            assert vllm["startupProbe"]["periodSeconds"] * vllm["startupProbe"]["failureThreshold"] >= limit_s
+
+
+def test_annotations_say_what_the_containers_do() -> None:
+    for workload, template in rendering.pods(rendering.documents("engines")):
+        annotations = template["metadata"].get("annotations", {})
+        if "switchgear.dev/slots" in annotations:
+            (vllm,) = template["spec"]["containers"]
+            (agent,) = [one for one in template["spec"]["initContainers"] if one["name"] == "agent"]
+            said = _flags(agent, "switchgear-agent", "run")
+            assert said["--slots"] == [annotations["switchgear.dev/slots"]]
+            assert f"--max-num-seqs={annotations['switchgear.dev/slots']}" in vllm["args"]
+            assert int(annotations["switchgear.dev/agent-port"]) == rendering.ports(agent)["agent-grpc"]
+            assert str(vllm["resources"]["limits"]["nvidia.com/gpu"]) == annotations["switchgear.dev/gpus"]
+            assert all(isinstance(value, str) for value in annotations.values()), workload["metadata"]["name"]
+
+
+def test_the_example_policies_name_what_the_chart_makes() -> None:
+    policies = render.DEPLOY / "examples" / "policies.yaml"
+    load([policies])
+    pool, route = rendering.parsed(policies.read_text())
+    found = rendering.documents("engines")
+    service = rendering.named(found, "Service", pool["spec"]["kubernetes"]["service"])
+    offered = {port["name"]: port["targetPort"] for port in service["spec"]["ports"]}
+    assert pool["spec"]["kubernetes"]["port"] in offered
+    assert pool["spec"]["kubernetes"]["agentPort"] in offered
+    (_, template) = next(
+        one for one in rendering.pods(found) if one[0]["metadata"]["name"] == service["metadata"]["name"]
+    )
+    assert str(pool["spec"]["slotsPerEngine"]) == template["metadata"]["annotations"]["switchgear.dev/slots"]
+    gateway = rendering.named(found, "Service", "switchgear-gateway")
+    assert route["spec"]["listener"]["port"] in {port["port"] for port in gateway["spec"]["ports"]}

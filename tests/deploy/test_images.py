@@ -1,0 +1,133 @@
+"""The Dockerfiles: linted by hadolint, and held to what the chart expects of the images."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from deploy import render
+from tests.deploy import rendering
+
+IMAGES = sorted((render.DEPLOY / "images").glob("*.Dockerfile"))
+ENTRY = {"control-plane": "switchgear", "agent": "switchgear-agent", "chaos": "switchgear-chaos"}
+
+
+def _name(path: Path) -> str:
+    return path.name.removesuffix(".Dockerfile")
+
+
+def _instructions(path: Path) -> Iterator[tuple[str, str]]:
+    """Each instruction and what it is told, on one line."""
+    lines = [line for line in path.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    for line in re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines():
+        name, _, told = line.partition(" ")
+        yield name, told.strip()
+
+
+def _stages(path: Path) -> Sequence[Sequence[tuple[str, str]]]:
+    stages: list[list[tuple[str, str]]] = []
+    for instruction in _instructions(path):
+        if instruction[0] == "FROM":
+            stages.append([])
+        stages[-1].append(instruction)
+    return stages
+
+
+@pytest.fixture(params=IMAGES, ids=_name)
+def image(request: pytest.FixtureRequest) -> Path:
+    return request.param  # type: ignore[no-any-return]
+
+
+def test_there_is_an_image_for_each_command() -> None:
+    assert {_name(path) for path in IMAGES} == set(ENTRY)
+
+
+def test_hadolint_finds_nothing(image: Path) -> None:
+    hadolint = Path(sys.executable).parent / "hadolint"
+    answer = subprocess.run([hadolint, "--no-color", image], capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stdout) == (0, "")
+
+
+def test_bases_have_a_version_and_the_python_of_the_lock(image: Path) -> None:
+    bases = [told.split()[0] for stage in _stages(image) for name, told in stage if name == "FROM"]
+    assert len(bases) == 2
+    assert len(set(bases)) == 1
+    assert re.fullmatch(r"python:3\.11\.\d+-slim-[a-z]+(@sha256:[0-9a-f]{64})?", bases[0])
+
+
+def test_the_image_is_what_was_built_and_nothing_that_built_it(image: Path) -> None:
+    build, last = _stages(image)
+    assert [told for name, told in last if name == "COPY"] == ["--from=build /opt/venv /opt/venv"]
+    assert not [told for name, told in last if name == "RUN"]
+    runs = " ".join(told for name, told in build if name == "RUN")
+    assert "PIP_CONSTRAINT=/src/requirements.lock" in runs
+    assert any(name == "ENV" and "PIP_NO_CACHE_DIR=1" in told for name, told in build)
+    assert not re.search(r"\b(apt-get|apk|curl|wget|sudo)\b", runs)
+
+
+def test_it_runs_as_the_number_that_the_chart_names(image: Path) -> None:
+    _, last = _stages(image)
+    (user,) = [told for name, told in last if name == "USER"]
+    assert user == "65532:65532"
+    for _, template in rendering.pods(rendering.documents("everything")):
+        for container in rendering.containers(template):
+            if container["image"].startswith(("switchgear/", "registry.example/switchgear/")):
+                context = template["spec"]["securityContext"] | container["securityContext"]
+                assert context["runAsUser"] == 65532
+
+
+def test_it_starts_its_command_and_says_how_it_is(image: Path) -> None:
+    _, last = _stages(image)
+    said = dict(last)
+    assert json.loads(said["ENTRYPOINT"]) == [ENTRY[_name(image)]]
+    if _name(image) == "chaos":
+        assert said["HEALTHCHECK"] == "NONE"
+    else:
+        _, _, command = said["HEALTHCHECK"].partition("CMD ")
+        program = json.loads(command)
+        assert program[:2] == ["python", "-c"]
+        compile(program[2], "healthcheck", "exec")
+        (port,) = re.findall(r"127\.0\.0\.1:(\d+)/", program[2])
+        assert port in said["EXPOSE"].split()
+
+
+def _copied(image: Path) -> set[str]:
+    build, _ = _stages(image)
+    return {
+        source.removeprefix("./")
+        for name, told in build
+        if name == "COPY"
+        for source in told.split()[:-1]
+        if not source.startswith("--")
+    }
+
+
+def test_what_it_copies_is_there_and_reaches_the_build(image: Path) -> None:
+    ignored = (image.parent / f"{image.name}.dockerignore").read_text().splitlines()
+    assert "*" in ignored
+    let_in = {line.removeprefix("!") for line in ignored if line.startswith("!")}
+    assert _copied(image) == let_in
+    for source in _copied(image):
+        assert (render.ROOT / source).exists()
+
+
+def test_everything_that_the_wheel_is_made_of_is_copied(image: Path) -> None:
+    import tomllib  # noqa: PLC0415
+
+    project: Mapping[str, object] = tomllib.loads((render.ROOT / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]  # type: ignore[index]
+    assert {*wheel["packages"], *wheel["force-include"]} <= _copied(image)
+    assert {project["project"]["readme"], *project["project"]["license-files"]} <= _copied(image)  # type: ignore[index]
+
+
+def test_commands_that_the_chart_runs_in_our_images_are_in_them() -> None:
+    for values in rendering.VALUE_SETS:
+        for _, template in rendering.pods(rendering.documents(values)):
+            for container in rendering.containers(template):
+                name = container["image"].partition("@")[0].partition(":")[0].rpartition("/")[2]
+                if name in ENTRY:
+                    assert container["command"][0] == ENTRY[name]
