@@ -48,6 +48,7 @@ class Engine:
     tensor_parallel_group: str
     labels: Mapping[str, str]
     has_agent: bool = False
+    revision: str = ""
     report: EngineReport | None = None
     received_at_s: float | None = None
     good_looks: int = 0
@@ -161,6 +162,7 @@ def _engines(name: str, pool: EnginePool) -> tuple[Engine, ...]:
             tensor_parallel_group=endpoint.tensor_parallel_group,
             labels=MappingProxyType(dict(endpoint.labels)),
             has_agent=endpoint.agent_port is not None,
+            revision=endpoint.revision,
         )
         for endpoint in pool.spec.endpoints
     )

@@ -13,13 +13,17 @@ from policies.route import PriorityClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proxy:
-    """One connected proxy. ``cuts``: it can end, on order, the requests that a hung engine holds."""
+    """One connected proxy. ``cuts``: it can end, on order, the requests that a hung engine holds.
+
+    ``region`` is what it says of itself; empty where it says none.
+    """
 
     node: str
     zone: str
     role: str
     cuts: bool = False
     pools: frozenset[str] = frozenset()
+    region: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

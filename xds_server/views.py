@@ -12,7 +12,7 @@ ROLES: Final = ("gateway", "sidecar", GRPC_ROLE)
 
 
 def view_of(node: NodeInfo) -> View:
-    """The view of this node: its zone, and ``role``, ``pools``, ``listen_address`` and ``cuts`` of its metadata.
+    """The view of this node: its zone and region, and ``role``, ``pools``, ``listen_address`` and ``cuts`` of its metadata.
 
     Who names no role that exists is a gateway, unless it is a gRPC client with its own xDS stack, which cannot
     be served what an Envoy is.
@@ -24,6 +24,7 @@ def view_of(node: NodeInfo) -> View:
     named = frozenset(pool for pool in pools if isinstance(pool, str)) if isinstance(pools, list | tuple) else None
     return View(
         zone=node.zone,
+        region=node.region,
         role=str(role),
         pools=named or frozenset(),
         listen_address=_address(node.metadata.get("listen_address")),

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from engine.report import Verdict
+from xds_server.decide.regional import RegionRevisions, RegionShares
 from xds_server.decide.remembered import BreakerState, Comeback, Demand, Learned, StragglerState
 from xds_server.fleet import Engine, EngineId
 from xds_server.orchestrator import OrchestratorWord, Standing
@@ -307,8 +308,10 @@ class PoolDecisions:
     """What was decided of one pool, and what it was made of.
 
     ``zones`` is by calling zone, ``ceilings`` by role; ``picking`` is empty where engines of a zone are weighed by
-    their declared slots alone, and ``lost_since_s`` has those whose requests look lost. While ``made_of`` is the
-    same and ``valid_until_s`` has not come, deciding again gives the same; so it is not done again.
+    their declared slots alone, and ``lost_since_s`` has those whose requests look lost. ``regions`` is by the
+    region of callers, empty where all engines are in one; ``region_zones`` has the zones within each region, by
+    calling zone, and ``revisions`` what each region serves. While ``made_of`` is the same and
+    ``valid_until_s`` has not come, deciding again gives the same; so it is not done again.
     """
 
     engines: Mapping[EngineId, EngineDecision]
@@ -327,6 +330,9 @@ class PoolDecisions:
     limits: TimeLimits | None = None
     ladder: LadderState | None = None
     picking: Mapping[EngineId, Picking] = field(default_factory=dict)
+    regions: Mapping[str, RegionShares] = field(default_factory=dict)
+    region_zones: Mapping[str, Mapping[str, ZoneShares]] = field(default_factory=dict)
+    revisions: Mapping[str, RegionRevisions] = field(default_factory=dict)
 
 
 UNDECIDED: Final = PoolDecisions(

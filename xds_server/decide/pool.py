@@ -3,7 +3,7 @@
 Who is in (``engines``); what they can do, how far service is degraded and how much is let in (``admission``:
 ``capacity``, ``ladder``, ``ceiling``); whether to hedge, what to try again, how long to wait, how unequal
 engines are filled and who serves whom (``routing``: ``hedging``, ``retry_statuses``, ``time_limits``,
-``picking``, ``zones``). Each step sees the steps before it and what was decided in the last round.
+``picking``, ``zones``, ``regions``). Each step sees the steps before it and what was decided in the last round.
 
 A pool whose engines, traffic, policies, proxies and orders are the same objects as last time keeps its decisions
 until time alone would change one. That is memory of work done, and changes no answer.
@@ -37,6 +37,8 @@ from xds_server.decide.decisions import (
 from xds_server.decide.engines.engines import engine_decisions
 from xds_server.decide.routing.hedging import hedge, hedge_due_s
 from xds_server.decide.routing.picking import picked_at_s, picking, picking_due_s
+from xds_server.decide.routing.region_zones import Regional, regional
+from xds_server.decide.routing.regions import regions_due_s
 from xds_server.decide.routing.retry_statuses import retries_due_s, retry_statuses
 from xds_server.decide.routing.time_limits import limits_due_s, time_limits
 from xds_server.decide.routing.zones import MIN_INTERVAL_S, zone_shares
@@ -97,6 +99,7 @@ class _Routed:
     limits: TimeLimits
     picking: Mapping[EngineId, Picking]
     zones: Mapping[str, ZoneShares]
+    regions: Regional
     due_s: tuple[float, ...]
 
 
@@ -147,6 +150,9 @@ def pool_decisions(pool: Pool, shared: Shared) -> PoolDecisions:
         limits=routed.limits,
         ladder=let_in.ladder,
         picking=routed.picking,
+        regions=routed.regions.shares,
+        region_zones=routed.regions.zones,
+        revisions=routed.regions.revisions,
     )
 
 
@@ -238,19 +244,34 @@ def _routed(pool: Pool, shared: Shared, engines: Mapping[EngineId, EngineDecisio
         picked_at_s=picked_at_s(picked),
         now_s=now_s,
     )
+    regions = regional(
+        pool.engines,
+        engines,
+        resilience,
+        capacities=let_in.capacities,
+        demand=let_in.admission.demand,
+        proxies=shared.proxies,
+        calling_zones=shared.calling_zones,
+        before=before,
+        picked_at_s=picked_at_s(picked),
+        now_s=now_s,
+    )
     return _Routed(
         hedge=hedging,
         retries=retries,
         limits=limits,
         picking=picked,
         zones=zones,
+        regions=regions,
         due_s=(
+            *regions_due_s(regions.shares, resilience.regions),
             hedge_due_s(hedging, now_s),
             retries_due_s(retries, now_s),
             limits_due_s(limits, now_s),
             picking_due_s(picked),
             picked_at_s(picked) + MIN_INTERVAL_S,
             *(shares.since_s + MIN_INTERVAL_S for shares in zones.values()),
+            *(one.since_s + MIN_INTERVAL_S for some in regions.zones.values() for one in some.values()),
         ),
     )
 

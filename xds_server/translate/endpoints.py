@@ -32,6 +32,8 @@ from xds_server.translate.assignment import (
 from xds_server.translate.hops import engine_listener_name
 from xds_server.translate.memo import Memo
 from xds_server.translate.residency import RESERVED, Allowed, labels
+from xds_server.translate.tiers import OVERPROVISIONING_PERCENT as TIERED_PERCENT
+from xds_server.translate.tiers import Place, Tiers, tiers
 
 ENGINE_LABEL: Final = "engine"
 """Label with the engine's name, before the labels the operator gave it."""
@@ -61,19 +63,21 @@ def assignment(
     zone: str,
     memo: Memo,
     *,
+    region: str = "",
     hop: bool = False,
     allowed: tuple[Allowed, ...] = (),
 ) -> AssignmentSpec:
-    """The endpoints of a pool for callers in ``zone``, engines in the order of the policy.
+    """The endpoints of a pool for callers in ``zone`` of ``region``, engines in the order of the policy.
 
     Addresses must be IP addresses: host names are resolved before the fleet gets here. With ``hop`` every engine
     is a listener inside the proxy, which passes on to that address. ``allowed`` are the sets of regions that
     routes to the pool are bound to.
     """
-    peers: dict[tuple[str, str], list[Engine]] = {}
+    in_tiers = tiers(decisions, pool, engines, zone=zone, region=region)
+    peers: dict[Place, list[Engine]] = {}
     for engine in engines:
         peers.setdefault((engine.region, engine.zone), []).append(engine)
-    by_place: dict[tuple[str, str], list[EndpointSpec]] = {}
+    by_place: dict[Place, list[EndpointSpec]] = {}
     decided = decisions.pools.get(pool)
     factors = picking_factors(decided.picking) if decided is not None else _NO_FACTORS
     for place, there in peers.items():
@@ -82,8 +86,13 @@ def assignment(
         for engine, weight in zip(there, reduced(picking_weights(there, factors), shares), strict=True):
             decision = decisions.engines.get(engine.id)
             if decision is None or not decision.gone:
-                endpoint = _endpoint(engine, _health(engine, decisions), weight, memo, hop=hop, allowed=allowed)
+                health = _health(engine, decisions)
+                if health is Health.HEALTHY and in_tiers is not None and not in_tiers.serves(engine):
+                    health = Health.UNHEALTHY
+                endpoint = _endpoint(engine, health, weight, memo, hop=hop, allowed=allowed)
                 by_place.setdefault(place, []).append(endpoint)
+    if in_tiers is not None:
+        return _tiered(pool, in_tiers, by_place, memo, hop=hop)
     weights = zone_weights(pool, engines, decisions, zone)
     return AssignmentSpec(
         cluster=pool,
@@ -93,6 +102,32 @@ def assignment(
         ),
         # The weights were divided by the healthy share that Envoy multiplies them with, and by no more than that.
         overprovisioning_percent=OVERPROVISIONING_PERCENT,
+    )
+
+
+def _tiered(
+    pool: str, in_tiers: Tiers, by_place: Mapping[Place, list[EndpointSpec]], memo: Memo, *, hop: bool
+) -> AssignmentSpec:
+    """Engines that are in by tier, then all others; priorities without a gap, which gRPC's own client refuses."""
+    ready, others = (
+        {
+            place: kept
+            for place, there in sorted(by_place.items())
+            if (kept := tuple([one for one in there if (one.health == STATUS[Health.HEALTHY]) is healthy]))
+        }
+        for healthy in (True, False)
+    )
+    levels: list[list[tuple[Place, int | None]]] = [sorted(tier.items()) for tier in in_tiers.weights]
+    filled = [[(at, weight, ready[at]) for at, weight in level if at in ready] for level in levels]
+    filled.append([(at, None, there) for at, there in others.items()])
+    return AssignmentSpec(
+        cluster=pool,
+        localities=tuple(
+            _locality(pool, place, weight, endpoints, memo, hop=hop, priority=priority)
+            for priority, level in enumerate([level for level in filled if level])
+            for place, weight, endpoints in level
+        ),
+        overprovisioning_percent=TIERED_PERCENT,
     )
 
 
@@ -165,18 +200,19 @@ def zone_weights(pool: str, engines: tuple[Engine, ...], decisions: Decisions, z
 
 def _locality(
     pool: str,
-    place: tuple[str, str],
+    place: Place,
     weight: int | None,
     endpoints: tuple[EndpointSpec, ...],
     memo: Memo,
     *,
     hop: bool,
+    priority: int = 0,
 ) -> LocalitySpec:
     region, zone = place
     return memo.of(
-        ("locality", pool, place, weight, hop),
+        ("locality", pool, place, weight, hop, priority),
         (endpoints,),
-        lambda: LocalitySpec(region=region, zone=zone, weight=weight, endpoints=endpoints),
+        lambda: LocalitySpec(region=region, zone=zone, weight=weight, priority=priority, endpoints=endpoints),
     )
 
 

@@ -156,7 +156,8 @@ def _assignment(spec: AssignmentSpec) -> dict[str, Any]:
 def _locality(spec: LocalitySpec) -> dict[str, Any]:
     place = {key: value for key, value in (("region", spec.region), ("zone", spec.zone)) if value}
     weight = {"load_balancing_weight": spec.weight} if spec.weight else {}
-    return {"locality": place, "lb_endpoints": [_endpoint(one) for one in spec.endpoints], **weight}
+    priority = {"priority": spec.priority} if spec.priority else {}
+    return {"locality": place, "lb_endpoints": [_endpoint(one) for one in spec.endpoints], **weight, **priority}
 
 
 def _endpoint(spec: EndpointSpec) -> dict[str, Any]:

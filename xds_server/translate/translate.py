@@ -41,6 +41,7 @@ from xds_server.translate.routes import (
 )
 from xds_server.translate.runtime import EVERYTHING_PERCENT
 from xds_server.translate.served import served
+from xds_server.translate.tiers import tiers
 from xds_server.translate.view import View
 from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
 
@@ -65,7 +66,7 @@ def translate(
         return (
             *(_plain_cluster(policies, pool, memo) for pool in here.pools),
             *(
-                _assignment(policies, fleet, decisions, view.zone, pool, memo=memo, allowed=bounds.get(pool, ()))
+                _assignment(policies, fleet, decisions, view, pool, memo=memo, allowed=bounds.get(pool, ()))
                 for pool in here.pools
             ),
             *(_api_listener(policies, pool, memo) for pool in here.pools),
@@ -80,7 +81,7 @@ def translate(
                 policies,
                 fleet,
                 decisions,
-                view.zone,
+                view,
                 pool,
                 memo=memo,
                 hop=pool in hops,
@@ -197,34 +198,35 @@ def _assignment(
     policies: PolicySet,
     fleet: Fleet,
     decisions: Decisions,
-    zone: str,
+    view: View,
     pool: str,
     *,
     memo: Memo,
     hop: bool = False,
     allowed: tuple[Allowed, ...],
 ) -> Item:
-    engines = fleet.pools.get(pool, ())
+    engines, zone, region = fleet.pools.get(pool, ()), view.zone, view.region
     decided = decisions.pools.get(pool)
     if decided is None:
-        spec = assignment(pool, engines, decisions, zone, memo, hop=hop, allowed=allowed)
+        spec = assignment(pool, engines, decisions, zone, memo, region=region, hop=hop, allowed=allowed)
     else:
         # What endpoints are made of, in a form that compares in microseconds: most pools have not changed.
         spec = memo.of(
-            ("assignment", pool, zone, hop),
+            ("assignment", pool, zone, region, hop),
             (
                 policies.pools[pool],
                 tuple([engine.address for engine in engines]),
                 tuple(decided.engines.values()),
-                zone_weights(pool, engines, decisions, zone),
+                tiers(decisions, pool, engines, zone=zone, region=region)
+                or zone_weights(pool, engines, decisions, zone),
                 picking_factors(decided.picking),
                 allowed,
             ),
-            lambda: assignment(pool, engines, decisions, zone, memo, hop=hop, allowed=allowed),
+            lambda: assignment(pool, engines, decisions, zone, memo, region=region, hop=hop, allowed=allowed),
         )
     origins = pool_origins(policies, pool)
     return memo.of(
-        (ENDPOINT, pool, zone, hop),
+        (ENDPOINT, pool, zone, region, hop),
         (spec, origins),
         lambda: Item(type_url=ENDPOINT, name=pool, message=spec, origins=origins),
     )

@@ -10,10 +10,12 @@ class View:
     ``pools`` limits what is served to the named pools and the routes that lead to them; empty means all.
     ``cuts``: this proxy can end what an engine holds, by the removal of the listener it went through.
     ``listen_address`` takes the place of the address that routes name, for a proxy that shares its host with
-    others; empty means as the routes say.
+    others; empty means as the routes say. ``region`` is empty where the proxy says none: then it is that of the
+    engines in its zone.
     """
 
     zone: str = ""
+    region: str = ""
     role: str = "gateway"
     pools: frozenset[str] = frozenset()
     listen_address: str = ""
