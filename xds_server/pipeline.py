@@ -142,7 +142,14 @@ class Pipeline:
         if nodes is not self._nodes or elsewhere is not self._elsewhere:
             self._nodes, self._elsewhere = nodes, elsewhere
             here = {
-                node: Proxy(node=node, zone=view.zone, role=view.role, cuts=view.cuts, pools=view.pools)
+                node: Proxy(
+                    node=node,
+                    zone=view.zone,
+                    role=view.role,
+                    cuts=view.cuts,
+                    pools=view.pools,
+                    region=view.region,
+                )
                 for node, view in nodes.items()
             }
             self._proxies = MappingProxyType({**elsewhere, **here})

@@ -12,7 +12,7 @@ ROLES: Final = ("gateway", "sidecar", GRPC_ROLE)
 
 
 def view_of(node: NodeInfo) -> View:
-    """The view of this node: its zone and region, and ``role``, ``pools``, ``listen_address`` and ``cuts`` of its metadata.
+    """The view of this node: its place, and ``role``, ``pools``, ``listen_address`` and ``cuts`` of its metadata.
 
     Who names no role that exists is a gateway, unless it is a gRPC client with its own xDS stack, which cannot
     be served what an Envoy is.
