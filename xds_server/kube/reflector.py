@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Final, Generic, TypeVar
 
 import structlog
@@ -93,7 +94,7 @@ class Reflector(Generic[T]):
 
     def again(self) -> None:
         """Take the watch up again over a new connection, from where it is; a wait ends."""
-        if self._cut is not None and not self._cut.expired():
+        if self._cut is not None:
             self._cut.reschedule(asyncio.get_running_loop().time())
 
     async def run(self) -> None:
@@ -107,9 +108,8 @@ class Reflector(Generic[T]):
             except ApiError as error:
                 wait_s = self._failed(error)
             if wait_s:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s) as self._cut:
-                        await asyncio.Event().wait()
+                async with self._until_cut(wait_s):
+                    await asyncio.Event().wait()
 
     async def _list(self) -> None:
         more = ""
@@ -134,16 +134,26 @@ class Reflector(Generic[T]):
             timeout_s=self._rng.uniform(*WATCH_S),
             on_open=self._heard,
         )
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None) as self._cut, contextlib.aclosing(events):
-                async for event in events:
-                    heard = True
-                    self._heard()
-                    self._patience.rewarded()
-                    changed = self._mirror.event(event)
-                    if changed:
-                        self._on_change(changed, self.objects)
+        async with self._until_cut(None), contextlib.aclosing(events):
+            async for event in events:
+                heard = True
+                self._heard()
+                self._patience.rewarded()
+                changed = self._mirror.event(event)
+                if changed:
+                    self._on_change(changed, self.objects)
         return 0.0 if heard or self._clock() - began_s >= _BRIEF_S else self._patience.pause()
+
+    @asynccontextmanager
+    async def _until_cut(self, seconds: float | None) -> AsyncIterator[None]:
+        """A block that ends after so long, never when None, or when ``again`` is called."""
+        try:
+            async with asyncio.timeout(seconds) as self._cut:
+                yield
+        except TimeoutError:
+            pass  # what was waited for has come
+        finally:
+            self._cut = None
 
     def _failed(self, error: ApiError) -> float:
         """What a failure means for the objects and the contact; how long to wait."""

@@ -152,7 +152,7 @@ async def test_a_pod_that_is_not_ready_is_a_word_and_no_new_document(cluster: Cl
     cluster.must_be_double()
     await two_engines(cluster)
     async with watched(cluster) as seen:
-        await seen.until(lambda: seen.engines(), "engines")
+        await seen.until(seen.engines, "engines")
         before = len(seen.states)
         await cluster.condition("vllm-1", "Ready", held=False)
         await seen.until(lambda: seen.standing("vllm-1") is Standing.NOT_READY, "the word")
@@ -170,7 +170,7 @@ async def test_a_pod_that_is_deleted_leaves_first_and_then_is_gone(cluster: Clus
         await cluster.api.delete(PODS, "default", "vllm-1")
         await seen.until(lambda: seen.standing("vllm-1") is Standing.LEAVING, "it is leaving")
         assert len(seen.engines()) == 2
-        await cluster.api._ask("DELETE", PODS.path("default", "vllm-1"), {"gracePeriodSeconds": "0"})  # noqa: SLF001 - as kubectl --now
+        await cluster.api._ask("DELETE", PODS.path("default", "vllm-1"), {"gracePeriodSeconds": "0"})
         await seen.until(lambda: seen.engines() == ("vllm-2",), "it is gone")
         await seen.until(lambda: seen.standing("vllm-1") is None, "and so is the word")
         assert set(seen.source.pods) == {EngineId("chat", "vllm-2")}
@@ -181,7 +181,7 @@ async def test_a_broken_node_makes_its_engines_unfit_and_a_cordon_does_not(clust
     cluster.must_be_double()
     await two_engines(cluster)
     async with watched(cluster) as seen:
-        await seen.until(lambda: seen.engines(), "engines")
+        await seen.until(seen.engines, "engines")
         await cluster.api.merge(NODES, "", "node-2", {"spec": {"unschedulable": True}})
         taint = {"key": "nvidia.com/gpu-xid-error", "value": "true", "effect": "NoSchedule"}
         await cluster.api.merge(NODES, "", "node-1", {"spec": {"taints": [taint]}})
@@ -197,7 +197,7 @@ async def test_a_broken_node_makes_its_engines_unfit_and_a_cordon_does_not(clust
 async def test_one_bad_object_is_served_as_it_was_and_the_others_go_on(cluster: Cluster) -> None:
     await two_engines(cluster)
     async with watched(cluster) as seen:
-        await seen.until(lambda: seen.engines(), "engines")
+        await seen.until(seen.engines, "engines")
         # What the definitions of the API cannot say: a reference to nothing.
         await edit(cluster, to="chta")
         await seen.until(lambda: seen.source.policy_objects[1].problems, "a problem")
@@ -245,7 +245,7 @@ async def test_a_server_that_falls_silent_is_noticed_though_no_connection_breaks
     double = cluster.must_be_double()
     await two_engines(cluster)
     async with watched(cluster, pulse_s=0.1) as seen:
-        await seen.until(lambda: seen.engines(), "engines")
+        await seen.until(seen.engines, "engines")
         double.trouble(Troubles(silent=True))
         await seen.until(lambda: len(seen.source.stale) == 6, "all is stale")
         assert len(seen.engines()) == 2
@@ -263,8 +263,8 @@ async def test_versions_that_expired_are_listed_anew_without_a_flicker(cluster: 
         await seen.until(lambda: len(seen.source.stale) == 6, "all is stale")
         for path in ("vllm-1",):
             double.cluster.answer(_delete(PODS.path("default", path)))
-        if double._controllers is not None:  # noqa: SLF001 - what a cluster does while nobody listens
-            double._controllers.run()  # noqa: SLF001
+        if double._controllers is not None:
+            double._controllers.run()
         double.expire()
         await double.up()
         await seen.until(lambda: seen.engines() == ("vllm-2",), "what was deleted meanwhile is gone")
@@ -337,7 +337,7 @@ async def test_two_sources_come_to_the_same_texts(cluster: Cluster) -> None:
     cluster.must_be_double()
     await two_engines(cluster)
     async with watched(cluster) as one:
-        await one.until(lambda: one.engines(), "engines")
+        await one.until(one.engines, "engines")
         await cluster.put(pool(slotsPerEngine=4))
         await one.until(lambda: one.policies and one.policies.pools["chat"].spec.slots_per_engine == 4, "the edit")
         async with watched(cluster) as other:
