@@ -1,6 +1,6 @@
 """The control plane as one process: every part is made here, joined here, and run in one ``TaskGroup``.
 
-The parts know nothing of each other. Files, reports and addresses flow into the reconciler; snapshots flow to
+The parts know nothing of each other. Policies, reports and addresses flow into the reconciler; snapshots flow to
 the publisher; the transport and the admin port only ask. Cancellation is the shutdown path, and an exception
 that leaves any task takes the process down: Envoys keep what they have, and a half-dead control plane would
 only look like a slow one.
@@ -14,19 +14,18 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import structlog
 
 from engine.report import EngineReport
-from policies.findings import PolicyErrors
-from policies.load import load_contents
 from xds_server.admin import AdminServer
 from xds_server.config import Address, ConfigError, ServeConfig
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.draining import Draining
 from xds_server.facts import ServerFacts
+from xds_server.feed import Around, Feed, FilesFeed
+from xds_server.keeping import keep, restore
 from xds_server.ledger import recording
 from xds_server.ledger.ledger import MAX_BYTES, ledger_from
 from xds_server.ledger.lines import Lines, tail
@@ -40,12 +39,12 @@ from xds_server.publish import Publisher
 from xds_server.reconcile import Reconciler
 from xds_server.snapshot import Snapshot
 from xds_server.sources.agents import AgentDialer
-from xds_server.sources.files import Accepted, PolicyFiles
+from xds_server.sources.files import PolicyFiles
 from xds_server.sources.prober import Prober
 from xds_server.sources.resolver import Resolver, host_names
 from xds_server.sources.telemetry import Telemetry
 from xds_server.standing import Serving
-from xds_server.store import LastGood, Store, StoreError
+from xds_server.store import Store
 from xds_server.translate.view import View
 from xds_server.transport import GrpcAdsServer
 from xds_server.type_urls import ENDPOINT
@@ -91,7 +90,7 @@ class _Server:
         self._config = config
         self._metrics = Metrics()
         self._store = Store(config.state_dir) if config.state_dir else None
-        self._files = PolicyFiles(config.policies, settle_s=config.settle_s, poll_s=config.poll_s)
+        self._feed = _feed(config)
         epoch = f"{os.getpid():x}-{time.time_ns():x}"
         self._publisher = Publisher(
             view_of=view_of,
@@ -111,6 +110,7 @@ class _Server:
             self._connected,
             self._metrics,
             signals=Told(self._telemetry, self._orders),
+            peers=self._feed,
             allow_shrink=config.allow_shrink,
             first_reports_s=config.first_reports_s,
             on_adopted=self._adopted,
@@ -130,7 +130,10 @@ class _Server:
             gpu=self._agents.gpu,
             ledger=self._ledger,
             orders=self._orders,
+            source=self._feed.source,
+            lost_s=lambda: self._feed.lost_s,
         )
+        self._metrics.observe(self._feed.families)
         self._metrics.observe(self._facts.families)
         self._metrics.observe(self._telemetry.families)
 
@@ -143,11 +146,18 @@ class _Server:
                 )
         _check_free(config.listen)
         self._orders.restore()
-        self._restore()
+        if self._store is not None:
+            restore(self._store, self._publisher, self._reconciler)
+        around = Around(
+            reconciler=self._reconciler,
+            publisher=self._publisher,
+            connected=self._connected,
+            ledger=self._ledger,
+        )
         async with AdminServer(config.admin, self._facts, self._metrics) as admin, asyncio.TaskGroup() as tasks:
             tasks.create_task(_stopped(stop), name="signals")
-            tasks.create_task(self._follow_files(), name="policy files")
-            tasks.create_task(self._files.watch(), name="file watcher")
+            tasks.create_task(self._follow_policies(), name="policies")
+            tasks.create_task(self._feed.run(around), name="source")
             tasks.create_task(self._resolver.run(), name="resolver")
             tasks.create_task(self._agents.run(), name="agents")
             tasks.create_task(self._prober.run(), name="prober")
@@ -157,9 +167,11 @@ class _Server:
                 if lines is not None:
                     tasks.create_task(lines.run(), name=name)
             if self._store is not None:
-                tasks.create_task(self._keep(self._store), name="store")
+                kept = keep(self._store, self._publisher, self._reconciler, self._metrics)
+                tasks.create_task(kept, name="store")
             admin_address = Address(config.admin.host, admin.port)
-            _log.info("serve.started", admin=str(admin_address), policies=[str(path) for path in config.policies])
+            policies = [str(path) for path in config.policies] or "kubernetes"
+            _log.info("serve.started", admin=str(admin_address), policies=policies)
             # Proxies that find an open port and no configuration remove what they have.
             await self._reconciler.ready.wait()
             tasks.create_task(self._transport(admin_address, on_listening), name="transport")
@@ -184,8 +196,8 @@ class _Server:
             self._telemetry.stop()
             await transport.stop()
 
-    async def _follow_files(self) -> None:
-        async with contextlib.aclosing(self._files.states()) as states:
+    async def _follow_policies(self) -> None:
+        async with contextlib.aclosing(self._feed.states()) as states:
             async for state in states:
                 self._reconciler.offer(state)
 
@@ -270,57 +282,15 @@ class _Server:
             if progress is not None:
                 self._agents.tell(key, progress)
 
-    # -- what outlives the process -------------------------------------------------------------------------
 
-    def _restore(self) -> None:
-        if self._store is None:
-            return
-        try:
-            kept = self._store.read()
-        except StoreError as error:
-            _log.warning("store.ignored", reason=str(error))
-            return
-        if kept is None:
-            return
-        try:
-            policies = load_contents({Path(name): text.encode() for name, text in kept.texts.items()})
-        except PolicyErrors as errors:
-            reasons = [str(error) for error in errors.exceptions]
-            _log.warning("store.ignored", reason="this version refuses the stored policies", errors=reasons[:10])
-            return
-        self._publisher.acceptance.remember(kept.parked)
-        self._reconciler.restore(
-            Accepted(policies=policies, texts=kept.texts, digest=kept.digest),
-            kept.proxies_by_role,
-            kept.proxies_by_zone,
-        )
+def _feed(config: ServeConfig) -> Feed:
+    """Where policies come from."""
+    if config.kubernetes:
+        # Who serves from files needs nothing of it.
+        from xds_server.in_cluster import ClusterFeed  # noqa: PLC0415
 
-    async def _keep(self, store: Store) -> None:
-        """Keep what is served, each time it has changed."""
-        failing = False
-        while True:
-            await self._reconciler.worth_keeping.wait()
-            self._reconciler.worth_keeping.clear()
-            serving = self._reconciler.serving
-            if serving is None or serving.stale:
-                continue
-            last_good = LastGood(
-                texts=serving.texts,
-                digest=serving.digest,
-                proxies_by_role=dict(self._reconciler.roll.roster.counts()),
-                proxies_by_zone=dict(self._reconciler.roll.callers.counts()),
-                saved_at_unix_s=time.time(),
-                parked=self._publisher.acceptance.memory(),
-            )
-            try:
-                await asyncio.to_thread(store.save, last_good)
-            except StoreError as error:
-                self._metrics.store_failures.inc()
-                if not failing:
-                    _log.error("store.failed", reason=str(error))
-                failing = True
-            else:
-                failing = False
+        return ClusterFeed(config)
+    return FilesFeed(PolicyFiles(config.policies, settle_s=config.settle_s, poll_s=config.poll_s))
 
 
 def _check_free(address: Address) -> None:

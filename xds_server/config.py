@@ -49,8 +49,9 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def _says(text: str) -> dict[str, str]:
-    return {"help": text}
+def _says(text: str, flag: str = "") -> dict[str, str]:
+    """How a setting is described; ``flag`` names its option where the field's own name would read badly."""
+    return {"help": text, "flag": flag}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,41 @@ class ServeConfig:
     """Settings of one server; times in seconds."""
 
     policies: tuple[Path, ...] = field(
-        metadata=_says("Folder or file with policies; may be given more than once.")
+        default=(),
+        metadata=_says("Folder or file with policies; may be given more than once.  [this or --kubernetes]"),
+    )
+    kubernetes: bool = field(
+        default=False,
+        metadata=_says("Read policies, and the engines that they name, from a Kubernetes cluster."),
+    )
+    kubeconfig: Path | None = field(
+        default=None,
+        metadata=_says("Kubeconfig file to reach the cluster by; absent, the service account of this pod."),
+    )
+    context: str = field(default="", metadata=_says("Context of the kubeconfig; absent, its current one."))
+    namespaces: tuple[str, ...] = field(
+        default=(),
+        metadata=_says(
+            "Namespace to read from; may be given more than once; absent, all of them.", flag="namespace"
+        ),
+    )
+    selector: str = field(
+        default="", metadata=_says("Labels that policy objects must have to be read, such as `fleet=east`.")
+    )
+    lease: str = field(
+        default="",
+        metadata=_says(
+            "Lease (NAMESPACE/NAME) that says which replica writes to the cluster; replicas that serve the same "
+            "name the same. Absent, `switchgear` in the namespace of this pod, or in `default`."
+        ),
+    )
+    identity: str = field(
+        default="",
+        metadata=_says("Name of this replica among the others; absent, the host name, which in a pod is its own."),
+    )
+    write_status: bool = field(
+        default=True,
+        metadata=_says("Write status, events and readiness gates to the cluster, while this replica may."),
     )
     listen: Address = field(
         default=Address("127.0.0.1", 18000), metadata=_says("Where Envoys connect (xDS over gRPC).")
@@ -101,8 +136,7 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        if not self.policies:
-            raise ConfigError("name at least one folder or file with --policies")
+        self._check_source()
         for flag, seconds in (("--settle", self.settle_s), ("--first-reports", self.first_reports_s)):
             if not 0 <= seconds <= 3600:
                 raise ConfigError(f"{flag} must be between 0s and 1h")
@@ -111,3 +145,29 @@ class ServeConfig:
                 raise ConfigError(f"{flag} must be between 50ms and 1h")
         if self.state_dir is not None and self.state_dir.exists() and not self.state_dir.is_dir():
             raise ConfigError(f"--state-dir {self.state_dir} is not a folder")
+
+    def _check_source(self) -> None:
+        if self.policies and self.kubernetes:
+            raise ConfigError(
+                "policies come from files or from the cluster: give --policies or --kubernetes, not both"
+            )
+        if not (self.policies or self.kubernetes):
+            raise ConfigError("name at least one folder or file with --policies, or give --kubernetes")
+        given = {
+            "--kubeconfig": self.kubeconfig is not None,
+            "--context": self.context,
+            "--namespace": self.namespaces,
+            "--selector": self.selector,
+            "--lease": self.lease,
+            "--identity": self.identity,
+            "--no-write-status": not self.write_status,
+        }
+        idle = [flag for flag, said in given.items() if said]
+        if idle and not self.kubernetes:
+            raise ConfigError(f"{idle[0]} says something about a cluster, and --kubernetes is not given")
+        if self.lease:
+            namespace, slash, name = self.lease.partition("/")
+            if not (namespace and slash and name) or "/" in name:
+                raise ConfigError(f"--lease is {self.lease!r}; write NAMESPACE/NAME, such as default/switchgear")
+        if "" in self.namespaces:
+            raise ConfigError("--namespace is empty; leave it out to read from all of them")

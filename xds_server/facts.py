@@ -62,6 +62,8 @@ class ServerFacts:
         gpu: Callable[[EngineId], GpuSummary | None] = lambda _: None,
         ledger: Ledger | None = None,
         orders: Orders | None = None,
+        source: str = "files",
+        lost_s: Callable[[], Mapping[str, float]] = dict,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -70,6 +72,8 @@ class ServerFacts:
         self._agents = agents
         self._gpu = gpu
         self._ledger = ledger or Ledger(clock=clock, wall=wall)
+        self._source = source
+        self._lost_s = lost_s
         self._orders = orders or Orders(clock=clock, wall=wall)
         self._clock = clock
         self._wall = wall
@@ -83,7 +87,11 @@ class ServerFacts:
         if self._reconciler.serving is not None:
             return Readiness(ready=False, reason="waiting for a first verdict on every engine")
         state = self._reconciler.files.state
-        reasons = {"unread": "policies are being read", "refused": "the policies are refused: see /v1/policies"}
+        reasons = {
+            "unread": "policies are being read",
+            "unreached": self._reconciler.files.reason,
+            "refused": "the policies are refused: see /v1/policies",
+        }
         return Readiness(ready=False, reason=reasons.get(state, "snapshots are being made"))
 
     def proxies(self) -> Sequence[ProxyStatus]:
@@ -125,7 +133,9 @@ class ServerFacts:
             pools=tuple(serving.policies.pools) if serving else (),
             routes=tuple(serving.policies.routes) if serving else (),
             errors=tuple(map(_problem, files.refused.errors)) if files.refused else (),
-            held=files.reason,
+            held="" if files.state == "unreached" else files.reason,
+            source=self._source,
+            lost_s=dict(self._lost_s()),
         )
 
     def snapshot(self, zone: str, role: str) -> SnapshotStatus:

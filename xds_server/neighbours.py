@@ -92,11 +92,14 @@ class Connected:
     def proxies_by_zone(self) -> Mapping[str, int]:
         return self._counts(lambda view: view.zone)
 
+    def by_view(self) -> Mapping[View, int]:
+        """How many proxies each view has."""
+        return {view: count for view, count in self._publisher.proxies_by_view.items() if isinstance(view, View)}
+
     def _counts(self, key_of: Callable[[View], str]) -> Mapping[str, int]:
         counts: dict[str, int] = {}
-        for view, count in self._publisher.proxies_by_view.items():
-            if isinstance(view, View):
-                counts[key_of(view)] = counts.get(key_of(view), 0) + count
+        for view, count in self.by_view().items():
+            counts[key_of(view)] = counts.get(key_of(view), 0) + count
         return counts
 
     def publish(self, snapshots: Mapping[View, Snapshot], own: Mapping[str, Resource]) -> None:

@@ -43,23 +43,28 @@ def _seconds(text: str) -> float:
 
 def _option(field: "dataclasses.Field[Any]", hint: Any) -> click.Option:
     """The command line option of one setting."""
-    name = field.name.removesuffix("_s").replace("_", "-")
+    name = field.metadata["flag"] or field.name.removesuffix("_s").replace("_", "-")
     settings: dict[str, Any] = {
         "help": field.metadata["help"],
         "envvar": f"{ENVIRONMENT_PREFIX}_{name.replace('-', '_').upper()}",
         "show_envvar": True,
     }
-    if field.default is not dataclasses.MISSING and field.default is not None:
+    if field.default is not dataclasses.MISSING and field.default not in (None, "", ()):
         shown = format_duration(field.default) if hint is float else field.default
         settings |= {"default": str(shown) if hint in (Address, float) else shown, "show_default": True}
     if isinstance(hint, types.UnionType):
         hint = next(one for one in typing.get_args(hint) if one is not types.NoneType)
     if typing.get_origin(hint) is tuple:
-        settings |= {"type": click.Path(path_type=Path), "multiple": True, "required": True}
+        of_paths = typing.get_args(hint)[0] is Path
+        settings |= {"type": click.Path(path_type=Path) if of_paths else str, "multiple": True}
     elif typing.get_origin(hint) is typing.Literal:
         settings["type"] = click.Choice(typing.get_args(hint))
     elif hint is bool:
         settings["is_flag"] = True
+        if field.default:
+            return click.Option([f"--{name}/--no-{name}", field.name], **settings)
+    elif hint is str:
+        settings |= {"type": str, "metavar": "TEXT", "default": field.default}
     elif hint is Path:
         settings["type"] = click.Path(path_type=Path)
     elif hint is Address:

@@ -84,6 +84,15 @@ def _show_policies(console: Console, policies: dict[str, Any]) -> None:
         Text(f"policies {policies['state']} for {age(policies['age_s'])}; serving {serving}{stale}"),
         soft_wrap=True,
     )
+    lost = policies.get("lost_s")
+    if lost:
+        since, what = age(max(lost.values())), ", ".join(sorted(lost))
+        doing = (
+            "serving what was last known" if policies["serving_digest"] else "nothing is served before it answers"
+        )
+        console.print(
+            Text(f"  Kubernetes API not reached for {since} ({what}): {doing}", style="yellow"), soft_wrap=True
+        )
     if policies["held"]:
         console.print(Text(f"  held back: {policies['held']}"), soft_wrap=True)
     for problem in policies["errors"]:

@@ -1,0 +1,69 @@
+"""How far policies have come in proxies: in those of this replica as they confirm, in all as each replica says.
+
+A replica says of policies that they are confirmed once all its proxies have acknowledged everything made of them,
+and goes on saying so: what moves later (health, limits) and proxies that only now connect do not take that back.
+Refusals are said as long as they last.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from xds_server.kube.presence import Presence, Refusal
+from xds_server.publish.publisher import ProxyState
+from xds_server.snapshot import Snapshot
+from xds_server.streams.values import Sync
+from xds_server.translate.view import View
+from xds_server.type_urls import RUNTIME, SHORT_NAMES
+from xds_server.writeback.programming import Programming
+
+
+class Confirming:
+    """Remembers which proxies have taken over the policies that are served."""
+
+    def __init__(self) -> None:
+        self._digest = ""
+        self._done: set[str] = set()
+        self.confirmed = ""
+        """The newest policies that all proxies there were took over. No proxy at all confirms nothing."""
+
+    def look(
+        self, states: Iterable[ProxyState], digest: str, desired: Callable[[View], Snapshot | None]
+    ) -> tuple[Refusal, ...]:
+        """Note how these proxies stand, which were given ``digest``; what they refuse of it now.
+
+        ``desired`` says what a view should have. Runtime layers do not count: live limits are always on their way.
+        """
+        if digest != self._digest:
+            self._digest, self._done = digest, set()
+        refusals: dict[str, Refusal] = {}
+        nodes = set()
+        for state in states:
+            nodes.add(state.node.id)
+            kinds = [kind for kind in state.types if kind.type_url != RUNTIME]
+            if kinds and all(kind.state is Sync.SYNCED for kind in kinds):
+                self._done.add(state.node.id)
+            wanted = desired(state.view) if isinstance(state.view, View) else None
+            for kind in kinds:
+                for name in kind.refused:
+                    item = None if wanted is None else wanted.of(kind.type_url).get(name)
+                    resource = f"{SHORT_NAMES.get(kind.type_url, kind.type_url)} {name}"
+                    refusals[resource] = Refusal(
+                        resource=resource, reason=kind.reason, origins=() if item is None else item.origins
+                    )
+        self._done &= nodes
+        if nodes and nodes == self._done:
+            self.confirmed = digest
+        return tuple(refusals[name] for name in sorted(refusals))
+
+
+def programming(name: str, here: Presence, others: Mapping[str, Presence]) -> Programming:
+    """How far the policies that this replica, called ``name``, serves have come in the proxies of all."""
+    replicas = {**others, name: here}
+    refusals = {one.resource: one for said in replicas.values() for one in said.refusals}
+    return Programming(
+        digest=here.digest,
+        proxies=sum(said.proxies for said in replicas.values()),
+        waiting=tuple(
+            other for other, said in sorted(replicas.items()) if said.proxies and said.confirmed != here.digest
+        ),
+        refusals=tuple(refusals[resource] for resource in sorted(refusals)),
+    )

@@ -1,0 +1,80 @@
+"""Where policies come from, as the rest of the server sees it: files or a cluster, and it need not know which."""
+
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from prometheus_client.core import Metric
+
+from xds_server.kube.elsewhere import NOWHERE, Elsewhere
+from xds_server.ledger.ledger import Ledger
+from xds_server.neighbours import Connected
+from xds_server.publish import Publisher
+from xds_server.reconcile import Reconciler
+from xds_server.sources.files import PolicyFiles, PolicyState
+
+_NOTHING: Final[Mapping[str, float]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """The parts of the server that a feed speaks to beside giving states, and those that it tells of."""
+
+    reconciler: Reconciler
+    publisher: Publisher
+    connected: Connected
+    ledger: Ledger
+
+
+class Feed(Protocol):
+    """Gives the states of the policies, each time there is another one."""
+
+    source: str
+    """``files`` or ``kubernetes``."""
+
+    def states(self) -> AsyncGenerator[PolicyState, None]:
+        """The state now, then each different one, for as long as it is iterated; beside ``run``."""
+        ...
+
+    async def run(self, around: Around) -> None:
+        """What has to go on for that, and what comes with it; for ever."""
+        ...
+
+    @property
+    def lost_s(self) -> Mapping[str, float]:
+        """Seconds without contact, by kind of object; only those that are out of touch."""
+        ...
+
+    def elsewhere(self, here: Mapping[str, object]) -> Elsewhere:
+        """What other replicas serve beside the proxies that are connected ``here``."""
+        ...
+
+    def families(self) -> Iterable[Metric]:
+        """Metrics of its own."""
+        ...
+
+
+class FilesFeed:
+    """Policies from files: nothing is out of touch, and nobody else is known."""
+
+    source = "files"
+
+    def __init__(self, files: PolicyFiles) -> None:
+        self._files = files
+
+    def states(self) -> AsyncGenerator[PolicyState, None]:
+        return self._files.states()
+
+    async def run(self, around: Around) -> None:  # noqa: ARG002 - files have nothing more to say
+        await self._files.watch()
+
+    @property
+    def lost_s(self) -> Mapping[str, float]:
+        return _NOTHING
+
+    def elsewhere(self, here: Mapping[str, object]) -> Elsewhere:  # noqa: ARG002 - the same
+        return NOWHERE
+
+    def families(self) -> Iterable[Metric]:
+        return ()
