@@ -123,7 +123,7 @@ def _against(one: PolicyObject, scene: Scene) -> _Word | None:
         reason, message = "Held", scene.held
     else:
         for refusal in scene.programming.refusals:
-            if any(origin.startswith(place) for origin in refusal.origins):
+            if any(origin == one.file or origin.startswith(place) for origin in refusal.origins):
                 reason, message = "Refused", f"proxies refuse {refusal.resource}: {refusal.reason}"
                 break
     return _Word(type=PROGRAMMED, status="False", reason=reason, message=message) if reason else None
