@@ -1,11 +1,12 @@
 """``switchgear schema``: the JSON Schema of policy files, and their definitions for a cluster."""
 
 import json
+from pathlib import Path
 
 import click
 import yaml
 
-from policies.crd import crd
+from policies.crd import PLURALS, crd
 from policies.model import KINDS
 from policies.schema import json_schema
 
@@ -17,15 +18,29 @@ HEADING = "# Made by `switchgear schema --crd`; change the models instead.\n"
     "--kind", type=click.Choice(list(KINDS)), help="Only this kind of document; all of them when absent."
 )
 @click.option("--crd", "definitions", is_flag=True, help="CustomResourceDefinitions for Kubernetes, as YAML.")
-def command(kind: str | None, *, definitions: bool) -> int:
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="With --crd: write a file for each kind into this folder, in place of stdout.",
+)
+def command(kind: str | None, output: Path | None, *, definitions: bool) -> int:
     """Print the JSON Schema (draft 2020-12) of policy documents, for editors, or their definitions for a cluster.
 
     With the YAML language server: a first line `# yaml-language-server: $schema=switchgear.schema.json`.
     """
-    if definitions:
-        click.echo("---\n".join(definition(one) for one in ([kind] if kind else KINDS)), nl=False)
-    else:
+    if not definitions:
+        if output is not None:
+            raise click.UsageError("--output belongs to --crd")  # noqa: TRY003 - the message is for the operator
         click.echo(json.dumps(json_schema(kind), indent=2))
+        return 0
+    kinds = [kind] if kind else list(KINDS)
+    if output is None:
+        click.echo("---\n".join(map(definition, kinds)), nl=False)
+        return 0
+    output.mkdir(parents=True, exist_ok=True)
+    for one in kinds:
+        (output / f"{PLURALS[one]}.yaml").write_text(definition(one))
     return 0
 
 
