@@ -127,8 +127,8 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--fail-on",
-        type=click.Choice(list(FailOn)),
-        default=FailOn.NEVER,
+        type=click.Choice([one.value for one in FailOn]),
+        default=FailOn.NEVER.value,
         show_default=True,
         help="Exit with 1 when a field that somebody set meets this fate, or a worse one.",
     ),
@@ -147,7 +147,7 @@ def export_options(function: Callable[..., int]) -> Callable[..., int]:
         output: str,
         report: str,
         report_to: Path | None,
-        fail_on: FailOn,
+        fail_on: str,
         **rest: Any,
     ) -> int:
         options = ExportOptions(

@@ -7,6 +7,7 @@ from typing import Final
 import click
 
 from istio.export.export import BY_NATURE, exported
+from istio.export.markdown import markdown
 from istio.export.place import Object, Place, milliseconds
 from istio.loss import Exported
 from istio.report import ExportOptions, export, export_options
@@ -30,8 +31,22 @@ def _matching(pattern: re.Pattern[str], form: str) -> Callable[[click.Context, c
     return judged
 
 
+def _table(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(markdown(), nl=False)
+        ctx.exit(0)
+
+
 @click.command(name="istio")
 @export_options
+@click.option(
+    "--table",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_table,
+    help="Print what becomes of each field (Markdown), and exit.",
+)
 @click.option(
     "--gateway",
     callback=_matching(_GATEWAY, "NAMESPACE/NAME"),

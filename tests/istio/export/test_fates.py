@@ -1,0 +1,214 @@
+"""Every field has a fate, and the fates are true of what is exported."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from istio.export.export import exported
+from istio.export.fates import TABLES, leaves
+from istio.export.place import Place
+from istio.loss import Exported, Fate, FieldFate
+from istio.report import BUILT_IN
+from policies.load import load
+from policies.model import KINDS
+
+POOL = """
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: chat}
+spec:
+  model: llama
+  endpoints:
+    - {address: 10.0.0.1, port: 8000}
+    - {address: 10.0.0.2, port: 8000}
+"""
+ROUTE = """
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: front}
+spec:
+  listener: {port: 8080}
+  pools: [{pool: chat}]
+"""
+
+
+def policy(spec: str) -> str:
+    return f"""
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: ResiliencePolicy
+metadata: {{name: default}}
+spec: {spec}
+"""
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Callable[..., Exported]:
+    def made(text: str, place: Place | None = None) -> Exported:
+        (tmp_path / "policy.yaml").write_text(text)
+        return exported(load([tmp_path / "policy.yaml"]), place or Place())
+
+    return made
+
+
+def fate_of(result: Exported, path: str, kind: str = "") -> FieldFate:
+    (found,) = (one for one in result.fates if one.path == path and one.document.startswith(kind))
+    return found
+
+
+def one_of(result: Exported, kind: str, name: str = "") -> Any:
+    (found,) = (one for one in result.objects if one["kind"] == kind and named(one).startswith(name))
+    return found
+
+
+def named(one: Mapping[str, Any]) -> str:
+    return str(one["metadata"]["name"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_field_has_a_fate_and_no_fate_is_of_a_field_that_is_not_there(kind: str) -> None:
+    assert {doc.path for doc in leaves(kind)} == set(TABLES[kind])
+
+
+def test_every_sentence_says_something() -> None:
+    for table in TABLES.values():
+        for path, outcome in table.items():
+            assert len(outcome.how) > 5, path
+            assert not outcome.target if outcome.fate is Fate.LOST else True, path
+
+
+def test_each_field_of_a_document_is_told_of_once(export: Callable[..., Exported]) -> None:
+    result = export(POOL + ROUTE + policy("{retries: {attempts: 2}}"))
+    seen = [(one.document, one.path) for one in result.fates]
+    assert len(set(seen)) == len(seen)
+    told = {one.path for one in result.fates if one.document == "ResiliencePolicy/default for chat"}
+    of_documents = {"apiVersion", "kind", "spec.pools"}
+    wanted = {doc.path for doc in leaves("ResiliencePolicy") if not doc.path.startswith("metadata.")}
+    assert told == wanted - of_documents
+
+
+def test_who_set_a_field_is_told_with_its_line(export: Callable[..., Exported]) -> None:
+    result = export(POOL + ROUTE + policy("{retries: {attempts: 2}}"))
+    assert fate_of(result, "spec.retries.attempts").set_by.endswith("policy.yaml:23")
+    assert fate_of(result, "spec.retries.attempts").value == "2"
+    assert fate_of(result, "spec.timeouts.connect").set_by == BUILT_IN
+    assert fate_of(result, "spec.timeouts.connect").value == "250ms"
+    assert fate_of(result, "spec.endpoints[].address").value == "10.0.0.1, 10.0.0.2"
+
+
+@pytest.mark.parametrize(
+    ("spec", "path", "fate"),
+    [
+        ("{straggler: {slowerThan: 4}}", "spec.straggler.slowerThan", Fate.LOST),
+        ("{straggler: {enabled: false, slowerThan: 4}}", "spec.straggler.slowerThan", Fate.EXACT),
+        ("{hedging: {enabled: true}}", "spec.hedging.enabled", Fate.LOST),
+        ("{hedging: {enabled: true, delay: 1s}}", "spec.hedging.enabled", Fate.EXACT),
+        ("{limits: {maxConnections: 4000000000}}", "spec.limits.maxConnections", Fate.APPROXIMATED),
+        ("{limits: {maxConnections: 10}}", "spec.limits.maxConnections", Fate.EXACT),
+        ("{zones: {spill: false}}", "spec.zones.spill", Fate.LOST),
+        ("{timeouts: {connect: 0.1ms}}", "spec.timeouts.connect", Fate.APPROXIMATED),
+        ("{degradation: {maintenance: {enabled: true}}}", "spec.degradation.maintenance.enabled", Fate.LOST),
+        ("{timeouts: {adaptive: false}}", "spec.timeouts.adaptive", Fate.EXACT),
+    ],
+)
+def test_the_fate_depends_on_what_is_said(
+    export: Callable[..., Exported], spec: str, path: str, fate: Fate
+) -> None:
+    assert fate_of(export(POOL + ROUTE + policy(spec)), path).fate is fate
+
+
+@pytest.mark.parametrize(
+    ("rest", "path", "fate"),
+    [
+        ("  match: {model: llama}", "spec.match.model", Fate.LOST),
+        ("  match: {stream: true}", "spec.match.stream", Fate.LOST),
+        ("  fallback: chat", "spec.fallback", Fate.LOST),
+        ("  match: {headers: [{name: x, exact: a}]}", "spec.match.headers[].exact", Fate.EXACT),
+        ("  allowedRegions: [eu]", "spec.allowedRegions", Fate.EXACT),
+    ],
+)
+def test_what_a_route_asks_for(export: Callable[..., Exported], rest: str, path: str, fate: Fate) -> None:
+    other = POOL.replace("chat", "other").replace("10.0.0", "10.0.1")
+    rest = rest.replace("fallback: chat", "fallback: other")
+    result = export(f"{POOL}---{other}{ROUTE}{rest}\n")
+    assert fate_of(result, path, "ModelRoute").fate is fate
+
+
+def test_a_model_in_the_body_becomes_a_header(export: Callable[..., Exported]) -> None:
+    result = export(POOL + ROUTE + "  match: {model: llama}\n")
+    matches = [rule["match"][0] for rule in one_of(result, "VirtualService")["spec"]["http"]]
+    assert all(match["headers"]["x-switchgear-model"] == {"exact": "llama"} for match in matches)
+    assert "x-switchgear-model" in fate_of(result, "spec.match.model").how
+
+
+def test_conditions_that_istio_cannot_hold_are_patched_in(export: Callable[..., Exported]) -> None:
+    headers = "[{name: x-tier, exact: gold}, {name: X-Tier, prefix: go}, {name: ':method', exact: POST}]"
+    result = export(POOL + ROUTE + f"  match: {{headers: {headers}}}\n")
+    rule = one_of(result, "VirtualService")["spec"]["http"][-1]
+    assert rule["match"][0]["headers"] == {"x-tier": {"exact": "gold"}}
+    patches = one_of(result, "EnvoyFilter", "models")["spec"]["configPatches"]
+    added = patches[-1]["patch"]["value"]["match"]["headers"]
+    assert [one["name"] for one in added] == ["X-Tier", ":method"]
+
+
+def test_allowed_regions_are_a_subset_that_holds_no_other_engine(export: Callable[..., Exported]) -> None:
+    pool = POOL.replace("port: 8000}", "port: 8000, region: eu, zone: a}", 1)
+    result = export(pool + ROUTE + "  allowedRegions: [eu, us]\n")
+    rule = one_of(result, "DestinationRule")["spec"]
+    (subset,) = rule["subsets"]
+    entries = [one for one in result.objects if one["kind"] == "WorkloadEntry"]
+    inside = [
+        one
+        for one in entries
+        if subset["labels"].items() <= one["spec"]["labels"].items()  # type: ignore[index]  # a mapping
+    ]
+    assert [one["spec"]["address"] for one in inside] == ["10.0.0.1"]  # type: ignore[index]  # a mapping
+    destinations = [
+        to["destination"] for rule in one_of(result, "VirtualService")["spec"]["http"] for to in rule["route"]
+    ]
+    assert {one["subset"] for one in destinations} == {subset["name"]}
+
+
+def test_pods_are_held_to_one_region_rather_than_to_none(export: Callable[..., Exported]) -> None:
+    pool = POOL[: POOL.index("  endpoints")] + "  kubernetes: {service: engines, port: 8000}\n"
+    result = export(pool + ROUTE + "  allowedRegions: [eu, us]\n")
+    (subset,) = one_of(result, "DestinationRule")["spec"]["subsets"]
+    assert subset["labels"] == {"topology.kubernetes.io/region": "eu"}
+    assert fate_of(result, "spec.allowedRegions").fate is Fate.APPROXIMATED
+
+
+@pytest.mark.parametrize(
+    ("block", "host", "port", "selects"),
+    [
+        ("{service: engines, port: 9000}", "engines.default.svc.test", {"number": 9000}, None),
+        ("{service: engines, port: api}", "engines.default.svc.test", None, None),
+        ("{selector: {app: vllm}, port: 9000}", "chat.default.svc.test", {"number": 9000}, {"app": "vllm"}),
+    ],
+)
+def test_engines_of_the_cluster_are_a_service(
+    export: Callable[..., Exported], block: str, host: str, port: Any, selects: Any
+) -> None:
+    pool = POOL[: POOL.index("  endpoints")] + f"  kubernetes: {block}\n"
+    result = export(pool + ROUTE, Place(host_suffix="svc.test"))
+    to = one_of(result, "VirtualService")["spec"]["http"][0]["route"][0]["destination"]
+    assert (to["host"], to.get("port")) == (host, port)
+    assert one_of(result, "DestinationRule")["spec"]["host"] == host
+    entries = [one for one in result.objects if one["kind"] == "ServiceEntry" and named(one) == "chat"]
+    assert [one["spec"]["workloadSelector"]["labels"] for one in entries] == ([selects] if selects else [])  # type: ignore[index]  # a mapping
+    # Nobody knows how many engines there are, so there is no ceiling, and that is said.
+    assert (
+        "http2MaxRequests"
+        not in one_of(result, "DestinationRule")["spec"]["trafficPolicy"]["connectionPool"]["http"]
+    )
+    assert fate_of(result, "spec.limits.maxWait").fate is Fate.LOST
+
+
+def test_equal_policies_give_equal_objects(export: Callable[..., Exported]) -> None:
+    text = POOL + ROUTE + policy("{retries: {attempts: 2}}")
+    assert export(text) == export(text)
+    digests = {one["metadata"]["annotations"]["switchgear.dev/digest"] for one in export(text).objects}  # type: ignore[index]  # a mapping
+    changed = {one["metadata"]["annotations"]["switchgear.dev/digest"] for one in export(POOL + ROUTE).objects}  # type: ignore[index]  # a mapping
+    assert len(digests | changed) == 2
