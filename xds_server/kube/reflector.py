@@ -169,7 +169,8 @@ class Reflector(Generic[T]):
         known = self.complete
         if contact is Contact.ABSENT or (contact is Contact.FORBIDDEN and self._optional):
             self._mirror.without()
-        self._meet(contact, str(error), told=known != self.complete)
+        if not (error.missing and contact is Contact.LOST and self.contact is Contact.OPENING):
+            self._meet(contact, str(error), told=known != self.complete)
         return wait_s
 
     def _heard(self) -> None:

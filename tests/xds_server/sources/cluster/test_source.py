@@ -288,7 +288,7 @@ async def test_definitions_that_are_missing_are_gone_on_without_and_found_later(
         assert seen.source.stale == {}
         await two_engines(cluster)
         await seen.until(lambda: len(seen.engines()) == 2, "engines")
-        assert seen.source.without == {}
+        await seen.until(lambda: not seen.source.without, "all definitions")
 
 
 async def test_only_the_namespaces_and_labels_asked_for_are_read(cluster: Cluster) -> None:
