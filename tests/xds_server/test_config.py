@@ -38,3 +38,32 @@ def test_settings_that_cannot_work(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="not a folder"):
         ServeConfig(policies=(tmp_path,), state_dir=tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, "--policies, or give --kubernetes"),
+        ({"policies": (Path("x"),), "kubernetes": True}, "not both"),
+        ({"policies": (Path("x"),), "kubeconfig": Path("k")}, "--kubeconfig says something about a cluster"),
+        ({"policies": (Path("x"),), "context": "c"}, "--context"),
+        ({"policies": (Path("x"),), "namespaces": ("n",)}, "--namespace"),
+        ({"policies": (Path("x"),), "selector": "a=b"}, "--selector"),
+        ({"policies": (Path("x"),), "identity": "me"}, "--identity"),
+        ({"policies": (Path("x"),), "write_status": False}, "--no-write-status"),
+        ({"kubernetes": True, "lease": "switchgear"}, "NAMESPACE/NAME"),
+        ({"kubernetes": True, "lease": "a/b/c"}, "NAMESPACE/NAME"),
+        ({"kubernetes": True, "lease": "/b"}, "NAMESPACE/NAME"),
+        ({"kubernetes": True, "namespaces": ("",)}, "--namespace is empty"),
+    ],
+)
+def test_policies_come_from_one_place_and_what_is_said_of_a_cluster_needs_one(
+    settings: dict[str, object], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        ServeConfig(**settings)
+
+
+def test_a_cluster_needs_nothing_but_its_name() -> None:
+    assert not ServeConfig(kubernetes=True).policies
+    ServeConfig(kubernetes=True, lease="fleet/switchgear", namespaces=("a", "b"), write_status=False)

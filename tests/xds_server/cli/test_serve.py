@@ -5,6 +5,7 @@ import json
 import logging
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -140,3 +141,47 @@ def test_flags_and_environment_mirror_the_settings(policies: Path, monkeypatch: 
         )
     ]
     assert all(isinstance(option, click.Option) and option.help for option in serve_module.command.params)
+
+
+def test_the_settings_of_a_cluster_are_flags_and_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[ServeConfig] = []
+
+    async def note(config: ServeConfig, _: object) -> None:
+        seen.append(config)
+
+    monkeypatch.setattr(serve_module, "serve", note)
+    monkeypatch.setenv("SWITCHGEAR_KUBERNETES", "true")
+    monkeypatch.setenv("SWITCHGEAR_NAMESPACE", "a b")
+    monkeypatch.setenv("SWITCHGEAR_WRITE_STATUS", "false")
+    assert main(["serve", "--lease", "fleet/switchgear", "--identity", "one"]) == 0
+    assert main(["serve", "--namespace", "c", "--write-status", "--kubeconfig", "k", "--context", "x"]) == 0
+    assert seen == [
+        ServeConfig(
+            kubernetes=True,
+            namespaces=("a", "b"),
+            write_status=False,
+            lease="fleet/switchgear",
+            identity="one",
+        ),
+        ServeConfig(kubernetes=True, namespaces=("c",), kubeconfig=Path("k"), context="x"),
+    ]
+
+
+def test_a_cluster_that_nothing_leads_to_is_said_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "kubeconfig"
+    assert main(["serve", "--kubernetes", "--kubeconfig", str(missing), *PORTS]) == 2
+    assert "--kubeconfig: " in capsys.readouterr().err
+
+
+def test_who_serves_from_files_loads_nothing_of_kubernetes() -> None:
+    script = (
+        "import sys, xds_server.cli.serve, xds_server.app\n"
+        "config = xds_server.app.ServeConfig(policies=('x',))\n"
+        "assert xds_server.app._feed(config).source == 'files'\n"
+        "loaded = [name for name in sys.modules if name.partition('.')[0] == 'kubernetes']\n"
+        "assert not loaded, loaded[:3]\n"
+        "assert xds_server.app._feed(xds_server.app.ServeConfig(kubernetes=True)).source == 'kubernetes'\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -181,3 +181,15 @@ def test_a_port_that_does_not_speak_http(capsys: pytest.CaptureFixture[str]) -> 
             assert main(["status", "--admin", f"http://127.0.0.1:{port}"]) == 2
             done.result(timeout=30)
     assert "is it the --admin port?" in capsys.readouterr().err
+
+
+def test_a_source_that_is_out_of_touch_is_said_with_what_is_served_meanwhile(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.pages["/v1/policies"] |= {"source": "kubernetes", "lost_s": {"pods": 40.2, "nodes": 12.0}}
+    assert main(["status", "--admin", server.url]) == 0
+    said = "Kubernetes API not reached for 40s (nodes, pods): serving what was last known"
+    assert said in capsys.readouterr().out
+    server.pages["/v1/policies"] |= {"state": "unreached", "serving_digest": ""}
+    assert main(["status", "--admin", server.url]) == 1
+    assert "nothing is served before it answers" in capsys.readouterr().out
