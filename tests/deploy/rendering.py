@@ -14,7 +14,7 @@ Document = Mapping[str, Any]
 VALUE_SETS = sorted(path.name.removesuffix("-values.yaml") for path in (render.CHART / "ci").glob("*-values.yaml"))
 PLAIN = sorted(
     str(path.relative_to(render.DEPLOY))
-    for folder in ("manifests", "autoscaling", "examples")
+    for folder in ("crds", "manifests", "autoscaling", "examples")
     for path in (render.DEPLOY / folder).glob("*.yaml")
 )
 WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet", "Job")

@@ -156,6 +156,7 @@ def test_chart_and_wheel_have_one_version() -> None:
             "middle of its drain. "
             "Say at least 645",
         ),
+        ("policies: {readinessGates: true, writeStatus: false}", "policies.writeStatus is off"),
         ("engines: [{name: a, model: m, readinessGate: true}]", "policies.readinessGates is off"),
         ("engines: [{name: a, model: m, maxSurge: 0, maxUnavailable: 0}]", "no engine can ever be replaced"),
         (

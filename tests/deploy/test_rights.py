@@ -23,15 +23,15 @@ READ = {
 }
 NODES = {("", "nodes", verb) for verb in ("list", "watch")}
 WRITE_STATUS = {
-    *(("switchgear.dev", f"{kind}/status", verb) for kind in POLICY_KINDS for verb in ("patch", "update")),
-    ("", "events", "create"),
-    ("", "events", "patch"),
+    *(("switchgear.dev", kind, "get") for kind in POLICY_KINDS),
+    *(("switchgear.dev", f"{kind}/status", "update") for kind in POLICY_KINDS),
+    *(("", "events", verb) for verb in ("create", "get", "patch")),
 }
-GATES = {("", "pods/status", "patch")}
+GATES = {("", "pods", "get"), ("", "pods/status", "patch")}
 GATEWAY = {("", "nodes", "get")}
-LEASE = {
-    ("coordination.k8s.io", "leases", verb) for verb in ("create", "delete", "get", "list", "patch", "update")
-}
+REPLICAS = {("coordination.k8s.io", "leases", verb) for verb in ("create", "delete", "list", "patch")}
+WRITER = {("coordination.k8s.io", "leases", verb) for verb in ("get", "update")}
+LEASE = REPLICAS | WRITER
 
 
 def _rights(role: Document) -> Iterator[Right]:
@@ -63,7 +63,7 @@ def _granted(found: Sequence[Document], account: str, namespace: str) -> set[Rig
     [
         ("default", "inference", READ | NODES | WRITE_STATUS | LEASE),
         ("default", "elsewhere", READ | NODES | WRITE_STATUS),
-        ("namespaced", "inference", READ | LEASE),
+        ("namespaced", "inference", READ | REPLICAS),
         ("namespaced", "elsewhere", set()),
         ("everything", "inference", READ | NODES | WRITE_STATUS | GATES | LEASE),
         ("everything", "batch", READ | NODES | WRITE_STATUS | GATES),
@@ -95,7 +95,7 @@ def test_nobody_may_do_everything_or_read_secrets(values: str) -> None:
         for group, resource, verb in _rights(role):
             assert "*" not in (group, resource, verb)
             assert resource.partition("/")[0] not in ("secrets", "configmaps")
-            assert not (resource == "pods" and verb not in ("list", "watch"))
+            assert not (resource == "pods" and verb not in ("get", "list", "watch"))
 
 
 def test_the_lease_of_the_writer_is_the_one_in_the_arguments() -> None:

@@ -65,26 +65,29 @@ capabilities: {drop: [ALL]}
   - {protocol: TCP, port: 53}
 {{- end -}}
 
-{{/* The namespaces watched: none means all of the cluster. */}}
+{{/* What is asked of each namespace that is watched: lists, and what status, Events and gates take. */}}
 {{- define "switchgear.rules" -}}
 - apiGroups: [switchgear.dev]
   resources: [enginepools, modelroutes, resiliencepolicies]
-  verbs: [list, watch]
+  verbs: [{{ ternary "get, " "" .Values.policies.writeStatus }}list, watch]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch]
+  verbs: [{{ ternary "get, " "" .Values.policies.readinessGates }}list, watch]
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [list, watch]
 {{- if .Values.policies.writeStatus }}
 - apiGroups: [switchgear.dev]
   resources: [enginepools/status, modelroutes/status, resiliencepolicies/status]
-  verbs: [patch, update]
+  verbs: [update]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create, get, patch]
 {{- end }}
 {{- if .Values.policies.readinessGates }}
+{{- if not .Values.policies.writeStatus }}
+{{- fail "policies.readinessGates: gates are set by whoever writes status; policies.writeStatus is off" }}
+{{- end }}
 - apiGroups: [""]
   resources: [pods/status]
   verbs: [patch]
