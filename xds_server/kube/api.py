@@ -300,7 +300,7 @@ async def connected(access: Access) -> AsyncIterator[Api]:
     except (ConfigException, OSError, ValueError) as error:
         raise ApiError(0, "NotConfigured", str(error)) from error
     # Whoever asks here decides by itself whether, and when, to ask again.
-    configuration.retries = 0
+    configuration.retries = None  # 0 is for ever: aiohttp_retry counts up to it from one
     # Each watch holds a connection for as long as it lasts, and there are some for every namespace.
     configuration.connection_pool_maxsize = 0
     async with ApiClient(configuration=configuration) as client:
