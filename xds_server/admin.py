@@ -16,6 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import TypeAdapter, ValidationError
 
 from xds_server.config import Address, ConfigError
+from xds_server.dashboard.routes import add_dashboard
 from xds_server.ledger.orders import ImpossibleOrderError, RefusedOrderError
 from xds_server.ledger.scene import UnknownNameError
 from xds_server.metrics import Metrics
@@ -82,6 +83,7 @@ def application(facts: Facts, metrics: Metrics) -> web.Application:
     _add_state(app, facts, metrics)
     _add_reasons(app, facts)
     _add_orders(app, facts)
+    add_dashboard(app, facts)
     return app
 
 

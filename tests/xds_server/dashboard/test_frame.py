@@ -1,0 +1,94 @@
+"""What the page is told."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.xds_server.dashboard.made import Made
+from xds_server.dashboard.frame import MOST_EVENTS, Frame, difference, frame, whole
+
+
+def laid_over(told: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """What a page has after a change, as ``live.js`` does it."""
+    tables = {name: dict(table) for name, table in told["tables"].items()}
+    for name, rows in change["tables"].items():
+        table = tables.setdefault(name, {})
+        for key, row in rows.items():
+            if row is None:
+                table.pop(key, None)
+            else:
+                table[key] = {**table.get(key, {}), **row}
+    return {"at": change["at"], "tables": tables, "events": [*told["events"], *change["events"]]}
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("load"), st.integers(0, 11), st.integers(0, 8)),
+        st.tuples(st.just("health"), st.integers(0, 11), st.sampled_from(["HEALTHY", "UNHEALTHY", "DRAINING"])),
+        st.tuples(st.just("gone"), st.integers(0, 11), st.none()),
+        st.tuples(st.just("event"), st.integers(1, 3), st.none()),
+        st.tuples(st.just("proxies"), st.integers(0, 5), st.none()),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=60)
+@given(STEPS)
+def test_changes_lead_from_each_frame_to_the_next(steps: list[tuple[str, int, Any]]) -> None:
+    made = Made(12)
+    before = frame(made, 1.0)
+    told: dict[str, Any] = json.loads(json.dumps(whole(before)))
+    for at, (what, which, value) in enumerate(steps):
+        name = f"vllm-{which}"
+        if what == "load":
+            made.change(name, in_flight=value)
+        elif what == "health":
+            made.change(name, health=value)
+        elif what == "gone":
+            made.rows = [row for row in made.rows if row.engine != name]
+        elif what == "event":
+            last = made.happened[-1]
+            made.happened += [replace(last, number=last.number + 1 + more) for more in range(which)]
+        else:
+            made.count = which
+        now = frame(made, 2.0 + at)
+        told = laid_over(told, json.loads(json.dumps(difference(before, now))))
+        assert told == json.loads(json.dumps(whole(now)))
+        before = now
+
+
+def test_nothing_different_is_nearly_nothing_to_say() -> None:
+    made = Made(200)
+    one, other = frame(made, 1.0), frame(made, 2.0)
+    assert difference(one, other) == {"at": 2.0, "tables": {}, "events": []}
+
+
+def test_one_load_is_a_few_bytes() -> None:
+    made = Made(1000)
+    before = frame(made, 1.0)
+    made.change("vllm-7", in_flight=99)
+    changed = difference(before, frame(made, 2.0))["tables"]
+    assert changed["engines"] == {"chat/vllm-7": {"inFlight": 99}}
+
+
+def test_a_ledger_that_is_long_is_told_from_its_end() -> None:
+    made = Made(1)
+    last = made.happened[-1]
+    made.happened = [replace(last, number=number) for number in range(1, MOST_EVENTS + 50)]
+    told = frame(made, 1.0)
+    assert len(told.events) == MOST_EVENTS
+    assert told.newest == MOST_EVENTS + 49
+
+
+def test_a_server_that_knows_nothing_yet_has_a_frame() -> None:
+    made = Made(0)
+    made.happened, made.ready = [], False
+    told = frame(made, 1.0)
+    assert told.newest == 0
+    assert told.tables["engines"] == {}
+    assert told.tables["server"]["server"]["ready"] is False
+    assert isinstance(told, Frame)

@@ -1,0 +1,118 @@
+"""The page in a real browser: read, filtered, walked by keyboard, in both colour schemes, held to axe's rules."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.browser import Page, page
+from tests.xds_server.dashboard.made import Made
+from tests.xds_server.dashboard.test_live import fast as fast  # noqa: PLC0414 - a fixture
+from xds_server.dashboard.routes import add_dashboard
+
+axe = pytest.importorskip("axe_core_python")
+SHOWN = "[...document.querySelectorAll('.cell:not([hidden])')].map((cell) => cell.dataset.name)"
+
+
+async def shown(made: Made) -> web.AppRunner:
+    async def why(request: web.Request) -> web.Response:
+        return web.json_response(asdict(made.story(request.query["name"])))
+
+    app = web.Application()
+    add_dashboard(app, made)
+    app.router.add_get("/v1/why", why)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return runner
+
+
+async def opened(at: Page, runner: web.AppRunner, cells: int) -> None:
+    await at.open(f"http://127.0.0.1:{runner.addresses[0][1]}/dashboard/")
+    await at.until(f"document.querySelectorAll('.cell').length === {cells}")
+
+
+async def violations(at: Page) -> list[str]:
+    """What axe finds wrong with the page as it stands."""
+    script = (Path(axe.__file__).parent / "axe.min.js").read_text()
+    await at.value(script + "; true")
+    found: Any = await at.value("axe.run().then((found) => JSON.stringify(found.violations))")
+    return [f"{one['id']}: {one['help']}: {one['nodes'][0]['html'][:200]}" for one in json.loads(found)]
+
+
+async def test_a_day_at_the_page(tmp_path: Path) -> None:
+    made = Made(24)
+    made.change("vllm-7", reason="<img src=x onerror=alert(1)>")
+    runner = await shown(made)
+    try:
+        async with page() as at:
+            await opened(at, runner, 24)
+            assert await at.value("document.querySelector('#sum').textContent") == (
+                "24 engines, 6 not in; 41 good answers per second; 4 proxies"
+            )
+            assert "1 of 4 not in sync" in await at.value("document.querySelector('#proxies-note').textContent")
+
+            # What changes on the server changes here.
+            made.change("vllm-0", health="UNHEALTHY", reason="hung: no token")
+            await at.until("document.querySelector('[data-name=\"small/vllm-0\"]').classList.contains('s-bad')")
+            made.policy_state = "refused"
+            await at.until("document.querySelector('#policies').classList.contains('bad')")
+
+            # By keyboard alone: find, into the map, along it, why, and back to where one was.
+            await at.press("/", "/")
+            assert await at.value("document.activeElement.id") == "find"
+            for letter in "vllm-1":
+                await at.press(letter, letter)
+            assert await at.until(f"({SHOWN}).length === 11")
+            await at.value("document.querySelector('.cell[tabindex=\"0\"]').focus()")
+            first = await at.value("document.activeElement.dataset.name")
+            await at.press("ArrowRight")
+            second = await at.value("document.activeElement.dataset.name")
+            assert first != second
+            await at.press("Enter", "\r")
+            assert await at.until(
+                "document.querySelector('#story-body ul') && document.querySelector('#story').open"
+            )
+            assert await at.value("document.querySelector('#story-name').textContent") == second
+            assert await violations(at) == []
+            await at.press("Escape")
+            await at.until("!document.querySelector('#story').open")
+            assert await at.value("document.activeElement.dataset.name") == second
+
+            # Only trouble.
+            await at.value(
+                "const s = document.querySelector('#only'); document.querySelector('#find').value = '';"
+                "s.value = 'trouble'; s.dispatchEvent(new Event('input', {bubbles: true}))"
+            )
+            assert "small/vllm-0" in await at.value(SHOWN)
+            assert "chat/vllm-1" not in await at.value(SHOWN)
+
+            assert await at.value("document.querySelectorAll('main img').length") == 0, "text is text"
+            for dark in (False, True):
+                await at.dark(dark)
+                assert await violations(at) == []
+            assert (await at.picture(tmp_path / "page.png")).stat().st_size > 10_000
+            assert at.errors == []
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_thousand_engines_and_a_server_that_goes() -> None:
+    made = Made(1000, zones=4)
+    runner = await shown(made)
+    async with page() as at:
+        await opened(at, runner, 1000)
+        assert await at.value("document.querySelector('#zones').classList.contains('dense')")
+        made.stir(0.5)
+        made.change("vllm-999", health="UNHEALTHY", reason="last")
+        await at.until("document.querySelector('[data-name=\"chat/vllm-999\"]').title === 'last'")
+        made.rows = made.rows[:500]
+        await at.until("document.querySelectorAll('.cell').length === 500")
+        await runner.cleanup()
+        await at.until("document.querySelector('#link').textContent.startsWith('no contact')")
+        assert await at.value("document.querySelectorAll('.cell').length") == 500, (
+            "what was known stays to be seen"
+        )

@@ -1,0 +1,198 @@
+// The map of the fleet: a button for each engine, by zone. A thousand of them stay smooth because only those whose
+// row changed are touched, and because of many they are drawn small, without lines.
+
+import { HISTORY_S } from "./live.js";
+import { line, make, number, shape } from "./drawing.js";
+
+const DENSE = 160;
+
+export const STATES = {
+  good: ["●", "in, free"],
+  busy: ["◐", "in, all slots taken"],
+  kept: ["▲", "bad, and kept in: too few others"],
+  trial: ["◔", "on trial"],
+  drain: ["▽", "draining"],
+  bad: ["✕", "out"],
+  none: ["○", "nothing known"],
+};
+
+export function stateOf(row) {
+  if (row.health === "UNHEALTHY") return "bad";
+  if (row.health === "DRAINING") return "drain";
+  if (row.floor) return "kept";
+  if (row.trafficPercent < 100) return "trial";
+  if (row.verdict === null) return "none";
+  return row.verdict === "busy" ? "busy" : "good";
+}
+
+const CLASS = { good: "s-good", busy: "s-busy", kept: "s-bad", trial: "s-busy", drain: "s-drain", bad: "s-bad", none: "" };
+
+export class Fleet {
+  constructor(live, root, note, onPick) {
+    this.live = live;
+    this.root = root;
+    this.note = note;
+    this.cells = new Map();
+    this.maps = new Map();
+    this.filter = { text: "", pool: "", only: "" };
+    root.addEventListener("click", (event) => {
+      const cell = event.target.closest(".cell");
+      if (cell) onPick(cell.dataset.name);
+    });
+    root.addEventListener("keydown", (event) => this.move(event));
+    root.addEventListener("focusin", (event) => this.reach(event.target.closest(".cell")));
+  }
+
+  all() {
+    for (const name of this.cells.keys()) if (!(name in (this.live.tables.engines ?? {}))) this.drop(name);
+    for (const name of Object.keys(this.live.tables.engines ?? {})) this.one(name);
+    this.tidy();
+  }
+
+  some(rows) {
+    for (const [name, row] of Object.entries(rows)) row === null ? this.drop(name) : this.one(name);
+    this.tidy();
+  }
+
+  shown(name, row) {
+    const { text, pool, only } = this.filter;
+    if (pool && row.pool !== pool) return false;
+    if (only === "trouble" && ["good", "busy"].includes(stateOf(row))) return false;
+    return !text || `${name} ${row.zone} ${row.reason} ${row.verdict} ${row.standing}`.toLowerCase().includes(text);
+  }
+
+  one(name) {
+    const row = this.live.tables.engines[name];
+    let cell = this.cells.get(name);
+    if (!cell) {
+      cell = make("button", { class: "cell", type: "button", tabindex: "-1" });
+      cell.dataset.name = name;
+      cell.append(
+        make("span", {}, make("span", { class: "sign", "aria-hidden": "true" }), make("span", { class: "more name" })),
+        make("span", { class: "more what" }),
+        make("span", { class: "more share" }),
+        make("i", { class: "load" }),
+      );
+      const svg = shape("svg", { viewBox: "0 0 100 20", preserveAspectRatio: "none", "aria-hidden": "true" });
+      svg.append(shape("path"));
+      cell.append(svg);
+      cell.firstChild.style.display = "flex";
+      cell.firstChild.style.gap = ".3rem";
+      this.cells.set(name, cell);
+    }
+    const zone = row.zone || "no zone";
+    if (cell.parentNode !== this.map(zone)) this.map(zone).append(cell);
+    const state = stateOf(row);
+    const [sign, words] = STATES[state];
+    cell.className = `cell ${CLASS[state]}`;
+    cell.hidden = !this.shown(name, row);
+    cell.querySelector(".sign").textContent = sign;
+    cell.querySelector(".name").textContent = row.engine;
+    const load = row.slots ? `${number(row.inFlight)}/${number(row.slots)}` : number(row.inFlight);
+    const share = row.sharePercent === null ? "" : `, ${number(row.sharePercent, 2)} %`;
+    cell.querySelector(".what").textContent = `${row.verdict ?? "?"} ${load}${share}`;
+    const parts = [];
+    if (row.kvPercent !== null) parts.push(`KV ${row.kvPercent} %`);
+    if (row.gpuPercent !== null) parts.push(`GPU ${row.gpuPercent} %`);
+    cell.querySelector(".share").textContent = parts.join(" ");
+    cell.style.setProperty("--load", row.slots ? Math.min(1, (row.inFlight ?? 0) / row.slots) : 0);
+    cell.setAttribute("aria-label", `${name}: ${words}; ${row.reason || row.verdict || ""}; ${load} in flight`);
+    cell.title = row.reason;
+  }
+
+  // Lines move each second for all engines, so they are drawn only where there is room to see them.
+  lines() {
+    if (this.dense) return;
+    for (const [name, cell] of this.cells) {
+      if (cell.hidden) continue;
+      const points = this.live.series(`engine ${name}`);
+      const top = Math.max(this.live.tables.engines[name]?.slots ?? 0, ...points.map((point) => point[1]), 1);
+      cell.querySelector("path").setAttribute("d", line(points, this.live.at, HISTORY_S, top));
+    }
+  }
+
+  map(zone) {
+    let found = this.maps.get(zone);
+    if (!found) {
+      const title = make("h3", {}, zone);
+      found = make("div", { class: "map", role: "group", "aria-label": `zone ${zone}` });
+      found.zoneTitle = title;
+      this.maps.set(zone, found);
+      const ordered = [...this.maps.keys()].sort();
+      const block = make("div", { class: "zone" }, title, found);
+      const next = this.maps.get(ordered[ordered.indexOf(zone) + 1]);
+      this.root.insertBefore(block, next ? next.parentNode : null);
+    }
+    return found;
+  }
+
+  drop(name) {
+    this.cells.get(name)?.remove();
+    this.cells.delete(name);
+  }
+
+  tidy() {
+    const rows = this.live.tables.engines ?? {};
+    this.dense = this.cells.size > DENSE;
+    this.root.classList.toggle("dense", this.dense);
+    let shown = 0;
+    for (const [zone, map] of this.maps) {
+      const here = [...map.children];
+      if (!here.length) {
+        map.parentNode.remove();
+        this.maps.delete(zone);
+        continue;
+      }
+      const seen = here.filter((cell) => !cell.hidden);
+      shown += seen.length;
+      map.parentNode.hidden = !seen.length;
+      const inThere = here.filter((cell) => rows[cell.dataset.name]?.health === "HEALTHY").length;
+      map.zoneTitle.textContent = `${zone}: ${inThere} of ${here.length} in`;
+    }
+    this.note.textContent = shown === this.cells.size ? `${shown} engines` : `${shown} of ${this.cells.size} engines`;
+    if (!this.root.querySelector('.cell[tabindex="0"]:not([hidden])')) this.reach(this.root.querySelector(".cell:not([hidden])"));
+  }
+
+  refilter(filter) {
+    this.filter = filter;
+    for (const [name, cell] of this.cells) cell.hidden = !this.shown(name, this.live.tables.engines[name]);
+    this.tidy();
+  }
+
+  // One engine is in the tab order; arrows go on from it.
+  reach(cell) {
+    if (!cell) return;
+    for (const other of this.root.querySelectorAll('.cell[tabindex="0"]')) other.tabIndex = -1;
+    cell.tabIndex = 0;
+  }
+
+  move(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: "down", ArrowUp: "up", Home: "first", End: "last" }[event.key];
+    const at = event.target.closest(".cell");
+    if (step === undefined || !at) return;
+    const cells = [...this.root.querySelectorAll(".cell:not([hidden])")];
+    let next = null;
+    if (step === "first") next = cells[0];
+    else if (step === "last") next = cells.at(-1);
+    else if (typeof step === "number") next = cells[cells.indexOf(at) + step];
+    else next = vertical(at, cells, step === "down");
+    if (next) {
+      event.preventDefault();
+      next.focus();
+    }
+  }
+}
+
+function vertical(at, cells, down) {
+  const from = at.getBoundingClientRect();
+  let best = null;
+  let least = Infinity;
+  for (const cell of cells) {
+    const box = cell.getBoundingClientRect();
+    const rows = down ? box.top - from.top : from.top - box.top;
+    if (rows < 2) continue;
+    const far = rows * 4 + Math.abs(box.left - from.left);
+    if (far < least) [best, least] = [cell, far];
+  }
+  return best;
+}
