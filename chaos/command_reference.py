@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import click
 
+from chaos.cli import group as chaos
 from engine.agent.cli import parser as agent_parser
 from policies.reference import row
 from xds_server.cli import group as switchgear
@@ -23,8 +24,6 @@ remarks to stderr. Exit codes: 0 yes, 1 the answer is no, 2 asked wrongly; a com
 
 def commands_markdown() -> str:
     """All of it."""
-    from chaos.cli import group as chaos  # noqa: PLC0415 - its subcommands import this package's other ends
-
     parts = (
         *_command(click.Context(switchgear, info_name="switchgear"), level=2),
         *_agent(),
