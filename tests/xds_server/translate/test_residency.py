@@ -1,0 +1,169 @@
+"""No endpoint that a bound route can reach is outside its regions: whatever policies, fleet and decisions are."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from policies.load import load_contents
+from policies.model import PolicySet
+from xds_server.decide.decide import decide
+from xds_server.decide.decisions import Decisions, Health, LadderState
+from xds_server.fleet import Fleet, declared
+from xds_server.translate.memo import Memo
+from xds_server.translate.render import as_json
+from xds_server.translate.translate import translate
+from xds_server.translate.view import View
+from xds_server.type_urls import CLUSTER, ENDPOINT, ROUTE
+
+REGIONS = ("", "eu", "us", "ap")
+ZONES = ("", "a", "b")
+NAMED = ("eu", "us", "ap")
+POOLS = ("one", "two")
+# Also labels with which an operator, or whoever may label pods, would let an engine in.
+LABELS = some.dictionaries(some.sampled_from(("allowed/eu", "allowed/eu+us", "rack", "engine")), some.just("yes"))
+
+ENGINES = some.lists(
+    some.fixed_dictionaries(
+        {
+            "region": some.sampled_from(REGIONS),
+            "zone": some.sampled_from(ZONES),
+            "revision": some.sampled_from(("", "1.0", "2.0")),
+            "labels": LABELS,
+        }
+    ),
+    max_size=5,
+)
+ROUTES = some.lists(
+    some.fixed_dictionaries(
+        {
+            "pools": some.sampled_from(([{"pool": "one"}], [{"pool": "two"}], [{"pool": "one"}, {"pool": "two"}])),
+            "fallback": some.sampled_from((None, *POOLS)),
+            "modelChange": some.sampled_from(("disclosed", "opt-in", "never")),
+            "sideEffects": some.booleans(),
+            "allowedRegions": some.lists(some.sampled_from(NAMED), max_size=3),
+        }
+    ),
+    min_size=1,
+    max_size=3,
+)
+REGIONAL = some.fixed_dictionaries(
+    {
+        "mode": some.sampled_from(("enforce", "shadow")),
+        "serving": some.sampled_from(("active-active", "active-standby")),
+        "order": some.lists(some.sampled_from(NAMED), min_size=1, unique=True),
+        "acrossRevisions": some.sampled_from(("exact", "same-major", "any")),
+    }
+)
+VIEWS = some.builds(View, zone=some.sampled_from(ZONES), region=some.sampled_from(REGIONS), cuts=some.booleans())
+
+
+def policies(engines: Mapping[str, list[dict[str, Any]]], routes: list[dict[str, Any]], regions: Any) -> PolicySet:
+    def document(kind: str, name: str, spec: Any) -> str:
+        head = {"apiVersion": "switchgear.dev/v1alpha1", "kind": kind, "metadata": {"name": name}}
+        return json.dumps({**head, "spec": spec})
+
+    documents = [
+        document(
+            "EnginePool",
+            pool,
+            {
+                "model": "m",
+                "endpoints": [
+                    {"name": f"e{number}", "address": f"10.0.{number}.1", "port": 8000, **one}
+                    for number, one in enumerate(engines[pool])
+                ],
+            },
+        )
+        for pool in POOLS
+    ]
+    documents += [
+        document("ModelRoute", f"r{number}", {"listener": {"port": 8000 + number}, **one})
+        for number, one in enumerate(routes)
+    ]
+    documents.append(document("ResiliencePolicy", "default", {"regions": regions}))
+    return load_contents({Path("policies.yaml"): "\n---\n".join(documents).encode()})
+
+
+@some.composite
+def decided(draw: Any, policy_set: PolicySet, fleet: Fleet, view: View) -> Decisions:
+    """Decisions as they come about, and then anything at all for single engines, ladders and weights."""
+    made = decide(
+        policy_set,
+        fleet,
+        None,
+        proxies_by_role={"gateway": 1},
+        calling_zones=frozenset((view.zone, "a")),
+        now_s=10.0,
+    )
+    engines = {
+        key: replace(
+            one,
+            health=draw(some.sampled_from(Health)),
+            traffic_percent=draw(some.sampled_from((10.0, 100.0))),
+        )
+        for key, one in made.engines.items()
+    }
+    ladder = LadderState(
+        level=2, reason="", since_s=0.0, fallback_percent=draw(some.sampled_from((0.0, 40.0, 100.0)))
+    )
+    pools = {
+        pool: replace(
+            one,
+            ladder=ladder,
+            engines={key: engines[key] for key in one.engines},
+            # What was decided of regions may be of another round than what was decided of engines.
+            regions=one.regions if draw(some.booleans()) else {},
+        )
+        for pool, one in made.pools.items()
+    }
+    return replace(made, engines=engines, pools=pools)
+
+
+def reached(action: Mapping[str, Any], clusters: Any, endpoints: Any) -> Iterator[Mapping[str, Any]]:
+    """The labels of all endpoints that Envoy could choose for this action, in whatever health they are.
+
+    An endpoint is within reach where the cluster does not divide by what the route asks for. (Of weights only the
+    largest possible set counts: a cluster that gets nothing now may get everything with the next round.)
+    """
+    asked = action.get("metadata_match", {}).get("filter_metadata", {}).get("envoy.lb", {})
+    names = [one["name"] for one in action.get("weighted_clusters", {}).get("clusters", ())] or [action["cluster"]]
+    for name in names:
+        if name not in clusters:
+            continue
+        subsets = clusters[name].get("lb_subset_config", {})
+        refuses = any(
+            set(one["keys"]) == set(asked) and one["fallback_policy"] == "NO_FALLBACK"
+            for one in subsets.get("subset_selectors", ())
+        )
+        for locality in endpoints[name].get("endpoints", ()):
+            for endpoint in locality["lb_endpoints"]:
+                labels = endpoint["metadata"]["filter_metadata"]["envoy.lb"]
+                if not (asked and refuses) or all(labels.get(key) == value for key, value in asked.items()):
+                    yield {**labels, "region": locality["locality"].get("region", "")}
+
+
+@settings(max_examples=40)
+@given(data=some.data())
+def test_no_endpoint_within_reach_of_a_bound_route_is_outside(data: Any) -> None:
+    engines = {pool: data.draw(ENGINES, label=pool) for pool in POOLS}
+    policy_set = policies(engines, data.draw(ROUTES, label="routes"), data.draw(REGIONAL, label="regions"))
+    fleet, memo = declared(policy_set), Memo()
+    for view in data.draw(some.lists(VIEWS, min_size=1, max_size=3), label="views"):
+        decisions = data.draw(decided(policy_set, fleet, view))
+        items = translate(policy_set, fleet, decisions, view, memo)
+        found = {
+            url: {one.name: as_json(one) for one in items if one.type_url == url} for url in (CLUSTER, ENDPOINT)
+        }
+        for item in items:
+            if item.type_url != ROUTE:
+                continue
+            for envoy_route in as_json(item)["virtual_hosts"][0]["routes"]:
+                route = policy_set.routes.get(envoy_route["name"].split("/")[0])
+                inside = set() if route is None else set(route.spec.allowed_regions)
+                here = reached(envoy_route["route"], found[CLUSTER], found[ENDPOINT])
+                assert not inside or {one["region"] for one in here} <= inside
