@@ -61,14 +61,12 @@ def reader(kind: str) -> Callable[[Object], Held]:
     """What reads objects of this kind."""
 
     def held(item: Object) -> Held:
-        metadata, status = item.get("metadata") or {}, item.get("status")
-        status = status if isinstance(status, dict) else {}
+        metadata, status = _block(item.get("metadata")), _block(item.get("status"))
         kept: dict[str, Any] = {"name": metadata.get("name")}
         if metadata.get("namespace"):
             kept["namespace"] = metadata["namespace"]
         for part in ("labels", "annotations"):
-            said = metadata.get(part)
-            pairs = sorted((key, text) for key, text in (said or {}).items() if key != _LAST_APPLIED)
+            pairs = sorted((key, text) for key, text in _block(metadata.get(part)).items() if key != _LAST_APPLIED)
             if pairs:
                 kept[part] = dict(pairs[:_PAIRS])
         last = status.get("lastAccepted")
@@ -140,6 +138,10 @@ def _value(text: str) -> Any:
         return json.loads(text) if text else None
     except ValueError:
         return None
+
+
+def _block(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _json(value: Any) -> str:

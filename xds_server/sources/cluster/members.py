@@ -93,13 +93,14 @@ class Finder:
         pods, knows = world.pods(self.namespace), world.knows_pods(self.namespace)
         if self.block.service is None:
             chosen = {name: one for name, one in pods.items() if self.looks_for(one)}
-            sights = {
+            by_label = {
                 name: _Sight(one, world.node(one.node), None, one.ports, knows)
                 for name, one in chosen.items()
                 if one.addresses and not one.over
             }
-            return sights, frozenset(chosen)
-        best: dict[str, tuple[tuple[Any, ...], _Sight]] = {}
+            return by_label, frozenset(chosen)
+        sights: dict[str, _Sight] = {}
+        ranks: dict[str, tuple[Any, ...]] = {}
         looked_for = set()
         for part, listed in _listed(world.slices(Key(self.namespace, self.block.service))):
             pod = pods.get(listed.pod) if listed.pod else None
@@ -107,11 +108,15 @@ class Finder:
                 looked_for.add(listed.pod)
             node = world.node(listed.node or (pod.node if pod is not None else ""))
             sight = _Sight(pod, node, listed, part.ports, knows)
-            rank = (*_preference(sight), part.name)
             name = listed.pod or f"{listed.address} {sorted(part.ports.items())}"
-            if name not in best or rank < best[name][0]:
-                best[name] = (rank, sight)
-        return {name: sight for name, (_, sight) in best.items()}, frozenset(looked_for)
+            other = sights.setdefault(name, sight)
+            if other is sight:
+                continue
+            # Most stand alone, and are not compared.
+            best = ranks.setdefault(name, _preference(other))
+            if (rank := _preference(sight)) < best:
+                sights[name], ranks[name] = sight, rank
+        return sights, frozenset(looked_for)
 
     def _made(self, sight: _Sight) -> tuple[Member | None, tuple[str, ...]]:
         made, remarks = entry(self.block, sight.pod, sight.listed, sight.node, sight.ports)

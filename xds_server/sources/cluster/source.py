@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Final
 
 import structlog
 
@@ -29,6 +30,9 @@ from xds_server.sources.cluster.sightings import Block, Sightings
 from xds_server.sources.cluster.signs import NodeSigns
 from xds_server.sources.cluster.watching import PULSE_S, Ears, Scope, Watching
 from xds_server.sources.files import PolicyState
+
+_REST_PER_WORK: Final = 2.0
+"""Documents are judged for at most a third of the time."""
 
 _log = structlog.get_logger()
 
@@ -107,12 +111,16 @@ class ClusterSource:
     async def states(self) -> AsyncGenerator[PolicyState, None]:
         """The state once every list was complete, then each different one, for as long as it is iterated."""
         said: str | None = None
+        took_s = 0.0
         while True:
             await self._due.wait()
             if self._watching.complete:
-                # One change seldom comes alone, and a list comes in pages.
-                await asyncio.sleep(self._settle_s)
+                # One change seldom comes alone; and a thousand engines that are replaced one by one should not
+                # keep a core busy with documents that are old when they are done.
+                await asyncio.sleep(max(self._settle_s, _REST_PER_WORK * took_s))
+                began_s = time.monotonic()
                 outcome = await self._judged()
+                took_s = time.monotonic() - began_s
                 self._adopt(outcome)
                 if outcome.state.digest != said:
                     said = outcome.state.digest
