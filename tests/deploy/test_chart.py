@@ -110,9 +110,9 @@ def test_kubernetes_takes_every_manifest(values: str, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
-@pytest.mark.parametrize("path", [path for path in rendering.PLAIN if "prometheus-adapter" not in path])
-def test_kubernetes_takes_every_plain_manifest(path: str, version: str) -> None:
-    for document in rendering.parsed((render.DEPLOY / path).read_text()):
+@pytest.mark.parametrize("path", rendering.BY_HAND)
+def test_kubernetes_takes_what_was_written_by_hand(path: str, version: str) -> None:
+    for document in rendering.written(path):
         _judge(document, version)
 
 

@@ -14,10 +14,7 @@ from tests.deploy import rendering
 from tests.deploy.rendering import Document
 from xds_server.bootstrap import Bootstrap
 
-SOURCES = [
-    *rendering.VALUE_SETS,
-    *(path for path in rendering.PLAIN if path.startswith(("manifests/", "examples/client"))),
-]
+SOURCES = [*rendering.VALUE_SETS, "examples/client-with-envoy.yaml"]
 GIVEN = {"registry"}
 """Secrets that the values name and somebody else makes."""
 
@@ -26,7 +23,7 @@ GIVEN = {"registry"}
 def found(request: pytest.FixtureRequest) -> Sequence[Document]:
     source = request.param
     if source.endswith(".yaml"):
-        return rendering.parsed((render.DEPLOY / source).read_text())
+        return rendering.written(source)
     return rendering.documents(source)
 
 
