@@ -7,13 +7,14 @@ need the double and skip there. The real path has not been run by us: no machine
 
 import asyncio
 import contextlib
-import itertools
+import json
 import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,6 @@ class Cluster:
     kubeconfig: Path
     api: Api
     double: ClusterDouble | None
-    _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     @property
     def server(self) -> str:
@@ -67,10 +67,24 @@ class Cluster:
             )
         return self.double
 
+    async def ask(
+        self, method: str, path: str, body: Any = None, *, content_type: str = "application/json", **query: str
+    ) -> tuple[int, Mapping[str, Any]]:
+        """Status and JSON of a request that the control plane never makes; ``accept`` is a header."""
+        said = yaml.safe_load(self.kubeconfig.read_text())
+        server, token = said["clusters"][0]["cluster"]["server"], said["users"][0]["user"].get("token")
+        headers = {"Content-Type": content_type, "Accept": query.pop("accept", "application/json")}
+        headers |= {"Authorization": f"Bearer {token}"} if token else {}
+        data = None if body is None else json.dumps(body).encode()
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, server + path, data=data, params=query, headers=headers, ssl=False) as answer,
+        ):
+            return answer.status, await answer.json()
+
     async def define(self, path: Path = CRDS) -> None:
         """Add the definitions of a file or a folder; ours unless others are named."""
-        files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
-        for said in [one for file in files for one in yaml.safe_load_all(file.read_text()) if one]:
+        for said in _definitions(path):
             await self.api.create(DEFINITIONS, "", said)
             name = said["metadata"]["name"]
             await eventually(lambda name=name: self._established(name), f"{name} is established", 30)
@@ -158,6 +172,12 @@ class Cluster:
             "spec": {"clusterIP": "None", "selector": dict(selector), "ports": said},
         }
         return await self.api.create(SERVICES, namespace, body)
+
+
+@cache
+def _definitions(path: Path) -> tuple[Any, ...]:
+    files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+    return tuple(one for file in files for one in yaml.safe_load_all(file.read_text()) if one)
 
 
 @asynccontextmanager

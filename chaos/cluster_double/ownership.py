@@ -76,9 +76,10 @@ def applied(kind: Kind, live: Object, said: Object, writer: Writer, *, force: bo
     mine = frozenset(fields)
     result = laid_over(Layout.of(kind), live, _relevant(said, status))
     elsewhere = frozenset().union(*owners.values())
-    # The deepest first: what it leaves empty goes with it.
-    for path in sorted(mine_before - mine - elsewhere, key=len, reverse=True):
-        if not any(other[: len(path)] == path for other in elsewhere | mine):
+    left = elsewhere | mine
+    # Items first, as they are known by what is in them; then the deepest, as what they leave empty goes with them.
+    for path in sorted(mine_before - left, key=lambda one: (one[-1].startswith("f:"), -len(one))):
+        if not any(other[: len(path)] == path for other in left):
             result = without(Layout.of(kind), result, path)
     owners[writer] = mine
     return _with_owners(live, result, owners, writer, now)
