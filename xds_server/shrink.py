@@ -5,7 +5,7 @@ removes everything at once. So more than half needs to be allowed. Counted are t
 the engines behind them: a pool cut from sixty engines to five is one changed resource, and an outage.
 Engines count by number, so that replacing all of them, as a rollout does, is no shrinking; the listeners that
 they are reached through do not count again. Those whose orchestrator ends them do not count at all: somebody
-wants that.
+wants that. A pool that loses every other engine and stays is held back however small its part of the whole is.
 """
 
 from collections.abc import Mapping
@@ -19,6 +19,7 @@ from xds_server.type_urls import CLUSTER, SHORT_NAMES
 
 MAX_DROPPED_RATIO: Final = 0.5
 _SHOWN: Final = 5
+_ENGINES_OF: Final = "engines of "
 
 
 def parts(snapshot: Snapshot, fleet: Fleet) -> Mapping[str, int]:
@@ -34,18 +35,22 @@ def parts(snapshot: Snapshot, fleet: Fleet) -> Mapping[str, int]:
     }
     pools = snapshot.of(CLUSTER).keys() & fleet.pools.keys()
     return counted | {
-        f"engines of {pool}": sum(not engine.standing.final for engine in fleet.pools[pool]) for pool in pools
+        f"{_ENGINES_OF}{pool}": sum(not engine.standing.final for engine in fleet.pools[pool]) for pool in pools
     }
 
 
 def dropped_too_much(before: Mapping[str, int], after: Mapping[str, int]) -> str:
-    """One sentence when more than half of ``before`` is missing from ``after``; empty otherwise."""
+    """One sentence when over half of ``before`` is missing from ``after``, or a pool is emptied; else empty."""
+    for name, count in before.items():
+        # Whoever takes a pool away says so. One that stays and has nobody is a selector that finds nobody.
+        if name.startswith(_ENGINES_OF) and count and after.get(name) == 0:
+            return f"would leave the pool {name.removeprefix(_ENGINES_OF)} without any of its {count} engines"
     gone = {name: count - after.get(name, 0) for name, count in before.items() if count > after.get(name, 0)}
     had, lost = sum(before.values()), sum(gone.values())
     if lost <= MAX_DROPPED_RATIO * had:
         return ""
     names = sorted(gone, key=lambda name: (-gone[name], name))
-    shown = ", ".join(f"{gone[name]} {name}" if name.startswith("engines of") else name for name in names[:_SHOWN])
+    shown = ", ".join(f"{gone[name]} {name}" if name.startswith(_ENGINES_OF) else name for name in names[:_SHOWN])
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"would drop {lost} of {had} resources and engines at once: {shown}{more}"
 

@@ -46,6 +46,17 @@ def test_engines_that_end_are_no_part_of_what_may_be_lost() -> None:
     assert dropped_too_much(parts(served, whole), parts(served, down))
 
 
+def test_a_pool_that_is_emptied_is_held_however_much_else_there_is() -> None:
+    others = {f"CDS {number}": 1 for number in range(100)}
+    before = {**others, "CDS a": 1, "engines of a": 2}
+    assert dropped_too_much(before, {**before, "engines of a": 0}) == (
+        "would leave the pool a without any of its 2 engines"
+    )
+    assert not dropped_too_much(before, {**before, "engines of a": 1})
+    assert not dropped_too_much(before, others)
+    assert not dropped_too_much({**before, "engines of a": 0}, {**before, "engines of a": 0})
+
+
 def test_half_may_go_and_more_than_half_may_not() -> None:
     four = {"CDS a": 1, "CDS b": 1, "CDS c": 1, "CDS d": 1}
     assert not dropped_too_much(four, {"CDS a": 1, "CDS b": 1})

@@ -103,15 +103,15 @@ class Site:
             self.engines.append(engine)
         return self.engines
 
-    async def serve(self, *flags: str) -> Child:
-        """Start the control plane and return when its xDS port is open."""
+    async def serve(self, *flags: str, source: tuple[str, ...] = ()) -> Child:
+        """Start the control plane and return when its xDS port is open; from ``source``, or from the files."""
         self._serves += 1
         return await self._processes.start(
             f"serve-{self._serves}",
             [
                 SWITCHGEAR,
                 "serve",
-                *("--policies", str(self.policies)),
+                *(source or ("--policies", str(self.policies))),
                 *("--listen", self.xds),
                 *("--admin", self.admin),
                 *("--state-dir", str(self.state_dir)),
