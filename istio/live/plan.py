@@ -24,6 +24,7 @@ class UnmarkPod:
 
     namespace: str
     name: str
+    uid: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,23 +51,23 @@ Objects: TypeAlias = Mapping[tuple[str, str], Object]
 def plan(wanted: Wanted, pods: Objects, entries: Objects) -> tuple[Write, ...]:
     """The writes that are due, in their order; none when all is as it is wanted.
 
-    ``pods`` are all that carry our label or are wanted to, ``entries`` all WorkloadEntries. An entry of somebody
-    else is never removed; one of a name that we want is taken over by applying it.
+    ``pods`` are all that carry our label, ``entries`` our WorkloadEntries. A pod that is wanted and not among them
+    has no label yet. An entry of somebody else is never removed.
     """
     let_in: list[Write] = []
     take_out: list[Write] = []
     for key, mark in sorted(wanted.pods.items()):
         pod = pods.get(key)
-        if pod is None or _uid(pod) != mark.uid:
-            continue  # gone already, or another one that nothing was decided of yet
-        if _labels(pod).get(SERVING_LABEL) != ("true" if mark.serving else "false"):
+        if pod is not None and _uid(pod) != mark.uid:
+            continue  # another one of its name, that nothing was decided of yet
+        if pod is None or _labels(pod).get(SERVING_LABEL) != ("true" if mark.serving else "false"):
             (let_in if mark.serving else take_out).append(MarkPod(mark=mark))
     for key, entry in sorted(wanted.entries.items()):
         if not _says(entries.get(key), entry):
             (let_in if entry.serving else take_out).append(ApplyEntry(entry=entry))
     for key, pod in sorted(pods.items()):
         if key not in wanted.pods and SERVING_LABEL in _labels(pod):
-            take_out.append(UnmarkPod(namespace=key[0], name=key[1]))
+            take_out.append(UnmarkPod(namespace=key[0], name=key[1], uid=str(_uid(pod))))
     for key, found in sorted(entries.items()):
         if key not in wanted.entries and _labels(found).get(MANAGED_LABEL) == MANAGER:
             take_out.append(RemoveEntry(namespace=key[0], name=key[1]))

@@ -110,7 +110,8 @@ def wanted(
 ) -> Wanted:
     """What follows from these decisions. ``namespace`` is that of pools that name none.
 
-    A pod in several pools has one label: it serves as long as one of them wants it.
+    A pod in several pools has one label: it serves as long as one of them wants it. In a pool whose engines are
+    found in the cluster, one that has no pod is left alone: an entry would let Istio know it twice.
     """
     marks: dict[tuple[str, str], PodMark] = {}
     entries: dict[tuple[str, str], Entry] = {}
@@ -126,6 +127,8 @@ def wanted(
                 continue
             serving, pod = decision.health is Health.HEALTHY, pods.get(engine.id)
             if pod is None:
+                if declared.spec.kubernetes is not None:
+                    continue
                 name = entry_name(engine.id)
                 entries[home, name] = Entry(
                     namespace=home,

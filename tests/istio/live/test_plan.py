@@ -51,8 +51,13 @@ def test_engines_are_let_in_before_others_are_taken_out(asked: Asked) -> None:
 def test_a_pod_that_has_taken_the_place_of_another_is_left_alone(asked: Asked) -> None:
     want = asked(out={"chat/a": Health.UNHEALTHY}, pods={"chat/a": pod("a-0")})
     entries = {key: one.body() for key, one in want.entries.items()}
-    assert plan(want, {("models", "a-0"): a_pod("a-0", None, uid="another")}, entries) == ()
-    assert plan(want, {}, entries) == ()
+    assert plan(want, {("models", "a-0"): a_pod("a-0", "true", uid="another")}, entries) == ()
+
+
+def test_a_pod_without_a_label_gets_one(asked: Asked) -> None:
+    want = asked(pods={"chat/a": pod("a-0")})
+    entries = {key: one.body() for key, one in want.entries.items()}
+    assert plan(want, {}, entries) == (MarkPod(mark=want.pods["models", "a-0"]),)
 
 
 def test_what_is_ours_goes_when_we_leave_and_nothing_else(asked: Asked) -> None:
@@ -60,7 +65,7 @@ def test_what_is_ours_goes_when_we_leave_and_nothing_else(asked: Asked) -> None:
     entries: dict[tuple[str, str], Any] = {key: one.body() for key, one in asked().entries.items()}
     pods = {("models", "a-0"): a_pod("a-0", "true"), ("models", "x"): a_pod("x", None)}
     writes = plan(NOTHING_WANTED, pods, {**entries, ("models", "vm"): theirs})
-    assert UnmarkPod(namespace="models", name="a-0") in writes
+    assert UnmarkPod(namespace="models", name="a-0", uid="uid-a-0") in writes
     removed = {(one.namespace, one.name) for one in writes if isinstance(one, RemoveEntry)}
     assert removed == set(entries)
     assert len(writes) == len(entries) + 1

@@ -46,6 +46,13 @@ def test_pods_get_a_label_and_no_entry(asked: Asked) -> None:
     assert ("models", "chat.c") in told.entries
 
 
+def test_an_engine_that_the_cluster_lists_without_a_pod_is_left_alone(asked: Asked) -> None:
+    found = POLICY.replace("  model: m\n", "  model: m\n  kubernetes: {service: vllm, port: 8000}\n", 1)
+    told = asked(policy=found, pods={"chat/a": pod("a-0")})
+    assert set(told.pods) == {("models", "a-0")}
+    assert set(told.entries) == {("here", "other.a")}
+
+
 @pytest.mark.parametrize("first", ["chat/a", "other/a"])
 def test_a_pod_of_two_pools_serves_while_one_of_them_wants_it(asked: Asked, first: str) -> None:
     shared = {"chat/a": pod("a-0"), "other/a": pod("a-0")}
