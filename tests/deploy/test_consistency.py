@@ -15,7 +15,7 @@ from tests.deploy.rendering import Document
 from xds_server.bootstrap import Bootstrap
 
 SOURCES = [*rendering.VALUE_SETS, "examples/client-with-envoy.yaml"]
-GIVEN = {"registry"}
+GIVEN = {"switchgear-tls"}
 """Secrets that the values name and somebody else makes."""
 
 

