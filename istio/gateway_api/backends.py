@@ -2,8 +2,8 @@
 
 Pods with certain labels are an InferencePool, which is asked through an endpoint picker. Pods behind a Service
 are that Service. Engines given by hand are a Service without a selector and its EndpointSlices, which know zones;
-those that are host names, and few that say no zone, are Envoy Gateway's Backend, which knows neither zones nor more
-than 64 engines.
+those that are host names, and few that say no zone, are Envoy Gateway's Backend, which knows neither zones nor
+more than 64 engines.
 """
 
 from collections.abc import Iterator, Sequence
