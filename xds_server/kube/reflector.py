@@ -83,13 +83,16 @@ class Reflector(Generic[T]):
 
     @property
     def stale_s(self) -> float | None:
-        """Seconds since the server was heard; None while it is, and where it has nothing for us."""
-        known = self.contact is Contact.LOST or (self.contact is not Contact.IN_TOUCH and bool(self.objects))
-        return self._clock() - self._heard_at_s if known else None
+        """Seconds since the list could be had; None while it can, and where it is gone on without one."""
+        if self.contact in {Contact.FORBIDDEN, Contact.ABSENT}:
+            missed = bool(self.objects) or not self.complete
+        else:
+            missed = self.contact is Contact.LOST
+        return self._clock() - self._heard_at_s if missed else None
 
     def suspect(self, reason: str) -> None:
         """The server has stopped answering others: what is watched may be as dead, without having said so."""
-        if self.contact is Contact.IN_TOUCH:
+        if self.contact in {Contact.OPENING, Contact.IN_TOUCH}:
             self._meet(Contact.LOST, reason)
 
     def again(self) -> None:

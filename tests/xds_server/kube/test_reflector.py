@@ -159,21 +159,36 @@ async def test_how_old_it_is_counts_from_what_was_last_heard() -> None:
 
 async def test_an_optional_list_that_is_forbidden_is_gone_on_without_and_tried_again() -> None:
     api = Scripted(ApiError(403, "Forbidden", "nodes"), ApiError(403, "Forbidden", "nodes"), listed("a"))
-    async with running(api, optional=True) as one:
-        await eventually(lambda: one.contact is Contact.FORBIDDEN, "forbidden", LIMIT_S)
-        assert one.complete
-        assert one.stale_s is None
-        await eventually(lambda: one.contact is Contact.IN_TOUCH, "allowed at last", LIMIT_S)
-    assert list(one.objects.values()) == ["a"]
+    seen: list[tuple[Contact, bool, float | None]] = []
+
+    def note() -> None:
+        seen.append((one.contact, one.complete, one.stale_s))
+
+    async with running(api, optional=True, on_contact=note) as one:
+        await eventually(lambda: list(one.objects.values()) == ["a"], "allowed at last", LIMIT_S)
+    assert seen[0] == (Contact.FORBIDDEN, True, None)
+    assert one.contact is Contact.IN_TOUCH
 
 
 async def test_a_list_that_is_needed_and_forbidden_is_waited_for() -> None:
     api = Scripted(*([ApiError(403, "Forbidden", "pods")] * 3), listed("a"))
-    seen: list[tuple[Contact, bool]] = []
-    async with running(api, on_contact=lambda: seen.append((one.contact, one.complete))) as one:
+    seen: list[tuple[Contact, bool, bool]] = []
+
+    def note() -> None:
+        seen.append((one.contact, one.complete, one.stale_s is not None))
+
+    async with running(api, on_contact=note) as one:
         await eventually(lambda: one.complete, "complete", LIMIT_S)
-    assert (Contact.FORBIDDEN, False) in seen
-    assert (Contact.FORBIDDEN, True) not in seen
+    assert (Contact.FORBIDDEN, False, True) in seen
+    assert not [said for said in seen if said[0] is Contact.FORBIDDEN and said[1]]
+
+
+async def test_what_is_no_longer_allowed_is_kept_and_grows_old() -> None:
+    api = Scripted(listed("a"), *([ApiError(403, "Forbidden", "pods")] * 50))
+    async with running(api) as one:
+        await eventually(lambda: one.contact is Contact.FORBIDDEN, "forbidden", LIMIT_S)
+        assert list(one.objects.values()) == ["a"]
+        assert one.stale_s is not None
 
 
 async def test_a_resource_that_is_missing_is_believed_to_be_when_said_so_several_times() -> None:
