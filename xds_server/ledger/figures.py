@@ -13,6 +13,7 @@ from xds_server.decide.decisions import Ejector, Health, LadderState
 from xds_server.ledger.scene import Scene
 from xds_server.ledger.tables import pool_rows
 from xds_server.metrics import gauge
+from xds_server.orchestrator import Standing
 from xds_server.status import PoolStatus
 
 _FIGURES: Final[tuple[tuple[str, str, Callable[[PoolStatus], float | None]], ...]] = (
@@ -40,6 +41,23 @@ def pool_metrics(scene: Scene) -> Iterator[Metric]:
         }
         yield gauge(f"switchgear_pool_{name}", told, ("pool",), values)
     yield gauge(
+        "switchgear_pool_revisions",
+        "How many different revisions the engines of a region serve.",
+        ("pool", "region"),
+        {(one.pool, region): float(len(counts)) for one in rows for region, counts in one.revisions.items()},
+    )
+    yield gauge(
+        "switchgear_pool_region_share_ratio",
+        "Share of the requests of one region's callers that another one, or it itself, is to serve.",
+        ("pool", "from", "to"),
+        {
+            (one.pool, region.region, to): percent / 100
+            for one in rows
+            for region in one.regions
+            for to, percent in region.sends_percent.items()
+        },
+    )
+    yield gauge(
         "switchgear_pool_shed_per_second", "Requests refused at the ceiling.", ("pool", "class"), _shed(rows)
     )
     yield gauge(
@@ -56,6 +74,20 @@ def pool_metrics(scene: Scene) -> Iterator[Metric]:
     yield gauge(
         "switchgear_engines_out", "Engines that are out, by who wants them out.", ("pool", "ejector"), _out(scene)
     )
+    yield gauge(
+        "switchgear_engine_standings",
+        "Engines by what their orchestrator says of them.",
+        ("pool", "standing"),
+        _standings(scene),
+    )
+
+
+def _standings(scene: Scene) -> dict[tuple[str, ...], float]:
+    return {
+        (pool, standing.value): float(sum(engine.standing is standing for engine in engines))
+        for pool, engines in scene.fleet.pools.items()
+        for standing in Standing
+    }
 
 
 def _shed(rows: Sequence[PoolStatus]) -> dict[tuple[str, ...], float]:

@@ -138,6 +138,8 @@ async def test_what_becomes_of_pods_becomes_of_traffic(site: Site, cluster: Clus
     assert "serving what was last known" in status
     assert (await site.get("/readyz"))["ready"]
     assert await site.metric("switchgear_source_stale_seconds") > 0
+    events = (await site.get("/v1/events"))["events"]
+    assert [one["after"] for one in events if one["kind"] == "source"][-1].startswith("lost: ")
     await served_by(site, ["chat-0"])
     assert await site.health(zero) == "HEALTHY"
     await double.up()

@@ -3,8 +3,9 @@
 from policies.model import PolicySet
 from tests.xds_server.ledger.conftest import decided, scene, with_pool
 from xds_server.decide.decisions import Ejector, EngineDecision, Health, LadderState
-from xds_server.fleet import Fleet
+from xds_server.fleet import EngineId, Fleet, with_words
 from xds_server.ledger.figures import pool_metrics
+from xds_server.orchestrator import OrchestratorWord, Standing
 
 
 def values(policies: PolicySet, fleet: Fleet, decisions: object) -> dict[tuple[str, ...], float]:
@@ -33,6 +34,15 @@ def test_who_is_out_by_whom(policies: PolicySet, fleet: Fleet) -> None:
     assert found["switchgear_engines_out", "errors"] == 2
     assert found["switchgear_engines_out", "slowness"] == 0
     assert found["switchgear_pool_kept_in_engines",] == 1
+
+
+def test_engines_by_what_is_said_of_them(policies: PolicySet, fleet: Fleet) -> None:
+    unfit = OrchestratorWord(standing=Standing.UNFIT, reason="its node is tainted")
+    spoken = with_words(fleet, {EngineId("chat", "r1"): unfit})
+    found = values(policies, spoken, decided(spoken))
+    assert found["switchgear_engine_standings", "unfit"] == 1
+    assert found["switchgear_engine_standings", "present"] == 3
+    assert found["switchgear_engine_standings", "gone"] == 0
 
 
 def test_what_nobody_tells_is_left_out(policies: PolicySet, fleet: Fleet) -> None:
