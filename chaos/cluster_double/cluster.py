@@ -264,6 +264,9 @@ class Cluster:
         if before is None:
             if which.subresource:
                 raise which.missing()
+            if uid := metadata(said).get("uid"):
+                why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                raise RefusedError(409, "Conflict", why)
             empty: Object = {key: said[key] for key in ("apiVersion", "kind")} | {"metadata": {}}
             owned = applied(kind, empty, said, writer, force=True, now=now)
             return self._create(request, which, owned, name=which.name)
