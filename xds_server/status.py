@@ -264,11 +264,25 @@ class Story:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RegionStatus:
+    """Who serves the callers of a region. ``sends_percent`` is by serving region; ``barred`` counts engines."""
+
+    region: str
+    home: str
+    sends_percent: Mapping[str, float]
+    barred: int
+    reason: str
+    age_s: float
+    in_force: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStatus:
     """One pool in figures; what no proxy tells, and what is not decided, is None.
 
     ``ceiling`` and ``held`` are requests in flight, ``shed_per_s`` by priority class. ``shadow`` names the parts
-    that are decided and not enforced.
+    that are decided and not enforced. ``revisions`` is how many engines serve each revision of the model, by
+    region; ``regions`` is empty where all engines are in one.
     """
 
     pool: str
@@ -296,6 +310,8 @@ class PoolStatus:
     first_byte_p99_s: float | None
     telemetry_age_s: float | None
     shadow: tuple[str, ...]
+    revisions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    regions: tuple[RegionStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

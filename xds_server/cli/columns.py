@@ -115,6 +115,26 @@ def _sync(item: Item) -> str:
     )
 
 
+def _revisions(by_region: Mapping[str, Mapping[str, int]]) -> str:
+    """``eu 2.1.0 x3, 3.0.0 x1; us 2.1.0 x4``; nothing where no engine says a revision."""
+    if not any(revision for counts in by_region.values() for revision in counts):
+        return "-"
+    return "; ".join(
+        f"{region or '(no region)'} " + ", ".join(f"{one or '(none)'} x{count}" for one, count in counts.items())
+        for region, counts in by_region.items()
+    )
+
+
+def _regions(rows: Sequence[Item]) -> str:
+    """Where callers of each region go, those that stay at home left out."""
+    away = [
+        f"{one['region']} to " + ", ".join(f"{to} {percent:.0f}%" for to, percent in one["sends_percent"].items())
+        for one in rows
+        if one["region"] and list(one["sends_percent"]) != [one["region"]]
+    ]
+    return "; ".join(away) or ("at home" if rows else "-")
+
+
 def _percents(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{zone or 'no zone'} {share:g} %" for zone, share in shares.items()) or "-"
 
@@ -161,6 +181,8 @@ _POOLS: Final = (
     _figure("p99 s", lambda item: item["answer_p99_s"], "{:.2f}", wide=True),
     _figure("first p99 s", lambda item: item["first_byte_p99_s"], "{:.3f}", wide=True),
     Column(title="hedging", cell=lambda item: {None: "-", True: "on", False: "off"}[item["hedging"]], wide=True),
+    Column(title="revisions", cell=lambda item: _revisions(item.get("revisions", {})), wide=True, state=True),
+    Column(title="regions", cell=lambda item: _regions(item.get("regions", ())), wide=True, state=True),
     _plain("shadow", wide=True, state=True),
     _plain("ceiling_reason", "how", wide=True),
 )

@@ -13,6 +13,7 @@ from xds_server.status import (
     OrderStatus,
     PoolStatus,
     ProxyPoolStatus,
+    RegionStatus,
     ShadowEngineStatus,
     ShadowPoolStatus,
     ShadowStatus,
@@ -35,6 +36,7 @@ def _pool(name: str, pool: PoolDecisions, scene: Scene) -> PoolStatus:
         "limits": resilience.limits.mode,
         "hedging": resilience.hedging.mode,
         "zones": resilience.zones.mode,
+        "regions": resilience.regions.mode,
         "degradation": resilience.degradation.mode,
     }
     gateway = pool.ceilings.get("gateway")
@@ -70,7 +72,28 @@ def _pool(name: str, pool: PoolDecisions, scene: Scene) -> PoolStatus:
         first_byte_p99_s=None if traffic is None or traffic.first_byte is None else traffic.first_byte.p99_s,
         telemetry_age_s=_age(scene.now.s, None if traffic is None else traffic.heard_at_s),
         shadow=tuple(part for part, mode in parts.items() if resilience.shadowed(mode)),
+        revisions=_revisions(pool),
+        regions=tuple(
+            RegionStatus(
+                region=region,
+                home=one.home,
+                sends_percent={to: round(100 * share, 1) for to, share in one.shares.items()},
+                barred=len(one.barred),
+                reason=one.reason,
+                age_s=round(scene.now.s - one.since_s, 3),
+                in_force=one.in_force,
+            )
+            for region, one in pool.regions.items()
+        ),
     )
+
+
+def _revisions(pool: PoolDecisions) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for engine in pool.declared:
+        of_region = found.setdefault(engine.region, {})
+        of_region[engine.revision] = of_region.get(engine.revision, 0) + 1
+    return {region: dict(sorted(counts.items())) for region, counts in sorted(found.items())}
 
 
 def zone_rows(scene: Scene) -> Sequence[ZoneStatus]:

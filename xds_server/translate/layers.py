@@ -17,7 +17,7 @@ from xds_server.translate.residency import allowed
 from xds_server.translate.runtime import EVERYTHING_PERCENT, LAYER, runtime, with_hedges
 from xds_server.translate.served import served
 from xds_server.translate.view import View
-from xds_server.translate.weights import ready_pools, route_weights
+from xds_server.translate.weights import apart, ready_pools, route_weights, without
 from xds_server.type_urls import RUNTIME
 
 _Weights = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
@@ -125,7 +125,9 @@ def _of_view(policies: PolicySet, fleet: Fleet, decisions: Decisions, view: View
         weights=tuple(
             (name, tuple(sorted(weights.items())))
             for route in routes
-            for name, weights in route_weights(route, ready[allowed(route)], ladders, models).items()
+            for name, weights in route_weights(
+                route, without(ready[allowed(route)], apart(route, policies, fleet)), ladders, models
+            ).items()
         ),
     )
 

@@ -7,8 +7,11 @@ control plane moves weights, by RTDS, in milliseconds.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeAlias
 
+from policies.model import PolicySet
+from policies.resilience import AcrossRevisions
 from policies.route import ModelRoute
 from xds_server.decide.decisions import Decisions, Ejector, EngineDecision, Health, LadderState
+from xds_server.decide.routing.regions import kind
 from xds_server.fleet import Fleet
 from xds_server.translate.routes import by_fallback, declared_weights, reachable, weights_name
 
@@ -49,6 +52,26 @@ def ready_pools(
         {pool: percent for pool, percent in serving.items() if percent},
         {pool: 100.0 for pool, engines in taking.items() if engines},
     )
+
+
+def apart(route: ModelRoute, policies: PolicySet, fleet: Fleet) -> str:
+    """The fallback, where it serves the same model in another revision than the first pool and must not; or empty.
+
+    Pools of different models have revisions that mean nothing to each other; there ``modelChange`` rules.
+    """
+    first, fallback = route.spec.pools[0].pool, route.spec.fallback
+    if fallback is None or policies.pools[first].spec.model != policies.pools[fallback].spec.model:
+        return ""
+    across = policies.effective[first].regions.across_revisions
+    own, other = (
+        {kind(engine.revision, across) for engine in fleet.pools.get(pool, ())} for pool in (first, fallback)
+    )
+    return fallback if own and other and own.isdisjoint(other) and across is not AcrossRevisions.ANY else ""
+
+
+def without(ready: Sequence[Shares], pool: str) -> Sequence[Shares]:
+    """The pools to use, without this one."""
+    return tuple([{name: percent for name, percent in usable.items() if name != pool} for usable in ready])
 
 
 def _failing(decision: EngineDecision | None) -> bool:

@@ -11,7 +11,7 @@ plane. ``barred`` engines are the exception: they get none at all.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -84,11 +84,11 @@ def barred(
     own = revisions.get(home)
     if own is None or policy.across_revisions is AcrossRevisions.ANY:
         return frozenset()
-    kept = {_kind(one, policy.across_revisions) for one in own.revisions}
+    kept = {kind(one, policy.across_revisions) for one in own.revisions}
     return frozenset(
         engine.id
         for engine in engines
-        if engine.region != home and _kind(engine.revision, policy.across_revisions) not in kept
+        if engine.region != home and kind(engine.revision, policy.across_revisions) not in kept
     )
 
 
@@ -97,7 +97,8 @@ def major(revision: str) -> str:
     return revision.partition(".")[0].lower().removeprefix("v")
 
 
-def _kind(revision: str, across: AcrossRevisions) -> str:
+def kind(revision: str, across: AcrossRevisions) -> str:
+    """What two revisions must have in common to stand in for each other."""
     return major(revision) if across is AcrossRevisions.SAME_MAJOR else revision
 
 
@@ -132,7 +133,8 @@ def region_shares(
         scene = _Scene(policy=policy, able=_able(engines, decisions, capacities, out), asked=asked, now_s=now_s)
         before = previous.get(caller)
         if before is not None and not scene.able:
-            found[caller] = before
+            # Who may not serve is as new as ever.
+            found[caller] = before if before.barred == out else replace(before, barred=out)
             continue
         shares = _standby(scene, before) if standby else _own_first(scene, caller, before)
         found[caller] = _settled(shares, before, out, in_force=not shadow)
@@ -167,8 +169,10 @@ def _own_first(scene: _Scene, caller: str, before: RegionShares | None) -> Regio
     """Active-active: the own region, and others for what does not fit."""
     policy, able = scene.policy, scene.able
     own, others = able.get(caller, 0.0), {region: one for region, one in able.items() if region != caller}
-    if not caller:
+    if not caller and able:
         return _made(scene, "", _in_parts(able), {}, "callers of no region: all regions by capacity")
+    if not able:
+        return _made(scene, caller, {caller: 1.0}, {}, "nobody who may serve is in")
     if not own:
         asked = scene.asked.get(caller)
         return _made(
@@ -188,7 +192,7 @@ def _own_first(scene: _Scene, caller: str, before: RegionShares | None) -> Regio
     asked = scene.asked.get(caller, 0.0)
     wanted = max(0.0, 1 - fits)
     away = min(wanted, sum(room.values()) / asked) if asked > 0 else 0.0
-    away = math.floor(away / _STEP) * _STEP if away < 1 else away
+    away = math.floor(away / _STEP + 1e-9) * _STEP if away < 1 else away
     if before is not None and before.helped and scene.now_s - before.since_s < MOVE_EVERY_S:
         away = min(1 - before.shares.get(caller, 1.0), 1.0)
     parts = {caller: 1 - away, **_spread(away, asked, room, others, policy.order)}
