@@ -15,11 +15,16 @@ _QUERY = r"(\?.*)?"
 
 @dataclass(slots=True)
 class Conditions:
-    """What a route asks for: a path prefix, headers, a model; and what of it no ModelRoute can ask for."""
+    """What a route asks for: a path prefix, headers, fields of the body; and what no ModelRoute can ask for.
+
+    ``port`` is where it listens, where that is said.
+    """
 
     prefix: Said | None = None
     headers: list[Tree] = field(default_factory=list)
     model: Said | None = None
+    stream: Said | None = None
+    port: Said | None = None
     wrong: list[tuple[Node, str]] = field(default_factory=list)
 
     def refuse(self, node: Node, why: str) -> None:
@@ -40,9 +45,10 @@ class Conditions:
         self.header(":authority", node, regex=f"(?:{names})(?::[0-9]+)?")
 
     @property
-    def rank(self) -> tuple[int, int, bool]:
+    def rank(self) -> tuple[int, int, bool, bool]:
         """What decides which of two routes is tried first: the smaller one is."""
-        return (-len(str(self.prefix.value)) if self.prefix else -1, -len(self.headers), self.model is None)
+        path = -len(str(self.prefix.value)) if self.prefix else -1
+        return (path, -len(self.headers), self.model is None, self.stream is None)
 
     def path(self, node: Node, *, exact: str = "", prefix: str = "", regex: str = "") -> None:
         """A condition on the path, which does not hold its query."""
@@ -77,6 +83,8 @@ class Conditions:
             match["headers"] = self.headers
         if self.model is not None:
             match["model"] = self.model
+        if self.stream is not None:
+            match["stream"] = self.stream
         if match:
             route.spec["match"] = match
         return True

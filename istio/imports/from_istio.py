@@ -69,8 +69,13 @@ def from_istio(sources: Sequence[Source], wishes: Wishes) -> Imported:
         )
     for host, rule in mesh.rules.items():
         _rule(mesh, host, rule)
+    fronts = {name for one in heads for name in host_names(one.node.at("spec", "hosts"), one.namespace)}
     for host, entry in mesh.entries.items():
-        _pool(mesh, host, None, entry.node)
+        if host in fronts and f"{host}|" not in mesh.pools.pools:
+            # What callers ask for: nothing leads to engines of its own.
+            entry.node.take()
+        else:
+            _pool(mesh, host, None, entry.node)
     return imported(mesh.pools.drafts(), sources, _HEADING)
 
 

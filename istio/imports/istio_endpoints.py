@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from istio.imports.draft import Draft, Said, Tree
 from istio.imports.reading import Node
 from istio.imports.values import text, texts, whole
+from istio.live.wanted import ENGINE_ANNOTATION, POOL_LABEL, SERVING_LABEL
 
 DEFAULT_PORT = Said(value=8000, note="not said there: vLLM's own default")
+_OURS = frozenset({POOL_LABEL, SERVING_LABEL})
+_PLACES = {"topology.kubernetes.io/zone": "zone", "topology.kubernetes.io/region": "region"}
 _WHY_PORT = "no port is known for this engine: the entry has none that speaks HTTP"
 
 
@@ -87,18 +90,30 @@ def _endpoint(one: Node, port: tuple[str, Said | None], only: dict[str, str]) ->
         spec.refuse(_WHY_PORT)
         return None
     endpoint["port"] = number
-    if one.steps == () and (name := text(one.at("metadata", "name"))) is not None:
-        endpoint["name"] = Said(value=name, node=one.at("metadata", "name"))
-    _locality(spec, endpoint)
+    if one.steps == () and (name := _name(one)) is not None:
+        endpoint["name"] = name
+    _locality(spec, labels, endpoint)
     if (weight := whole(spec.get("weight"))) is not None:
         endpoint["weight"] = weight
-    if labels:
-        endpoint["labels"] = {name: Said(value=value) for name, value in labels.items()}
+    if carried := {key: Said(value=one) for key, one in labels.items() if key not in _OURS | _PLACES.keys()}:
+        endpoint["labels"] = dict(carried)
     return endpoint
 
 
-def _locality(spec: Node, endpoint: dict[str, Tree]) -> None:
-    """``region/zone/subzone``."""
+def _name(one: Node) -> Said | None:
+    """What we called the engine when we wrote the entry, or the entry's own name."""
+    ours = one.at("metadata", "annotations", ENGINE_ANNOTATION)
+    if ours is not None and "/" in ours.word:
+        return Said(value=ours.word.partition("/")[2], node=ours)
+    name = one.at("metadata", "name")
+    return Said(value=name.word, node=name) if name is not None and name.word else None
+
+
+def _locality(spec: Node, labels: dict[str, str], endpoint: dict[str, Tree]) -> None:
+    """``region/zone/subzone``, or the labels that Kubernetes has for it."""
+    for label, name in _PLACES.items():
+        if value := labels.get(label):
+            endpoint[name] = Said(value=value, node=spec.at("labels", label))
     locality = spec.get("locality")
     said = text(locality)
     if said is None or locality is None:

@@ -14,6 +14,7 @@ from istio.imports.values import duration, flag, text, whole
 from policies.quantity import format_duration, parse_duration
 from policies.resilience import RetryCondition
 
+_MODEL_HEADER, _STREAM_HEADER = "x-switchgear-model", "x-switchgear-stream"
 _CONDITIONS = frozenset(RetryCondition)
 _STATUSES = "retriable-status-codes"
 _MOST_MATCHES = 1000
@@ -34,7 +35,6 @@ _NOT_MATCHED: Mapping[str, str] = {
     "sourceLabels": "callers are not told apart by their labels",
     "sourceNamespace": "callers are not told apart by their namespace",
     "queryParams": "queries are not looked at",
-    "port": "a route listens at one port, see --listener-port",
 }
 
 
@@ -76,8 +76,13 @@ def routes(
     for name in ("gateways", "exportTo"):
         if (other := spec.get(name)) is not None:
             other.refuse("which Envoys serve a route is said by their roles and pools, see --listener-port")
+    said: list[tuple[tuple[int, int, bool, bool], Node, tuple[Draft, ...]]] = []
     for way in _ways(virtual, known):
-        _route(replace(way, tell_hosts=tell_hosts), pools, find)
+        said += _route(replace(way, tell_hosts=tell_hosts), pools, find)
+    # What the route says that asks for least is what holds for a pool.
+    for _, node, targets in sorted(said, key=lambda one: one[0], reverse=True):
+        for pool in targets:
+            _of_pool(node, pools, pool)
 
 
 def is_delegate(virtual: Virtual) -> bool:
@@ -114,7 +119,10 @@ def _delegate(delegate: Node, virtual: Virtual, known: Mapping[str, Virtual]) ->
     return known.get(f"{where}/{name.value}") if name is not None else None
 
 
-def _route(way: _Way, pools: Pools, find: FindPool) -> None:
+def _route(
+    way: _Way, pools: Pools, find: FindPool
+) -> Iterator[tuple[tuple[int, int, bool, bool], Node, tuple[Draft, ...]]]:
+    """Take up the route; how much it asks for, itself and its pools, where it can be used."""
     node = way.route
     for name, why in _ELSEWHERE.items():
         if (found := node.get(name)) is not None:
@@ -126,8 +134,7 @@ def _route(way: _Way, pools: Pools, find: FindPool) -> None:
     targets = _targets(node, way.namespace, find)
     if targets is None:
         return
-    for pool, _ in targets:
-        _of_pool(way, pools, pool)
+    least: tuple[int, int, bool, bool] | None = None
     for number, match in enumerate(_matches(way)):
         name = way.name if number == 0 else f"{way.name}-{number + 1}"
         conditions = Conditions()
@@ -135,12 +142,15 @@ def _route(way: _Way, pools: Pools, find: FindPool) -> None:
         for one in match:
             _conditions(one, conditions)
         draft = Draft(kind="ModelRoute", name="", node=match[-1] if match else node)
-        pools.listener(draft)
+        pools.listener(draft, conditions.port)
         if not conditions.into(draft, draft.node):
             continue
+        least = conditions.rank if least is None else max(least, conditions.rank)
         draft.name = pools.route_names.fresh(name)
         draft.spec["pools"] = [_share(pool, weight) for pool, weight in targets]
         pools.in_order(draft, conditions)
+    if least is not None:
+        yield least, node, tuple(pool for pool, _ in targets)
 
 
 def _matches(way: _Way) -> list[tuple[Node, ...]]:
@@ -193,22 +203,43 @@ def _conditions(match: Node, into: Conditions) -> None:
         match name:
             case "uri":
                 _path(one, into)
-                if match.get("ignoreUriCase") is not None and flag(match.get("ignoreUriCase")):
+            case "ignoreUriCase":
+                if flag(one):
                     into.refuse(one, "paths are told apart by their case")
-            case "ignoreUriCase" | "name" | "statPrefix":
+            case "name" | "statPrefix":
                 one.take()
             case "method" | "authority" | "scheme":
                 _text(f":{name}", one, into)
-            case "headers":
-                for header, condition in one.fields():
-                    _text(header, condition, into)
-            case "withoutHeaders":
-                for header, condition in one.fields():
-                    _without(header, condition, into)
+            case "port":
+                into.port = whole(one)
+            case "headers" | "withoutHeaders":
+                _headers(one, into, there=name == "headers")
             case "gateways":
                 one.refuse("which Envoys serve a route is said by their roles and pools")
             case _:
                 into.refuse(one, _NOT_MATCHED.get(name, "a ModelRoute has no such condition"))
+
+
+def _headers(block: Node, into: Conditions, *, there: bool) -> None:
+    for name, one in block.fields():
+        if _of_the_body(name, one, into, there=there):
+            continue
+        if there:
+            _text(name, one, into)
+        else:
+            _without(name, one, into)
+
+
+def _of_the_body(name: str, one: Node, into: Conditions, *, there: bool) -> bool:
+    """Whether the header stands for a field of the body, as in what ``switchgear export istio`` writes."""
+    if name == _MODEL_HEADER and there and into.model is None and (model := one.get("exact")) is not None:
+        into.model = Said(value=model.word, node=one)
+    elif name == _STREAM_HEADER and into.stream is None:
+        into.stream = Said(value=there, node=one)
+    else:
+        return False
+    one.take()
+    return True
 
 
 def _string(one: Node) -> tuple[str, str] | None:
@@ -280,9 +311,8 @@ def _share(pool: Draft, weight: Said | None) -> Tree:
     return share
 
 
-def _of_pool(way: _Way, pools: Pools, pool: Draft) -> None:
+def _of_pool(node: Node, pools: Pools, pool: Draft) -> None:
     """Time limits and retries are a route's in Istio, and its pools' here."""
-    node = way.route
     policy = pools.policy(pool, node)
     whole_time = node.get("timeout")
     policy.put("timeouts.streaming.total", duration(whole_time))

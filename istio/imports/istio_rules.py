@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from istio.imports.draft import Draft, Said
 from istio.imports.reading import Node
-from istio.imports.values import duration, flag, number, seconds, text, whole
+from istio.imports.values import duration, flag, number, text, whole
 
 _PER_PROXY = "each Envoy's own limit in Istio, the whole fleet's here"
 _GATEWAY_ERRORS = (502, 503, 504)
@@ -46,11 +46,15 @@ def apply(parts: dict[str, Node], policy: Draft) -> None:
 
 def _outliers(part: Node, policy: Draft) -> None:
     every, gateway = part.get("consecutive5xxErrors"), part.get("consecutiveGatewayErrors")
-    if every is not None:
+    if every is not None and (every.value or gateway is None or not gateway.value):
         policy.put("breaker.consecutiveErrors", whole(every))
-        if gateway is not None:
+        if gateway is not None and gateway.value == 0:
+            gateway.take()
+        elif gateway is not None:
             gateway.refuse("one limit counts all failures in a row; consecutive5xxErrors is said as well")
     elif (said := whole(gateway)) is not None and gateway is not None:
+        if every is not None:
+            every.take()
         policy.put("breaker.consecutiveErrors", said)
         if said.value:
             policy.put("breaker.countStatuses", Said(value=_GATEWAY_ERRORS, node=gateway))
@@ -66,12 +70,7 @@ def _outliers(part: Node, policy: Draft) -> None:
     _local_origin(part, policy)
     policy.put("breaker.interval", duration(part.get("interval")))
     base = part.get("baseEjectionTime")
-    policy.put("breaker.cooldown", duration(base))
-    if base is not None and isinstance(base.value, str) and (seconds(base.value) or 0) > 600:
-        # The longest cooldown may not be below the first.
-        policy.put("breaker.maxCooldown", duration(base))
-    if base is not None:
-        base.change("an engine returns sooner when it proves itself, and stays out longer with each failed trial")
+    policy.put("breaker.localEjection", duration(base))
     if (most := part.get("maxEjectionPercent")) is not None and (share := number(most)) is not None:
         policy.put("breaker.capacityFloorPercent", _floor(share, most))
     if (least := part.get("minHealthPercent")) is not None:
@@ -122,6 +121,12 @@ def _connections(part: Node, policy: Draft) -> None:
 
 
 def _not_of_connections(part: Node) -> None:
+    pending, connections = part.at("http", "http1MaxPendingRequests"), part.at("tcp", "maxConnections")
+    if pending is not None and connections is not None and pending.value == connections.value:
+        pending.take()
+    upgrade = part.at("http", "h2UpgradePolicy")
+    if upgrade is not None and upgrade.word == "DO_NOT_UPGRADE":
+        upgrade.take()
     for names, why in (
         (("http", "http1MaxPendingRequests"), "requests wait in engines here: limits.maxWait says how long"),
         (("http", "maxRequestsPerConnection"), "connections to engines are kept"),
@@ -132,7 +137,7 @@ def _not_of_connections(part: Node) -> None:
         (("http", "h2UpgradePolicy"), "engines are asked over HTTP/1.1"),
         (("http", "useClientProtocol"), "engines are asked over HTTP/1.1"),
     ):
-        if (found := part.at(*names)) is not None:
+        if (found := part.at(*names)) is not None and not found.taken:
             found.refuse(why)
 
 

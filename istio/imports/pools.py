@@ -33,7 +33,7 @@ class Pools:
     routes: list[Draft] = field(default_factory=list)
     pool_names: Names = field(default_factory=Names)
     route_names: Names = field(default_factory=Names)
-    _ranks: list[tuple[int, int, bool]] = field(default_factory=list)
+    _ranks: dict[object, list[tuple[int, int, bool, bool]]] = field(default_factory=dict)
 
     def pool(self, key: str, like: str, node: Node) -> Draft:
         """The pool of this key; a new one is named like ``like`` and is from ``node``."""
@@ -58,11 +58,12 @@ class Pools:
 
     def in_order(self, route: Draft, conditions: Conditions) -> None:
         """Take up a route; it is listed where it will be tried before one that was tried first until now."""
-        if any(conditions.rank < rank for rank in self._ranks):
+        before = self._ranks.setdefault(conditions.port.value if conditions.port else None, [])
+        if any(conditions.rank < rank for rank in before):
             route.node.change(
                 "it is tried before routes above it that ask for less: the most exact route comes first"
             )
-        self._ranks.append(conditions.rank)
+        before.append(conditions.rank)
         self.routes.append(route)
 
     def listener(self, route: Draft, port: Said | None = None) -> None:

@@ -47,6 +47,10 @@ class Source:
         """The field, and all within it, is understood."""
         self._taken.add(steps)
 
+    def took(self, steps: tuple[Step, ...]) -> bool:
+        """Whether the field was taken as a whole."""
+        return steps in self._taken
+
     def refuse(self, steps: tuple[Step, ...], why: str) -> None:
         """The field, and all within it, is not understood; the first reason stays."""
         self._refused.setdefault(steps, why)
@@ -147,6 +151,11 @@ class Node:
     def take(self) -> None:
         """This is understood, with all that is in it."""
         self.source.take(self.steps)
+
+    @property
+    def taken(self) -> bool:
+        """Whether it is known to be understood."""
+        return self.source.took(self.steps)
 
     def refuse(self, why: str) -> None:
         """This is not understood."""

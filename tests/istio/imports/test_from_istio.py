@@ -54,8 +54,12 @@ def effective(run_import: Import, traffic_policy: str) -> Any:
         ("outlierDetection: {consecutiveGatewayErrors: 4}", "breaker.count_statuses", (502, 503, 504)),
         ("outlierDetection: {outlierDetectionHttpErrorCodes: [500, 520]}", "breaker.count_statuses", (500, 520)),
         ("outlierDetection: {interval: 1m30s}", "breaker.interval", 90.0),
-        ("outlierDetection: {baseEjectionTime: 45s}", "breaker.cooldown", 45.0),
-        ("outlierDetection: {baseEjectionTime: 20m}", "breaker.max_cooldown", 1200.0),
+        ("outlierDetection: {baseEjectionTime: 45s}", "breaker.local_ejection", 45.0),
+        (
+            "outlierDetection: {consecutive5xxErrors: 0, consecutiveGatewayErrors: 3}",
+            "breaker.consecutive_errors",
+            3,
+        ),
         ("outlierDetection: {maxEjectionPercent: 30}", "breaker.capacity_floor_percent", 70),
         (
             "outlierDetection: {splitExternalLocalOriginErrors: true, consecutiveLocalOriginFailures: 9}",
@@ -206,7 +210,6 @@ def test_a_virtual_service_is_routes_and_what_it_says_of_time_is_its_pools(run_i
     [
         "sourceLabels: {app: x}",
         "queryParams: {a: {exact: b}}",
-        "port: 80",
         "uri: {fuzzy: /x}",
         "headers: {a: {like: b}}",
         "uri: {prefix: /x}, ignoreUriCase: true",
@@ -289,8 +292,19 @@ def test_two_routes_that_say_different_times_of_one_pool_are_told(run_import: Im
         "    - {route: [{destination: {host: chat}}], timeout: 90s}\n"
     )
     found = run_import("istio", VIRTUAL + http)
-    assert found.policies.effective["chat"].timeouts.streaming.total == 60.0
-    assert "says another" in found.said_of("spec.http[1].timeout")[0]
+    # What the route says that asks for least.
+    assert found.policies.effective["chat"].timeouts.streaming.total == 90.0
+    assert "says another" in found.said_of("spec.http[0].timeout")[0]
+
+
+def test_the_port_of_a_match_is_where_envoys_listen(run_import: Import) -> None:
+    http = (
+        "    - {match: [{port: 8080}], route: [{destination: {host: chat}}]}\n"
+        "    - {match: [{port: 9090}], route: [{destination: {host: chat}}]}\n"
+    )
+    found = run_import("istio", VIRTUAL + http)
+    assert [one.spec.listener.port for one in found.policies.routes.values()] == [8080, 9090]
+    assert "tried before" not in found.listing
 
 
 def test_a_route_that_comes_first_from_now_on_is_told(run_import: Import) -> None:
