@@ -286,6 +286,7 @@ async def connected(access: Access) -> AsyncIterator[Api]:
         load_incluster_config,
         load_kube_config,
     )
+    from yaml import YAMLError  # noqa: PLC0415
 
     configuration = Configuration()
     try:
@@ -297,13 +298,15 @@ async def connected(access: Access) -> AsyncIterator[Api]:
             )
         else:
             load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]  # the same
-    except (ConfigException, OSError, ValueError) as error:
-        raise ApiError(0, "NotConfigured", str(error)) from error
-    # Whoever asks here decides by itself whether, and when, to ask again.
-    configuration.retries = None  # 0 is for ever: aiohttp_retry counts up to it from one
-    # Each watch holds a connection for as long as it lasts, and there are some for every namespace.
-    configuration.connection_pool_maxsize = 0
-    async with ApiClient(configuration=configuration) as client:
+        # Whoever asks here decides by itself whether, and when, to ask again.
+        configuration.retries = None  # 0 is for ever: aiohttp_retry counts up to it from one
+        # Each watch holds a connection for as long as it lasts, and there are some for every namespace.
+        configuration.connection_pool_maxsize = 0
+        client = ApiClient(configuration=configuration)
+    except (ConfigException, OSError, ValueError, YAMLError, LookupError, TypeError, AttributeError) as error:
+        # A kubeconfig is read there without being checked: what is odd in it comes out as whatever breaks.
+        raise ApiError(0, "NotConfigured", str(error) or type(error).__name__) from error
+    async with client:
         yield Api(client)
 
 

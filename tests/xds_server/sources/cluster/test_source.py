@@ -17,7 +17,7 @@ from tests.cluster import Cluster
 from tests.eventually import eventually
 from xds_server.fleet import EngineId
 from xds_server.kube.patience import Pace
-from xds_server.kube.resources import MODEL_ROUTES, NODES, PODS
+from xds_server.kube.resources import ENDPOINT_SLICES, MODEL_ROUTES, NODES, PODS
 from xds_server.orchestrator import OrchestratorWord, Standing
 from xds_server.sources.cluster import ClusterSource
 from xds_server.sources.files import Accepted, PolicyState, Refused
@@ -251,6 +251,30 @@ async def test_a_server_that_falls_silent_is_noticed_though_no_connection_breaks
         assert len(seen.engines()) == 2
         double.trouble(Troubles())
         await seen.until(lambda: not seen.source.stale, "in touch again")
+
+
+async def test_a_pod_is_not_gone_because_pods_cannot_be_seen(cluster: Cluster) -> None:
+    double = cluster.must_be_double()
+    await two_engines(cluster)
+    async with watched(cluster) as seen:
+        await seen.until(lambda: len(seen.engines()) == 2, "engines")
+        double.trouble(Troubles(failing=1_000_000, only="/pods"))
+        double.reset_watches()
+        await seen.until(lambda: set(seen.source.stale) == {"pods"}, "pods are out of touch")
+        target = {"kind": "Pod", "namespace": "default", "name": "newborn", "uid": "u"}
+        said = {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {"name": "by-hand", "labels": {"kubernetes.io/service-name": "vllm"}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": ["10.0.0.9"], "conditions": {"ready": True}, "targetRef": target}],
+            "ports": [{"name": "http", "port": 8000, "protocol": "TCP"}],
+        }
+        await cluster.api.create(ENDPOINT_SLICES, "default", said)
+        await seen.until(lambda: "newborn" in seen.engines(), "its engine")
+        assert not any(EngineId("chat", "newborn") in words for words in seen.words)
+        double.trouble(Troubles())
+        await seen.until(lambda: seen.standing("newborn") is Standing.GONE, "what can be known again")
 
 
 async def test_versions_that_expired_are_listed_anew_without_a_flicker(cluster: Cluster) -> None:
