@@ -230,7 +230,8 @@ def _name_of(one: Mapping[str, object]) -> str:
 
 
 def _yaml(one: Mapping[str, object]) -> str:
-    return yaml.safe_dump(dict(one), sort_keys=False, allow_unicode=True, width=110)
+    text: str = yaml.dump(dict(one), Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, width=110)
+    return text
 
 
 def as_json(exported: Exported, notes: Sequence[str] = ()) -> str:

@@ -56,7 +56,6 @@ def exported(policies: PolicySet, place: Place, faults: Mapping[str, Object] = N
                 policies.effective[name],
                 destinations[name],
                 ceiling=limits.get(name),
-                classes=classes.get(name, frozenset()),
                 policies=policies,
             )
         )

@@ -6,6 +6,7 @@ from typing import Final
 
 from istio.export.outcome import Judge, Outcome, Seen, Table, kept, lost, nearly
 
+_LONGEST_LABEL: Final = 63
 _JUDGED: Final = "Istio judges engines by their answers alone; `switchgear istio run` brings live verdicts back"
 _CARRIED: Final = "it describes the document and decides nothing; objects name the document in an annotation"
 _SUMS: Final = "it is in the ceiling as it was when exported; it no longer follows what is measured"
@@ -68,8 +69,7 @@ TABLE: Final[Table] = MappingProxyType(
 
 
 def _zone(seen: Seen) -> Outcome | None:
-    engines = seen.policies.pools[seen.name].spec.endpoints
-    if any(len(one.zone) > 63 or len(one.region) > 63 for one in engines):
+    if len(seen.value) > _LONGEST_LABEL:
         return lost("a label has at most 63 characters, and Istio compares places by labels")
     return None
 

@@ -40,7 +40,7 @@ _JUDGES: Final[Mapping[str, Mapping[str, Judge]]] = MappingProxyType(
 _UNKNOWN: Final = lost("nothing that is exported stands for it")
 _OF_THE_DOCUMENT: Final = ("apiVersion", "kind", "metadata.", "spec.pools")
 _MAY_BE_ABSENT: Final = ("spec.endpoints[]", "spec.kubernetes", "spec.match.headers[]")
-_MOST_ITEMS: Final = 20_000
+_MOST_TRIED: Final = 100
 _SHOWN: Final = 3
 """Different values of a list's items that are shown."""
 
@@ -76,7 +76,7 @@ def _of_document(
             about = _About(
                 kind=kind, name=name, document=f"{kind}/{name}", objects=_objects(kind, name, policies, place)
             )
-            yield _fate(about, doc, values, _place(policies, about.document, doc.path), policies)
+            yield _fate(about, doc, values, _place(document, policies, about.document, doc.path), policies)
 
 
 def _in_force(pool: str, policies: PolicySet, place: Place) -> Iterator[FieldFate]:
@@ -152,17 +152,20 @@ def _fate(
     )
 
 
-def _place(policies: PolicySet, document: str, path: str) -> Origin | None:
+def _place(document: Document, policies: PolicySet, key: str, path: str) -> Origin | None:
     """Where the field was first written, in whichever item of a list."""
-    before, bracket, after = path.partition("[]")
+    before, bracket, after = path.partition("[].")
     if not bracket:
-        return policies.origins.get(f"{document}.{path}")
-    for number in range(_MOST_ITEMS):
-        if f"{document}.{before}[{number}]" not in policies.origins:
-            return None
-        found = policies.origins.get(f"{document}.{before}[{number}]{after}")
-        if found is not None:
-            return found
+        return policies.origins.get(f"{key}.{path}")
+    tried = 0
+    for number, item in enumerate(next(_values(document, before.split(".")), ())):
+        model: type[Spec] = type(item)
+        if _attributes(model)[after] in item.model_fields_set:
+            found = policies.origins.get(f"{key}.{before}[{number}].{after}")
+            tried += 1
+            # Names are filled in where nobody gave any, and look as if they were set.
+            if found is not None or tried > _MOST_TRIED:
+                return found
     return None
 
 

@@ -16,19 +16,9 @@ from istio.export.pools import REGION_LABEL, ZONE_LABEL, Destination, group_name
 from policies.model import PolicySet
 from policies.pool import EnginePool
 from policies.resilience import Breaker, ResilienceSpec
-from policies.route import PriorityClass
 from xds_server.decide.decisions import Ceiling
 from xds_server.translate.clusters import UPSTREAM_IDLE_S, outlier_detection
 from xds_server.translate.runtime import with_hedges
-
-
-def default_ceiling(ceiling: Ceiling, classes: frozenset[PriorityClass]) -> int:
-    """Requests in flight under the only threshold that Istio makes.
-
-    That of interactive requests, where there are any: a proxy without our patches then treats batch requests as
-    interactive ones, and not the other way round, which would refuse nearly everyone.
-    """
-    return ceiling.batch if classes == {PriorityClass.BATCH} else ceiling.interactive
 
 
 def destination_rule(
@@ -37,7 +27,6 @@ def destination_rule(
     to: Destination,
     *,
     ceiling: Ceiling | None,
-    classes: frozenset[PriorityClass],
     policies: PolicySet,
 ) -> Object:
     """The DestinationRule of a pool."""
@@ -57,7 +46,9 @@ def destination_rule(
         "outlierDetection": outliers(spec.breaker, hedged=spec.hedging.enabled),
     }
     if ceiling is not None:
-        http["http2MaxRequests"] = min(max(1, default_ceiling(ceiling, classes)), LARGEST_INT32)
+        # Of interactive requests: a proxy without our patches then treats batch requests as interactive ones. The
+        # other way round it would refuse nearly everyone.
+        http["http2MaxRequests"] = min(max(1, ceiling.interactive), LARGEST_INT32)
         shared = with_hedges(ceiling, spec.hedging)
         policy["retryBudget"] = {
             "percent": shared.retry_percent,

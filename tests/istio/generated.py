@@ -34,7 +34,7 @@ POLICIES = sometimes(
     breaker=sometimes(
         mode=MODE,
         errorRatePercent=PERCENT,
-        windowCalls=st.sampled_from([1, 25, 100000]),
+        windowCalls=st.sampled_from([8, 25, 100000]),
         interval=durations("100ms", "1.0001s", "10m"),
         consecutiveErrors=st.sampled_from([0, 1, 100000]),
         consecutiveLocalErrors=st.sampled_from([0, 2]),
@@ -75,7 +75,7 @@ POLICIES = sometimes(
 ENGINES = st.fixed_dictionaries(
     {
         "address": st.sampled_from(["10.0.0.1", "fd00::1", "gpu-1.example.com"]),
-        "port": st.sampled_from([1, 8000, 65535]),
+        "port": st.sampled_from([3, 8000, 65535]),
     },
     optional={
         "zone": ZONES,
@@ -96,15 +96,13 @@ KUBERNETES = st.sampled_from(
 MATCHES = sometimes(
     pathPrefix=st.sampled_from(["/", "/v1/", "/v1/chat"]),
     headers=st.lists(
-        st.fixed_dictionaries(
-            {"name": HEADERS},
-            optional={
-                "exact": st.sampled_from(["", "gold"]),
-                "prefix": st.just("go"),
-                "regex": st.just("g.*"),
-                "present": st.booleans(),
-                "invert": st.booleans(),
-            },
+        st.builds(
+            lambda name, condition, invert: {"name": name, **condition, "invert": invert},
+            HEADERS,
+            st.sampled_from(
+                [{}, {"exact": ""}, {"exact": "gold"}, {"prefix": "go"}, {"regex": "g.*"}, {"present": False}]
+            ),
+            st.booleans(),
         ),
         max_size=3,
     ),
@@ -121,7 +119,10 @@ def documents(draw: st.DrawFn) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for name in names:
         engines = draw(st.lists(ENGINES, max_size=3))
-        engines = [{**one, "name": f"e{number}"} for number, one in enumerate(engines)]
+        # No two engines may share an address.
+        engines = [
+            {**one, "name": f"e{number}", "port": one["port"] - number} for number, one in enumerate(engines)
+        ]
         spec: dict[str, Any] = {"model": draw(st.sampled_from(["llama", "other"])), "endpoints": engines}
         spec["firstTokenGate"] = draw(st.booleans())
         if draw(st.booleans()):
@@ -132,8 +133,8 @@ def documents(draw: st.DrawFn) -> list[dict[str, Any]]:
             "listener": {"port": draw(st.sampled_from([1, 8080, 65535]))},
             "match": draw(MATCHES),
             "pools": [
-                {"pool": name, "weight": draw(st.sampled_from([0, 1, 1_000_000]))}
-                for name in draw(st.lists(st.sampled_from(names), unique=True, min_size=1))
+                {"pool": name, "weight": draw(st.sampled_from([0, 1, 1_000_000] if place else [7, 1_000_000]))}
+                for place, name in enumerate(draw(st.lists(st.sampled_from(names), unique=True, min_size=1)))
             ],
             "priority": draw(st.sampled_from(["interactive", "batch"])),
             "sideEffects": draw(st.booleans()),

@@ -212,3 +212,14 @@ def test_equal_policies_give_equal_objects(export: Callable[..., Exported]) -> N
     digests = {one["metadata"]["annotations"]["switchgear.dev/digest"] for one in export(text).objects}  # type: ignore[index]  # a mapping
     changed = {one["metadata"]["annotations"]["switchgear.dev/digest"] for one in export(POOL + ROUTE).objects}  # type: ignore[index]  # a mapping
     assert len(digests | changed) == 2
+
+
+def test_a_pool_of_batch_requests_alone_has_their_ceiling_and_no_patched_one(
+    export: Callable[..., Exported],
+) -> None:
+    result = export(POOL + ROUTE + "  priority: batch\n" + policy("{limits: {maxConcurrent: 40}}"))
+    http = one_of(result, "DestinationRule")["spec"]["trafficPolicy"]["connectionPool"]["http"]
+    assert http["http2MaxRequests"] == 40
+    (patch,) = one_of(result, "EnvoyFilter", "pool")["spec"]["configPatches"]
+    assert "circuit_breakers" not in patch["patch"]["value"]
+    assert fate_of(result, "spec.priority").fate is Fate.EXACT

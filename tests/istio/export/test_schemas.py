@@ -41,7 +41,7 @@ def test_of_policies_at_hand(path: Path, place: Place) -> None:
     judge(load([path]), place)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(said=documents(), place=st.sampled_from(PLACES))
 def test_of_policies_nobody_wrote(said: list[dict[str, Any]], place: Place) -> None:
     text = "\n---\n".join(map(json.dumps, said))
