@@ -82,6 +82,11 @@ def heard(peers: Peers, leases: Mapping[str, tuple[Record, Presence]], now_s: fl
     return found
 
 
+def excused(peers: Peers, since_s: float, now_s: float) -> Peers:
+    """The replicas after nobody could be heard from ``since_s`` to now: who was alive then has time to renew."""
+    return {name: replace(peer, heard_s=now_s) if peer.live(since_s) else peer for name, peer in peers.items()}
+
+
 def live(peers: Peers, now_s: float) -> tuple[Peer, ...]:
     """Those that can be counted on, whoever was heard last first."""
     counted = [(name, peer) for name, peer in peers.items() if peer.live(now_s)]

@@ -1,7 +1,8 @@
 """Keeps this replica's own Lease, and knows the others by theirs; see ``presence`` and ``elsewhere``.
 
-A lost API server changes nothing at once: what was said last counts until it is too old, then this replica reckons
-with its own proxies and with those the roster remembers. It never stops serving for it.
+A lost API server changes nothing: who cannot be heard is not silent. What was said last counts for as long as
+the server is away, and when it is back everybody has time to renew. Handing out the share of others meanwhile would
+let in more than the engines can do. A proxy that comes over is known by name, and brings its share along.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from uuid import uuid4
 import structlog
 
 from xds_server.kube.api import Api, ApiError, Object, Selection
-from xds_server.kube.elsewhere import NOWHERE, Elsewhere, Peers, elsewhere, heard, live, same_as
+from xds_server.kube.elsewhere import NOWHERE, Elsewhere, Peers, elsewhere, excused, heard, live, same_as
 from xds_server.kube.lease import Record, micro_time, read, unix_of
 from xds_server.kube.presence import NOBODY, Presence, annotations, presence
 from xds_server.kube.resources import LEASES
@@ -80,13 +81,14 @@ class Replicas:
         self._began = micro_time(wall())
         self._elsewhere: tuple[Peers, Mapping[str, object], tuple[object, ...], Elsewhere] | None = None
         self._failure = ""
+        self._asked_s = clock()
         self._shared = False
 
     def elsewhere(self, here: Mapping[str, object]) -> Elsewhere:
         """What other replicas serve beside the proxies ``here``; the same object while nothing is different."""
         if not self._peers:
             return NOWHERE
-        now_s = self._clock()
+        now_s = self._as_of()
         counted = live(self._peers, now_s)
         known = self._elsewhere
         if known is not None and known[0] is self._peers and known[1] is here and known[2] == counted:
@@ -99,7 +101,7 @@ class Replicas:
 
     def others(self) -> Mapping[str, Presence]:
         """What each of the others said last, by the name of its Lease."""
-        now_s = self._clock()
+        now_s = self._as_of()
         return {name: peer.presence for name, peer in sorted(self._peers.items()) if peer.live(now_s)}
 
     def look_again(self) -> None:
@@ -117,6 +119,10 @@ class Replicas:
                 async with asyncio.timeout(1.0):
                     await self._api.delete(LEASES, self._namespace, self.name)
 
+    def _as_of(self) -> float:
+        """The moment of which the silence of others is known: now, or when the server was last heard."""
+        return self._asked_s if self._failure else self._clock()
+
     async def _pause(self) -> None:
         """Wait until it is time to renew, or until something else is to be said."""
         due_s = self._clock() + self._renew_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
@@ -132,7 +138,7 @@ class Replicas:
     async def _meet(self) -> None:
         """Say what is to be said, and hear what the others say."""
         try:
-            async with asyncio.timeout(DURATION_S / 2):
+            async with asyncio.timeout(0.4 * DURATION_S):
                 await self._say()
                 leases = await self._listed()
         except (ApiError, TimeoutError) as error:
@@ -141,9 +147,13 @@ class Replicas:
                 _log.warning("replicas.unheard", reason=reason)
             self._failure = reason
             return
+        now_s = self._clock()
         if self._failure:
             _log.info("replicas.heard_again")
             self._failure = ""
+            # They could not renew either.
+            self._peers = excused(self._peers, self._asked_s, now_s)
+        self._asked_s = now_s
         self._hear(leases)
         await self._sweep()
 

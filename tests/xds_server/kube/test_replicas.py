@@ -231,25 +231,32 @@ def test_replicas_hear_each_other_and_one_that_ends_is_gone_at_once() -> None:
     asyncio.run(play())
 
 
-def test_a_lost_server_keeps_what_was_said_until_it_is_too_old() -> None:
+def test_a_lost_server_is_nobodys_silence() -> None:
     async def play() -> None:
         api, now = FakeLeases(), [0.0]
-        two = made(api, "two", serving(g2=GATEWAYS))
+        two, three = made(api, "two", serving(g2=GATEWAYS)), made(api, "three", serving(g3=GATEWAYS))
         one = Replicas(
             api, namespace="ns", group="switchgear", identity="one", own=lambda: NOBODY, clock=lambda: now[0]
         )
-        await two._meet()
-        await one._meet()
+        for each in (two, three, one):
+            await each._meet()
+        assert one.elsewhere({}).proxies_by_role == {"gateway": 2}
         api.down = True
-        now[0] = LIVE_S - 1
-        await one._meet()
-        assert one.elsewhere({}).proxies_by_role == {"gateway": 1}
-        now[0] = LIVE_S + 1
-        assert one.elsewhere({}) is NOWHERE
+        for now[0] in (LIVE_S - 1, LIVE_S + 1, 3600.0):
+            await one._meet()
+            assert one.elsewhere({}).proxies_by_role == {"gateway": 2}
+        # Whoever came over meanwhile is known by name.
+        assert one.elsewhere({"g2": GATEWAYS}).proxies_by_role == {"gateway": 1}
         api.down = False
-        await two._meet()
         await one._meet()
-        assert one.elsewhere({}).proxies_by_role == {"gateway": 1}
+        await two._meet()
+        now[0] += LIVE_S - 1
+        await one._meet()
+        assert len(one.others()) == 2
+        now[0] += 2
+        await one._meet()
+        # One of them did not come back with the server.
+        assert list(one.others()) == [two.name]
 
     asyncio.run(play())
 
