@@ -13,7 +13,7 @@ from istio.export.fates import fates
 from istio.export.filters import pool_filter, route_filter
 from istio.export.place import Object, Place
 from istio.export.pools import destination, services
-from istio.export.routes import NO_FAULTS, Pools, entries, entry_service, virtual_service
+from istio.export.routes import NO_FAULTS, Pools, entries, entry_service, virtual_services
 from istio.export.rules import destination_rule
 from istio.export.telemetry import telemetries
 from istio.loss import Exported
@@ -59,7 +59,7 @@ def exported(policies: PolicySet, place: Place, faults: Mapping[str, Object] = N
                 policies=policies,
             )
         )
-    objects += (virtual_service(entry, policies, place) for entry in ports)
+    objects += virtual_services(ports, policies, place)
     for name in policies.pools:
         batch = limits[name] if name in both else None
         objects.append(

@@ -12,6 +12,7 @@ from typing import Any, Final
 from istio.export import fate_of_policy, fate_of_pool, fate_of_route
 from istio.export.outcome import Judge, Seen, Table, lost
 from istio.export.place import Place, object_name
+from istio.export.routes import service_name
 from istio.loss import Fate, FieldFate
 from istio.report import BUILT_IN
 from policies.document import Spec
@@ -113,14 +114,14 @@ def _objects(kind: str, name: str, policies: PolicySet, place: Place) -> Mapping
         route = policies.routes[name]
         entry = object_name(f"models-{route.spec.listener.port}")
         return {
-            "VirtualService": entry,
+            "VirtualService": service_name(route.spec.listener.port, place),
             "EnvoyFilter": object_name(entry, place.of(route.metadata)),
             "DestinationRule": route.spec.pools[0].pool,
         }
     if kind == "EnginePool":
         namespace = place.of(policies.pools[name].metadata)
         ports = {
-            object_name(f"models-{route.spec.listener.port}")
+            service_name(route.spec.listener.port, place)
             for route in policies.routes.values()
             if any(share.pool == name for share in route.spec.pools)
         }

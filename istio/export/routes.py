@@ -8,7 +8,7 @@ Streams are told apart by a header, for Istio reads no bodies. One whose caller 
 limits of other requests, of which the total is therefore the longer of both.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
@@ -87,12 +87,26 @@ def entries(
         )
 
 
-def virtual_service(entry: Entry, policies: PolicySet, place: Place) -> Object:
-    """The VirtualService of a port."""
-    spec: Object = {"hosts": [entry.host], "http": [rule.said for rule in entry.rules]}
-    if place.gateway:
-        spec = {"hosts": [entry.host], "gateways": [place.gateway], "http": spec["http"]}
-    return made("VirtualService", entry.name, entry.namespace, spec, policies=policies, of=entry.of)
+def service_name(port: int, place: Place) -> str:
+    """Name of the VirtualService with the routes of a port.
+
+    Ports that share a host share one: for sidecars Istio does not join several of one host.
+    """
+    return "models" if place.host and not place.gateway else object_name(f"models-{port}")
+
+
+def virtual_services(entries: Sequence[Entry], policies: PolicySet, place: Place) -> Iterator[Object]:
+    """The VirtualServices of these ports."""
+    by_name: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        by_name.setdefault((entry.namespace, service_name(entry.port, place)), []).append(entry)
+    for (namespace, name), together in by_name.items():
+        spec: Object = {"hosts": [together[0].host]}
+        if place.gateway:
+            spec["gateways"] = [place.gateway]
+        spec["http"] = [rule.said for entry in together for rule in entry.rules]
+        of = tuple(dict.fromkeys(one for entry in together for one in entry.of))
+        yield made("VirtualService", name, namespace, spec, policies=policies, of=of)
 
 
 def entry_service(entry: Entry, policies: PolicySet) -> Object:

@@ -14,6 +14,7 @@ from istio.report import BUILT_IN
 from policies.load import load
 from policies.model import KINDS
 
+EXAMPLES = sorted((Path(__file__).parents[3] / "policies" / "examples").glob("*.yaml"))
 POOL = """
 apiVersion: switchgear.dev/v1alpha1
 kind: EnginePool
@@ -206,6 +207,17 @@ def test_engines_of_the_cluster_are_a_service(
     assert fate_of(result, "spec.limits.maxWait").fate is Fate.LOST
 
 
+@pytest.mark.parametrize("place", [Place(), Place(host="models.test"), Place(gateway="edge/public")])
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_what_carries_a_field_is_exported(path: Path, place: Place) -> None:
+    result = exported(load([path]), place)
+    names = {f"{one['kind']}/{named(one)}" for one in result.objects}
+    kinds = {one["kind"] for one in result.objects}
+    for one in result.fates:
+        assert one.target in names | kinds | {""}, one
+        assert (one.fate is Fate.LOST) <= (one.target == ""), one
+
+
 def test_equal_policies_give_equal_objects(export: Callable[..., Exported]) -> None:
     text = POOL + ROUTE + policy("{retries: {attempts: 2}}")
     assert export(text) == export(text)
@@ -223,3 +235,14 @@ def test_a_pool_of_batch_requests_alone_has_their_ceiling_and_no_patched_one(
     (patch,) = one_of(result, "EnvoyFilter", "pool")["spec"]["configPatches"]
     assert "circuit_breakers" not in patch["patch"]["value"]
     assert fate_of(result, "spec.priority").fate is Fate.EXACT
+
+
+def test_ports_of_one_host_are_one_virtual_service_for_sidecars(export: Callable[..., Exported]) -> None:
+    two = POOL + ROUTE + ROUTE.replace("front", "back").replace("8080", "9090")
+    one = one_of(export(two, Place(host="models.test")), "VirtualService")
+    assert one["spec"]["hosts"] == ["models.test"]
+    ports = [rule["match"][0]["port"] for rule in one["spec"]["http"]]
+    assert sorted(set(ports)) == [8080, 9090]
+    apart = [one for one in export(two).objects if one["kind"] == "VirtualService"]
+    assert [named(one) for one in apart] == ["models-8080", "models-9090"]
+    assert fate_of(export(two), "spec.listener.port", "ModelRoute/back").target == "VirtualService/models-9090"
