@@ -87,8 +87,8 @@ def route_filter(entry: Entry, place: Place, policies: PolicySet) -> Object | No
 
 
 def _route_patches(entry: Entry, place: Place) -> Iterator[Object]:
-    # A gateway's virtual hosts are named after its servers; a sidecar's after what callers ask for and the port, or
-    # port 80 where the mesh knows no service of that name.
+    # A gateway's virtual hosts are named after its servers; a sidecar's after what callers ask for and its port,
+    # which is 80 where the mesh knows no service of that name.
     host: Object = {} if place.gateway or place.host else {"name": f"{entry.host}:{entry.port}"}
     for rule in entry.rules:
         if rule.patch:
