@@ -223,6 +223,22 @@ def test_a_route_is_left_out_rather_than_widened(run_import: Import, condition: 
     assert "the route is left out" in found.listing
 
 
+def test_a_route_is_left_out_where_the_loader_refuses_a_condition(run_import: Import) -> None:
+    match = "[{headers: {a: {exact: b}, c: {regex: '(?=x)y'}}}]"
+    found = run_import(
+        "istio", VIRTUAL + f"    - match: {match}\n      route: [{{destination: {{host: chat}}}}]\n"
+    )
+    assert not found.policies.routes
+    assert "RE2, which Envoy uses" in found.listing
+
+
+def test_a_host_named_default_has_a_policy_for_itself_alone(run_import: Import) -> None:
+    rule = RULE.replace("host: chat", "host: default") + "    outlierDetection: {interval: 7s}\n"
+    policies = run_import("istio", rule).policies
+    assert policies.effective["default"].breaker.interval == 7.0
+    assert "default" not in policies.policies
+
+
 def test_a_route_is_left_out_where_a_target_is_not_known(run_import: Import) -> None:
     found = run_import(
         "istio",

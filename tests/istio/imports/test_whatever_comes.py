@@ -119,29 +119,108 @@ def _blocks(words: str) -> st.SearchStrategy[Any]:
     )
 
 
-_ISTIO = _blocks(
-    """
-    host hosts trafficPolicy subsets name labels outlierDetection connectionPool loadBalancer tcp http
-    interval baseEjectionTime maxEjectionPercent consecutive5xxErrors maxConnections simple warmup
-    duration match uri prefix exact regex headers route destination subset weight retries attempts
-    retryOn timeout port number delegate endpoints address ports resolution workloadSelector locality
-    protocol
-    """
-)
-_GATEWAY = _blocks(
-    """
-    selector matchLabels targetPorts number targetPortNumber endpointPickerRef rules matches path type
-    value headers name backendRefs kind group weight timeouts request retry codes modelName poolRef
-    criticality priority hostnames parentRefs port
-    """
-)
-_VALUES = _blocks(
-    """
-    servingEngineSpec routerSpec modelSpec name modelURL vllmConfig maxNumSeqs extraArgs staticBackends
-    staticModels serviceDiscovery containerPort replicaCount raySpec enabled lmcacheConfig routingLogic
-    requestGPU
-    """
-)
+def _some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Mostly a block with some of these fields, now and then anything else."""
+    block = st.fixed_dictionaries({}, optional={**fields, "unheardOf": _SCALARS})
+    return st.one_of(block, block, block, block, _SCALARS)
+
+
+def _list(items: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    several = st.lists(items, max_size=3)
+    return st.one_of(several, several, several, _SCALARS)
+
+
+_ANY = st.one_of(_SCALARS, _blocks("exact prefix regex value number a b"))
+_TEXT = st.fixed_dictionaries({}, optional={"exact": _ANY, "prefix": _ANY, "regex": _ANY})
+_POLICY = _some(
+    outlierDetection=_some(
+        interval=_ANY, baseEjectionTime=_ANY, maxEjectionPercent=_ANY, consecutive5xxErrors=_ANY,
+        consecutiveGatewayErrors=_ANY, outlierDetectionHttpErrorCodes=_list(_ANY),
+    ),
+    connectionPool=_some(
+        tcp=_some(maxConnections=_ANY, connectTimeout=_ANY), http=_some(http2MaxRequests=_ANY, maxRetries=_ANY)
+    ),
+    loadBalancer=_some(
+        simple=_ANY, warmup=_some(duration=_ANY, minimumPercent=_ANY), localityLbSetting=_some(enabled=_ANY)
+    ),
+    retryBudget=_some(percent=_ANY, minRetryConcurrency=_ANY),
+)  # fmt: skip
+_DESTINATION = _some(host=_WORDS, subset=_WORDS, port=_some(number=_ANY))
+_ISTIO = {
+    "DestinationRule": _some(
+        host=_WORDS, trafficPolicy=_POLICY, subsets=_list(_some(name=_WORDS, labels=_ANY, trafficPolicy=_POLICY))
+    ),
+    "VirtualService": _some(
+        hosts=_list(_WORDS),
+        http=_list(
+            _some(
+                match=_list(_some(uri=_TEXT, headers=st.dictionaries(_WORDS, _TEXT, max_size=2), port=_ANY)),
+                route=_list(_some(destination=_DESTINATION, weight=_ANY)),
+                timeout=_ANY,
+                retries=_some(attempts=_ANY, retryOn=_ANY, backoff=_ANY, perTryTimeout=_ANY),
+                delegate=_some(name=_WORDS),
+            )
+        ),
+    ),
+    "ServiceEntry": _some(
+        hosts=_list(_WORDS),
+        ports=_list(_some(number=_ANY, name=_WORDS, targetPort=_ANY)),
+        endpoints=_list(_some(address=_WORDS, weight=_ANY, locality=_ANY, labels=_ANY)),
+        resolution=_ANY,
+        workloadSelector=_some(labels=_ANY),
+    ),
+    "WorkloadEntry": _some(address=_WORDS, labels=_ANY, weight=_ANY),
+}
+_REFERENCE = _some(name=_WORDS, kind=st.sampled_from(["InferencePool", "Service"]), weight=_ANY, port=_ANY)
+_GATEWAY = {
+    "InferencePool": _some(
+        selector=_some(matchLabels=st.dictionaries(_WORDS, _ANY, max_size=2)),
+        targetPorts=_list(_some(number=_ANY)),
+        endpointPickerRef=_ANY,
+    ),
+    "InferenceModel": _some(modelName=_WORDS, poolRef=_some(name=st.just("chat")), criticality=_ANY),
+    "InferenceObjective": _some(poolRef=_some(name=st.just("chat")), priority=_ANY),
+    "HTTPRoute": _some(
+        hostnames=_list(_WORDS),
+        parentRefs=_list(_some(port=_ANY)),
+        rules=_list(
+            _some(
+                matches=_list(
+                    _some(
+                        path=_some(type=_ANY, value=_ANY),
+                        headers=_list(_some(name=_WORDS, value=_ANY, type=_ANY)),
+                        method=_ANY,
+                    )
+                ),
+                backendRefs=_list(_REFERENCE),
+                timeouts=_some(request=_ANY, backendRequest=_ANY),
+                retry=_some(attempts=_ANY, codes=_list(_ANY), backoff=_ANY),
+            )
+        ),
+    ),
+}
+_VALUES = _some(
+    servingEngineSpec=_some(
+        containerPort=_ANY,
+        modelSpec=_list(
+            _some(
+                name=_WORDS, modelURL=_WORDS, replicaCount=_ANY, requestGPU=_ANY, raySpec=_ANY, lmcacheConfig=_ANY,
+                vllmConfig=_some(maxNumSeqs=_ANY, extraArgs=_list(_ANY), runner=_ANY),
+            )
+        ),
+    ),
+    routerSpec=_some(
+        serviceDiscovery=st.just("static"),
+        staticBackends=st.sampled_from(["http://a:1,http://b", "http://[::1]:8,ftp://x", "http://x:99999", ""]),
+        staticModels=st.sampled_from(["m,m", "m,n", "m", ""]),
+        routingLogic=_ANY,
+    ),
+)  # fmt: skip
+
+
+def _objects(specs: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[list[tuple[str, Any]]]:
+    one = st.sampled_from(sorted(specs)).flatmap(lambda kind: st.tuples(st.just(kind), specs[kind]))
+    return st.lists(one, min_size=1, max_size=4)
 
 
 def _sources(documents: Sequence[object]) -> tuple[Source, ...]:
@@ -158,13 +237,7 @@ def _holds(found: Imported) -> None:
 
 
 @settings(max_examples=150)
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["DestinationRule", "VirtualService", "ServiceEntry", "WorkloadEntry"]), _ISTIO),
-        min_size=1,
-        max_size=4,
-    )
-)
+@given(_objects(_ISTIO))
 @example([("DestinationRule", {"host": "default", "trafficPolicy": {"outlierDetection": {"interval": "5s"}}})])
 def test_istio_comes_to_valid_policies_or_none(documents: list[tuple[str, object]]) -> None:
     objects = [
@@ -175,15 +248,7 @@ def test_istio_comes_to_valid_policies_or_none(documents: list[tuple[str, object
 
 
 @settings(max_examples=150)
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["InferencePool", "InferenceModel", "InferenceObjective", "HTTPRoute"]), _GATEWAY
-        ),
-        min_size=1,
-        max_size=4,
-    )
-)
+@given(_objects(_GATEWAY))
 def test_gateway_objects_come_to_valid_policies_or_none(documents: list[tuple[str, object]]) -> None:
     objects = [
         {
