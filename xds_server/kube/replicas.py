@@ -1,8 +1,8 @@
 """Keeps this replica's own Lease, and knows the others by theirs; see ``presence`` and ``elsewhere``.
 
-A lost API server changes nothing: who cannot be heard is not silent. What was said last counts for as long as
-the server is away, and when it is back everybody has time to renew. Handing out the share of others meanwhile would
-let in more than the engines can do. A proxy that comes over is known by name, and brings its share along.
+A lost API server changes nothing: who cannot be heard is not silent. What was said last counts for as long as the
+server is away, and when it is back everybody has time to renew. Handing out what is theirs meanwhile would let in
+more than the engines can do. A proxy that comes over is known by name, and brings its share along.
 """
 
 import asyncio

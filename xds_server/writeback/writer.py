@@ -12,7 +12,7 @@ A server that has had enough is left alone for as long as it asks.
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,6 +34,10 @@ EACH_S: Final = 0.5
 
 SPACING_S: Final = 1.0
 """Shortest time between two writes to one object: counts of a pool in trouble move many times a second."""
+
+SETTLE_S: Final = 1.0
+"""So long a generation is known before it is written of: it takes a round to serve it, and until then what is
+known of proxies is about the one before."""
 
 REQUESTS: Final = Rate(burst=60, per_s=10)
 
@@ -66,6 +70,7 @@ class Writer:
         scene: Callable[[int], Scene | None],
         *,
         lease: Lease | None = None,
+        settle_s: float = SETTLE_S,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -84,6 +89,8 @@ class Writer:
             look_s=LOOK_S,
             on_change=self.look_again,
         )
+        self._settle_s = settle_s
+        self._generations: dict[str, tuple[int, float]] = {}
         self._targets: dict[str, Target] = {}
         self._tellings = Tellings()
         self._after: int | None = None
@@ -141,12 +148,24 @@ class Writer:
             self._targets, {*map(_key, scene.objects), *(pod.uid for pod in scene.pods.values() if pod.has_gate)}
         )
         with contextlib.suppress(_EnoughError):
-            for one in scene.objects:
+            for one in self._settled(scene):
                 await self._status(one, scene)
             for gate in wanted:
                 await self._gate(gate)
             for telling in self._tellings.due(self._clock()):
                 await self._tell(telling)
+
+    def _settled(self, scene: Scene) -> Sequence[PolicyObject]:
+        """The objects whose newest generation has been known for long enough."""
+        now_s, before = self._clock(), self._generations
+        self._generations = {
+            key: known
+            if (known := before.get(key)) is not None and known[0] == one.generation
+            else (one.generation, now_s)
+            for one in scene.objects
+            for key in (_key(one),)
+        }
+        return [one for one in scene.objects if now_s - self._generations[_key(one)][1] >= self._settle_s]
 
     def _listen(self, scene: Scene) -> None:
         """Take in what the ledger has that is to be told."""

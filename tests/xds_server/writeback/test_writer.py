@@ -23,7 +23,7 @@ from xds_server.writeback.writer import SPACING_S, Writer, Writing
 
 PATIENT_S = 30.0
 E1 = EngineId("pool", "e1")
-POOL = {
+POOL: dict[str, Any] = {
     "apiVersion": "switchgear.dev/v1alpha1",
     "kind": "EnginePool",
     "metadata": {"name": "pool"},
@@ -41,7 +41,7 @@ class Stage:
         self.scene: Scene | None = None
         self.asked: list[int] = []
 
-    def writer(self, identity: str = "one") -> Writer:
+    def writer(self, identity: str = "one", *, settle_s: float = 0.0) -> Writer:
         def at(since: int) -> Scene | None:
             self.asked.append(since)
             return self.scene
@@ -50,6 +50,7 @@ class Stage:
             self.cluster.api,
             Writing(namespace="default", lease="switchgear", identity=identity),
             at,
+            settle_s=settle_s,
             clock=lambda: self.now_s,
             wall=lambda: self.unix_s,
         )
@@ -304,6 +305,26 @@ def test_a_hold_that_ends_in_the_middle_of_a_look_ends_the_look(tmp_path: Path) 
             await writer.look()
             on.cluster.api.get = get  # type: ignore[method-assign]  # and no longer
             assert await on.status() == {}
+
+    asyncio.run(play())
+
+
+def test_a_new_generation_is_written_of_when_it_had_time_to_be_served(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with stage(tmp_path) as on:
+            writer = await held(on.writer(settle_s=1.0))
+            on.scene = scene(await on.pool())
+            for passed_s, written in ((0.0, False), (0.9, False), (0.2, True)):
+                on.now_s += passed_s
+                await writer.look()
+                assert bool(await on.status()) is written
+            await on.cluster.put({**POOL, "spec": {**POOL["spec"], "model": "other"}})
+            on.scene, on.now_s = scene(await on.pool()), on.now_s + 5
+            await writer.look()
+            assert (await on.status())["observedGeneration"] == 1
+            on.now_s += 1.1
+            await writer.look()
+            assert (await on.status())["observedGeneration"] == 2
 
     asyncio.run(play())
 
