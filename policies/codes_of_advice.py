@@ -389,4 +389,51 @@ _CLUSTER: Final = (
     ),
 )
 
-ADVICE: Final = (*_TIMING, *_RETRIES, *_CAPACITY, *_ROUTES, *_DEGRADATION, *_CLUSTER)
+_REGIONS: Final = (
+    Code(
+        code="SG160",
+        title="route that may go nowhere",
+        meaning="The route names the regions that may see its requests, and none of its pools has an engine there. Every request is answered 503.",
+        example=_example(
+            "kind: EnginePool\nmetadata: {name: two}\nspec: {model: m, endpoints: ["
+            "{address: 10.1.0.1, port: 80, region: eu}, {address: 10.1.0.2, port: 80, region: us}]}\n---\n"
+            "kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: two}], allowedRegions: [ap]}\n"
+        ),
+        fix="Say the region of the engines that are there, or send the route to other pools.",
+    ),
+    Code(
+        code="SG161",
+        title="region without engines",
+        meaning="A region is named in which no engine of the pool is: most likely a slip.",
+        example=_example(
+            "kind: EnginePool\nmetadata: {name: two}\nspec: {model: m, endpoints: ["
+            "{address: 10.1.0.1, port: 80, region: eu}, {address: 10.1.0.2, port: 80, region: us}]}\n---\n"
+            "kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: two}], allowedRegions: [eu, uss]}\n"
+        ),
+        fix="Correct the name, or leave it out.",
+    ),
+    Code(
+        code="SG162",
+        title="engines that no bound route can use",
+        meaning="An engine that says no region is in none, so a route that names regions never goes there.",
+        example=_example(
+            "kind: EnginePool\nmetadata: {name: two}\nspec: {model: m, endpoints: ["
+            "{address: 10.1.0.1, port: 80, region: eu}, {address: 10.1.0.2, port: 80}]}\n---\n"
+            "kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: two}], allowedRegions: [eu]}\n"
+        ),
+        fix="Say the region of every endpoint.",
+    ),
+    Code(
+        code="SG163",
+        title="region that nobody may stand in for",
+        meaning="No other region serves the revision of this one, and regions.acrossRevisions keeps others out. When the region is lost its callers get 503.",
+        example=_example(
+            "kind: EnginePool\nmetadata: {name: two}\nspec: {model: m, endpoints: ["
+            "{address: 10.1.0.1, port: 80, region: eu, revision: 1.4.0}, {address: 10.1.0.2, port: 80, region: us, revision: 2.0.1}]}\n---\n"
+            "kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: two}]}\n"
+        ),
+        fix="Serve the same major revision in two regions, or say regions.acrossRevisions: any.",
+    ),
+)
+
+ADVICE: Final = (*_TIMING, *_RETRIES, *_CAPACITY, *_ROUTES, *_DEGRADATION, *_CLUSTER, *_REGIONS)

@@ -11,6 +11,7 @@ from policies.findings import Finding
 from policies.lint_capacity import CAPACITY_RULES, SHARED_RULES
 from policies.lint_degradation import DEGRADATION_RULES
 from policies.lint_hedging import HEDGING_RULES
+from policies.lint_regions import REGION_RULES, REGION_SET_RULES
 from policies.lint_retries import RETRY_RULES
 from policies.lint_routes import ROUTE_RULES
 from policies.lint_timing import TIMING_RULES
@@ -23,8 +24,9 @@ _POOL_RULES: Final[tuple[PoolRule, ...]] = (
     *HEDGING_RULES,
     *CAPACITY_RULES,
     *DEGRADATION_RULES,
+    *REGION_RULES,
 )
-_SET_RULES: Final[tuple[SetRule, ...]] = (*SHARED_RULES, *ROUTE_RULES)
+_SET_RULES: Final[tuple[SetRule, ...]] = (*SHARED_RULES, *ROUTE_RULES, *REGION_SET_RULES)
 _NOWHERE: Final = Origin(file="", line=0, column=0)
 
 
