@@ -150,17 +150,17 @@ class WatchServer:
         """Answer for the service on this server."""
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Watch": grpc.unary_stream_rpc_method_handler(
-                self._watch, request_deserializer=pb.WatchRequest.FromString
+                self.watch, request_deserializer=pb.WatchRequest.FromString
             ),
             "Acknowledge": grpc.unary_unary_rpc_method_handler(
-                self._acknowledge,
+                self.acknowledge,
                 request_deserializer=pb.DrainProgress.FromString,
                 response_serializer=pb.DrainAnswer.SerializeToString,
             ),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
 
-    async def _watch(
+    async def watch(
         self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, bytes]
     ) -> AsyncIterator[bytes]:
         """Every report worth hearing, as bytes; no response serializer touches them again."""
@@ -186,11 +186,12 @@ class WatchServer:
                 del self._watchers[name]
                 self._on_change()
 
-    async def _acknowledge(
+    async def acknowledge(
         self,
         request: pb.DrainProgress,
         context: grpc.aio.ServicerContext[pb.DrainProgress, pb.DrainAnswer],
     ) -> pb.DrainAnswer:
+        """Whether the removal that a watcher tells of is still waited for."""
         watcher = self._watchers.get(request.watcher)
         if watcher is None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "whoever acknowledges must be watching")

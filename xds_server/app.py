@@ -45,6 +45,7 @@ from xds_server.sources.resolver import Resolver, host_names
 from xds_server.sources.telemetry import Telemetry
 from xds_server.standing import Serving
 from xds_server.store import Store
+from xds_server.summaries import SummaryServer
 from xds_server.translate.view import View
 from xds_server.transport import GrpcAdsServer
 from xds_server.type_urls import ENDPOINT
@@ -122,6 +123,7 @@ class _Server:
             self._heard, watcher=epoch, on_error=self._metrics.dropped, on_coverage=self._covered
         )
         self._draining = Draining()
+        self._summary = None if config.summary is None else SummaryServer(config.summary, config.region)
         self._telling: asyncio.TimerHandle | None = None
         self._facts = ServerFacts(
             self._reconciler,
@@ -139,8 +141,8 @@ class _Server:
 
     async def run(self, stop: asyncio.Event, on_listening: Callable[[Listening], None]) -> None:
         config = self._config
-        for name, address in (("listen", config.listen), ("admin", config.admin)):
-            if not address.loopback:
+        for name, address in (("listen", config.listen), ("admin", config.admin), ("summary", config.summary)):
+            if address is not None and not address.loopback:
                 _log.warning(
                     "serve.exposed", setting=name, address=str(address), reason="no encryption, no authentication"
                 )
@@ -166,6 +168,8 @@ class _Server:
             for name, lines in (("ledger", self._lines), ("recording", self._recording)):
                 if lines is not None:
                     tasks.create_task(lines.run(), name=name)
+            if self._summary is not None:
+                tasks.create_task(self._summary.run(), name="summary")
             if self._store is not None:
                 kept = keep(self._store, self._publisher, self._reconciler, self._metrics)
                 tasks.create_task(kept, name="store")
@@ -241,6 +245,8 @@ class _Server:
             inputs = self._reconciler.built.inputs
             self._ledger.observe(inputs.policies, inputs.fleet, decisions, self._telemetry.lost)
             self._record(self._reconciler.built)
+            if self._summary is not None:
+                self._summary.publish(inputs.policies, inputs.fleet, decisions, inputs.now_s)
         self._telemetry.connected(self._connected.envoys())
         self._prober.hurry(
             {key for key, decision in decisions.engines.items() if decision.health is not Health.HEALTHY}

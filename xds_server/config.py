@@ -101,6 +101,15 @@ class ServeConfig:
     admin: Address = field(
         default=Address("127.0.0.1", 18001), metadata=_says("Where health, metrics and status are served (HTTP).")
     )
+    summary: Address | None = field(
+        default=None,
+        metadata=_says(
+            "Where control planes of other regions hear how the pools here are (gRPC).  [with --region]"
+        ),
+    )
+    region: str = field(
+        default="", metadata=_says("Region of this control plane; --summary tells of its engines.")
+    )
     state_dir: Path | None = field(
         default=None,
         metadata=_says("Folder that keeps the last good policies, to start from when the files are unreadable."),
@@ -137,6 +146,8 @@ class ServeConfig:
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
         self._check_source()
+        if self.summary is not None and not self.region:
+            raise ConfigError("--summary tells of the engines of one region: name it with --region")
         for flag, seconds in (("--settle", self.settle_s), ("--first-reports", self.first_reports_s)):
             if not 0 <= seconds <= 3600:
                 raise ConfigError(f"{flag} must be between 0s and 1h")

@@ -24,39 +24,39 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n engine/proto/engine_report.proto\x12\x14switchgear.engine.v1\"\x1f\n\x0cWatchRequest\x12\x0f\n\x07watcher\x18\x01 \x01(\t\"\xef\x05\n\x0c\x45ngineReport\x12\x16\n\x0eschema_version\x18\x01 \x01(\r\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12.\n\x07verdict\x18\x04 \x01(\x0e\x32\x1d.switchgear.engine.v1.Verdict\x12\x30\n\x08\x65vidence\x18\x05 \x03(\x0b\x32\x1e.switchgear.engine.v1.Evidence\x12*\n\x05\x64oubt\x18\x06 \x01(\x0e\x32\x1b.switchgear.engine.v1.Doubt\x12\x1f\n\x12requests_in_flight\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x1d\n\x10requests_waiting\x18\x08 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x05slots\x18\t \x01(\rH\x02\x88\x01\x01\x12!\n\x14kv_cache_usage_ratio\x18\n \x01(\x01H\x03\x88\x01\x01\x12\x19\n\x0ctokens_per_s\x18\x0b \x01(\x01H\x04\x88\x01\x01\x12<\n\x13time_to_first_token\x18\x0c \x01(\x0b\x32\x1f.switchgear.engine.v1.Quantiles\x12>\n\x15time_per_output_token\x18\r \x01(\x0b\x32\x1f.switchgear.engine.v1.Quantiles\x12\r\n\x05model\x18\x0e \x01(\t\x12\x10\n\x08revision\x18\x0f \x01(\t\x12+\n\x03gpu\x18\x10 \x01(\x0b\x32\x1e.switchgear.engine.v1.GpuGroup\x12*\n\x05\x64rain\x18\x11 \x01(\x0b\x32\x1b.switchgear.engine.v1.Drain\x12,\n\x06\x63\x61nary\x18\x12 \x01(\x0b\x32\x1c.switchgear.engine.v1.CanaryB\x15\n\x13_requests_in_flightB\x13\n\x11_requests_waitingB\x08\n\x06_slotsB\x17\n\x15_kv_cache_usage_ratioB\x0f\n\r_tokens_per_s\"7\n\x06\x43\x61nary\x12\x0e\n\x06in_row\x18\x01 \x01(\r\x12\r\n\x05\x61ge_s\x18\x02 \x01(\x01\x12\x0e\n\x06took_s\x18\x03 \x01(\x01\"O\n\x08\x45vidence\x12\x0f\n\x07reading\x18\x01 \x01(\t\x12\x11\n\tthreshold\x18\x02 \x01(\t\x12\r\n\x05\x61ge_s\x18\x03 \x01(\x01\x12\x10\n\x08sentence\x18\x04 \x01(\t\")\n\tQuantiles\x12\r\n\x05p50_s\x18\x01 \x01(\x01\x12\r\n\x05p99_s\x18\x02 \x01(\x01\"w\n\x08GpuGroup\x12/\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x1f.switchgear.engine.v1.GpuAction\x12\x11\n\tstatement\x18\x02 \x01(\t\x12\'\n\x04gpus\x18\x03 \x03(\x0b\x32\x19.switchgear.engine.v1.Gpu\"\x92\x04\n\x03Gpu\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x1a\n\rtemperature_c\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x07power_w\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12 \n\x13utilisation_percent\x18\x06 \x01(\rH\x02\x88\x01\x01\x12\x19\n\x0csm_clock_mhz\x18\x07 \x01(\rH\x03\x88\x01\x01\x12\x1f\n\x12memory_total_bytes\x18\x08 \x01(\x04H\x04\x88\x01\x01\x12\x1e\n\x11memory_used_bytes\x18\t \x01(\x04H\x05\x88\x01\x01\x12\"\n\x15memory_reserved_bytes\x18\n \x01(\x04H\x06\x88\x01\x01\x12\x1a\n\recc_corrected\x18\x0b \x01(\x04H\x07\x88\x01\x01\x12\x1c\n\x0f\x65\x63\x63_uncorrected\x18\x0c \x01(\x04H\x08\x88\x01\x01\x12\x11\n\tthrottled\x18\r \x03(\t\x12\x0c\n\x04xids\x18\x0e \x03(\rB\x10\n\x0e_temperature_cB\n\n\x08_power_wB\x16\n\x14_utilisation_percentB\x0f\n\r_sm_clock_mhzB\x15\n\x13_memory_total_bytesB\x14\n\x12_memory_used_bytesB\x18\n\x16_memory_reserved_bytesB\x10\n\x0e_ecc_correctedB\x12\n\x10_ecc_uncorrected\"H\n\x05\x44rain\x12\x11\n\trequested\x18\x01 \x01(\x08\x12\x1a\n\rdeadline_in_s\x18\x02 \x01(\x01H\x00\x88\x01\x01\x42\x10\n\x0e_deadline_in_s\"x\n\rDrainProgress\x12\x0f\n\x07watcher\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x15\n\rproxies_total\x18\x04 \x01(\r\x12\x1c\n\x14proxies_acknowledged\x18\x05 \x01(\r\"\x1e\n\x0b\x44rainAnswer\x12\x0f\n\x07waiting\x18\x01 \x01(\x08*u\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x0c\n\x08STARTING\x10\x01\x12\t\n\x05READY\x10\x02\x12\x08\n\x04\x42USY\x10\x03\x12\x08\n\x04HUNG\x10\x04\x12\x08\n\x04\x44\x45\x41\x44\x10\x05\x12\x0c\n\x08\x44RAINING\x10\x06\x12\x0c\n\x08\x44\x45GRADED\x10\x07*7\n\x05\x44oubt\x12\x15\n\x11\x44OUBT_UNSPECIFIED\x10\x00\x12\x0b\n\x07REFUSED\x10\x01\x12\n\n\x06SILENT\x10\x02*_\n\tGpuAction\x12\x1a\n\x16GPU_ACTION_UNSPECIFIED\x10\x00\x12\x08\n\x04NONE\x10\x01\x12\t\n\x05WATCH\x10\x02\x12\x0b\n\x07\x44\x45GRADE\x10\x03\x12\t\n\x05\x44RAIN\x10\x04\x12\t\n\x05\x45JECT\x10\x05\x32\xb7\x01\n\x0b\x45ngineAgent\x12Q\n\x05Watch\x12\".switchgear.engine.v1.WatchRequest\x1a\".switchgear.engine.v1.EngineReport0\x01\x12U\n\x0b\x41\x63knowledge\x12#.switchgear.engine.v1.DrainProgress\x1a!.switchgear.engine.v1.DrainAnswerb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n engine/proto/engine_report.proto\x12\x14switchgear.engine.v1\"-\n\x0cWatchRequest\x12\x0f\n\x07watcher\x18\x01 \x01(\t\x12\x0c\n\x04pool\x18\x02 \x01(\t\"\xef\x05\n\x0c\x45ngineReport\x12\x16\n\x0eschema_version\x18\x01 \x01(\r\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12.\n\x07verdict\x18\x04 \x01(\x0e\x32\x1d.switchgear.engine.v1.Verdict\x12\x30\n\x08\x65vidence\x18\x05 \x03(\x0b\x32\x1e.switchgear.engine.v1.Evidence\x12*\n\x05\x64oubt\x18\x06 \x01(\x0e\x32\x1b.switchgear.engine.v1.Doubt\x12\x1f\n\x12requests_in_flight\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x1d\n\x10requests_waiting\x18\x08 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x05slots\x18\t \x01(\rH\x02\x88\x01\x01\x12!\n\x14kv_cache_usage_ratio\x18\n \x01(\x01H\x03\x88\x01\x01\x12\x19\n\x0ctokens_per_s\x18\x0b \x01(\x01H\x04\x88\x01\x01\x12<\n\x13time_to_first_token\x18\x0c \x01(\x0b\x32\x1f.switchgear.engine.v1.Quantiles\x12>\n\x15time_per_output_token\x18\r \x01(\x0b\x32\x1f.switchgear.engine.v1.Quantiles\x12\r\n\x05model\x18\x0e \x01(\t\x12\x10\n\x08revision\x18\x0f \x01(\t\x12+\n\x03gpu\x18\x10 \x01(\x0b\x32\x1e.switchgear.engine.v1.GpuGroup\x12*\n\x05\x64rain\x18\x11 \x01(\x0b\x32\x1b.switchgear.engine.v1.Drain\x12,\n\x06\x63\x61nary\x18\x12 \x01(\x0b\x32\x1c.switchgear.engine.v1.CanaryB\x15\n\x13_requests_in_flightB\x13\n\x11_requests_waitingB\x08\n\x06_slotsB\x17\n\x15_kv_cache_usage_ratioB\x0f\n\r_tokens_per_s\"7\n\x06\x43\x61nary\x12\x0e\n\x06in_row\x18\x01 \x01(\r\x12\r\n\x05\x61ge_s\x18\x02 \x01(\x01\x12\x0e\n\x06took_s\x18\x03 \x01(\x01\"O\n\x08\x45vidence\x12\x0f\n\x07reading\x18\x01 \x01(\t\x12\x11\n\tthreshold\x18\x02 \x01(\t\x12\r\n\x05\x61ge_s\x18\x03 \x01(\x01\x12\x10\n\x08sentence\x18\x04 \x01(\t\")\n\tQuantiles\x12\r\n\x05p50_s\x18\x01 \x01(\x01\x12\r\n\x05p99_s\x18\x02 \x01(\x01\"w\n\x08GpuGroup\x12/\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x1f.switchgear.engine.v1.GpuAction\x12\x11\n\tstatement\x18\x02 \x01(\t\x12\'\n\x04gpus\x18\x03 \x03(\x0b\x32\x19.switchgear.engine.v1.Gpu\"\x92\x04\n\x03Gpu\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x1a\n\rtemperature_c\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x07power_w\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12 \n\x13utilisation_percent\x18\x06 \x01(\rH\x02\x88\x01\x01\x12\x19\n\x0csm_clock_mhz\x18\x07 \x01(\rH\x03\x88\x01\x01\x12\x1f\n\x12memory_total_bytes\x18\x08 \x01(\x04H\x04\x88\x01\x01\x12\x1e\n\x11memory_used_bytes\x18\t \x01(\x04H\x05\x88\x01\x01\x12\"\n\x15memory_reserved_bytes\x18\n \x01(\x04H\x06\x88\x01\x01\x12\x1a\n\recc_corrected\x18\x0b \x01(\x04H\x07\x88\x01\x01\x12\x1c\n\x0f\x65\x63\x63_uncorrected\x18\x0c \x01(\x04H\x08\x88\x01\x01\x12\x11\n\tthrottled\x18\r \x03(\t\x12\x0c\n\x04xids\x18\x0e \x03(\rB\x10\n\x0e_temperature_cB\n\n\x08_power_wB\x16\n\x14_utilisation_percentB\x0f\n\r_sm_clock_mhzB\x15\n\x13_memory_total_bytesB\x14\n\x12_memory_used_bytesB\x18\n\x16_memory_reserved_bytesB\x10\n\x0e_ecc_correctedB\x12\n\x10_ecc_uncorrected\"H\n\x05\x44rain\x12\x11\n\trequested\x18\x01 \x01(\x08\x12\x1a\n\rdeadline_in_s\x18\x02 \x01(\x01H\x00\x88\x01\x01\x42\x10\n\x0e_deadline_in_s\"x\n\rDrainProgress\x12\x0f\n\x07watcher\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x15\n\rproxies_total\x18\x04 \x01(\r\x12\x1c\n\x14proxies_acknowledged\x18\x05 \x01(\r\"\x1e\n\x0b\x44rainAnswer\x12\x0f\n\x07waiting\x18\x01 \x01(\x08*u\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x0c\n\x08STARTING\x10\x01\x12\t\n\x05READY\x10\x02\x12\x08\n\x04\x42USY\x10\x03\x12\x08\n\x04HUNG\x10\x04\x12\x08\n\x04\x44\x45\x41\x44\x10\x05\x12\x0c\n\x08\x44RAINING\x10\x06\x12\x0c\n\x08\x44\x45GRADED\x10\x07*7\n\x05\x44oubt\x12\x15\n\x11\x44OUBT_UNSPECIFIED\x10\x00\x12\x0b\n\x07REFUSED\x10\x01\x12\n\n\x06SILENT\x10\x02*_\n\tGpuAction\x12\x1a\n\x16GPU_ACTION_UNSPECIFIED\x10\x00\x12\x08\n\x04NONE\x10\x01\x12\t\n\x05WATCH\x10\x02\x12\x0b\n\x07\x44\x45GRADE\x10\x03\x12\t\n\x05\x44RAIN\x10\x04\x12\t\n\x05\x45JECT\x10\x05\x32\xb7\x01\n\x0b\x45ngineAgent\x12Q\n\x05Watch\x12\".switchgear.engine.v1.WatchRequest\x1a\".switchgear.engine.v1.EngineReport0\x01\x12U\n\x0b\x41\x63knowledge\x12#.switchgear.engine.v1.DrainProgress\x1a!.switchgear.engine.v1.DrainAnswerb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'engine.proto.engine_report_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VERDICT']._serialized_start=1908
-  _globals['_VERDICT']._serialized_end=2025
-  _globals['_DOUBT']._serialized_start=2027
-  _globals['_DOUBT']._serialized_end=2082
-  _globals['_GPUACTION']._serialized_start=2084
-  _globals['_GPUACTION']._serialized_end=2179
+  _globals['_VERDICT']._serialized_start=1922
+  _globals['_VERDICT']._serialized_end=2039
+  _globals['_DOUBT']._serialized_start=2041
+  _globals['_DOUBT']._serialized_end=2096
+  _globals['_GPUACTION']._serialized_start=2098
+  _globals['_GPUACTION']._serialized_end=2193
   _globals['_WATCHREQUEST']._serialized_start=58
-  _globals['_WATCHREQUEST']._serialized_end=89
-  _globals['_ENGINEREPORT']._serialized_start=92
-  _globals['_ENGINEREPORT']._serialized_end=843
-  _globals['_CANARY']._serialized_start=845
-  _globals['_CANARY']._serialized_end=900
-  _globals['_EVIDENCE']._serialized_start=902
-  _globals['_EVIDENCE']._serialized_end=981
-  _globals['_QUANTILES']._serialized_start=983
-  _globals['_QUANTILES']._serialized_end=1024
-  _globals['_GPUGROUP']._serialized_start=1026
-  _globals['_GPUGROUP']._serialized_end=1145
-  _globals['_GPU']._serialized_start=1148
-  _globals['_GPU']._serialized_end=1678
-  _globals['_DRAIN']._serialized_start=1680
-  _globals['_DRAIN']._serialized_end=1752
-  _globals['_DRAINPROGRESS']._serialized_start=1754
-  _globals['_DRAINPROGRESS']._serialized_end=1874
-  _globals['_DRAINANSWER']._serialized_start=1876
-  _globals['_DRAINANSWER']._serialized_end=1906
-  _globals['_ENGINEAGENT']._serialized_start=2182
-  _globals['_ENGINEAGENT']._serialized_end=2365
+  _globals['_WATCHREQUEST']._serialized_end=103
+  _globals['_ENGINEREPORT']._serialized_start=106
+  _globals['_ENGINEREPORT']._serialized_end=857
+  _globals['_CANARY']._serialized_start=859
+  _globals['_CANARY']._serialized_end=914
+  _globals['_EVIDENCE']._serialized_start=916
+  _globals['_EVIDENCE']._serialized_end=995
+  _globals['_QUANTILES']._serialized_start=997
+  _globals['_QUANTILES']._serialized_end=1038
+  _globals['_GPUGROUP']._serialized_start=1040
+  _globals['_GPUGROUP']._serialized_end=1159
+  _globals['_GPU']._serialized_start=1162
+  _globals['_GPU']._serialized_end=1692
+  _globals['_DRAIN']._serialized_start=1694
+  _globals['_DRAIN']._serialized_end=1766
+  _globals['_DRAINPROGRESS']._serialized_start=1768
+  _globals['_DRAINPROGRESS']._serialized_end=1888
+  _globals['_DRAINANSWER']._serialized_start=1890
+  _globals['_DRAINANSWER']._serialized_end=1920
+  _globals['_ENGINEAGENT']._serialized_start=2196
+  _globals['_ENGINEAGENT']._serialized_end=2379
 # @@protoc_insertion_point(module_scope)

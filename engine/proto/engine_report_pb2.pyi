@@ -51,10 +51,12 @@ DRAIN: GpuAction
 EJECT: GpuAction
 
 class WatchRequest(_message.Message):
-    __slots__ = ("watcher",)
+    __slots__ = ("watcher", "pool")
     WATCHER_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
     watcher: str
-    def __init__(self, watcher: _Optional[str] = ...) -> None: ...
+    pool: str
+    def __init__(self, watcher: _Optional[str] = ..., pool: _Optional[str] = ...) -> None: ...
 
 class EngineReport(_message.Message):
     __slots__ = ("schema_version", "boot_id", "sequence", "verdict", "evidence", "doubt", "requests_in_flight", "requests_waiting", "slots", "kv_cache_usage_ratio", "tokens_per_s", "time_to_first_token", "time_per_output_token", "model", "revision", "gpu", "drain", "canary")

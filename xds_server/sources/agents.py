@@ -134,7 +134,6 @@ class AgentDialer:
         self._on_error = on_error
         self._on_coverage = on_coverage
         self._watcher = watcher
-        self._request = pb.WatchRequest(watcher=watcher).SerializeToString()
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311 -- spreads load, guards no secret
         self._targets: Mapping[EngineId, AgentTarget] = MappingProxyType({})
@@ -244,7 +243,9 @@ class AgentDialer:
         link.heard = link.heard.reconnected()
         link.data, link.told = b"", None
         watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(WATCH)
-        call = watch(self._request, wait_for_ready=True)
+        # An agent knows only its engine; a control plane of another region is asked for this pool of its.
+        request = pb.WatchRequest(watcher=self._watcher, pool=link.target.key.pool)
+        call = watch(request.SerializeToString(), wait_for_ready=True)
         watchdog: asyncio.TimerHandle | None = None
         loop = asyncio.get_running_loop()
 
