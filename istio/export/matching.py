@@ -1,7 +1,7 @@
 """Conditions of Switchgear's own Envoy routes as a VirtualService has them.
 
 Istio reads no bodies. What routes ask of the body (``model``, ``stream``) becomes a condition on a header that the
-caller, or an ext_proc filter before it, has to set. Istio also takes one condition for each header and no
+caller, or an ext_proc filter before it, has to set. Istio also takes one condition for each header, and few
 pseudo-headers; what does not fit goes into the patch of the route, which adds it.
 """
 
@@ -18,6 +18,9 @@ from istio.export.place import Object
 BODY_HEADERS: Final = {"model": "x-switchgear-model", "stream": "x-switchgear-stream"}
 """Which header stands for a field of the body."""
 
+_PSEUDO_HEADERS: Final = {":method": "method", ":authority": "authority", ":scheme": "scheme"}
+"""Those that a VirtualService has words of its own for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
@@ -31,6 +34,7 @@ def conditions(match: RouteMatch, port: int) -> Conditions:
     """What a request has to be like, at this port."""
     wanted: Object = {}
     unwanted: Object = {}
+    pseudo: Object = {}
     patched: list[Object] = []
     for field in match.dynamic_metadata:
         (unwanted if field.invert else wanted)[BODY_HEADERS[_key(field)]] = _body_value(field)
@@ -39,11 +43,16 @@ def conditions(match: RouteMatch, port: int) -> Conditions:
         absent = header.invert_match if present is None else header.invert_match == present
         said = {} if present is not None else _text(header.string_match)
         into = unwanted if absent else wanted
-        if name in into or name.startswith(":") or said is None:
+        if name in _PSEUDO_HEADERS and into is wanted and said and _PSEUDO_HEADERS[name] not in pseudo:
+            pseudo[_PSEUDO_HEADERS[name]] = said
+        elif name in into or name.startswith(":") or said is None:
             patched.append(_in_envoy(header))
         else:
             into[name] = said
-    result: Object = {"port": port, "uri": {"prefix": match.prefix}}
+    if patched and not (wanted or unwanted or pseudo):
+        # To istiod a route without conditions ends the list: it leaves out all that follow.
+        pseudo["method"] = {"regex": ".+"}
+    result: Object = {"port": port, "uri": {"prefix": match.prefix}, **pseudo}
     if wanted:
         result["headers"] = wanted
     if unwanted:

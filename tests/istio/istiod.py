@@ -160,14 +160,27 @@ def virtual_hosts(objects: Sequence[Any]) -> Iterator[Object]:
             "name": f"{host}:{port}",
             "domains": [host, f"{host}:{port}"],
             "include_request_attempt_count": True,
-            "routes": [_route(http) for http in service["spec"]["http"]],
+            "routes": list(_until_one_takes_all(_route(http) for http in service["spec"]["http"])),
         }
+
+
+def _until_one_takes_all(routes: Iterator[Object]) -> Iterator[Object]:
+    """What follows a route that matches everything is left out."""
+    for route in routes:
+        yield route
+        if route["match"] == {"prefix": "/"}:
+            return
 
 
 def _route(http: Object) -> Object:
     match = http["match"][0]
     headers = [_header(name, text, invert=False) for name, text in match.get("headers", {}).items()]
     headers += [_header(name, text, invert=True) for name, text in match.get("withoutHeaders", {}).items()]
+    headers += [
+        _header(f":{name}", match[name], invert=False)
+        for name in ("method", "authority", "scheme")
+        if name in match
+    ]
     # And max_grpc_timeout, which Envoy complains of whoever asks for it.
     action: Object = {"timeout": http.get("timeout", "0s")}
     names = [_cluster_of(one["destination"]) for one in http["route"]]

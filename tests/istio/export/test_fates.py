@@ -13,6 +13,7 @@ from istio.loss import Exported, Fate, FieldFate
 from istio.report import BUILT_IN
 from policies.load import load
 from policies.model import KINDS
+from tests.istio import istiod
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "policies" / "examples").glob("*.yaml"))
 POOL = """
@@ -146,13 +147,26 @@ def test_a_model_in_the_body_becomes_a_header(export: Callable[..., Exported]) -
 
 
 def test_conditions_that_istio_cannot_hold_are_patched_in(export: Callable[..., Exported]) -> None:
-    headers = "[{name: x-tier, exact: gold}, {name: X-Tier, prefix: go}, {name: ':method', exact: POST}]"
+    headers = (
+        "[{name: x-tier, exact: gold}, {name: X-Tier, prefix: go}, {name: ':method', exact: POST}, "
+        "{name: ':path', regex: '.*x'}]"
+    )
     result = export(POOL + ROUTE + f"  match: {{headers: {headers}}}\n")
     rule = one_of(result, "VirtualService")["spec"]["http"][-1]
     assert rule["match"][0]["headers"] == {"x-tier": {"exact": "gold"}}
+    assert rule["match"][0]["method"] == {"exact": "POST"}
     patches = one_of(result, "EnvoyFilter", "models")["spec"]["configPatches"]
     added = patches[-1]["patch"]["value"]["match"]["headers"]
-    assert [one["name"] for one in added] == ["X-Tier", ":method"]
+    assert [one["name"] for one in added] == ["X-Tier", ":path"]
+
+
+def test_no_route_hides_those_that_follow_it(export: Callable[..., Exported]) -> None:
+    odd = ROUTE.replace("front", "odd") + "  match: {headers: [{name: ':path', regex: '.*x'}]}\n"
+    result = export(POOL + odd + ROUTE)
+    names = [rule["name"] for rule in one_of(result, "VirtualService")["spec"]["http"]]
+    (host,) = istiod.virtual_hosts(result.objects)
+    assert [route["name"] for route in host["routes"]] == names
+    assert {name.partition("/")[0] for name in names} == {"odd", "front"}
 
 
 def test_allowed_regions_are_a_subset_that_holds_no_other_engine(export: Callable[..., Exported]) -> None:
