@@ -1,0 +1,42 @@
+"""Who a replica is among others, and what it says before it has read anything."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from xds_server import in_cluster
+from xds_server.config import ServeConfig
+from xds_server.in_cluster import ClusterFeed, writing
+from xds_server.kube.elsewhere import NOWHERE
+
+
+def test_the_lease_is_the_one_named_or_that_of_the_own_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_cluster, "_NAMESPACE_FILE", tmp_path / "namespace")
+    outside = writing(ServeConfig(kubernetes=True))
+    assert (outside.namespace, outside.lease, outside.identity) == ("default", "switchgear", socket.gethostname())
+    (tmp_path / "namespace").write_text("fleet\n")
+    assert writing(ServeConfig(kubernetes=True)).namespace == "fleet"
+    named = writing(ServeConfig(kubernetes=True, lease="east/gear", identity="one"))
+    assert (named.namespace, named.lease, named.identity) == ("east", "gear", "one")
+
+
+def test_a_feed_that_has_not_begun_knows_nobody_and_misses_nothing() -> None:
+    feed = ClusterFeed(ServeConfig(kubernetes=True))
+    assert feed.elsewhere({}) is NOWHERE
+    assert feed.lost_s == {}
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value for one in feed.families() for sample in one.samples
+    }
+    assert samples["switchgear_source_stale_seconds", "pods"] == 0
+    assert samples["switchgear_lease_held",] == 0
+    assert len(samples) == 7
+
+
+def test_contact_is_told_by_what_is_out_of_touch() -> None:
+    lost = in_cluster._contact(frozenset(), {"pods": 4.0, "nodes": 3.0})
+    assert (lost.before, lost.after, lost.alarm) == ("in touch", "lost: nodes, pods", True)
+    back = in_cluster._contact(frozenset({"pods"}), {})
+    assert (back.before, back.after, back.alarm) == ("lost: pods", "in touch", False)
