@@ -77,8 +77,8 @@ def applied(kind: Kind, live: Object, said: Object, writer: Writer, *, force: bo
     result = laid_over(Layout.of(kind), live, _relevant(said, status))
     elsewhere = frozenset().union(*owners.values())
     left = elsewhere | mine
-    # Items first, as they are known by what is in them; then the deepest, as what they leave empty goes with them.
-    for path in sorted(mine_before - left, key=lambda one: (one[-1].startswith("f:"), -len(one))):
+    # Items before what is in them, as that is how they are known.
+    for path in sorted(mine_before - left, key=len):
         if not any(other[: len(path)] == path for other in left):
             result = without(Layout.of(kind), result, path)
     owners[writer] = mine

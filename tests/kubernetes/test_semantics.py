@@ -74,6 +74,8 @@ async def test_only_the_newest_version_can_be_replaced(cluster: Cluster) -> None
     error = await refused(cluster.api.replace(LEASES, "default", "l", lease))
     assert (error.status, error.reason) == (422, "Invalid")
     assert (await cluster.api.get(LEASES, "default", "l"))["spec"]["holderIdentity"] == "a"
+    another = {"metadata": {"uid": "another"}, "spec": {"holderIdentity": "c"}}
+    assert (await refused(cluster.api.merge(LEASES, "default", "l", another))).conflict
     stale = {
         "metadata": {"resourceVersion": first["metadata"]["resourceVersion"]},
         "spec": {"holderIdentity": "c"},
