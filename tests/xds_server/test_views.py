@@ -45,3 +45,7 @@ def test_an_address_nobody_can_bind_is_ignored(address):
 @pytest.mark.parametrize("pools", ["big", 7, [], [7], None])
 def test_pools_that_are_no_names_mean_all(pools):
     assert view_of(node({"pools": pools})).pools == frozenset()
+
+
+def test_the_region_is_what_the_proxy_says():
+    assert view_of(NodeInfo(id="n", zone="a", region="eu")).region == "eu"
