@@ -15,7 +15,7 @@ from chaos.cluster_double.asking import Request, Target, resumed, target, token,
 from chaos.cluster_double.definitions import defined, established
 from chaos.cluster_double.discovery import discovered
 from chaos.cluster_double.journal import Journal, Key
-from chaos.cluster_double.json_object import Object, at, canonical, copied, metadata
+from chaos.cluster_double.json_object import Object, canonical, copied, metadata
 from chaos.cluster_double.kinds import BUILT_IN, DEFINITIONS, NAMESPACES, PODS, Kind
 from chaos.cluster_double.ownership import Writer, applied, updated
 from chaos.cluster_double.patches import merged, stepped, strategic
@@ -23,9 +23,8 @@ from chaos.cluster_double.refusal import RefusedError, bad_request
 from chaos.cluster_double.selection import selected
 from chaos.cluster_double.tables import table
 from chaos.cluster_double.watching import Watching
-from chaos.cluster_double.writing import changed, created, must_say_version, named, strict
+from chaos.cluster_double.writing import changed, created, grace, must_say_version, named, strict
 
-_GRACE_S: Final = 30
 _MERGE: Final = "application/merge-patch+json"
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
 _JSON: Final = "application/json-patch+json"
@@ -325,7 +324,7 @@ class Cluster:
                     kind=which.kind.plural, group=which.kind.group, name=which.name,
                 )  # fmt: skip
         asked = options.get("gracePeriodSeconds", request.query.get("gracePeriodSeconds"))
-        grace_s = _grace_s(which.kind, found, None if asked is None else int(asked))
+        grace_s = grace(which.kind, found, None if asked is None else int(asked))
         if request.dry:
             return Answer(code=200, body=_success(which, about))
         if which.kind is NAMESPACES:
@@ -384,16 +383,6 @@ class Cluster:
 
 def _text(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _grace_s(kind: Kind, found: Object, asked: int | None) -> int:
-    """How long an object stays when it is deleted: pods on a node until the kubelet has ended them."""
-    if kind is not PODS or not at(found, "spec.nodeName") or at(found, "status.phase") in {"Succeeded", "Failed"}:
-        return 0
-    if asked is not None:
-        return asked
-    said = at(found, "spec.terminationGracePeriodSeconds")
-    return _GRACE_S if said is None else int(said)
 
 
 def _success(which: Target, about: Object) -> Object:

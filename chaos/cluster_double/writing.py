@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from chaos.cluster_double.json_object import Object, canonical, metadata
+from chaos.cluster_double.json_object import Object, at, canonical, metadata
 from chaos.cluster_double.kinds import PODS, Kind
 from chaos.cluster_double.refusal import Cause, RefusedError, bad_request
 from chaos.cluster_double.rules import broken
 from chaos.cluster_double.structural import defaulted, pruned, unknown, wrong
 
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_GRACE_S: Final = 30
 _APIS_OWN: Final = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink")
 
 
@@ -176,3 +177,13 @@ def strict(kind: Kind, dropped: tuple[str, ...], asked: Mapping[str, str]) -> tu
             f"strict decoding error: {listed}"
         )
     return tuple(f'unknown field "{one}"' for one in dropped) if how == "Warn" else ()
+
+
+def grace(kind: Kind, found: Object, asked: int | None) -> int:
+    """How long an object stays when it is deleted: pods on a node until the kubelet has ended them."""
+    if kind is not PODS or not at(found, "spec.nodeName") or at(found, "status.phase") in {"Succeeded", "Failed"}:
+        return 0
+    if asked is not None:
+        return asked
+    said = at(found, "spec.terminationGracePeriodSeconds")
+    return _GRACE_S if said is None else int(said)
