@@ -110,3 +110,9 @@ def test_a_fallback_of_the_same_model_is_of_the_same_revision(served, revision, 
         out=("e1",),
     )
     assert layer["switchgear.route.r.q"] == takes
+
+
+def test_with_nobody_in_there_is_one_tier_of_those_who_are_out(served):
+    everybody = ("e1", "e2", "u1", "u2", "a1")
+    tiers, _ = served(pool("p", *THREE), route(), view=View(region="eu"), out=everybody)
+    assert tiers == {0: dict.fromkeys(everybody, False)}
