@@ -120,7 +120,7 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
 
     ``weights`` are zone weights for callers without a zone, ``ceilings`` (interactive, batch) by pool, which
     also allow twenty retries at once: a wave of timeouts is larger than three. ``pools`` are fields of the
-    decisions on a pool (``hedge``, ``ladder``) by pool.
+    decisions on a pool (``hedge``, ``ladder``) by pool. ``cuts``: engines are listeners inside the proxy.
     """
     sessions: list[aiohttp.ClientSession] = []
 
@@ -132,6 +132,7 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
         dynamic_endpoints: bool = False,
         dynamic_routes: bool = False,
         pools: Mapping[str, Mapping[str, Any]] | None = None,
+        cuts: bool = False,
     ) -> Rig:
         (tmp_path / "policy.yaml").write_text(policy)
         policies = load([tmp_path / "policy.yaml"])
@@ -146,11 +147,12 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
                 for pool, (interactive, batch) in (ceilings or {}).items()
             },
         )
-        items = translate(policies, fleet, decisions, View())
+        items = translate(policies, fleet, decisions, View(cuts=cuts))
         bootstrap = static_bootstrap(items)
         bootstrap["layered_runtime"]["layers"].append({"name": "admin", "admin_layer": {}})
         for listener in bootstrap["static_resources"]["listeners"]:
-            listener["address"]["socket_address"] = {"address": "127.0.0.1", "port_value": 0}
+            if "address" in listener:  # those of engines have none
+                listener["address"]["socket_address"] = {"address": "127.0.0.1", "port_value": 0}
         if dynamic_endpoints:
             write_endpoints(tmp_path, {item.name: as_json(item) for item in items if item.type_url == ENDPOINT})
             for cluster in bootstrap["static_resources"]["clusters"]:

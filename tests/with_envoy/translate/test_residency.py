@@ -50,17 +50,17 @@ spec: {{listener: {{port: 8080}}, pools: [{{pool: p}}]}}
 ---
 {head} ResiliencePolicy
 metadata: {{name: default}}
-spec: {{retries: {{attempts: 3}}}}
+spec: {{retries: {{attempts: 3, conditions: [connect-failure, reset]}}}}
 """
 
 
-async def push(there: Any, health: Health) -> None:
+async def push(there: Any, health: Health, *, cuts: bool) -> None:
     """Has Envoy know that the engine inside is in this health; its routes stay, as if told nothing more."""
     taken = "cluster.p.update_success"
     before = (await there.envoy.stats(taken))[taken]
     said = EngineDecision(health=health, reason="", since_s=0.0)
     decided = replace(NO_DECISIONS, engines={EngineId("p", "in"): said})
-    items = translate(there.policies, there.fleet, decided, View())
+    items = translate(there.policies, there.fleet, decided, View(cuts=cuts))
     there.push_endpoints({item.name: as_json(item) for item in items if item.type_url == ENDPOINT})
 
     async def seen() -> bool:
@@ -69,9 +69,10 @@ async def push(there: Any, health: Health) -> None:
     await there.envoy.wait_for(seen, "knowing the endpoints")
 
 
-async def test_requests_stay_inside_and_are_refused_when_nobody_is_left_there(engine, rig):
+@pytest.mark.parametrize("cuts", [False, True])
+async def test_requests_stay_inside_and_are_refused_when_nobody_is_left_there(engine, rig, cuts):
     inside, outside, other = await engine(), await engine(), await engine()
-    there = await rig(policy(inside, outside, other), dynamic_endpoints=True)
+    there = await rig(policy(inside, outside, other), dynamic_endpoints=True, cuts=cuts)
 
     async def bound(times: int) -> set[tuple[int, str]]:
         answers = [await there.complete(headers=BOUND) for _ in range(times)]
@@ -86,9 +87,9 @@ async def test_requests_stay_inside_and_are_refused_when_nobody_is_left_there(en
     assert reached()[0] > 0, "who is bound to nothing reaches it"
     before = reached()
 
-    await push(there, Health.UNHEALTHY)
+    await push(there, Health.UNHEALTHY, cuts=cuts)
     assert await bound(10) == {(503, "no-engine")}
-    await push(there, Health.HEALTHY)
+    await push(there, Health.HEALTHY, cuts=cuts)
     assert await bound(1) == {(200, "")}
     # The fallback takes everything, and has nobody inside.
     await there.set_runtime({"switchgear.route.bound.p": 0, "switchgear.route.bound.small": 1})
