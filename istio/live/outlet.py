@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from istio.live.steward import Steward
 from istio.live.wanted import Wanted, wanted
+from xds_server.bucket import Rate
 from xds_server.config import ConfigError
 from xds_server.feed import Around
 from xds_server.fleet import EngineId
@@ -12,7 +13,6 @@ from xds_server.kube.api import Access, Api, ApiError, connected
 from xds_server.kube.lease import Lease
 from xds_server.kube.objects import PodRef
 from xds_server.pipeline import Built
-from xds_server.writeback.bucket import Rate
 
 Pods = Mapping[EngineId, PodRef]
 

@@ -17,16 +17,18 @@ import structlog
 
 from istio.live.plan import ApplyEntry, MarkPod, RemoveEntry, UnmarkPod, Write, plan, told
 from istio.live.wanted import MANAGED_LABEL, MANAGER, NOTHING_WANTED, SERVING_LABEL, Wanted
+from xds_server.bucket import Bucket, Rate, taken
 from xds_server.kube.api import Api, ApiError, Object, Selection
 from xds_server.kube.lease import Lease
 from xds_server.kube.reflector import Reflector
 from xds_server.kube.resources import PODS, Resource
-from xds_server.writeback.bucket import Bucket, Rate, taken
 
 WORKLOAD_ENTRIES: Final = Resource(
     group="networking.istio.io", version="v1", plural="workloadentries", kind="WorkloadEntry"
 )
-LEASE: Final = "switchgear-istio"
+EXPORTER: Final = "switchgear"
+"""Whom `switchgear export istio` names in the same label."""
+
 EACH_S: Final = 0.25
 """Longest time between two looks: an engine that is out has left within a second, istiod's own push included."""
 
@@ -93,7 +95,8 @@ class Steward:
         self.counts = Counts()
         self._pods = [self._mirror(PODS, one, SERVING_LABEL) for one in namespaces or ("",)]
         self._entries = [
-            self._mirror(WORKLOAD_ENTRIES, one, f"{MANAGED_LABEL}={MANAGER}") for one in namespaces or ("",)
+            self._mirror(WORKLOAD_ENTRIES, one, f"{MANAGED_LABEL} in ({MANAGER},{EXPORTER})")
+            for one in namespaces or ("",)
         ]
 
     def _mirror(self, resource: Resource, namespace: str, labels: str) -> Reflector[Object]:
@@ -198,8 +201,12 @@ class Steward:
             case UnmarkPod(namespace=namespace, name=name, uid=uid):
                 # Applying nothing gives up what was applied before: the label goes, and nothing else.
                 await self._apply_to_pod(namespace, name, uid, {})
-            case ApplyEntry(entry=entry):
-                await self._api.apply(WORKLOAD_ENTRIES, entry.namespace, entry.name, entry.body(), manager=MANAGER)
+            case ApplyEntry(entry=entry, whole=whole):
+                body = entry.body() if whole else entry.adjustment()
+                await self._api.apply(WORKLOAD_ENTRIES, entry.namespace, entry.name, body, manager=MANAGER)
+            case RestoreEntry(namespace=namespace, name=name):
+                body = restored(namespace, name)
+                await self._api.apply(WORKLOAD_ENTRIES, namespace, name, body, manager=MANAGER)
             case RemoveEntry(namespace=namespace, name=name):
                 await self._api.delete(WORKLOAD_ENTRIES, namespace, name)
 

@@ -4,11 +4,10 @@ Whoever is not named may nothing. Of several rules the first that fits counts, s
 """
 
 import hmac
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
+from engine.tls.patterns import fitting, matches
 from xds_server.access.model import Access, AdminRole, AdminRule, ProxyRule
 
 
@@ -42,7 +41,7 @@ def proxy_allowed(access: Access, identities: Sequence[str], node: str, zone: st
     """
     named = False
     for rule in access.spec.proxies:
-        identity = _one_of(identities, rule.identity)
+        identity = fitting(identities, rule.identity)
         if identity is None:
             continue
         named = True
@@ -63,28 +62,12 @@ def caller_of(
     """
     for rule in access.spec.admin:
         if rule.identity is not None:
-            identity = _one_of(identities, rule.identity)
+            identity = fitting(identities, rule.identity)
             if identity is not None:
                 return Caller(name=rule.name or identity, role=rule.role)
         elif token and hmac.compare_digest(tokens.get(rule, "").encode(), token.encode()):
             return Caller(name=rule.name or f"token of {rule.token_file}", role=rule.role)
     return None
-
-
-def matches(pattern: str, text: str) -> bool:
-    """Whether the whole text fits: ``*`` is anything but a slash, ``/**`` at the end everything below."""
-    return _compiled(pattern).fullmatch(text) is not None
-
-
-@lru_cache(maxsize=4096)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    below = pattern.endswith("/**")
-    parts = (pattern.removesuffix("/**") if below else pattern).split("*")
-    return re.compile("[^/]*".join(map(re.escape, parts)) + ("/.+" if below else ""), re.DOTALL)
-
-
-def _one_of(identities: Iterable[str], pattern: str) -> str | None:
-    return next((one for one in identities if matches(pattern, one)), None)
 
 
 def _fits(rule: ProxyRule, node: str, zone: str) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final
 
+from xds_server.bucket import Bucket, Rate, level, taken
 from xds_server.decide.changes.change import ChangeKind
 from xds_server.decide.decisions import Health
 from xds_server.fleet import EngineId
@@ -18,7 +19,6 @@ from xds_server.kube.api import Object
 from xds_server.kube.objects import PodRef, PolicyObject
 from xds_server.kube.resources import ENGINE_POOLS
 from xds_server.ledger.event import Event
-from xds_server.writeback.bucket import Bucket, Rate, level, taken
 from xds_server.writeback.statuses import rfc3339
 
 OF_ONE: Final = Rate(burst=8, per_s=1 / 60)

@@ -18,11 +18,11 @@ from typing import Final
 
 import structlog
 
+from xds_server.bucket import Bucket, Rate, taken
 from xds_server.kube.api import Api, ApiError, Object
 from xds_server.kube.lease import DEADLINE_S, DURATION_S, LOOK_S, Lease
 from xds_server.kube.objects import PolicyObject
 from xds_server.kube.resources import EVENTS, PODS, POLICY_RESOURCES
-from xds_server.writeback.bucket import Bucket, Rate, taken
 from xds_server.writeback.gates import Gate, gates, patch, says
 from xds_server.writeback.scene import Scene
 from xds_server.writeback.statuses import status_of

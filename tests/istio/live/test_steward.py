@@ -14,10 +14,10 @@ from istio.live.steward import WORKLOAD_ENTRIES, Steward
 from istio.live.wanted import MANAGER, SERVING_LABEL, Entry, PodMark, Wanted
 from tests.cluster import Cluster
 from tests.eventually import eventually
+from xds_server.bucket import Rate
 from xds_server.kube.api import Selection
 from xds_server.kube.lease import Lease
 from xds_server.kube.resources import LEASES, PODS
-from xds_server.writeback.bucket import Rate
 
 CRD = Path(__file__).parent / "workload-entries.yaml"
 LIMIT_S = 30
@@ -221,6 +221,24 @@ async def test_a_dry_run_says_what_it_would_do_once_and_does_nothing(cluster: Cl
             await one.look()
     assert lines == ["would: workload entry default/outside does not serve: hung"]
     assert not await entries(cluster)
+
+
+async def test_an_exported_entry_is_adjusted_and_left_serving(cluster: Cluster, asked: Asked) -> None:
+    exported = {
+        "apiVersion": "networking.istio.io/v1",
+        "kind": "WorkloadEntry",
+        "metadata": {"name": "outside", "labels": {"app.kubernetes.io/managed-by": "switchgear"}},
+        "spec": {"address": "127.0.0.9", "labels": {SERVING_LABEL: "true", "pool": "chat"}, "ports": {"http": 1}},
+    }
+    await cluster.api.create(WORKLOAD_ENTRIES, "default", exported)
+    asked.entry("outside", serving=False)
+    async with running(steward(cluster, asked)):
+        await eventually(lambda: serves_is(cluster, "outside", "false"), "the entry is out", LIMIT_S)
+        found = await spec(cluster, "outside")
+        assert (found["address"], found["labels"]["pool"]) == ("127.0.0.9", "chat")
+    assert await steward(cluster, asked).remove() == 1
+    assert await serves(cluster, "outside") == "true"
+    assert await steward(cluster, asked).remove() == 0
 
 
 async def test_all_that_is_ours_can_be_taken_away(cluster: Cluster, asked: Asked) -> None:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.tls.patterns import matches
 from policies.findings import PolicyErrors
-from xds_server.access.judging import Allowed, Caller, Refused, caller_of, matches, proxy_allowed
+from xds_server.access.judging import Allowed, Caller, Refused, caller_of, proxy_allowed
 from xds_server.access.model import Access, AdminRole
 from xds_server.access.reading import read_access
 

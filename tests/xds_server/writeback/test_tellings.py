@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.xds_server.writeback.scenes import UNIX_S, document, pod, went
+from xds_server.bucket import Bucket, Rate, level, taken
 from xds_server.decide.decisions import Health
 from xds_server.fleet import EngineId
-from xds_server.writeback.bucket import Bucket, Rate, level, taken
 from xds_server.writeback.statuses import rfc3339
 from xds_server.writeback.tellings import Telling, Tellings, as_event, repeated, told
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import grpc
 
-from xds_server.access.files import KeyPair, Rotating
+from engine.tls.files import KeyPair, Rotating
 
 _NAMES = "x509_subject_alternative_name"
 _CERTIFICATE = "x509_pem_cert"
@@ -45,7 +45,7 @@ def channel_credentials(pair: KeyPair) -> grpc.ChannelCredentials:
 
 def proved(context: Mapping[str, Iterable[bytes]]) -> tuple[str, ...]:
     """The URIs and DNS names that a peer's certificate proves, from gRPC's auth context; none without TLS."""
-    from xds_server.access.files import identities_of  # noqa: PLC0415 - cryptography, only where there is TLS
+    from engine.tls.files import identities_of  # noqa: PLC0415 - cryptography, only where there is TLS
 
     pem = b"".join(context.get(_CERTIFICATE, ()))
     return identities_of(pem) if pem else ()

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from cryptography import x509
 
-from xds_server.access.files import (
+from engine.tls.files import (
     MAX_BYTES,
     CertificateError,
     KeyPair,
@@ -23,7 +23,7 @@ from xds_server.access.files import (
     read_pair,
     server_context,
 )
-from xds_server.access.grpc_credentials import channel_credentials, proved, server_credentials
+from engine.tls.grpc_credentials import channel_credentials, proved, server_credentials
 from xds_server.access.lab_authority import EVERYBODY, make
 from xds_server.cli import main
 
