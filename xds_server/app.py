@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,7 +24,7 @@ from xds_server.config import Address, ConfigError, ServeConfig
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.draining import Draining
 from xds_server.facts import ServerFacts
-from xds_server.feed import Around, Feed, FilesFeed
+from xds_server.feed import Around, Feed, FilesFeed, Outlet
 from xds_server.keeping import keep, restore
 from xds_server.ledger import recording
 from xds_server.ledger.ledger import MAX_BYTES, ledger_from
@@ -69,12 +69,17 @@ class _StopError(Exception):
     """Ends the task group in good order."""
 
 
-async def serve(config: ServeConfig, on_listening: Callable[[Listening], None] = lambda _: None) -> None:
+async def serve(
+    config: ServeConfig,
+    on_listening: Callable[[Listening], None] = lambda _: None,
+    outlets: Sequence[Outlet] = (),
+) -> None:
     """Run the control plane until SIGTERM or SIGINT; ``on_listening`` is called when proxies can connect.
 
-    Raises ``ConfigError`` when a setting turns out not to work (a port that is taken, say).
+    ``outlets`` are told what is decided, as proxies are. Raises ``ConfigError`` when a setting turns out not to
+    work (a port that is taken, say).
     """
-    server = _Server(config)
+    server = _Server(config, outlets)
     stop = asyncio.Event()
     with _signals(stop):
         try:
@@ -87,8 +92,9 @@ async def serve(config: ServeConfig, on_listening: Callable[[Listening], None] =
 
 
 class _Server:
-    def __init__(self, config: ServeConfig) -> None:
+    def __init__(self, config: ServeConfig, outlets: Sequence[Outlet]) -> None:
         self._config = config
+        self._outlets = outlets
         self._metrics = Metrics()
         self._store = Store(config.state_dir) if config.state_dir else None
         self._feed = _feed(config)
@@ -160,6 +166,8 @@ class _Server:
             tasks.create_task(_stopped(stop), name="signals")
             tasks.create_task(self._follow_policies(), name="policies")
             tasks.create_task(self._feed.run(around), name="source")
+            for outlet in self._outlets:
+                tasks.create_task(outlet.run(around, lambda: self._feed.pods), name="outlet")
             tasks.create_task(self._resolver.run(), name="resolver")
             tasks.create_task(self._agents.run(), name="agents")
             tasks.create_task(self._prober.run(), name="prober")

@@ -1,13 +1,15 @@
 """Where policies come from, as the rest of the server sees it: files or a cluster, and it need not know which."""
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from prometheus_client.core import Metric
 
+from xds_server.fleet import EngineId
 from xds_server.kube.elsewhere import NOWHERE, Elsewhere
+from xds_server.kube.objects import PodRef
 from xds_server.ledger.ledger import Ledger
 from xds_server.neighbours import Connected
 from xds_server.publish import Publisher
@@ -15,6 +17,7 @@ from xds_server.reconcile import Reconciler
 from xds_server.sources.files import PolicyFiles, PolicyState
 
 _NOTHING: Final[Mapping[str, float]] = MappingProxyType({})
+_NO_PODS: Final[Mapping[EngineId, PodRef]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +49,25 @@ class Feed(Protocol):
         """Seconds without contact, by kind of object; only those that are out of touch."""
         ...
 
+    @property
+    def pods(self) -> Mapping[EngineId, PodRef]:
+        """The pods that engines run in; the same object while they are the same."""
+        ...
+
     def elsewhere(self, here: Mapping[str, object]) -> Elsewhere:
         """What other replicas serve beside the proxies that are connected ``here``."""
         ...
 
     def families(self) -> Iterable[Metric]:
         """Metrics of its own."""
+        ...
+
+
+class Outlet(Protocol):
+    """Somebody besides proxies who is told what was decided."""
+
+    async def run(self, around: Around, pods: Callable[[], Mapping[EngineId, PodRef]]) -> None:
+        """Tell until cancelled."""
         ...
 
 
@@ -72,6 +88,10 @@ class FilesFeed:
     @property
     def lost_s(self) -> Mapping[str, float]:
         return _NOTHING
+
+    @property
+    def pods(self) -> Mapping[EngineId, PodRef]:
+        return _NO_PODS
 
     def elsewhere(self, here: Mapping[str, object]) -> Elsewhere:  # noqa: ARG002 - the same
         return NOWHERE

@@ -18,8 +18,10 @@ from prometheus_client.core import Metric
 from xds_server.config import ConfigError, ServeConfig
 from xds_server.decide.changes.change import Change, ChangeKind, Subject
 from xds_server.feed import Around
+from xds_server.fleet import EngineId
 from xds_server.kube.api import Access, Api, ApiError, connected
 from xds_server.kube.elsewhere import NOWHERE, Elsewhere
+from xds_server.kube.objects import PodRef
 from xds_server.kube.replicas import Replicas
 from xds_server.kube.resources import ENDPOINT_SLICES, NODES, PODS, POLICY_RESOURCES
 from xds_server.metrics import gauge
@@ -39,6 +41,7 @@ _LEASE: Final = "switchgear"
 _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _WATCHED: Final = (*POLICY_RESOURCES.values(), ENDPOINT_SLICES, PODS, NODES)
 _NOTHING: Final[Mapping[str, float]] = MappingProxyType({})
+_NO_PODS: Final[Mapping[EngineId, PodRef]] = MappingProxyType({})
 
 _log = structlog.get_logger()
 
@@ -113,6 +116,10 @@ class ClusterFeed:
         if self._reader is None:
             return _NOTHING
         return {name: round(lost_s, 3) for name, lost_s in self._reader.stale.items() if lost_s >= LOST_S}
+
+    @property
+    def pods(self) -> Mapping[EngineId, PodRef]:
+        return _NO_PODS if self._reader is None else self._reader.pods
 
     def elsewhere(self, here: Mapping[str, object]) -> Elsewhere:
         return NOWHERE if self._replicas is None else self._replicas.elsewhere(here)

@@ -78,6 +78,11 @@ def _table(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
     "--telemetry/--no-telemetry", default=True, show_default=True, help="Whether to write Telemetry objects."
 )
 @click.option(
+    "--live",
+    is_flag=True,
+    help="Send requests only to engines that `switchgear istio run` says are in; have that run first.",
+)
+@click.option(
     "--abort",
     "aborts",
     multiple=True,
@@ -99,6 +104,7 @@ def command(
     filter_namespace: str,
     proxies: int,
     telemetry: bool,
+    live: bool,
     aborts: tuple[str, ...],
     delays: tuple[str, ...],
 ) -> int:
@@ -114,6 +120,7 @@ def command(
         host=host,
         proxies=proxies,
         telemetry=telemetry,
+        live=live,
     )
     faults = _faults(aborts, delays)
 

@@ -37,7 +37,8 @@ class Place:
     ``namespace`` is for documents that name none. EnvoyFilters go to ``filter_namespace``: in the mesh's root
     namespace they reach every proxy, elsewhere only those of that namespace. With ``gateway``
     (``NAMESPACE/NAME``) requests come through that gateway, else from sidecars. ``host`` is what callers ask for;
-    empty means a name of its own for each port. ``proxies`` share the ceilings.
+    empty means a name of its own for each port. ``proxies`` share the ceilings. ``live``: engines of the cluster
+    serve only while ``switchgear istio run`` labels them so; those outside of it carry the label from the start.
     """
 
     namespace: str = "default"
@@ -47,6 +48,7 @@ class Place:
     host: str = ""
     proxies: int = 1
     telemetry: bool = True
+    live: bool = False
 
     def of(self, metadata: Metadata) -> str:
         """The namespace of a document's objects."""

@@ -20,6 +20,7 @@ from xds_server.fleet import Engine, EngineId, Fleet
 from xds_server.translate.endpoints import picking_weights
 
 PORT_NAME: Final = "http"
+SERVING_SUBSET: Final = "serving"
 REGIONS_LABEL: Final = "switchgear.dev/"
 UNKNOWN_PORT: Final = 8000
 """vLLM's own, for a service whose engines' port is known by name only."""
@@ -39,7 +40,8 @@ class Destination:
     """Where requests for a pool go.
 
     ``port`` is None where only its name is known; Istio then needs a Service with a single port. ``selects`` are
-    the labels of its endpoints; none where the cluster has a Service of its own for it.
+    the labels of its endpoints; none where the cluster has a Service of its own for it. ``subset`` is the one that
+    requests go to unless another is meant.
     """
 
     pool: str
@@ -47,9 +49,11 @@ class Destination:
     host: str
     port: int | None
     selects: Mapping[str, str]
+    subset: str = ""
 
     def clause(self, subset: str = "") -> Object:
         """As routes of a VirtualService name it."""
+        subset = subset or self.subset
         port: Object = {} if self.port is None else {"port": {"number": self.port}}
         return {"host": self.host, **port, **({"subset": subset} if subset else {})}
 
@@ -64,8 +68,12 @@ def destination(pool: EnginePool, place: Place) -> Destination:
             host=place.service(found.service, namespace),
             port=found.port if isinstance(found.port, int) else None,
             selects=_NO_LABELS,
+            # A Service goes by its own selector, so it is a subset that follows what each engine is worth.
+            subset=SERVING_SUBSET if place.live else "",
         )
     selects = {POOL_LABEL: name, SERVING_LABEL: "true"} if found is None else dict(found.selector)
+    if place.live:
+        selects[SERVING_LABEL] = "true"
     return Destination(
         pool=name,
         namespace=namespace,

@@ -13,6 +13,7 @@ from datetime import timedelta
 
 from istio.export.place import LARGEST_INT32, Object, governed_by, made, milliseconds
 from istio.export.pools import REGION_LABEL, ZONE_LABEL, Destination, group_name, region_groups
+from istio.live.wanted import SERVING_LABEL
 from policies.model import PolicySet
 from policies.pool import EnginePool
 from policies.resilience import Breaker, ResilienceSpec
@@ -55,11 +56,15 @@ def destination_rule(
             "minRetryConcurrency": max(1, shared.retry_min_concurrency),
         }
     said: Object = {"host": to.host, "trafficPolicy": policy}
-    if groups := region_groups(policies, to.pool):
-        said["subsets"] = [
-            {"name": group_name(regions), "labels": _standing_in(regions, label, pool)}
-            for label, regions in groups.items()
-        ]
+    serving = {SERVING_LABEL: "true"} if to.subset else {}
+    subsets = [
+        {"name": group_name(regions), "labels": {**_standing_in(regions, label, pool), **serving}}
+        for label, regions in region_groups(policies, to.pool).items()
+    ]
+    if to.subset:
+        subsets.append({"name": to.subset, "labels": serving})
+    if subsets:
+        said["subsets"] = subsets
     return made(
         "DestinationRule",
         to.pool,

@@ -29,9 +29,18 @@ class UnmarkPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyEntry:
-    """Write a WorkloadEntry."""
+    """Write a WorkloadEntry: all of it, or of somebody else's only whether it serves and its weight."""
 
     entry: Entry
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreEntry:
+    """Let an entry that was made by somebody else serve again."""
+
+    namespace: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +51,7 @@ class RemoveEntry:
     name: str
 
 
-Write: TypeAlias = MarkPod | UnmarkPod | ApplyEntry | RemoveEntry
+Write: TypeAlias = MarkPod | UnmarkPod | ApplyEntry | RestoreEntry | RemoveEntry
 
 Objects: TypeAlias = Mapping[tuple[str, str], Object]
 """Objects of one kind by namespace and name."""
@@ -51,8 +60,9 @@ Objects: TypeAlias = Mapping[tuple[str, str], Object]
 def plan(wanted: Wanted, pods: Objects, entries: Objects) -> tuple[Write, ...]:
     """The writes that are due, in their order; none when all is as it is wanted.
 
-    ``pods`` are all that carry our label, ``entries`` our WorkloadEntries. A pod that is wanted and not among them
-    has no label yet. An entry of somebody else is never removed.
+    ``pods`` are all that carry our label; a pod that is wanted and not among them has none yet. ``entries`` are
+    our WorkloadEntries and those that were exported: of the latter only the label and the weight are changed, and
+    when we leave they serve.
     """
     let_in: list[Write] = []
     take_out: list[Write] = []
@@ -63,14 +73,20 @@ def plan(wanted: Wanted, pods: Objects, entries: Objects) -> tuple[Write, ...]:
         if pod is None or _labels(pod).get(SERVING_LABEL) != ("true" if mark.serving else "false"):
             (let_in if mark.serving else take_out).append(MarkPod(mark=mark))
     for key, entry in sorted(wanted.entries.items()):
-        if not _says(entries.get(key), entry):
-            (let_in if entry.serving else take_out).append(ApplyEntry(entry=entry))
+        known = entries.get(key)
+        if not _says(known, entry):
+            write = ApplyEntry(entry=entry, whole=known is None or _ours(known))
+            (let_in if entry.serving else take_out).append(write)
     for key, pod in sorted(pods.items()):
         if key not in wanted.pods and SERVING_LABEL in _labels(pod):
             take_out.append(UnmarkPod(namespace=key[0], name=key[1], uid=str(_uid(pod))))
     for key, found in sorted(entries.items()):
-        if key not in wanted.entries and _labels(found).get(MANAGED_LABEL) == MANAGER:
+        if key in wanted.entries:
+            continue
+        if _ours(found):
             take_out.append(RemoveEntry(namespace=key[0], name=key[1]))
+        elif _spec_labels(found).get(SERVING_LABEL) == "false":
+            let_in.append(RestoreEntry(namespace=key[0], name=key[1]))
     return (*let_in, *take_out)
 
 
@@ -86,6 +102,8 @@ def told(write: Write) -> str:
             serves = "serves" if entry.serving else f"does not serve: {entry.reason}"
             weight = f", weight {entry.weight}" if entry.weight and entry.serving else ""
             return f"workload entry {entry.namespace}/{entry.name} {serves}{weight}"
+        case RestoreEntry(namespace=namespace, name=name):
+            return f"workload entry {namespace}/{name} serves, whatever becomes of its engine"
         case RemoveEntry(namespace=namespace, name=name):
             return f"workload entry {namespace}/{name} removed"
 
@@ -94,15 +112,27 @@ def _says(found: Object | None, entry: Entry) -> bool:
     """Whether an object says already what it should; what others added to it does not count."""
     if found is None:
         return False
+    if not _ours(found):
+        return _within(entry.adjustment()["spec"], found.get("spec"))
     wanted = entry.body()
+    weight = (found.get("spec") or {}).get("weight")
     return (
         _within(wanted["spec"], found.get("spec"))
         and _within(
             {key: part for key, part in _metadata(wanted).items() if key in {"labels", "annotations"}},
             _metadata(found),
         )
-        and (bool(entry.weight) or not (found.get("spec") or {}).get("weight"))
+        and (bool(entry.weight) or not weight)
     )
+
+
+def _ours(found: Object) -> bool:
+    return _labels(found).get(MANAGED_LABEL) == MANAGER
+
+
+def _spec_labels(found: Object) -> Mapping[str, object]:
+    labels = (found.get("spec") or {}).get("labels")
+    return labels if isinstance(labels, Mapping) else {}
 
 
 def _within(wanted: object, found: object) -> bool:

@@ -15,8 +15,8 @@ from typing import Final
 
 import structlog
 
-from istio.live.plan import ApplyEntry, MarkPod, RemoveEntry, UnmarkPod, Write, plan, told
-from istio.live.wanted import MANAGED_LABEL, MANAGER, NOTHING_WANTED, SERVING_LABEL, Wanted
+from istio.live.plan import ApplyEntry, MarkPod, RemoveEntry, RestoreEntry, UnmarkPod, Write, plan, told
+from istio.live.wanted import MANAGED_LABEL, MANAGER, NOTHING_WANTED, SERVING_LABEL, Wanted, restored
 from xds_server.bucket import Bucket, Rate, taken
 from xds_server.kube.api import Api, ApiError, Object, Selection
 from xds_server.kube.lease import Lease

@@ -13,7 +13,7 @@ Source: Istio's API reference (WorkloadEntry, ServiceEntry, DestinationRule); is
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -61,10 +61,12 @@ class Entry:
     weight: int
     serving: bool
     reason: str
+    topology: Mapping[str, str] = field(default_factory=dict)
+    """Labels of region and zone, by which failover goes."""
 
     def body(self) -> dict[str, object]:
         """The object as it is applied."""
-        labels = {SERVING_LABEL: _flag(self.serving), POOL_LABEL: self.pool}
+        labels = {SERVING_LABEL: _flag(self.serving), POOL_LABEL: self.pool, **self.topology}
         spec: dict[str, object] = {
             "address": self.address,
             "ports": {"http": self.port},
@@ -75,17 +77,35 @@ class Entry:
             spec["locality"] = self.locality
         if self.weight:
             spec["weight"] = self.weight
-        return {
-            "apiVersion": "networking.istio.io/v1",
-            "kind": "WorkloadEntry",
-            "metadata": {
-                "name": self.name,
-                "namespace": self.namespace,
-                "labels": {**labels, MANAGED_LABEL: MANAGER},
-                "annotations": {ENGINE_ANNOTATION: f"{self.pool}/{self.engine}"},
-            },
-            "spec": spec,
+        made = _entry_object(self.namespace, self.name, spec)
+        made["metadata"] = {
+            "name": self.name,
+            "namespace": self.namespace,
+            "labels": {**labels, MANAGED_LABEL: MANAGER},
+            "annotations": {ENGINE_ANNOTATION: f"{self.pool}/{self.engine}"},
         }
+        return made
+
+    def adjustment(self) -> dict[str, object]:
+        """What is said of an object that somebody else made: whether it serves, and a weight if it has one."""
+        spec: dict[str, object] = {"labels": {SERVING_LABEL: _flag(self.serving)}}
+        if self.weight:
+            spec["weight"] = self.weight
+        return _entry_object(self.namespace, self.name, spec)
+
+
+def restored(namespace: str, name: str) -> dict[str, object]:
+    """What is said of such an object by one that leaves: it serves."""
+    return _entry_object(namespace, name, {"labels": {SERVING_LABEL: _flag(True)}})
+
+
+def _entry_object(namespace: str, name: str, spec: dict[str, object]) -> dict[str, object]:
+    return {
+        "apiVersion": "networking.istio.io/v1",
+        "kind": "WorkloadEntry",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": spec,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +158,7 @@ def wanted(
                     address=engine.address,
                     port=engine.port,
                     locality=_locality(engine),
+                    topology=_topology(engine),
                     weight=weights.get(engine.id, 0),
                     serving=serving,
                     reason=decision.reason,
@@ -181,6 +202,11 @@ def _locality(engine: Engine) -> str:
     """``region/zone`` as Istio has it; only what a label may be, since Istio makes one of it."""
     parts = [engine.region, engine.zone] if engine.region else [engine.zone]
     return "/".join(parts) if all(_LABEL.fullmatch(part) for part in parts) else ""
+
+
+def _topology(engine: Engine) -> Mapping[str, str]:
+    said = {"topology.kubernetes.io/region": engine.region, "topology.kubernetes.io/zone": engine.zone}
+    return MappingProxyType({name: text for name, text in said.items() if _LABEL.fullmatch(text)})
 
 
 def _flag(serving: bool) -> str:

@@ -12,6 +12,7 @@ import json
 import sys
 import types
 import typing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from policies.quantity import format_duration, parse_duration
 from xds_server import logs
 from xds_server.app import Listening, serve
 from xds_server.config import ENVIRONMENT_PREFIX, Address, ConfigError, ServeConfig
+from xds_server.feed import Outlet
 
 CRASHED: Final = 70
 """Exit code after a bug (EX_SOFTWARE of sysexits.h), apart from 2: the operator asked wrongly."""
@@ -74,7 +76,8 @@ def _option(field: "dataclasses.Field[Any]", hint: Any) -> click.Option:
     return click.Option([f"--{name}", field.name], **settings)
 
 
-def _options() -> list[click.Parameter]:
+def options() -> list[click.Parameter]:
+    """Every setting as an option."""
     hints = typing.get_type_hints(ServeConfig)
     return [_option(field, hints[field.name]) for field in dataclasses.fields(ServeConfig)]
 
@@ -89,6 +92,11 @@ def _run(**settings: Any) -> int:
 
     Exit code: 0 when told to stop, 2 when a setting cannot work, 70 after a bug.
     """
+    return run(settings)
+
+
+def run(settings: Mapping[str, Any], outlets: Sequence[Outlet] = ()) -> int:
+    """The same, with others who are told what is decided."""
     try:
         config = ServeConfig(**settings)
         logs.configure(config.log_format, config.log_level)
@@ -97,7 +105,7 @@ def _run(**settings: Any) -> int:
         # Reports are made and dropped by the thousand and hold no cycles. By default each few hundred of them
         # start a collection: a third of the work of listening to 1 000 agents (benchmarks/agents.py).
         gc.set_threshold(50_000, 20, 50)
-        asyncio.run(serve(config, _announce))
+        asyncio.run(serve(config, _announce, outlets))
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     except Exception:  # noqa: BLE001 - the last words of a process that ends
@@ -106,4 +114,4 @@ def _run(**settings: Any) -> int:
     return 0
 
 
-command = click.Command("serve", callback=_run, params=_options(), help=_run.__doc__)
+command = click.Command("serve", callback=_run, params=options(), help=_run.__doc__)

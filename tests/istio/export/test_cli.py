@@ -134,3 +134,47 @@ def test_the_documentation_has_the_table_of_the_code(capsys: pytest.CaptureFixtu
     assert page[begin:end] + "\n" == markdown(), (
         "docs/istio.md: put in what `switchgear export istio --table` prints"
     )
+
+
+LIVE = """
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: by-service}
+spec: {model: m, kubernetes: {service: vllm, port: 8000}}
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: by-labels}
+spec: {model: m, kubernetes: {selector: {app: vllm}, port: 8000}}
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: one}
+spec: {listener: {port: 10000}, pools: [{pool: by-service}]}
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: two}
+spec: {listener: {port: 10001}, pools: [{pool: by-labels}]}
+"""
+SERVING = {"switchgear.dev/serving": "true"}
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_live_engines_serve_by_their_label(tmp_path: Path, capsys: pytest.CaptureFixture[str], live: bool) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(LIVE)
+    assert main(["export", "istio", "--policies", str(path), *(["--live"] if live else [])]) == 0
+    found = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(capsys.readouterr().out)}
+    rule = found["DestinationRule", "by-service"]["spec"]
+    assert rule.get("subsets") == ([{"name": "serving", "labels": SERVING}] if live else None)
+    ways = [one for (kind, _), one in found.items() if kind == "VirtualService"]
+    subsets = {
+        route["destination"]["host"].partition(".")[0]: route["destination"].get("subset")
+        for way in ways
+        for http in way["spec"]["http"]
+        for route in http.get("route", ())
+    }
+    assert subsets == {"vllm": "serving" if live else None, "by-labels": None}
+    selects = found["ServiceEntry", "by-labels"]["spec"]["workloadSelector"]["labels"]
+    assert selects == {"app": "vllm", **(SERVING if live else {})}

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from istio.live.plan import ApplyEntry, MarkPod, RemoveEntry, UnmarkPod, plan, told
+from istio.live.plan import ApplyEntry, MarkPod, RemoveEntry, RestoreEntry, UnmarkPod, plan, told
 from istio.live.wanted import MANAGED_LABEL, NOTHING_WANTED, SERVING_LABEL, Entry, PodMark, Wanted
 from tests.istio.live.conftest import pod
 from xds_server.decide.decisions import Health
@@ -71,6 +71,24 @@ def test_what_is_ours_goes_when_we_leave_and_nothing_else(asked: Asked) -> None:
     assert len(writes) == len(entries) + 1
 
 
+def test_an_exported_entry_keeps_what_it_has_and_serves_when_we_leave(asked: Asked) -> None:
+    want = asked(out={"chat/a": Health.UNHEALTHY})
+    entries: dict[tuple[str, str], Any] = {key: one.body() for key, one in want.entries.items()}
+    exported = entries["models", "chat.a"]
+    exported["metadata"]["labels"][MANAGED_LABEL] = "switchgear"
+    exported["spec"]["labels"] = {SERVING_LABEL: "true", "theirs": "x"}
+    assert plan(want, {}, entries) == (ApplyEntry(entry=want.entries["models", "chat.a"], whole=False),)
+    adjusted = want.entries["models", "chat.a"].adjustment()
+    assert adjusted["spec"] == {"labels": {SERVING_LABEL: "false"}}
+    exported["spec"]["labels"][SERVING_LABEL] = "false"
+    assert plan(want, {}, entries) == ()
+    leaving = plan(NOTHING_WANTED, {}, entries)
+    assert leaving[0] == RestoreEntry(namespace="models", name="chat.a")
+    assert RemoveEntry(namespace="models", name="chat.a") not in leaving
+    exported["spec"]["labels"][SERVING_LABEL] = "true"
+    assert RestoreEntry(namespace="models", name="chat.a") not in plan(NOTHING_WANTED, {}, entries)
+
+
 def test_a_weight_that_is_not_wanted_any_more_is_written_away(asked: Asked) -> None:
     entries = {key: one.body() for key, one in asked(trial={"chat/b": 25.0}).entries.items()}
     writes = plan(asked(), {}, entries)
@@ -124,6 +142,8 @@ def test_after_the_writes_nothing_is_left_to_write(
                 del pods[namespace, name]["metadata"]["labels"][SERVING_LABEL]
             case ApplyEntry(entry=entry):
                 entries[entry.namespace, entry.name] = entry.body()
+            case RestoreEntry():
+                raise AssertionError("nobody exported anything")
             case RemoveEntry(namespace=namespace, name=name):
                 del entries[namespace, name]
     assert plan(want, pods, entries) == ()

@@ -26,7 +26,12 @@ def test_engines_outside_of_the_cluster_are_workload_entries(asked: Asked) -> No
     assert body["spec"] == {
         "address": "127.0.0.1",
         "ports": {"http": 8002},
-        "labels": {SERVING_LABEL: "false", "switchgear.dev/pool": "chat"},
+        "labels": {
+            SERVING_LABEL: "false",
+            "switchgear.dev/pool": "chat",
+            "topology.kubernetes.io/region": "r1",
+            "topology.kubernetes.io/zone": "z1",
+        },
         "locality": "r1/z1",
     }
     assert entries["models", "chat.a"].serving
