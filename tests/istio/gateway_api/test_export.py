@@ -243,3 +243,9 @@ def test_the_command_writes_objects_and_the_report(capsys: pytest.CaptureFixture
     assert main([*order, "--fail-on", "lost"]) == 1
     assert main([*order, "--gateway", "a/b/c"]) == 2
     assert main([*order, "--endpoint-picker", "x:0"]) == 2
+
+
+def test_addresses_are_in_the_form_that_backends_take() -> None:
+    said = policies(POOL, "  endpoints: [{address: 'fd00:1::2:3:4', port: 8000}]\n", ROUTE)
+    (one,) = objects(said)["Backend"]["spec"]["endpoints"]
+    assert one["ip"]["address"] == "fd00:0001:0000:0000:0000:0002:0003:0004"

@@ -120,14 +120,18 @@ def _blocks(words: str) -> st.SearchStrategy[Any]:
 
 
 def _some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Mostly a block with some of these fields, now and then anything else."""
-    block = st.fixed_dictionaries({}, optional={**fields, "unheardOf": _SCALARS})
-    return st.one_of(block, block, block, block, _SCALARS)
+    """Mostly a block with most of these fields, now and then anything else."""
+    whole = st.fixed_dictionaries(fields)
+    part = st.fixed_dictionaries({}, optional={**fields, "unheardOf": _SCALARS})
+    return _mostly(st.one_of(whole, part))
+
+
+def _mostly(usual: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.integers(0, 19).flatmap(lambda one: _SCALARS if one == 13 else usual)
 
 
 def _list(items: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    several = st.lists(items, max_size=3)
-    return st.one_of(several, several, several, _SCALARS)
+    return _mostly(st.lists(items, min_size=1, max_size=3))
 
 
 _ANY = st.one_of(_SCALARS, _blocks("exact prefix regex value number a b"))
