@@ -1,0 +1,24 @@
+"""The reference of commands is what the commands say."""
+
+from pathlib import Path
+
+from chaos.command_reference import commands_markdown
+
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+
+
+def test_the_page_is_what_the_commands_say() -> None:
+    assert PAGE.read_text() == commands_markdown(), "run: python -m chaos.command_reference > docs/cli.md"
+
+
+def test_every_command_is_in_it() -> None:
+    text = commands_markdown()
+    for heading in (
+        "### switchgear serve",
+        "#### switchgear export istio",
+        "#### switchgear istio run",
+        "#### switchgear plan redundancy",
+        "### switchgear-agent run",
+        "### switchgear-chaos verify",
+    ):
+        assert f"{heading}\n" in text
