@@ -12,6 +12,10 @@ from typing import Final
 from policies.code import Code
 from policies.codes_of_advice import ADVICE
 from policies.codes_of_errors import ERRORS
+from policies.codes_of_operating import OPERATING
 
 CODES: Final[Mapping[str, Code]] = MappingProxyType({one.code: one for one in (*ERRORS, *ADVICE)})
 """Every code, errors (SG0xx) before advice (SG1xx)."""
+
+REMARKS: Final[Mapping[str, Code]] = MappingProxyType({one.code: one for one in OPERATING})
+"""Every code of what runs (SG2xx). No file draws them."""

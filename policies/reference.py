@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from policies.code import Code
-from policies.codes import CODES
+from policies.codes import CODES, REMARKS
 from policies.document import API_VERSION
 from policies.merge import DEFAULT
 from policies.model import KINDS
@@ -116,15 +116,18 @@ def codes_markdown() -> str:
     """Reference of every code."""
     head = (
         "# Codes\n\n"
-        "What `switchgear validate` says, by code; made by `switchgear explain --codes`, kept in step by a test.\n"
+        "What Switchgear says, by code; made by `switchgear explain --codes`, kept in step by a test.\n"
         "At a terminal: `switchgear explain SG031`. Codes are stable. SG0xx are errors: the files are refused,\n"
-        "and what runs goes on as it was. SG1xx is advice: valid, but it will hurt; `--strict` makes it fail.\n\n"
+        "and what runs goes on as it was. SG1xx is advice: valid, but it will hurt; `--strict` makes it fail.\n"
+        "SG2xx is about what runs: `switchgear status`, `why`, `doctor`, `config-dump`.\n\n"
         "Examples leave out `apiVersion` and `metadata` where they do not matter.\n"
     )
     sections = [head]
     for title, wanted in (("Errors", True), ("Advice", False)):
         sections.append(f"\n## {title}\n")
         sections += [code_markdown(one) for one in CODES.values() if one.is_error is wanted]
+    sections.append("\n## Operating\n")
+    sections += [code_markdown(one) for one in REMARKS.values()]
     return "".join(sections)
 
 

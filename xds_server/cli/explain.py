@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from policies.codes import CODES
+from policies.codes import CODES, REMARKS
 from policies.findings import PolicyErrors, did_you_mean
 from policies.load import load
 from policies.merge import setter
@@ -83,8 +83,8 @@ def command(field: str | None, paths: tuple[Path, ...], output: str) -> int:
     if kinds := [kind for kind in KINDS if kind.lower() == field.lower()]:
         click.echo("\n".join(_tree(kinds)))
         return 0
-    if field.upper() in CODES:
-        click.echo(code_markdown(CODES[field.upper()]).strip())
+    if code := CODES.get(field.upper()) or REMARKS.get(field.upper()):
+        click.echo(code_markdown(code).strip())
         return 0
     named = _named(field)
     if not named:

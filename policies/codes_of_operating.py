@@ -1,0 +1,258 @@
+"""Codes of remarks on what runs: said by ``switchgear status``, ``why``, ``doctor`` and ``config-dump``."""
+
+# ruff: noqa: E501 - a table of prose
+
+from typing import Final
+
+from policies.code import Code
+
+_SERVING: Final = (
+    Code(
+        code="SG200",
+        title="policies refused",
+        meaning="The policy files have errors. What was accepted before is served, and changes nothing more.",
+        situation="a typing error in a file of a running server",
+        fix="Mend what is named; `switchgear validate` says the same before it is rolled out.",
+    ),
+    Code(
+        code="SG201",
+        title="policies held back",
+        meaning="The files are fine, but would drop so much at once that it looks like a mistake.",
+        situation="a folder that lost half of its files",
+        fix="Mend the files, or let it go with POST /v1/allow-shrink or `serve --allow-shrink`.",
+    ),
+    Code(
+        code="SG202",
+        title="source of policies out of touch",
+        meaning="The Kubernetes API does not answer. What was last known is served.",
+        situation="an API server that is being upgraded",
+        fix="See to the API; nothing has to be done here. Without `--state-dir` a restart would wait for it.",
+    ),
+    Code(
+        code="SG203",
+        title="policies of the last run",
+        meaning="The server could not read policies since it started, and serves what it kept in `--state-dir`.",
+        situation="a folder that is not mounted",
+        fix="Make the policies readable.",
+    ),
+    Code(
+        code="SG204",
+        title="resource refused by a proxy",
+        meaning="A proxy answered a resource with a refusal (NACK). It keeps what it had; the resource is not sent again unchanged.",
+        situation="an Envoy that is older than a field it is sent",
+        fix="Look at the line of the policies that is named, and at Envoy's own words.",
+    ),
+    Code(
+        code="SG205",
+        title="proxy behind",
+        meaning="A proxy has not confirmed for longer than half a minute what it was sent.",
+        situation="an Envoy that is stopped, or that waits for a cluster to warm",
+        fix="Look at the proxy: `switchgear config-dump PROXY --diff`, its log, its processor time.",
+    ),
+    Code(
+        code="SG206",
+        title="no proxy connected",
+        meaning="Nobody is served. Envoys that were, go on with what they have.",
+        situation="a firewall between Envoys and the xDS port",
+        fix="Look at the address in the bootstrap of the Envoys, certificates, and network policies.",
+    ),
+    Code(
+        code="SG207",
+        title="server not ready",
+        meaning="The xDS port is closed: there is nothing to serve yet.",
+        situation="a server whose first policies are refused",
+        fix="Do what the reason says.",
+    ),
+    Code(
+        code="SG208",
+        title="engine out",
+        meaning="An engine takes no new requests.",
+        situation="an engine that is dead, hung, failing, drained or ejected by order",
+        fix="`switchgear why ENGINE` says why and what would bring it back.",
+    ),
+    Code(
+        code="SG209",
+        title="not as it should be",
+        meaning="The subject is out, degraded, full, or kept in against the evidence.",
+        situation="`switchgear why` of an engine that is out",
+        fix="Read what would change it, in the same answer.",
+    ),
+)
+
+_REACH: Final = (
+    Code(
+        code="SG220",
+        title="no answer of the admin port",
+        meaning="Nobody answers there as a Switchgear does. What is asked of a server cannot be checked.",
+        situation="a server that is not running, or another port",
+        fix="Start the server, or name its admin port with `--admin`.",
+    ),
+    Code(
+        code="SG221",
+        title="port not to be reached",
+        meaning="No connection to the port that Envoys are told to use.",
+        situation="a network policy that forgets the machine this runs on",
+        fix="Open the way, or run the check from where Envoys run.",
+    ),
+    Code(
+        code="SG222",
+        title="agent not heard",
+        meaning="An engine has an agent by its policy, and the server is not connected to it. The probe stands in.",
+        situation="an agent that has crashed",
+        fix="Look at the agent beside the engine; the server says why it is not connected.",
+    ),
+    Code(
+        code="SG223",
+        title="engine not heard",
+        meaning="No report of an engine, or only an old one.",
+        situation="an engine whose host name has no address yet",
+        fix="Look at the address in its pool, and at the network between.",
+    ),
+    Code(
+        code="SG224",
+        title="telemetry not heard",
+        meaning="A proxy is connected for traffic, and tells nothing about its calls. Ceilings then follow slots alone.",
+        situation="a proxy that cannot reach the server for its access logs",
+        fix="Look at the cluster `switchgear` in that proxy, and at what lies between.",
+    ),
+)
+
+_PROCESS: Final = (
+    Code(
+        code="SG230",
+        title="versions apart",
+        meaning="This command line and the server are of different versions: what one says the other may not know.",
+        situation="an old virtual environment on the machine of an operator",
+        fix="Install the version of the server.",
+    ),
+    Code(
+        code="SG231",
+        title="version too old",
+        meaning="Python or a library is older than what Switchgear is built and tested with.",
+        situation="grpcio from a distribution",
+        fix="Install what pyproject.toml asks for.",
+    ),
+    Code(
+        code="SG232",
+        title="clocks apart",
+        meaning="Two machines do not agree on the time. Ages and the order of events in logs then mislead; decisions use no wall clock.",
+        situation="a machine without NTP",
+        fix="Synchronise the clocks.",
+    ),
+    Code(
+        code="SG233",
+        title="few open files left",
+        meaning="Each proxy and each agent is an open file. At the limit, new ones are refused.",
+        situation="a limit of 1,024 and a fleet of a thousand",
+        fix="Raise the limit (`ulimit -n`, LimitNOFILE) to at least four times the proxies and agents.",
+    ),
+    Code(
+        code="SG234",
+        title="state folder full or read-only",
+        meaning="What a restart needs cannot be kept: the last good policies and orders.",
+        situation="a volume that is full",
+        fix="Make room, or name another folder with `--state-dir`.",
+    ),
+    Code(
+        code="SG235",
+        title="port taken",
+        meaning="Another process listens where a server is to listen.",
+        situation="a second server on one machine",
+        fix="Stop the other, or choose another port.",
+    ),
+)
+
+_CLUSTER: Final = (
+    Code(
+        code="SG240",
+        title="right missing",
+        meaning="The account may not do in the cluster what the control plane does there.",
+        situation="a Role that was cut down by hand",
+        fix="Apply the Roles of the chart; docs/deploy.md has the table.",
+    ),
+    Code(
+        code="SG241",
+        title="rights cannot be asked",
+        meaning="The API does not say what the account may do (no SelfSubjectAccessReview).",
+        situation="an API server behind a proxy that filters",
+        fix="Compare the Roles with the table in docs/deploy.md by hand.",
+    ),
+    Code(
+        code="SG242",
+        title="Kubernetes API not to be reached",
+        meaning="No answer of the Kubernetes API.",
+        situation="a kubeconfig of another cluster",
+        fix="Look at `--kubeconfig`, `--context` and the network.",
+    ),
+    Code(
+        code="SG243",
+        title="grace period too short",
+        meaning="Kubernetes kills a pod before the longest drain is over: requests under way break.",
+        situation="terminationGracePeriodSeconds left at 30",
+        fix="Set it to the drain deadline of the agent and a little more.",
+    ),
+)
+
+_ENVOY: Final = (
+    Code(
+        code="SG250",
+        title="gate missing",
+        meaning="A pool says `firstTokenGate: true`, and the engine has no gate: a hang before the first token looks like a success to Envoy.",
+        situation="vLLM started without `--middleware first_token_gate.FirstTokenGate`",
+        fix="Start the engine with the gate, or say `firstTokenGate: false`.",
+    ),
+    Code(
+        code="SG251",
+        title="gate not to be seen",
+        meaning="The gate answers only to its own machine, and this is another: whether it is there is not known.",
+        situation="`switchgear doctor` on the machine of an operator",
+        fix="Run the check on the machine of the engine, or ask its agent's metrics.",
+    ),
+    Code(
+        code="SG252",
+        title="Envoy too old",
+        meaning="An Envoy older than what Switchgear is tested with may refuse what it is sent, or read it otherwise.",
+        situation="Envoy 1.30 of a distribution",
+        fix="Run the version of docs/deploy.md.",
+    ),
+    Code(
+        code="SG253",
+        title="Envoy lacks an extension",
+        meaning="A proxy was built without an extension that its configuration names; it will refuse that.",
+        situation="an Envoy built with few extensions",
+        fix="Run an Envoy with all of its extensions.",
+    ),
+    Code(
+        code="SG254",
+        title="proxy holds something else",
+        meaning="What a proxy has is not what it is meant to have.",
+        situation="an Envoy that a second control plane serves",
+        fix="Read the difference; `switchgear status` says whether it is behind or has refused something.",
+    ),
+    Code(
+        code="SG255",
+        title="not compared",
+        meaning="A part of what a proxy has cannot be had or may not be shown.",
+        situation="secrets, which Envoy shows to nobody",
+        fix="Nothing, or ask where it can be had.",
+    ),
+)
+
+_FILES: Final = (
+    Code(
+        code="SG260",
+        title="policies with errors",
+        meaning="The files that were named would be refused.",
+        situation="`switchgear doctor --policies` of a folder with an error",
+        fix="`switchgear validate` shows each with its place.",
+    ),
+    Code(
+        code="SG261",
+        title="policies with advice",
+        meaning="The files that were named are valid, and some of what they say will hurt.",
+        situation="`switchgear doctor --policies` of a folder with advice",
+        fix="`switchgear validate` shows each with its place.",
+    ),
+)
+
+OPERATING: Final = (*_SERVING, *_REACH, *_PROCESS, *_CLUSTER, *_ENVOY, *_FILES)
