@@ -29,19 +29,24 @@ _REPEATS_WORK: Final = {
 _BEFORE_WORK: Final = frozenset({429, 503})  # an engine that sheds has not begun
 
 
+def worst_load(one: Advised) -> float:
+    """By how much retries and hedges can multiply a pool's load, at worst."""
+    budget = _budget_percent(one)
+    # Envoy has one budget for retries and hedges; the smaller of the two rules both.
+    fleet = 1 + (min(budget, one.spec.hedging.max_percent) if one.spec.hedging.enabled else budget) / 100
+    return min(fleet, one.tries)
+
+
 def _amplification(one: Advised) -> Iterator[Finding]:
     hedged, tries = one.spec.hedging.enabled, one.tries
     if tries <= (_HEDGED_TRIES_UNREMARKED if hedged else _TRIES_UNREMARKED):
         return
-    budget = _budget_percent(one)
-    # Envoy has one budget for retries and hedges; the smaller of the two rules both.
-    fleet = 1 + (min(budget, one.spec.hedging.max_percent) if hedged else budget) / 100
     at_once = ", all of them at the same time" if hedged else ""
     yield one.policy(
         "SG110",
         "spec.retries.attempts",
         f"worst case: one request runs on {tries} engines{at_once} ({tries}x its GPU work), "
-        f"and the whole pool gets {min(fleet, tries):.2g}x its load",
+        f"and the whole pool gets {worst_load(one):.2g}x its load",
         "lower retries.attempts" + (" to 1 where hedging is on" if hedged else f" to {_TRIES_UNREMARKED - 1}"),
     )
 

@@ -29,6 +29,7 @@ _COMMANDS: Final[Mapping[str, Entry]] = MappingProxyType(
         "drain": _entry("orders", "Give an engine nothing new, for a time.", name="drain"),
         "restore": _entry("orders", "End an order, or order an engine in.", name="restore"),
         "validate": _entry("validate", "Judge policy files: every problem, with its place and a way out."),
+        "diff": _entry("diff", "Show what other policies would change."),
         "explain": _entry("explain", "Explain a field or a code; with files, who set it to what."),
         "translate": _entry("translate", "Print the exact Envoy resources a proxy would get."),
         "replay": _entry("replay", "Decide a recording again, under other policies."),
