@@ -22,6 +22,7 @@ from engine.report import EngineReport
 from xds_server.admin import AdminServer
 from xds_server.config import Address, ConfigError, ServeConfig
 from xds_server.decide.decisions import Decisions, Health
+from xds_server.departures import Departures
 from xds_server.draining import Draining
 from xds_server.facts import ServerFacts
 from xds_server.feed import Around, Feed, FilesFeed, Outlet
@@ -96,13 +97,18 @@ class _Server:
         self._config = config
         self._outlets = outlets
         self._metrics = Metrics()
+        self._departures = Departures(
+            self._metrics, lambda pool, engine: self._telemetry.book.began_at_s(pool, engine)
+        )
         self._store = Store(config.state_dir) if config.state_dir else None
         self._feed = _feed(config)
         epoch = f"{os.getpid():x}-{time.time_ns():x}"
         self._publisher = Publisher(
             view_of=view_of,
             snapshot_for=self._snapshot_for,
-            observer=AnnouncingObserver(self._metrics, self._proxies_changed, self._refused, self._confirmed),
+            observer=AnnouncingObserver(
+                self._metrics, self._proxies_changed, self._refused, self._confirmed, self._departures
+            ),
             epoch=epoch,
             identifier="switchgear",
         )
@@ -144,6 +150,7 @@ class _Server:
         self._metrics.observe(self._feed.families)
         self._metrics.observe(self._facts.families)
         self._metrics.observe(self._telemetry.families)
+        self._metrics.observe(self._departures.families)
 
     async def run(self, stop: asyncio.Event, on_listening: Callable[[Listening], None]) -> None:
         config = self._config
@@ -251,6 +258,7 @@ class _Server:
     def _published(self, decisions: Decisions, snapshots: Mapping[View, Snapshot]) -> None:
         if self._reconciler.built is not None:
             inputs = self._reconciler.built.inputs
+            self._departures.round(decisions, inputs.fleet, inputs.nodes, self._reconciler.news_s)
             self._ledger.observe(inputs.policies, inputs.fleet, decisions, self._telemetry.lost)
             self._record(self._reconciler.built)
             if self._summary is not None:

@@ -255,13 +255,22 @@ class ServerFacts:
         """Metrics of the present: connections, sync states, ages of reports."""
         connections: dict[tuple[str, ...], float] = {}
         states: dict[tuple[str, ...], float] = {}
+        behind: dict[tuple[str, ...], float] = {}
         for proxy in self.proxies():
             key = (proxy.role, proxy.protocol)
             connections[key] = connections.get(key, 0) + 1
             for kind in proxy.types:
                 states[kind.type, kind.state.value] = states.get((kind.type, kind.state.value), 0) + 1
+                late_s = 0.0 if kind.state is SyncState.SYNCED else kind.age_s
+                behind[kind.type,] = max(behind.get((kind.type,), 0.0), late_s)
         yield gauge("switchgear_xds_connections", "Connected proxies.", ("role", "protocol"), connections)
         yield gauge("switchgear_xds_streams", "Types of connected proxies, by state.", ("type", "state"), states)
+        yield gauge(
+            "switchgear_xds_behind_seconds",
+            "Longest time that a connected proxy has been without what it should have, refused or not answered.",
+            ("type",),
+            behind,
+        )
         ages: dict[tuple[str, ...], float] = {}
         healths: dict[tuple[str, ...], float] = {}
         for engine in self._engines():

@@ -134,10 +134,12 @@ class ClusterFeed:
             ("resource",),
             seconds,
         )
-        holds = self._writer is not None and self._writer.holds
-        yield gauge(
-            "switchgear_lease_held", "1 while this replica is the one that writes.", (), {(): float(holds)}
-        )
+        if self._config.write_status:
+            # A replica that is told not to write is no candidate: nobody holding the lease is then no trouble.
+            holds = self._writer is not None and self._writer.holds
+            yield gauge(
+                "switchgear_lease_held", "1 while this replica is the one that writes.", (), {(): float(holds)}
+            )
 
     async def _follow_contact(self, around: Around) -> None:
         """Tell when the API is out of touch and when it is back; at the start, that the last run has to do.

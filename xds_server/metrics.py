@@ -56,6 +56,13 @@ class Metrics:
             buckets=_FAST_S,
             registry=self.registry,
         )
+        self.departure_hop_seconds = Histogram(
+            "switchgear_departure_hop_seconds",
+            "Time of each hop on the way of an engine that leaves.",
+            ["hop"],
+            buckets=_FAST_S,
+            registry=self.registry,
+        )
         self.policy_reloads = Counter(
             "switchgear_policy_reloads",
             "Readings of changed policy files, by result: accepted, refused or held back.",

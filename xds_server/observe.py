@@ -5,6 +5,7 @@ from typing import Final
 
 import structlog
 
+from xds_server.departures import Departures
 from xds_server.metrics import Metrics
 from xds_server.publish import Nack
 from xds_server.streams import Mode, NodeInfo, Stuck
@@ -97,14 +98,21 @@ class AnnouncingObserver(ProxyObserver):
         changed: Callable[[], None],
         refused: Callable[[], None],
         confirmed: Callable[[str], None],
+        departures: Departures,
     ) -> None:
         super().__init__(metrics)
+        self._departures = departures
         self._changed = changed
         self._refused = refused
         self._confirmed = confirmed
 
+    def on_push(self, node: NodeInfo, type_url: str, size_bytes: int) -> None:
+        super().on_push(node, type_url, size_bytes)
+        self._departures.pushed(node.id, type_url)
+
     def on_ack(self, node: NodeInfo, type_url: str, latency_s: float) -> None:
         super().on_ack(node, type_url, latency_s)
+        self._departures.acked(node.id, type_url, latency_s)
         self._confirmed(type_url)
 
     def on_nack(self, nack: Nack) -> None:
@@ -117,4 +125,5 @@ class AnnouncingObserver(ProxyObserver):
 
     def on_disconnect(self, node: NodeInfo, mode: Mode, reason: str) -> None:
         super().on_disconnect(node, mode, reason)
+        self._departures.gone(node.id)
         self._changed()

@@ -94,6 +94,8 @@ class Reconciler:
         self._held: Accepted | None = None
         self._addresses: Mapping[str, str] = {}
         self._urgent_since_s: float | None = None
+        self.news_s: float | None = None
+        """When the oldest news came that the round in hand takes up; None: there was none."""
         self._failure = ""
         self._told_stale = False
         self._published: dict[View, Snapshot] = {}
@@ -157,6 +159,7 @@ class Reconciler:
         decision = self.built.decisions.engines.get(key) if self.built else None
         if before is None or not can_change(before.report, report, decision):
             return
+        self._news(now_s)
         if self._urgent_since_s is None:
             self._urgent_since_s = now_s
         self._wake.set()
@@ -166,6 +169,7 @@ class Reconciler:
         self._words.say(words, self.fleet, self._clock())
         if self._held is not None and self._offered is None:
             self._offered = self._held  # that engines end may be why they are missing
+        self._news(self._clock())
         if self._urgent_since_s is None:
             self._urgent_since_s = self._clock()
         self._wake.set()
@@ -181,6 +185,7 @@ class Reconciler:
 
     def look_again(self) -> None:
         """Note that traffic or orders are different now."""
+        self._news(self._clock())
         self._wake.set()
 
     def release_shrink(self) -> bool:
@@ -270,6 +275,11 @@ class Reconciler:
         # First: who only watches the rounds must not keep proxies from being served.
         self.ready.set()
         self._on_round(built.decisions, self._published)
+        self.news_s = None
+
+    def _news(self, now_s: float) -> None:
+        if self.news_s is None:
+            self.news_s = now_s
 
     def _call_roll(self, now_s: float, arriving: View | None = None) -> None:
         """Bring the rosters up to who is connected now, and the proxy that is about to be."""

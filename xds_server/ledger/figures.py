@@ -58,6 +58,22 @@ def pool_metrics(scene: Scene) -> Iterator[Metric]:
         },
     )
     yield gauge(
+        "switchgear_pool_capacity_ratio",
+        "Slots of the engines that are in over the slots of all declared.",
+        ("pool",),
+        {(pool,): share for pool in scene.decisions.pools if (share := _capacity(pool, scene)) is not None},
+    )
+    yield gauge(
+        "switchgear_pool_capacity_floor_ratio",
+        "Share of the slots below which soft evidence takes no engine out.",
+        ("pool",),
+        {
+            (pool,): scene.policies.effective[pool].breaker.capacity_floor_percent / 100
+            for pool in scene.decisions.pools
+        },
+    )
+    yield from _engines(scene)
+    yield gauge(
         "switchgear_pool_shed_per_second", "Requests refused at the ceiling.", ("pool", "class"), _shed(rows)
     )
     yield gauge(
@@ -80,6 +96,48 @@ def pool_metrics(scene: Scene) -> Iterator[Metric]:
         ("pool", "standing"),
         _standings(scene),
     )
+
+
+def _capacity(pool: str, scene: Scene) -> float | None:
+    """Declared slots, so that a capacity that is learned anew does not look like one that is lost."""
+    engines = scene.fleet.pools.get(pool, ())
+    declared, decided = sum(one.slots for one in engines), scene.decisions.engines
+    inside = sum(one.slots for one in engines if one.id in decided and decided[one.id].health is Health.HEALTHY)
+    return inside / declared if declared else None
+
+
+def _engines(scene: Scene) -> Iterator[Metric]:
+    """Engine by engine, what tells one from its peers."""
+    inside: dict[tuple[str, ...], float] = {}
+    busy: dict[tuple[str, ...], float] = {}
+    failed: dict[tuple[str, ...], float] = {}
+    kv: dict[tuple[str, ...], float] = {}
+    for pool, engines in scene.fleet.pools.items():
+        traffic = scene.fleet.traffic.get(pool)
+        for engine in engines:
+            key = (pool, engine.id.engine, engine.zone)
+            decision = scene.decisions.engines.get(engine.id)
+            if decision is not None:
+                inside[key] = decision.traffic_percent / 100 if decision.health is Health.HEALTHY else 0.0
+            if engine.report is not None and engine.report.kv_cache_usage_ratio is not None:
+                kv[key] = engine.report.kv_cache_usage_ratio
+            seen = None if traffic is None else traffic.engines.get(engine.id.engine)
+            if seen is not None and seen.in_flight is not None:
+                busy[key] = float(seen.in_flight)
+            if seen is not None and seen.window_calls:
+                failed[key] = seen.window_failures / seen.window_calls
+    labels = ("pool", "engine", "zone")
+    yield gauge(
+        "switchgear_engine_admitted_ratio",
+        "Share of its normal traffic that an engine may get: 1 in, 0 out, between on trial.",
+        labels,
+        inside,
+    )
+    yield gauge("switchgear_engine_in_flight_requests", "Requests in flight, as proxies report.", labels, busy)
+    yield gauge(
+        "switchgear_engine_failed_ratio", "Failed share of the newest calls, as proxies report.", labels, failed
+    )
+    yield gauge("switchgear_engine_kv_cache_usage_ratio", "Share of the KV cache in use.", labels, kv)
 
 
 def _standings(scene: Scene) -> dict[tuple[str, ...], float]:

@@ -131,6 +131,7 @@ def count(book: Book, node: str, entries: Any, weight: float, now_s: float) -> b
             # Envoy counts in the request itself, so by the time a hedged first attempt ends it says 2.
             first=attempt == "1" or (hedged and TIMEOUT in flags),
             asks=not 400 <= code < 500 or code in ASKED_IN_VAIN,
+            complete=complete,
             priority=PriorityClass.INTERACTIVE if route is None else route.priority,
             streaming=route is not None and route.streaming,
             duration_s=_seconds(common.duration),

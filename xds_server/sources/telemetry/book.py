@@ -25,6 +25,7 @@ from xds_server.sources.telemetry.counting import Spread
 from xds_server.sources.telemetry.directory import EMPTY, Directory, PoolFacts
 from xds_server.sources.telemetry.outcomes import Outcome
 from xds_server.sources.telemetry.tally import NOTHING, EngineTally, ProxyTally, coarse, silent
+from xds_server.sources.telemetry.totals import Totals, fate
 from xds_server.traffic import STALE_S, PoolTraffic, Tail
 
 _FORGET_S: Final = 60.0
@@ -39,7 +40,7 @@ _INTERACTIVE: Final = PriorityClass.INTERACTIVE
 class _Pool:
     __slots__ = (
         "answer", "built_at_s", "engines", "facts", "first_byte", "heard_at_s", "proxies", "tails", "tails_at_s",
-        "urgent", "value",
+        "totals", "urgent", "value",
     )  # fmt: skip
 
     def __init__(self, facts: PoolFacts) -> None:
@@ -48,6 +49,7 @@ class _Pool:
         self.proxies: dict[str, ProxyTally] = {}
         self.answer = Spread()
         self.first_byte = Spread()
+        self.totals = Totals()
         self.tails: tuple[Tail | None, Tail | None] = (None, None)
         self.tails_at_s = float("-inf")
         self.heard_at_s = float("-inf")
@@ -107,6 +109,7 @@ class Book:
         *,
         first: bool,
         asks: bool = True,
+        complete: bool = True,
         priority: PriorityClass,
         streaming: bool,
         duration_s: float,
@@ -118,7 +121,8 @@ class Book:
         """One attempt has ended. ``first``: of its request; ``weight``: how many attempts it stands for.
 
         ``asks``: it asked for work. What an engine refuses as wrong costs it nothing; a storm of that is no
-        demand. ``late_s``: how long before the newest of its message it ended, which is when rates count it.
+        demand. ``complete``: a whole answer came. ``late_s``: how long before the newest of its message it ended,
+        which is when rates count it.
         """
         pool = self._pool(facts)
         pool.heard_at_s = now_s
@@ -131,8 +135,10 @@ class Book:
             if first:
                 slot[1 + batch] += weight
             # A second try that is refused ends the request, unless it is a hedge: then the first one goes on.
-            if first or not facts.hedged:
+            ended = first or not facts.hedged
+            if ended:
                 slot[3 + batch] += weight
+            pool.totals.turned_away(arrived=first, ended=ended, priority=priority, weight=weight)
             pool.urgent = True
             return
         if not first:
@@ -141,6 +147,15 @@ class Book:
             slot[1 + batch] += weight
         record = pool.engines.get(engine) or pool.engine(engine)
         record.heard_at_s = now_s
+        began_at_s = at_s - duration_s
+        record.began_at_s = max(began_at_s, record.began_at_s)
+        pool.totals.called(
+            fate(outcome, complete=complete, asks=asks),
+            first=first,
+            priority=priority,
+            weight=weight,
+            gpu_s=duration_s * facts.gpus_per_slot.get(engine, 1.0),
+        )
         if outcome is Outcome.SUCCESS:
             record.succeeded += weight
             record.count(False, now_s)
@@ -167,6 +182,7 @@ class Book:
         record.heard_at_s = now_s
         record.failed += weight
         record.count(True, now_s)
+        pool.totals.timed_out += weight
 
     def refused(
         self, node: str, facts: PoolFacts, priority: PriorityClass, *, weight: float, now_s: float
@@ -181,6 +197,7 @@ class Book:
         batch = priority is not _INTERACTIVE
         slot[1 + batch] += weight
         slot[3 + batch] += weight
+        pool.totals.turned_away(arrived=True, ended=True, priority=priority, weight=weight)
 
     def load(self, node: str, facts: PoolFacts, counts: Mapping[str, tuple[int, int]], now_s: float) -> None:
         """A load report: by engine, requests in progress now and issued since the report before.
@@ -234,6 +251,19 @@ class Book:
         if found.keys() != before.keys() or any(before[name] is not value for name, value in found.items()):
             self._all = MappingProxyType(found)
         return self._all
+
+    def totals(self) -> Mapping[str, Totals]:
+        """What was told of each pool since the start."""
+        return {name: pool.totals for name, pool in self._pools.items()}
+
+    def began_at_s(self, pool: str, engine: str) -> float | None:
+        """When the newest call began of those to this engine that have ended; None: nothing was told of it.
+
+        As its proxy timed it, counted back from when the newest entry of the same message came.
+        """
+        known = self._pools.get(pool)
+        record = None if known is None else known.engines.get(engine)
+        return None if record is None or record.began_at_s == float("-inf") else record.began_at_s
 
     def _sweep(self, pool: _Pool, now_s: float) -> None:
         """Let go of load reports that are stale, and of proxies that are gone."""

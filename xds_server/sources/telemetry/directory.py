@@ -5,7 +5,7 @@ Access logs and load reports know clusters, addresses and route names. A cluster
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -23,7 +23,7 @@ STREAMING: Final = "streaming"
 class PoolFacts:
     """A pool: its engines by address, by listener, by zone; what its policy counts; its usual class.
 
-    ``fewest``: how many engines its smallest zone has.
+    ``fewest``: how many engines its smallest zone has. ``gpus_per_slot`` is by engine.
     """
 
     name: str
@@ -36,6 +36,7 @@ class PoolFacts:
     fewest: int
     hedged: bool
     priority: PriorityClass
+    gpus_per_slot: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,5 +105,8 @@ def _pool(policies: PolicySet, name: str, addresses: Mapping[str, str]) -> PoolF
         count_statuses=frozenset(spec.breaker.count_statuses),
         fewest=min((len(names) for names in zones.values()), default=0),
         hedged=spec.hedging.enabled,
+        gpus_per_slot=MappingProxyType(
+            {one.name: one.gpus / (one.slots or policies.pools[name].spec.slots_per_engine) for one in endpoints}
+        ),
         priority=PriorityClass.BATCH if classes == {PriorityClass.BATCH} else PriorityClass.INTERACTIVE,
     )

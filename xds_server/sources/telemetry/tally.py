@@ -25,6 +25,7 @@ class EngineTally:
     """Calls to one engine, of all proxies."""
 
     __slots__ = (
+        "began_at_s",
         "done",
         "failed",
         "failures",
@@ -47,6 +48,7 @@ class EngineTally:
         self.done = Recent(2)  # calls, their durations
         self.in_flight = 0
         self.heard_at_s = 0.0
+        self.began_at_s = float("-inf")
         self.value = EngineTraffic()
 
     def count(self, failed: bool, now_s: float) -> None:

@@ -16,7 +16,7 @@ from prometheus_client.core import Metric
 
 from policies.model import PolicySet
 from xds_server.metrics import Metrics, gauge
-from xds_server.sources.telemetry import access_logs, load_reports
+from xds_server.sources.telemetry import access_logs, load_reports, totals
 from xds_server.sources.telemetry.book import Book
 from xds_server.sources.telemetry.directory import directory
 from xds_server.sources.telemetry.intake import Intake
@@ -124,7 +124,8 @@ class Telemetry:
         return {signal.value: nodes for signal, nodes in self._losses.lost.items()}
 
     def families(self) -> Iterable[Metric]:
-        """Ages and losses, for a scrape."""
+        """Ages, losses and sums, for a scrape."""
+        yield from totals.families(self.book.totals())
         now_s = self._clock()
         yield gauge(
             "switchgear_telemetry_age_seconds",

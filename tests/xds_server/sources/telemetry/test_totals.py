@@ -1,0 +1,103 @@
+"""Sums that only grow: each call once, by what became of it."""
+
+import pytest
+
+from policies.route import PriorityClass
+from xds_server.sources.telemetry.book import Book
+from xds_server.sources.telemetry.directory import PoolFacts
+from xds_server.sources.telemetry.outcomes import Outcome
+from xds_server.sources.telemetry.totals import FATES, Totals, families, fate
+
+
+def facts(*, hedged: bool = False) -> PoolFacts:
+    return PoolFacts(
+        name="chat", at={}, behind={}, by_zone={}, zone_of={"e": ""}, window_calls=10, count_statuses=frozenset(),
+        fewest=1, hedged=hedged, priority=PriorityClass.INTERACTIVE, gpus_per_slot={"e": 0.5},
+    )  # fmt: skip
+
+
+class Told:
+    def __init__(self, *, hedged: bool = False) -> None:
+        self.book = Book()
+        self.facts = facts(hedged=hedged)
+
+    def call(
+        self, outcome: Outcome, *, first: bool = True, complete: bool = True, asks: bool = True, weight: float = 1
+    ) -> None:
+        self.book.attempt(
+            "n", self.facts, "e", outcome, first=first, asks=asks, complete=complete,
+            priority=PriorityClass.INTERACTIVE, streaming=False, duration_s=4.0, first_byte_s=1.0, weight=weight,
+            now_s=100.0,
+        )  # fmt: skip
+
+    @property
+    def totals(self) -> Totals:
+        return self.book.totals()["chat"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "complete", "asks", "became"),
+    [
+        (Outcome.SUCCESS, True, True, "success"),
+        (Outcome.FAILURE, False, True, "failure"),
+        (Outcome.NEUTRAL, True, True, "shed"),
+        (Outcome.NEUTRAL, True, False, "rejected"),
+        (Outcome.NEUTRAL, False, True, "abandoned"),
+    ],
+)
+def test_what_became_of_a_call(outcome: Outcome, complete: bool, asks: bool, became: str) -> None:
+    assert fate(outcome, complete=complete, asks=asks) == became
+    told = Told()
+    told.call(outcome, complete=complete, asks=asks, weight=2)
+    assert told.totals.attempts == {**dict.fromkeys(FATES, 0.0), became: 2}
+    assert told.totals.gpu_s[became] == 2 * 4.0 * 0.5, "its share of the engine's GPUs, for each it stands for"
+
+
+def test_a_request_that_is_tried_again_is_one_request_and_two_calls() -> None:
+    told = Told()
+    told.call(Outcome.FAILURE)
+    told.call(Outcome.SUCCESS, first=False)
+    assert told.totals.requests[PriorityClass.INTERACTIVE] == 1
+    assert told.totals.retries == 1
+    assert sum(told.totals.attempts.values()) == 2
+
+
+def test_what_is_refused_at_the_ceiling_arrived_and_was_no_call() -> None:
+    told = Told()
+    told.call(Outcome.NOT_SENT)
+    told.book.refused("n", told.facts, PriorityClass.BATCH, weight=3, now_s=100.0)
+    assert told.totals.requests == {PriorityClass.INTERACTIVE: 1, PriorityClass.BATCH: 3}
+    assert told.totals.refused == {PriorityClass.INTERACTIVE: 1, PriorityClass.BATCH: 3}
+    assert sum(told.totals.attempts.values()) == 0
+
+
+@pytest.mark.parametrize(("hedged", "ended"), [(False, 1), (True, 0)])
+def test_a_second_try_that_is_refused_ends_its_request_unless_it_is_a_hedge(hedged: bool, ended: int) -> None:
+    told = Told(hedged=hedged)
+    told.call(Outcome.NOT_SENT, first=False)
+    assert told.totals.refused[PriorityClass.INTERACTIVE] == ended
+    assert told.totals.requests[PriorityClass.INTERACTIVE] == 0
+
+
+def test_the_time_limit_of_a_route_is_counted_beside_its_call() -> None:
+    told = Told()
+    told.call(Outcome.NEUTRAL, complete=False)
+    told.book.failed(told.facts, "e", weight=1, now_s=100.0)
+    assert (told.totals.timed_out, told.totals.attempts["failure"]) == (1, 0)
+
+
+def test_when_the_newest_call_began() -> None:
+    told = Told()
+    assert told.book.began_at_s("chat", "e") is None
+    told.call(Outcome.SUCCESS)
+    assert told.book.began_at_s("chat", "e") == 96.0
+    assert told.book.began_at_s("chat", "nobody") is None
+
+
+def test_every_pool_has_every_series_from_the_first() -> None:
+    names = {
+        (sample.name, sample.labels.get("outcome"))
+        for family in families({"chat": Totals()})
+        for sample in family.samples
+    }
+    assert {("switchgear_attempts_total", one) for one in FATES} <= names
