@@ -1,22 +1,26 @@
 """The admin port: health, metrics and status over HTTP, for people, probes and scrapers.
 
 It reads, and it takes two things: orders for engines, and the word to let go of policies that are held back
-because they drop too much. On loopback by default, for it has no authentication. An order must say that it is
-JSON and may not come from a page in a browser: such a page reaches loopback too, for anybody. Every answer
-but ``/metrics`` is JSON, refusals too, and its shapes are the dataclasses of ``status``.
+because they drop too much. Who may ask is for ``access.door`` to say. An order must say that it is JSON and may
+not come from a page in a browser: such a page reaches loopback too, for anybody. Every answer but ``/metrics`` is
+JSON, refusals too, and its shapes are the dataclasses of ``status``.
 """
 
 import json
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final, Protocol
 
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import TypeAdapter, ValidationError
 
+from xds_server.access.door import CALLER, SAID, Door
+from xds_server.access.judging import Caller
 from xds_server.config import Address, ConfigError
 from xds_server.dashboard.routes import add_dashboard
+from xds_server.inside.routes import Inside, add_inside
 from xds_server.ledger.orders import ImpossibleOrderError, RefusedOrderError
 from xds_server.ledger.scene import UnknownNameError
 from xds_server.metrics import Metrics
@@ -77,13 +81,19 @@ class Facts(Protocol):
         ...
 
 
-def application(facts: Facts, metrics: Metrics) -> web.Application:
-    """The aiohttp application that answers from ``facts``."""
-    app = web.Application(middlewares=[_answer_refusals], client_max_size=MAX_BODY_BYTES)
+def application(
+    facts: Facts, metrics: Metrics, door: Door | None = None, inside: Inside | None = None
+) -> web.Application:
+    """The aiohttp application that answers from ``facts`` and ``inside``: to whom the ``door`` lets in."""
+    door = door or Door()
+    app = web.Application(middlewares=[door.middleware, _answer_refusals], client_max_size=MAX_BODY_BYTES)
+    door.add_to(app)
     _add_state(app, facts, metrics)
     _add_reasons(app, facts)
     _add_orders(app, facts)
     add_dashboard(app, facts)
+    if inside is not None:
+        add_inside(app, inside)
     return app
 
 
@@ -188,7 +198,7 @@ def _add_orders(app: web.Application, facts: Facts) -> None:
     async def end_order(request: web.Request) -> web.Response:
         asked = _only(request, "name", "by")
         _not_from_a_page(request)
-        if not facts.end_order(_named(asked), asked.get("by", "")):
+        if not facts.end_order(_named(asked), _signed(request, asked.get("by", ""))):
             raise _RefusalError(409, f"there is no order for {asked['name']}")
         return _json({"ended": True})
 
@@ -200,16 +210,29 @@ def _add_orders(app: web.Application, facts: Facts) -> None:
 class AdminServer:
     """The admin port while it is open: ``async with AdminServer(...) as admin: admin.port``."""
 
-    def __init__(self, address: Address, facts: Facts, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        address: Address,
+        facts: Facts,
+        metrics: Metrics,
+        *,
+        door: Door | None = None,
+        tls: ssl.SSLContext | None = None,
+        inside: Inside | None = None,
+    ) -> None:
         self._address = address
-        self._runner = web.AppRunner(application(facts, metrics), access_log=None, shutdown_timeout=1.0)
+        self._tls = tls
+        self._runner = web.AppRunner(
+            application(facts, metrics, door, inside), access_log=None, shutdown_timeout=1.0
+        )
         self.port = address.port
 
     async def __aenter__(self) -> "AdminServer":
         """Open the port; ``ConfigError`` when it cannot be had."""
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._address.host, self._address.port).start()
+            site = web.TCPSite(self._runner, self._address.host, self._address.port, ssl_context=self._tls)
+            await site.start()
         except OSError as error:
             await self._runner.cleanup()
             raise ConfigError(f"cannot listen on --admin {self._address}: {error.strerror or error}") from error
@@ -264,7 +287,16 @@ async def _order(request: web.Request) -> OrderRequest:
         raise _RefusalError(400, f"{where}: {first['msg']}") from error
     if asked.action not in tuple(Action):
         raise _RefusalError(400, f"action is {asked.action!r}; allowed: {', '.join(Action)}")
-    return asked
+    request[SAID] = f"{asked.action} {asked.engine}"
+    return replace(asked, by=_signed(request, asked.by))
+
+
+def _signed(request: web.Request, by: str) -> str:
+    """Who gave an order: what they say of themselves, and whom they proved to be."""
+    caller: Caller | None = request.get(CALLER)
+    if caller is None or caller.name in ("", by):
+        return by
+    return f"{by} ({caller.name})" if by else caller.name
 
 
 def _json(answer: Any, status: int = 200) -> web.Response:

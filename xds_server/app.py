@@ -19,6 +19,7 @@ from typing import Final
 import structlog
 
 from engine.report import EngineReport
+from xds_server.access.guard import Guard
 from xds_server.admin import AdminServer
 from xds_server.config import Address, ConfigError, ServeConfig
 from xds_server.decide.decisions import Decisions, Health
@@ -27,6 +28,7 @@ from xds_server.draining import Draining
 from xds_server.facts import ServerFacts
 from xds_server.feed import Around, Feed, FilesFeed, Outlet
 from xds_server.keeping import keep, restore
+from xds_server.inside.answers import ProcessAnswers
 from xds_server.ledger import recording
 from xds_server.ledger.ledger import MAX_BYTES, ledger_from
 from xds_server.ledger.lines import Lines, tail
@@ -43,6 +45,7 @@ from xds_server.sources.agents import AgentDialer
 from xds_server.sources.files import PolicyFiles
 from xds_server.sources.prober import Prober
 from xds_server.sources.resolver import Resolver, host_names
+from xds_server.sources.targets import Security
 from xds_server.sources.telemetry import Telemetry
 from xds_server.standing import Serving
 from xds_server.store import Store
@@ -50,7 +53,6 @@ from xds_server.summaries import SummaryServer
 from xds_server.translate.view import View
 from xds_server.transport import GrpcAdsServer
 from xds_server.type_urls import ENDPOINT
-from xds_server.views import view_of
 
 TELL_WITHIN_S: Final = 0.005
 """A push brings one confirmation per proxy; what agents are told of them is added up this long."""
@@ -103,8 +105,10 @@ class _Server:
         self._store = Store(config.state_dir) if config.state_dir else None
         self._feed = _feed(config)
         epoch = f"{os.getpid():x}-{time.time_ns():x}"
+        self._guard = Guard(config)
+        self._door = self._guard.door(config)
         self._publisher = Publisher(
-            view_of=view_of,
+            view_of=self._guard.view_of,
             snapshot_for=self._snapshot_for,
             observer=AnnouncingObserver(
                 self._metrics, self._proxies_changed, self._refused, self._confirmed, self._departures
@@ -117,7 +121,7 @@ class _Server:
         self._recording = Lines(config.record, recording.MAX_BYTES) if config.record else None
         self._recorder = Recorder(self._recording) if self._recording else None
         self._orders = Orders(config.state_dir, on_change=self._news, tell=self._ledger.tell)
-        self._telemetry = Telemetry(self._metrics, on_news=self._news)
+        self._telemetry = Telemetry(self._metrics, on_news=self._news, speaks_for=self._publisher.speaks_for)
         self._connected = Connected(self._publisher)
         self._reconciler = Reconciler(
             self._connected,
@@ -132,10 +136,22 @@ class _Server:
         self._resolver = Resolver(self._resolved, refresh_s=config.resolve_s)
         self._prober = Prober(self._reconciler.hear, on_probe=self._metrics.probed)
         self._agents = AgentDialer(
-            self._heard, watcher=epoch, on_error=self._metrics.dropped, on_coverage=self._covered
+            self._heard,
+            watcher=epoch,
+            security=Security(
+                current=self._guard.channel_credentials,
+                name=config.agent_name,
+                plain_pools=frozenset(config.plaintext_agents),
+            ),
+            on_error=self._metrics.dropped,
+            on_coverage=self._covered,
         )
         self._draining = Draining()
-        self._summary = None if config.summary is None else SummaryServer(config.summary, config.region)
+        self._summary = (
+            None
+            if config.summary is None
+            else SummaryServer(config.summary, config.region, self._guard.server_credentials())
+        )
         self._telling: asyncio.TimerHandle | None = None
         self._facts = ServerFacts(
             self._reconciler,
@@ -147,6 +163,8 @@ class _Server:
             source=self._feed.source,
             lost_s=lambda: self._feed.lost_s,
         )
+        for families in (self._guard.families, self._door.families):
+            self._metrics.observe(families)
         self._metrics.observe(self._feed.families)
         self._metrics.observe(self._facts.families)
         self._metrics.observe(self._telemetry.families)
@@ -154,11 +172,8 @@ class _Server:
 
     async def run(self, stop: asyncio.Event, on_listening: Callable[[Listening], None]) -> None:
         config = self._config
-        for name, address in (("listen", config.listen), ("admin", config.admin), ("summary", config.summary)):
-            if address is not None and not address.loopback:
-                _log.warning(
-                    "serve.exposed", setting=name, address=str(address), reason="no encryption, no authentication"
-                )
+        if config.insecure:
+            _log.warning("serve.insecure", reason="plain text for everybody who can connect; see docs/security.md")
         _check_free(config.listen)
         self._orders.restore()
         if self._store is not None:
@@ -169,8 +184,23 @@ class _Server:
             connected=self._connected,
             ledger=self._ledger,
         )
-        async with AdminServer(config.admin, self._facts, self._metrics) as admin, asyncio.TaskGroup() as tasks:
+        served = AdminServer(
+            config.admin,
+            self._facts,
+            self._metrics,
+            door=self._door,
+            tls=self._guard.ssl_context(),
+            inside=ProcessAnswers(
+                self._publisher,
+                listen=str(config.listen),
+                state_dir=config.state_dir,
+                gated_pools=self._gated_pools,
+            ),
+        )
+        async with served as admin, asyncio.TaskGroup() as tasks:
             tasks.create_task(_stopped(stop), name="signals")
+            guarding = self._guard.run(on_rules=self._publisher.judge_again, on_keys=self._agents.renew)
+            tasks.create_task(guarding, name="guard")
             tasks.create_task(self._follow_policies(), name="policies")
             tasks.create_task(self._feed.run(around), name="source")
             for outlet in self._outlets:
@@ -195,10 +225,19 @@ class _Server:
             await self._reconciler.ready.wait()
             tasks.create_task(self._transport(admin_address, on_listening), name="transport")
 
+    def _gated_pools(self) -> list[str]:
+        serving = self._reconciler.serving
+        pools = {} if serving is None else serving.policies.pools
+        return [name for name, pool in pools.items() if pool.spec.first_token_gate]
+
     async def _transport(self, admin: Address, on_listening: Callable[[Listening], None]) -> None:
         listen = self._config.listen
         transport = GrpcAdsServer(
-            self._publisher, host=listen.host, port=listen.port, handlers=self._telemetry.handlers()
+            self._publisher,
+            host=listen.host,
+            port=listen.port,
+            credentials=self._guard.server_credentials(),
+            handlers=self._telemetry.handlers(),
         )
         try:
             port = await transport.start()

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Self
 
+from engine.tls.paths import TlsFiles
+
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
 ENVIRONMENT_PREFIX: Final = "SWITCHGEAR"
@@ -126,6 +128,45 @@ class ServeConfig:
         default=False,
         metadata=_says("Publish also what drops more than half of the resources and engines at once."),
     )
+    tls_cert: Path | None = field(
+        default=None,
+        metadata=_says(
+            "Certificate (chain) of this server, PEM, on all of its ports and towards agents; read again when it "
+            "changes.  [with --tls-key and --tls-ca]"
+        ),
+    )
+    tls_key: Path | None = field(default=None, metadata=_says("Its key, PEM, without a passphrase."))
+    tls_ca: Path | None = field(
+        default=None, metadata=_says("Authorities, PEM, that certificates of all others must come from.")
+    )
+    access: Path | None = field(
+        default=None,
+        metadata=_says(
+            "File (kind Access) that says which proxies may be and see what, and who may use the admin port; read "
+            "again when it changes."
+        ),
+    )
+    agent_name: str = field(
+        default="",
+        metadata=_says(
+            "DNS name that certificates of agents must prove; absent, the address they are dialled at.  "
+            "[with --tls-cert]"
+        ),
+    )
+    plaintext_agents: tuple[str, ...] = field(
+        default=(),
+        metadata=_says(
+            "Pool whose agents still speak plain text, while a fleet moves to TLS; may be given more than once."
+        ),
+    )
+    open_metrics: bool = field(
+        default=False,
+        metadata=_says("Let anybody read /metrics of the admin port.  [with --access or --tls-cert]"),
+    )
+    insecure: bool = field(
+        default=False,
+        metadata=_says("Take connections of other machines in plain text and from anybody, without --tls-cert."),
+    )
     log_format: Literal["text", "json"] = field(default="text", metadata=_says("Form of the log on stderr."))
     log_level: Literal["debug", "info", "warning", "error"] = field(
         default="info", metadata=_says("Least important line logged.")
@@ -146,6 +187,7 @@ class ServeConfig:
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
         self._check_source()
+        self._check_tls()
         if self.summary is not None and not self.region:
             raise ConfigError("--summary tells of the engines of one region: name it with --region")
         for flag, seconds in (("--settle", self.settle_s), ("--first-reports", self.first_reports_s)):
@@ -156,6 +198,33 @@ class ServeConfig:
                 raise ConfigError(f"{flag} must be between 50ms and 1h")
         if self.state_dir is not None and self.state_dir.exists() and not self.state_dir.is_dir():
             raise ConfigError(f"--state-dir {self.state_dir} is not a folder")
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """Where the certificate of this server is; None for plain text."""
+        if self.tls_cert is None or self.tls_key is None:
+            return None
+        return TlsFiles(certificate=self.tls_cert, key=self.tls_key, authorities=self.tls_ca)
+
+    def _check_tls(self) -> None:
+        files = {"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--tls-ca": self.tls_ca}
+        missing = [flag for flag, path in files.items() if path is None]
+        if 0 < len(missing) < len(files):
+            raise ConfigError(f"{missing[0]} is missing: a certificate, its key and the authorities go together")
+        secure = not missing
+        if secure and self.insecure:
+            raise ConfigError("--insecure allows plain text, and --tls-cert leaves none: give one of them")
+        if not secure and (self.agent_name or self.plaintext_agents):
+            flag = "--agent-name" if self.agent_name else "--plaintext-agents"
+            raise ConfigError(f"{flag} says something about TLS, and --tls-cert is not given")
+        if self.open_metrics and not secure and self.access is None:
+            raise ConfigError("--open-metrics opens what nothing closes: it goes with --access or --tls-cert")
+        for flag, address in (("--listen", self.listen), ("--admin", self.admin), ("--summary", self.summary)):
+            if address is not None and not address.loopback and not secure and not self.insecure:
+                raise ConfigError(
+                    f"{flag} {address} takes connections of other machines, in plain text and from anybody: give "
+                    "--tls-cert, --tls-key and --tls-ca, or say --insecure"
+                )
 
     def _check_source(self) -> None:
         if self.policies and self.kubernetes:

@@ -8,7 +8,7 @@ Refusals are said as long as they last.
 from collections.abc import Callable, Iterable, Mapping
 
 from xds_server.kube.presence import Presence, Refusal
-from xds_server.publish.publisher import ProxyState
+from xds_server.publish import ProxyState
 from xds_server.snapshot import Snapshot
 from xds_server.streams.values import Sync
 from xds_server.translate.view import View

@@ -97,8 +97,9 @@ def _quantiles(tail: Tail | None) -> Quantiles | None:
 class SummaryServer:
     """The service ``EngineAgent`` for whole pools; ``publish`` after each round, ``run`` until cancelled."""
 
-    def __init__(self, address: Address, region: str) -> None:
+    def __init__(self, address: Address, region: str, credentials: grpc.ServerCredentials | None = None) -> None:
         self._address = address
+        self._credentials = credentials
         self._region = region
         self._boot_id = secrets.token_hex(8)
         self._pools: dict[str, WatchServer] = {}
@@ -119,7 +120,10 @@ class SummaryServer:
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, self._handlers()),))
         try:
-            self.port = server.add_insecure_port(str(self._address))
+            if self._credentials is None:
+                self.port = server.add_insecure_port(str(self._address))
+            else:
+                self.port = server.add_secure_port(str(self._address), self._credentials)
         except RuntimeError as error:
             raise ConfigError(f"--summary: cannot listen on {self._address}") from error
         await server.start()

@@ -11,22 +11,30 @@ ROLES: Final = ("gateway", "sidecar", GRPC_ROLE)
 """Every role there is."""
 
 
-def view_of(node: NodeInfo) -> View:
+NO_POOL: Final = ""
+"""No pool can be called this: who asks for it sees none, and is nobody's caller."""
+
+
+def view_of(node: NodeInfo, allowed: frozenset[str] | None = None) -> View:
     """The view of this node: its place, and ``role``, ``pools``, ``listen_address`` and ``cuts`` of its metadata.
 
     Who names no role that exists is a gateway, unless it is a gRPC client with its own xDS stack, which cannot
-    be served what an Envoy is.
+    be served what an Envoy is. ``allowed`` are the pools that its identity may see; None means all.
     """
     role = node.metadata.get("role")
     if role not in ROLES:
         role = GRPC_ROLE if node.user_agent_name.startswith("gRPC") else "gateway"
     pools = node.metadata.get("pools")
     named = frozenset(pool for pool in pools if isinstance(pool, str)) if isinstance(pools, list | tuple) else None
+    asked = named or frozenset()
+    if allowed is not None:
+        asked = ((asked & allowed) if asked else allowed) or frozenset((NO_POOL,))
     return View(
         zone=node.zone,
         region=node.region,
         role=str(role),
-        pools=named or frozenset(),
+        pools=asked,
+        allowed=allowed,
         listen_address=_address(node.metadata.get("listen_address")),
         cuts=role != GRPC_ROLE and node.metadata.get("cuts") is True,
     )

@@ -5,7 +5,6 @@ them together: a key that does not belong to its certificate is a rotation half 
 in use until the other half is there.
 """
 
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,24 +15,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtensionOID
 
+from engine.tls.paths import TlsFiles
+
 MAX_BYTES: Final = 1024 * 1024
 """A chain of certificates has a few thousand bytes, a bundle of all public authorities a quarter of a million."""
 
 
 class CertificateError(Exception):
     """Certificate files cannot be used; the message names the file and says why."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsFiles:
-    """Where one end's certificate, its key and the authorities of the other end are.
-
-    Without ``authorities`` the other end proves nothing of itself.
-    """
-
-    certificate: Path
-    key: Path
-    authorities: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +84,7 @@ def identities_of(pem: bytes) -> tuple[str, ...]:
 
 
 class Rotating:
-    """A pair of keys that follows its files. ``look`` is cheap where nothing changed: call it often.
+    """A pair of keys that follows its files. ``look`` is cheap where nothing changed: call it often, anywhere.
 
     ``on_change`` gets each new pair, ``on_trouble`` a sentence when the files cannot be used; once per change.
     """
@@ -114,6 +103,11 @@ class Rotating:
         self._seen = self._stamp()
         self._trouble = ""
         self.pair = read_pair(files)
+
+    @property
+    def trouble(self) -> str:
+        """Why the files cannot be used now, so that the last good pair is; empty when they can."""
+        return self._trouble
 
     def look(self) -> KeyPair:
         """The pair to use now: that of the files, or the last good one while they cannot be used."""
@@ -137,27 +131,6 @@ class Rotating:
         return tuple(
             map(_stamp, (one for one in (self.files.certificate, self.files.key, self.files.authorities) if one))
         )
-
-
-def server_context(pair: KeyPair, files: TlsFiles) -> ssl.SSLContext:
-    """A context for a server with this pair; with authorities, clients must prove themselves by a certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    load_into(context, pair, files)
-    if pair.authorities is not None:
-        context.verify_mode = ssl.CERT_OPTIONAL
-    return context
-
-
-def load_into(context: ssl.SSLContext, pair: KeyPair, files: TlsFiles) -> None:
-    """Let new connections of a context use this pair; those that are open keep theirs."""
-    # Only files can be loaded; what they hold was judged a moment ago, and is judged again here.
-    try:
-        context.load_cert_chain(files.certificate, files.key)
-        if pair.authorities is not None:
-            context.load_verify_locations(cadata=pair.authorities.decode())
-    except (ssl.SSLError, OSError, ValueError) as error:
-        raise CertificateError(f"{files.certificate}: {error}") from error
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

@@ -1,16 +1,17 @@
 """The pair of keys as gRPC wants it: for a server that rotates without a restart, and for a client's next call."""
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from engine.tls.files import KeyPair, Rotating
+if TYPE_CHECKING:
+    from engine.tls.files import KeyPair, Rotating
 
-_NAMES = "x509_subject_alternative_name"
-_CERTIFICATE = "x509_pem_cert"
+_CERTIFICATE: Final = "x509_pem_cert"
 
 
-def server_credentials(keys: Rotating) -> grpc.ServerCredentials:
+def server_credentials(keys: "Rotating") -> grpc.ServerCredentials:
     """Credentials of a server: every new connection gets the pair of that moment, open ones keep theirs.
 
     With authorities, clients must prove themselves by a certificate of one of them.
@@ -35,7 +36,7 @@ def server_credentials(keys: Rotating) -> grpc.ServerCredentials:
     return made
 
 
-def channel_credentials(pair: KeyPair) -> grpc.ChannelCredentials:
+def channel_credentials(pair: "KeyPair") -> grpc.ChannelCredentials:
     """Credentials of a client that proves itself by this pair and trusts its authorities."""
     made: grpc.ChannelCredentials = grpc.ssl_channel_credentials(
         root_certificates=pair.authorities, private_key=pair.key, certificate_chain=pair.chain
@@ -51,7 +52,7 @@ def proved(context: Mapping[str, Iterable[bytes]]) -> tuple[str, ...]:
     return identities_of(pem) if pem else ()
 
 
-def _configuration(pair: KeyPair) -> grpc.ServerCertificateConfiguration:
+def _configuration(pair: "KeyPair") -> grpc.ServerCertificateConfiguration:
     made: grpc.ServerCertificateConfiguration = grpc.ssl_server_certificate_configuration(
         [(pair.key, pair.chain)], root_certificates=pair.authorities
     )

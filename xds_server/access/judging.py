@@ -6,6 +6,7 @@ Whoever is not named may nothing. Of several rules the first that fits counts, s
 import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from engine.tls.patterns import fitting, matches
 from xds_server.access.model import Access, AdminRole, AdminRule, ProxyRule
@@ -24,6 +25,7 @@ class Refused:
     """Why a peer may not: one sentence for the log and for the peer, which says nothing of the rules."""
 
     reason: str
+    kind: Literal["identity", "node"] = "identity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ def proxy_allowed(access: Access, identities: Sequence[str], node: str, zone: st
     shown = ", ".join(identities) or "nobody"
     if not named:
         return Refused(reason=f"{shown} may not connect as a proxy")
-    return Refused(reason=f"{shown} may not be node {node!r} in zone {zone!r}")
+    return Refused(reason=f"{shown} may not be node {node!r} in zone {zone!r}", kind="node")
 
 
 def caller_of(

@@ -6,7 +6,8 @@ served instead of refused content.
 
 from xds_server.publish.acceptance import Acceptance, Parked, Scope, Verdict
 from xds_server.publish.observer import Nack, Observer, Silent
-from xds_server.publish.publisher import ProxyState, Publisher, Session
+from xds_server.publish.publisher import Publisher
+from xds_server.publish.session import ProxyState, Session
 
 __all__ = (
     "Acceptance",

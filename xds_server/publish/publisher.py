@@ -14,6 +14,7 @@ from typing import Final
 
 from xds_server.publish.acceptance import Acceptance, Scope, Verdict
 from xds_server.publish.observer import Nack, Observer, Silent
+from xds_server.publish.session import ProxyState, Session
 from xds_server.snapshot import Changes, Resource, Snapshot, content_of, with_resource
 from xds_server.streams import (
     Acked,
@@ -26,9 +27,7 @@ from xds_server.streams import (
     Stream,
     StreamError,
     Stuck,
-    read_request,
 )
-from xds_server.streams.values import WatchStatus
 
 REVIEW_EVERY_S: Final = 10.0
 """How often accepted content is reviewed for what nobody wants any more."""
@@ -41,7 +40,7 @@ _NOTHING_OWN: Final[Mapping[str, Resource]] = MappingProxyType({})
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class _Served:
+class Served:
     """One view: what it should have, and what it gets in the meantime.
 
     ``personal`` holds ``effective`` with the own resource of single proxies in it, by the identity of that
@@ -77,18 +76,6 @@ class _Served:
             del self.personal[key]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProxyState:
-    """One connected proxy, for people. Clocks are those of the calls."""
-
-    node: NodeInfo
-    view: Hashable
-    mode: Mode
-    peer: str
-    connected_at_s: float
-    types: tuple[WatchStatus, ...]
-
-
 class Publisher:
     """All views, all sessions, and the push counter they share.
 
@@ -113,7 +100,7 @@ class Publisher:
         self._epoch = epoch
         self._encoder = Encoder(identifier)
         self._changes = Changes()
-        self._views: dict[Hashable, _Served] = {}
+        self._views: dict[Hashable, Served] = {}
         self._idle: dict[Hashable, None] = {}
         self._own: Mapping[str, Resource] = _NOTHING_OWN
         self._nodes: Mapping[str, Hashable] | None = None
@@ -147,6 +134,19 @@ class Publisher:
     def proxies_by_view(self) -> Mapping[Hashable, int]:
         """How many proxies each view has: cheap, where ``proxies`` is not."""
         return {key: len(view.sessions) for key, view in self._views.items()}
+
+    def speaks_for(self, node: str, identities: tuple[str, ...]) -> bool:
+        """Whether a proxy with these identities is connected as ``node``, so that it may tell of it."""
+        return any(
+            session.identities == identities or not set(session.identities).isdisjoint(identities)
+            for session in self._sessions_of.get(node, ())
+        )
+
+    def judge_again(self) -> None:
+        """Ask ``view_of`` about every proxy once more, and end the streams of those with another answer."""
+        for view in list(self._views.values()):
+            for session in list(view.sessions):
+                session.judge_again(self._view_of)
 
     def publish(
         self,
@@ -184,6 +184,13 @@ class Publisher:
             state for view in self._views.values() for session in view.sessions if (state := session.state())
         )
 
+    def served(self, node: str) -> Snapshot | None:
+        """What a connected proxy is served, its own resources included; ``None`` for another."""
+        for session in self._sessions_of.get(node, ()):
+            if view := self._views.get(session.view):
+                return view.snapshot_with(self._own.get(node))
+        return None
+
     def held(self, type_url: str, name: str) -> tuple[tuple[Hashable, str], ...]:
         """View and confirmed version (see ``Stream.held``) of every proxy that wants this resource."""
         return tuple(
@@ -195,9 +202,20 @@ class Publisher:
 
     # For a transport
 
-    def connect(self, mode: Mode, peer: str, wake: Callable[[], None]) -> "Session":
-        """A session for a new stream; ``wake`` is called when ``Session.poll`` may have something."""
-        return Session(self, mode, peer, wake)
+    def connect(
+        self,
+        mode: Mode,
+        peer: str,
+        wake: Callable[[], None],
+        *,
+        identities: tuple[str, ...] = (),
+        end: Callable[[StreamError], None] = lambda _: None,
+    ) -> Session:
+        """A session for a new stream; ``wake`` is called when ``Session.poll`` may have something.
+
+        ``identities`` are what the peer's certificate proved. ``end`` is called when the stream has to end.
+        """
+        return Session(self, mode, peer, wake, identities=identities, end=end)
 
     def tick(self, now_s: float) -> None:
         """Do what only time brings, on all sessions; call it about twice a second."""
@@ -209,13 +227,13 @@ class Publisher:
 
     # For sessions
 
-    def attach(self, session: "Session", node: NodeInfo, now_s: float) -> tuple[_Served, Stream]:
+    def attach(self, session: Session, node: NodeInfo, now_s: float) -> tuple[Served, Stream]:
         """The view of ``node`` and a new stream on it."""
         key = self._view_of(node)
         view = self._views.get(key)
         if view is None:
             desired = self._snapshot_for(key)
-            view = _Served(key=key, desired=desired, effective=self.acceptance.effective(key, desired))
+            view = Served(key=key, desired=desired, effective=self.acceptance.effective(key, desired))
             self._views[key] = view
             self._idle.pop(key, None)
         view.sessions[session] = None
@@ -233,7 +251,7 @@ class Publisher:
         self._observer.on_connect(node, session.mode)
         return view, stream
 
-    def detach(self, session: "Session", view: _Served, node: NodeInfo, reason: str) -> None:
+    def detach(self, session: Session, view: Served, node: NodeInfo, reason: str) -> None:
         """Forget a session; a view that has none left is no longer built."""
         view.sessions.pop(session, None)
         self._nodes = None
@@ -250,7 +268,7 @@ class Publisher:
                 del self._idle[oldest]
                 self.acceptance.forget(oldest)
 
-    def offer(self, stream: Stream, view: _Served) -> None:
+    def offer(self, stream: Stream, view: Served) -> None:
         """Bring a stream up to the newest snapshot of its view, with what is its proxy's own."""
         stream.offer(view.snapshot_with(self._own.get(stream.node.id)), self._sequence)
 
@@ -263,7 +281,7 @@ class Publisher:
         self._observer.on_push(stream.node, response.type_url, len(data))
         return data
 
-    def take(self, session: "Session", view: _Served, stream: Stream, event: Event) -> None:
+    def take(self, session: Session, view: Served, stream: Stream, event: Event) -> None:
         """Act on what a stream has told."""
         node = stream.node
         match event:
@@ -282,7 +300,7 @@ class Publisher:
             case _:
                 self._observer.on_unknown_type(node, event.type_url)
 
-    def _accept(self, view: _Served, node: NodeInfo, resources: tuple[Resource, ...]) -> None:
+    def _accept(self, view: Served, node: NodeInfo, resources: tuple[Resource, ...]) -> None:
         if own := self._own.get(node.id):
             # One proxy's own numbers say nothing about its view, and must never be served to another.
             resources = tuple(item for item in resources if item.type_url != own.type_url)
@@ -355,81 +373,3 @@ class Publisher:
     def _review(self, now_s: float) -> None:
         self._review_at_s = now_s + REVIEW_EVERY_S
         self.acceptance.wanted([view.desired for view in self._views.values()], now_s)
-
-
-class Session:
-    """One stream between a transport and the publisher."""
-
-    __slots__ = ("_closed", "_publisher", "_stream", "_view", "mode", "peer", "wake")
-
-    def __init__(self, publisher: Publisher, mode: Mode, peer: str, wake: Callable[[], None]) -> None:
-        self.mode = mode
-        self.peer = peer
-        self.wake = wake
-        self._publisher = publisher
-        self._stream: Stream | None = None
-        self._view: _Served | None = None
-        self._closed = False
-
-    @property
-    def view(self) -> Hashable | None:
-        """The view of this proxy; ``None`` until it has said who it is."""
-        return None if self._view is None else self._view.key
-
-    def request(self, data: bytes, now_s: float) -> None:
-        """Take the bytes of one request; ``StreamError`` ends the stream."""
-        request = read_request(self.mode, data)
-        if self._stream is None or self._view is None:
-            if request.node is None or not request.node.id:
-                raise StreamError("the first request on a stream must carry node.id")
-            self._view, self._stream = self._publisher.attach(self, request.node, now_s)
-        self._publisher.offer(self._stream, self._view)
-        for event in self._stream.request(request, now_s):
-            self._publisher.take(self, self._view, self._stream, event)
-
-    def poll(self, now_s: float) -> bytes | None:
-        """The next response to write, ``None`` when nothing is due. What it returns must be written, in order."""
-        if self._stream is None or self._view is None:
-            return None
-        self._publisher.offer(self._stream, self._view)
-        return self._publisher.encode(self._stream, now_s)
-
-    def tick(self, now_s: float) -> None:
-        """Do what only time brings."""
-        if self._stream is None or self._view is None:
-            return
-        for event in self._stream.tick(now_s):
-            self._publisher.take(self, self._view, self._stream, event)
-        if self._stream.is_waiting:
-            self.wake()
-
-    def forgive(self, type_url: str, name: str) -> None:
-        """Let a refused resource be sent again unchanged."""
-        if self._stream is not None and self._view is not None:
-            self._publisher.offer(self._stream, self._view)
-            self._stream.forgive(type_url, [name])
-            self.wake()
-
-    def close(self, reason: str = "") -> None:
-        """The stream has ended."""
-        if self._stream is not None and self._view is not None and not self._closed:
-            self._publisher.detach(self, self._view, self._stream.node, reason)
-        self._closed = True
-
-    def held(self, type_url: str, name: str) -> str | None:
-        """The confirmed version of a resource; ``None`` when this proxy does not want it."""
-        return None if self._stream is None else self._stream.held(type_url, name)
-
-    def state(self) -> ProxyState | None:
-        """This proxy, for people; ``None`` until it has said who it is."""
-        if self._stream is None or self._view is None:
-            return None
-        self._publisher.offer(self._stream, self._view)
-        return ProxyState(
-            node=self._stream.node,
-            view=self._view.key,
-            mode=self.mode,
-            peer=self.peer,
-            connected_at_s=self._stream.opened_at_s,
-            types=self._stream.status(),
-        )

@@ -25,12 +25,13 @@ import structlog
 from engine.heartbeat import Heartbeat
 from engine.proto import engine_report_pb2 as pb
 from engine.report import EngineReport, GpuSummary
-from engine.report_wire import MAX_REPORT_BYTES, Flaw, ReportError, decode
+from engine.report_wire import Flaw, ReportError, decode
 from engine.watch_server import ACKNOWLEDGE, WATCH
 from policies.model import PolicySet
 from xds_server.draining import Progress
 from xds_server.fleet import EngineId
 from xds_server.sources.heard import FRESH_S, Heard
+from xds_server.sources.targets import PLAIN_TEXT, AgentTarget, Security, agent_targets
 from xds_server.status import AgentStatus
 
 FIRST_S: Final = 1.0
@@ -42,40 +43,7 @@ _ANSWER_WITHIN_S: Final = 2.0
 _MOST_PER_S: Final = 50
 """Messages an agent may send in a second: ten changes are a storm, more is a broken agent, which gets to wait."""
 
-_OPTIONS: Final = (
-    # A new channel must be a new connection, and not join the one that fell silent.
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.enable_retries", 0),
-    ("grpc.service_config_disable_resolution", 1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1000),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.dns_min_time_between_resolutions_ms", 1000),
-    # Heartbeats notice a dead connection sooner; this is for one that dies before the first of them.
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 3000),
-    ("grpc.max_receive_message_length", MAX_REPORT_BYTES),
-    # What waits unread is old: keep it small.
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", MAX_REPORT_BYTES),
-)
-
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentTarget:
-    """Where the agent of one engine is to be found."""
-
-    key: EngineId
-    address: str
-    port: int
-
-    @property
-    def authority(self) -> str:
-        """``host:port`` as gRPC reads it."""
-        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -96,19 +64,8 @@ class _Link:
     progress: Progress | None = None
     told: tuple[str, Progress] | None = None
     telling: bool = False
-
-
-def agent_targets(policies: PolicySet) -> Mapping[EngineId, AgentTarget]:
-    """The agents to dial: of every endpoint that names a port for one."""
-    return MappingProxyType(
-        {
-            key: AgentTarget(key=key, address=endpoint.address, port=endpoint.agent_port)
-            for name, pool in policies.pools.items()
-            for endpoint in pool.spec.endpoints
-            if endpoint.agent_port is not None
-            for key in (EngineId(name, endpoint.name),)
-        }
-    )
+    limit: asyncio.Timeout | None = None
+    renewed: bool = False
 
 
 class AgentDialer:
@@ -125,6 +82,7 @@ class AgentDialer:
         on_report: Callable[[EngineReport], None],
         *,
         watcher: str,
+        security: Security = PLAIN_TEXT,
         on_error: Callable[[Flaw], None] = lambda _: None,
         on_coverage: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -134,6 +92,7 @@ class AgentDialer:
         self._on_error = on_error
         self._on_coverage = on_coverage
         self._watcher = watcher
+        self._security = security
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311 -- spreads load, guards no secret
         self._targets: Mapping[EngineId, AgentTarget] = MappingProxyType({})
@@ -183,6 +142,13 @@ class AgentDialer:
             link.telling = True
             self._group.create_task(self._tell(link))
 
+    def renew(self) -> None:
+        """There are other credentials: whom they did not let in is dialled anew, who listens stays connected."""
+        for link in self._links.values():
+            if not link.connected and link.limit is not None:
+                link.renewed = True
+                link.limit.reschedule(asyncio.get_running_loop().time())
+
     async def run(self) -> None:
         """Listen until cancelled."""
         self._heartbeat.start()
@@ -225,10 +191,11 @@ class AgentDialer:
         self._uncover_in(link, FIRST_S)
         failures = 0
         while True:
-            async with grpc.aio.insecure_channel(link.target.authority, options=_OPTIONS) as channel:
+            credentials = self._security.credentials(link.target)
+            async with self._security.channel(link.target, credentials) as channel:
                 link.channel = channel
                 silent = False
-                while not silent:
+                while not silent and credentials is self._security.credentials(link.target):
                     before = link.heard.report
                     silent = await self._listen(channel, link)
                     failures = failures + 1 if link.heard.report is before else 0
@@ -260,6 +227,7 @@ class AgentDialer:
 
         try:
             async with asyncio.timeout(None) as limit:
+                link.limit = limit
                 while isinstance(data := await call.read(), bytes):
                     if watchdog is None:
                         link.heard_at_s = self._clock()
@@ -268,6 +236,8 @@ class AgentDialer:
                     await self._hold_back(link)
             self._lost(link, "the agent ended the stream")
         except TimeoutError:
+            if link.renewed:
+                return True
             # It may be we who were silent: what it said meanwhile is waiting to be read.
             if not self._heartbeat.late_since(link.heard_at_s + FRESH_S / 3):
                 self._lost(link, f"nothing heard for {FRESH_S:g} s")
@@ -277,6 +247,7 @@ class AgentDialer:
                 self._on_error(Flaw.SIZE)
             self._lost(link, f"{error.code().name.lower()}: {error.details()}"[:200])
         finally:
+            link.limit, link.renewed = None, False
             if watchdog is not None:
                 watchdog.cancel()
             call.cancel()

@@ -50,9 +50,17 @@ class Mode(Enum):
     SOTW = "sotw"
 
 
+class RefusedPeerError(StreamError):
+    """A peer that may not be who it says it is, or may not be served at all."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
-    """Who is at the other end; ``metadata`` is Envoy's ``node.metadata`` as plain Python."""
+    """Who is at the other end; ``metadata`` is Envoy's ``node.metadata`` as plain Python.
+
+    ``extensions`` are the names of what it is built with; empty where it does not say.
+    ``identities`` are the URIs and DNS names that its certificate proved; all else is what it says of itself.
+    """
 
     id: str
     cluster: str = ""
@@ -61,6 +69,8 @@ class NodeInfo:
     user_agent_name: str = ""
     user_agent_version: str = ""
     metadata: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    extensions: frozenset[str] = frozenset()
+    identities: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

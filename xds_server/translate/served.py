@@ -18,13 +18,16 @@ class Served:
 
 
 def served(policies: PolicySet, view: View) -> Served:
-    """Pools and routes of a view: the named pools, the routes that lead to them, and all those routes lead to."""
+    """Pools and routes of a view: the named pools, the routes that lead to them, and all those routes lead to.
+
+    A route that leads to a pool which this view may not see is left out: a part of it would be another route.
+    """
     ports: dict[int, list[ModelRoute]] = {}
-    pools = {pool for pool in policies.pools if not view.pools or pool in view.pools}
+    pools = {pool for pool in policies.pools if (not view.pools or pool in view.pools) and view.may_see((pool,))}
     for name in sorted(policies.routes):
         route = policies.routes[name]
         reached = route_pools(route)
-        if not view.pools or not view.pools.isdisjoint(reached):
+        if (not view.pools or not view.pools.isdisjoint(reached)) and view.may_see(reached):
             pools.update(reached)
             ports.setdefault(route.spec.listener.port, []).append(route)
     return Served(

@@ -1,5 +1,6 @@
 """Which kind of proxy is looking: proxies with the same view are served the same bytes."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
@@ -11,7 +12,7 @@ class View:
     ``cuts``: this proxy can end what an engine holds, by the removal of the listener it went through.
     ``listen_address`` takes the place of the address that routes name, for a proxy that shares its host with
     others; empty means as the routes say. ``region`` is empty where the proxy says none: then it is that of the
-    engines in its zone.
+    engines in its zone. ``allowed`` are the pools that its identity may see, whatever it asks for; None means all.
     """
 
     zone: str = ""
@@ -20,3 +21,8 @@ class View:
     pools: frozenset[str] = frozenset()
     listen_address: str = ""
     cuts: bool = False
+    allowed: frozenset[str] | None = None
+
+    def may_see(self, pools: Collection[str]) -> bool:
+        """Whether all of these pools may be seen."""
+        return self.allowed is None or self.allowed.issuperset(pools)

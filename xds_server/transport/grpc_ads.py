@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import grpc
 
+from engine.tls.grpc_credentials import proved
 from xds_server.publish import Publisher, Session
-from xds_server.streams import Mode, StreamError
+from xds_server.streams import Mode, RefusedPeerError, StreamError
 
 _SERVICE: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService"
 _MODES: Final = {
@@ -113,20 +114,23 @@ class GrpcAdsServer:
         stream = asyncio.current_task()
         assert stream is not None, "a coroutine runs in a task"  # noqa: S101  # for the type checker
         call = _Call(self._publisher, mode, context, self._clock, stream)
-        reason = ""
+        ended: StreamError | None = None
         self._streams.add(stream)
         try:
             await call.read()
         except StreamError as error:
-            reason = str(error)
+            ended = error
         except asyncio.CancelledError:
-            if not self._stopping:
+            ended = call.ended
+            if ended is None and not self._stopping:
                 raise
         finally:
             self._streams.discard(stream)
-            await call.close(reason)
-        if reason:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+            await call.close("" if ended is None else str(ended))
+        if ended is not None:
+            refused = isinstance(ended, RefusedPeerError)
+            code = grpc.StatusCode.PERMISSION_DENIED if refused else grpc.StatusCode.INVALID_ARGUMENT
+            await context.abort(code, str(ended))
 
 
 class _Discovery(grpc.GenericRpcHandler):
@@ -153,7 +157,7 @@ class _Call:
     gRPC allows one write at a time, so that task is the only writer; between pushes there is none.
     """
 
-    __slots__ = ("_clock", "_closed", "_context", "_failure", "_session", "_stream", "_writer")
+    __slots__ = ("_clock", "_closed", "_context", "_failure", "_session", "_stream", "_writer", "ended")
 
     def __init__(
         self,
@@ -169,7 +173,10 @@ class _Call:
         self._writer: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
         self._closed = False
-        self._session: Session = publisher.connect(mode, context.peer(), self._wake)
+        self.ended: StreamError | None = None
+        self._session: Session = publisher.connect(
+            mode, context.peer(), self._wake, identities=proved(context.auth_context()), end=self._end
+        )
 
     async def read(self) -> None:
         """Take requests until the peer has no more."""
@@ -188,6 +195,12 @@ class _Call:
             await asyncio.wait([self._writer])
         if self._failure is not None:
             raise self._failure
+
+    def _end(self, why: StreamError) -> None:
+        """End the stream, whatever it is doing."""
+        if self.ended is None and not self._closed:
+            self.ended = why
+            self._stream.cancel()
 
     def _wake(self) -> None:
         if self._writer is None:

@@ -1,5 +1,7 @@
 """Certificates on disk, rotated well and badly."""
 
+import asyncio
+import contextlib
 import ssl
 import stat
 from collections.abc import AsyncIterator
@@ -11,19 +13,18 @@ import grpc
 import pytest
 from cryptography import x509
 
+from engine.tls.contexts import client_context, proved_by, server_context
 from engine.tls.files import (
     MAX_BYTES,
     CertificateError,
     KeyPair,
     Rotating,
-    TlsFiles,
     expiry,
     identities_of,
-    load_into,
     read_pair,
-    server_context,
 )
 from engine.tls.grpc_credentials import channel_credentials, proved, server_credentials
+from engine.tls.paths import TlsFiles
 from xds_server.access.lab_authority import EVERYBODY, make
 from xds_server.cli import main
 
@@ -114,16 +115,62 @@ def test_files_that_vanish_leave_the_last_pair(lab: Path) -> None:
     assert keys.look() is first, "the same again is no change"
 
 
-def test_a_context_takes_the_next_pair(lab: Path) -> None:
-    tls = files(lab, "server")
-    keys = Rotating(tls)
-    context = server_context(keys.pair, tls)
-    assert context.verify_mode is ssl.CERT_OPTIONAL
-    make(lab, EVERYBODY, lasts=DAY / 2)
-    load_into(context, keys.look(), tls)
-    (lab / "server.key").write_text("half")
-    with pytest.raises(CertificateError):
-        load_into(context, keys.pair, tls)
+@asynccontextmanager
+async def listening(keys: Rotating) -> AsyncIterator[int]:
+    """A port that tells everybody whom it takes them for."""
+
+    async def who(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            writer.write(" ".join(proved_by(writer.get_extra_info("ssl_object"))).encode() or b"nobody")
+            await writer.drain()
+            writer.close()
+
+    server = await asyncio.start_server(who, "127.0.0.1", 0, ssl=server_context(keys))
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def told(port: int, context: ssl.SSLContext) -> str:
+    """What the port says, and the serial number of its certificate; OSError where it hangs up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
+    try:
+        said = (await reader.read()).decode()
+        if not said:
+            raise ConnectionError("hung up")
+        return f"{said} {writer.get_extra_info('ssl_object').getpeercert()['serialNumber']}"
+    finally:
+        writer.close()
+
+
+def serial(pair: KeyPair) -> str:
+    return f"{x509.load_pem_x509_certificate(pair.chain).serial_number:X}"
+
+
+async def test_each_handshake_gets_the_pair_of_its_moment(lab: Path) -> None:
+    keys = Rotating(files(lab, "server"))
+    proxy = client_context(read_pair(files(lab, "proxy")), files(lab, "proxy"))
+    nobody = ssl.create_default_context(cafile=lab / "ca.crt")
+    async with listening(keys) as port:
+        assert (await told(port, proxy)).startswith("spiffe://switchgear.lab/proxy/gateway localhost ")
+        assert (await told(port, nobody)).startswith("nobody ")
+        before = serial(keys.pair)
+        make(lab, EVERYBODY, lasts=DAY / 2)
+        assert (await told(port, proxy)).endswith(serial(read_pair(files(lab, "server"))).lstrip("0"))
+        assert serial(keys.pair) != before
+        (lab / "server.key").write_text("half")
+        assert await told(port, proxy), "the last good pair"
+
+
+async def test_an_authority_that_is_taken_out_is_trusted_no_more(lab: Path, tmp_path: Path) -> None:
+    old = client_context(read_pair(files(lab, "proxy")), files(lab, "proxy"))
+    async with listening(Rotating(files(lab, "server"))) as port:
+        assert await told(port, old)
+        make(tmp_path / "new", EVERYBODY, lasts=DAY)
+        for name in ("server.key", "server.crt", "ca.crt"):
+            (tmp_path / "new" / name).replace(lab / name)
+        old.load_verify_locations(lab / "ca.crt")
+        with pytest.raises((ConnectionError, ssl.SSLError)):
+            await told(port, old)
 
 
 @asynccontextmanager

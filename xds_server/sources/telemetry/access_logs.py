@@ -56,8 +56,8 @@ class Desk(Protocol):
 
     book: Book
 
-    def known(self, node: str, signal: Signal) -> bool:
-        """Whether ``node`` is a proxy that is served, so that what it tells counts."""
+    def known(self, node: str, signal: Signal, identities: tuple[str, ...]) -> bool:
+        """Whether ``node`` is a proxy that is served and proved the same of itself, so that its word counts."""
 
     def admitted(self, entries: int, now_s: float) -> bool:
         """Whether a message with so many entries is read; what is not is counted as dropped."""
@@ -69,8 +69,9 @@ class Desk(Protocol):
 class AccessLogSitting:
     """One stream of access logs."""
 
-    def __init__(self, desk: Desk, news: Callable[[bool], None]) -> None:
+    def __init__(self, desk: Desk, news: Callable[[bool], None], identities: tuple[str, ...] = ()) -> None:
         self._desk = desk
+        self._identities = identities
         self._news = news
         self._node = ""
 
@@ -85,7 +86,7 @@ class AccessLogSitting:
             if message.identifier.log_name != LOG_NAME:
                 raise IntakeError("foreign", f"the log {message.identifier.log_name!r} is not ours")
         entries = message.http_logs.log_entry
-        if not self._desk.known(self._node, Signal.ACCESS_LOG):
+        if not self._desk.known(self._node, Signal.ACCESS_LOG, self._identities):
             return
         if entries and self._desk.admitted(len(entries), now_s):
             weight = 1 / self._desk.logged(self._node, len(entries), now_s)

@@ -13,6 +13,8 @@ from typing import Any, Final, Protocol
 
 import grpc
 
+from engine.tls.grpc_credentials import proved
+
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
@@ -50,12 +52,15 @@ class Sitting(Protocol):
 
 
 class Intake(grpc.GenericRpcHandler):
-    """Serves one bidirectional ``method``; ``sit`` makes what each new stream is fed to."""
+    """Serves one bidirectional ``method``; ``sit`` makes what each new stream is fed to.
+
+    It is given what the peer's certificate proved.
+    """
 
     def __init__(
         self,
         method: str,
-        sit: Callable[[], Sitting],
+        sit: Callable[[tuple[str, ...]], Sitting],
         on_flaw: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -84,7 +89,7 @@ class Intake(grpc.GenericRpcHandler):
         stream = asyncio.current_task()
         assert stream is not None, "a coroutine runs in a task"  # noqa: S101  # for the type checker
         self._streams.add(stream)
-        sitting = self._sit()
+        sitting = self._sit(proved(context.auth_context()))
         answering: asyncio.Task[None] | None = None
         reason = ""
         try:

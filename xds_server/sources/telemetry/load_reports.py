@@ -48,8 +48,8 @@ class Desk(Protocol):
     def proxies(self) -> int:
         """Streams of load reports that are open."""
 
-    def known(self, node: str, signal: Signal) -> bool:
-        """Whether ``node`` is a proxy that is served, so that what it tells counts."""
+    def known(self, node: str, signal: Signal, identities: tuple[str, ...]) -> bool:
+        """Whether ``node`` is a proxy that is served and proved the same of itself, so that its word counts."""
 
     def reported(self, node: str, issued: int, now_s: float) -> None:
         """``node`` reported, and had issued so many requests since its last report."""
@@ -61,8 +61,9 @@ class Desk(Protocol):
 class LoadReportSitting:
     """One stream of load reports."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, identities: tuple[str, ...] = ()) -> None:
         self._desk = desk
+        self._identities = identities
         self._node = ""
         self._told_s = 0.0
         desk.opened(1)
@@ -88,7 +89,7 @@ class LoadReportSitting:
         self._desk.opened(-1)
 
     def _report(self, message: Any, now_s: float) -> None:
-        if not self._desk.known(self._node, Signal.LOAD_REPORT):
+        if not self._desk.known(self._node, Signal.LOAD_REPORT, self._identities):
             return
         book, issued = self._desk.book, 0
         for cluster in message.cluster_stats:

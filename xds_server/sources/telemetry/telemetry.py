@@ -43,7 +43,8 @@ class Telemetry:
     """What proxies tell. ``handlers`` are its gRPC services, ``traffic`` is what came of it.
 
     ``on_news`` is called in the event loop, at most once each ``NEWS_S``, or sooner for failures and refusals.
-    ``watch`` says which pools and routes there are; ``connected`` which Envoys ought to be heard.
+    ``watch`` says which pools and routes there are; ``connected`` which Envoys ought to be heard; ``speaks_for``
+    whether whoever proved these identities is that node.
     """
 
     def __init__(
@@ -51,9 +52,11 @@ class Telemetry:
         metrics: Metrics,
         on_news: Callable[[], None] = lambda: None,
         *,
+        speaks_for: Callable[[str, tuple[str, ...]], bool] = lambda _node, _identities: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.book = Book()
+        self._speaks_for = speaks_for
         self.on_news = on_news
         self._metrics = metrics
         self._clock = clock
@@ -70,13 +73,13 @@ class Telemetry:
         self._intakes = [
             Intake(
                 access_logs.METHOD,
-                lambda: access_logs.AccessLogSitting(self, self._news),
+                lambda identities: access_logs.AccessLogSitting(self, self._news, identities),
                 self._flaw(Signal.ACCESS_LOG),
                 clock,
             ),
             Intake(
                 load_reports.METHOD,
-                lambda: load_reports.LoadReportSitting(self),
+                lambda identities: load_reports.LoadReportSitting(self, identities),
                 self._flaw(Signal.LOAD_REPORT),
                 clock,
             ),
@@ -158,9 +161,9 @@ class Telemetry:
 
     # -- what streams need ---------------------------------------------------------------------------------
 
-    def known(self, node: str, signal: Signal) -> bool:
-        """Whether ``node`` is connected for configuration: nobody else has traffic to tell of."""
-        if self._known is None or node in self._known:
+    def known(self, node: str, signal: Signal, identities: tuple[str, ...] = ()) -> bool:
+        """Whether ``node`` is connected for configuration, by the same identity: nobody else may tell of it."""
+        if (self._known is None or node in self._known) and self._speaks_for(node, identities):
             return True
         self._metrics.telemetry_errors.labels(signal=signal.value, flaw="stranger").inc()
         return False

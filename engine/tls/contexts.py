@@ -1,0 +1,68 @@
+"""The pair of keys as HTTP over asyncio wants it: contexts of a server that rotates, and of a client."""
+
+import ssl
+
+from engine.tls.files import CertificateError, KeyPair, Rotating
+from engine.tls.paths import TlsFiles
+
+
+def server_context(keys: Rotating) -> ssl.SSLContext:
+    """A context for a server that follows its files: each handshake gets the pair of that moment.
+
+    Clients may prove themselves by a certificate of the authorities, and need not: whoever answers them says what
+    that means. TLS 1.3, without resumption, so that nobody comes back by what was true before.
+    """
+    context = _context(keys.pair, keys.files)
+    served = (keys.pair, context)
+
+    def swap(
+        connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context_before: ssl.SSLContext
+    ) -> None:
+        nonlocal served
+        pair = keys.look()
+        if pair is not served[0]:
+            try:
+                served = (pair, _context(pair, keys.files))
+            except CertificateError:
+                return  # the files changed once more in between: the next handshake sees to it
+        if served[1] is not context:
+            connection.context = served[1]
+
+    context.sni_callback = swap
+    return context
+
+
+def client_context(pair: KeyPair, files: TlsFiles) -> ssl.SSLContext:
+    """A context for a client that proves itself by this pair, and trusts its authorities alone."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _load(context, pair, files)
+    return context
+
+
+def _context(pair: KeyPair, files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0
+    _load(context, pair, files)
+    if pair.authorities is not None:
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+def _load(context: ssl.SSLContext, pair: KeyPair, files: TlsFiles) -> None:
+    # Only files can be loaded; what they hold was judged a moment ago, and is judged again here.
+    try:
+        context.load_cert_chain(files.certificate, files.key)
+        if pair.authorities is not None:
+            context.load_verify_locations(cadata=pair.authorities.decode())
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise CertificateError(f"{files.certificate}: {error}") from error
+
+
+def proved_by(connection: ssl.SSLObject | ssl.SSLSocket | None) -> tuple[str, ...]:
+    """The URIs and DNS names that the other end of a connection has proved; none without TLS or a certificate."""
+    certificate = None if connection is None else connection.getpeercert()
+    names = (certificate or {}).get("subjectAltName", ())
+    return tuple(
+        str(name[1]) for kind in ("URI", "DNS") for name in names if isinstance(name, tuple) and name[0] == kind
+    )

@@ -1,0 +1,16 @@
+"""Where certificates are: apart from what reads them, which takes a tenth of a second to load."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """Where one end's certificate, its key and the authorities of the other end are.
+
+    Without ``authorities`` the other end proves nothing of itself.
+    """
+
+    certificate: Path
+    key: Path
+    authorities: Path | None = None

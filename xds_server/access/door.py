@@ -1,0 +1,294 @@
+"""The door of the admin port: who is asking, whether they may, how often, and a record of what they changed.
+
+Health is open to probes. All else is by certificate or by token where there are rules; without rules a certificate
+of the authorities reads, and nobody writes. A port on loopback without rules, and one that was opened with
+--insecure, are open to whoever reaches them.
+
+A browser that has no certificate logs in with a token by a form and gets a cookie, because a page cannot send a
+header with its stream of events. The cookie only ever reads, whatever the token may do: so no page of anybody else
+can make a browser give orders.
+"""
+
+import json
+import secrets
+import time
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+from aiohttp import web
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from engine.tls.contexts import proved_by
+from xds_server.access.followed import FollowedRules
+from xds_server.access.judging import Caller, caller_of
+from xds_server.access.model import AdminRole
+from xds_server.bucket import Bucket, Rate, taken
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+OPEN: Final = frozenset({"/healthz", "/readyz"})
+LOGIN: Final = "/login"
+COOKIE: Final = "switchgear_session"
+SESSION_S: Final = 12 * 3600
+MAX_SESSIONS: Final = 1000
+MAX_BUCKETS: Final = 4096
+MAX_AUDIT: Final = 1000
+MAX_SAID: Final = 500
+"""Characters kept of what somebody sends."""
+
+CALLS: Final = Rate(burst=300.0, per_s=100.0)
+"""Of one caller: dashboards and scripts ask a few times a second, a script gone wild does not matter then."""
+
+FAILURES: Final = Rate(burst=20.0, per_s=0.2)
+"""Of one address: who mistypes a token is let off, who tries them all gets one each five seconds."""
+
+NOBODY: Final = Caller(name="", role=AdminRole.WRITE)
+"""Whoever comes to a port that is open."""
+
+CALLER: Final = web.RequestKey("CALLER", Caller)
+"""Under which a request carries who is asking."""
+
+SAID: Final = web.RequestKey("SAID", str)
+"""Under which a handler leaves what it was asked to do, where the path does not say it."""
+
+_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """One attempt to change something: who, from where, what, and how it ended (an HTTP status)."""
+
+    at_unix_s: float
+    by: str
+    peer: str
+    what: str
+    status: int
+
+
+class Door:
+    """A middleware for the admin port, and what it remembers.
+
+    ``rules`` None: there are none. ``secure``: clients come by TLS. ``is_open``: without rules, whoever comes may
+    do anything. ``open_metrics``: /metrics is as open as health.
+    """
+
+    def __init__(
+        self,
+        *,
+        rules: FollowedRules | None = None,
+        secure: bool = False,
+        is_open: bool = True,
+        open_metrics: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.written: deque[Written] = deque(maxlen=MAX_AUDIT)
+        self._rules = rules
+        self._secure = secure
+        self._is_open = rules is None and is_open
+        self._open_paths = OPEN | {"/metrics"} if open_metrics else OPEN
+        self._clock = clock
+        self._wall = wall
+        self._buckets: OrderedDict[tuple[str, str], Bucket] = OrderedDict()
+        self._sessions: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._refused: dict[str, int] = {"unknown": 0, "role": 0, "rate": 0}
+
+    def add_to(self, app: web.Application) -> None:
+        """The routes of the door itself."""
+        app.router.add_get("/v1/audit", self._audit)
+        if self._rules is not None:
+            app.router.add_get(LOGIN, self._form)
+            app.router.add_post(LOGIN, self._login)
+
+    def families(self) -> Iterable[Metric]:
+        """How many requests were turned away."""
+        family = CounterMetricFamily(
+            "switchgear_admin_refused",
+            "Requests to the admin port that were turned away: unknown (no valid proof), role (may only read), "
+            "rate (too many).",
+            labels=("reason",),
+        )
+        for reason, count in self._refused.items():
+            family.add_metric((reason,), count)
+        yield family
+
+    # -- every request -------------------------------------------------------------------------------------
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Let a request through to ``handler``, or answer it here."""
+        if request.path in self._open_paths:
+            return await handler(request)
+        writes = request.method not in _READS
+        if request.path == LOGIN and self._rules is not None:
+            return await handler(request)
+        caller, refusal = self._judge(request, writes=writes)
+        if caller is None or refusal is not None:
+            assert refusal is not None  # noqa: S101  # for the type checker
+            self._note(request, caller, refusal.status, writes=writes)
+            return refusal
+        request[CALLER] = caller
+        status = 500
+        try:
+            answer = await handler(request)
+            status = answer.status
+        except web.HTTPException as error:
+            status = error.status
+            raise
+        finally:
+            self._note(request, caller, status, writes=writes)
+        return answer
+
+    def _judge(self, request: web.Request, *, writes: bool) -> tuple[Caller | None, web.Response | None]:
+        peer = request.remote or ""
+        if self._is_open:
+            return NOBODY, None
+        token, cookie = _token(request), request.cookies.get(COOKIE, "")
+        if token and not self._left("failure", peer, FAILURES):
+            return None, self._refuse("rate", 429, "too many wrong tokens from this address: wait a minute")
+        caller = self._caller(request, token, cookie)
+        if caller is None:
+            if token:
+                self._take("failure", peer, FAILURES)
+            if request.method == "GET" and "text/html" in request.headers.get("Accept", "") and self._rules:
+                self._refused["unknown"] += 1
+                return None, web.Response(status=302, headers={"Location": LOGIN})
+            return None, self._unknown()
+        return caller, self._bounded(caller, writes=writes)
+
+    def _bounded(self, caller: Caller, *, writes: bool) -> web.Response | None:
+        """The refusal where somebody known asks too often, or for more than they may."""
+        if not self._take("call", caller.name, CALLS):
+            return self._refuse("rate", 429, f"{caller.name} asks more than {CALLS.per_s:g} times a second")
+        if writes and caller.role is not AdminRole.WRITE:
+            return self._refuse("role", 403, self._why_not(caller))
+        return None
+
+    def _caller(self, request: web.Request, token: str, cookie: str) -> Caller | None:
+        transport = request.transport
+        identities = proved_by(None if transport is None else transport.get_extra_info("ssl_object"))
+        if self._rules is None:
+            return Caller(name=identities[0], role=AdminRole.READ) if identities else None
+        access, tokens = self._rules.access, self._rules.tokens
+        caller = caller_of(access, identities, token, tokens)
+        if caller is None and cookie and (kept := self._sessions.get(cookie)) and kept[1] > self._clock():
+            known = caller_of(access, (), kept[0], tokens)
+            caller = None if known is None else replace(known, role=AdminRole.READ)
+        return caller
+
+    def _why_not(self, caller: Caller) -> str:
+        if self._rules is None:
+            return "without rules nobody changes anything here: start the server with --access"
+        return f"{caller.name} may only read: that takes a rule with role write, and no cookie of a browser"
+
+    def _unknown(self) -> web.Response:
+        how = "a client certificate" if self._secure else ""
+        if self._rules is not None:
+            how += (" or " if how else "") + "Authorization: Bearer TOKEN"
+        answer = self._refuse("unknown", 401, f"who is asking? Send {how} that a rule of access names")
+        answer.headers["WWW-Authenticate"] = "Bearer"
+        return answer
+
+    def _refuse(self, reason: str, status: int, message: str) -> web.Response:
+        self._refused[reason] += 1
+        answer = web.json_response({"error": message}, status=status)
+        if status == 429:
+            answer.headers["Retry-After"] = "5"
+        return answer
+
+    # -- how often -----------------------------------------------------------------------------------------
+
+    def _left(self, kind: str, who: str, rate: Rate) -> bool:
+        return taken(self._buckets.get((kind, who)), rate, self._clock()) is not None
+
+    def _take(self, kind: str, who: str, rate: Rate) -> bool:
+        """Take one of what ``who`` has left; the least used are forgotten where there are too many."""
+        fresh = taken(self._buckets.get((kind, who)), rate, self._clock())
+        if fresh is not None:
+            self._buckets[kind, who] = fresh
+            self._buckets.move_to_end((kind, who))
+            while len(self._buckets) > MAX_BUCKETS:
+                self._buckets.popitem(last=False)
+        return fresh is not None
+
+    # -- what was changed ----------------------------------------------------------------------------------
+
+    def _note(self, request: web.Request, caller: Caller | None, status: int, *, writes: bool) -> None:
+        if not writes:
+            return
+        one = Written(
+            at_unix_s=round(self._wall(), 3),
+            by=(caller.name if caller else "") or "nobody known",
+            peer=request.remote or "",
+            what=f"{request.method} {request.rel_url.raw_path_qs} {request.get(SAID, '')}".rstrip()[:MAX_SAID],
+            status=status,
+        )
+        self.written.append(one)
+        _log.info("admin.write", by=one.by, peer=one.peer, what=one.what, status=status)
+
+    async def _audit(self, _: web.Request) -> web.Response:
+        rows = [{name: getattr(one, name) for name in one.__slots__} for one in self.written]
+        return web.json_response({"writes": rows}, dumps=_dumps)
+
+    # -- browsers ------------------------------------------------------------------------------------------
+
+    async def _form(self, _: web.Request) -> web.Response:
+        return _page("")
+
+    async def _login(self, request: web.Request) -> web.StreamResponse:
+        peer = request.remote or ""
+        if not self._left("failure", peer, FAILURES):
+            self._refused["rate"] += 1
+            return _page("Too many wrong tokens from this address. Wait a minute.", 429)
+        said = (await request.post()).get("token", "")
+        token = said if isinstance(said, str) else ""
+        rules = self._rules
+        assert rules is not None  # noqa: S101  # the route exists only with them
+        caller = caller_of(rules.access, (), token.strip(), rules.tokens)
+        if caller is None:
+            self._take("failure", peer, FAILURES)
+            self._refused["unknown"] += 1
+            return _page("That is no token of anybody here.", 401)
+        name = secrets.token_urlsafe(32)
+        self._sessions[name] = (token.strip(), self._clock() + SESSION_S)
+        while len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+        _log.info("admin.login", by=caller.name, peer=peer)
+        answer = web.Response(status=303, headers={"Location": "/dashboard/"})
+        answer.set_cookie(COOKIE, name, max_age=SESSION_S, httponly=True, samesite="Strict", secure=self._secure)
+        return answer
+
+
+def _token(request: web.Request) -> str:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _dumps(value: Mapping[str, object]) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+_PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Switchgear: log in</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
+</head><body><main><h1>Switchgear</h1><p role="alert">SAID</p>
+<form method="post" action="/login"><p><label>Token <input name="token" type="password" required autofocus
+autocomplete="current-password"></label> <button>Log in</button></p></form>
+<p>A token of the rules of access. What is opened with it here only reads.</p></main></body></html>
+"""
+
+
+def _page(said: str, status: int = 200) -> web.Response:
+    headers = {
+        "Content-Security-Policy": (
+            "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        ),
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-store",
+    }
+    text = _PAGE.replace("SAID", said)
+    return web.Response(text=text, content_type="text/html", charset="utf-8", status=status, headers=headers)

@@ -1,0 +1,120 @@
+"""The rules of access as they are now: their file and the files of tokens, read again when they change.
+
+An edit that cannot be used leaves the rules before it in force, and is told. Tokens are held here and go nowhere
+else: not into a log, a metric or a status.
+"""
+
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from policies.findings import PolicyErrors
+from xds_server.access.model import Access, AdminRule
+from xds_server.access.reading import read_access
+
+MAX_TOKEN_BYTES: Final = 4096
+MIN_TOKEN_CHARACTERS: Final = 16
+"""Shorter ones are passwords: somebody made them up, and somebody else can guess them."""
+
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+Stamp = tuple[int, int, int] | None
+
+
+class FollowedRules:
+    """``look`` is cheap where nothing changed. ``judge`` says what cannot be in an edit, beside what reading says.
+
+    Raises ``PolicyErrors`` when the file cannot be used at the start, for there are no rules before it, and
+    ``ValueError`` for what ``judge`` says.
+    """
+
+    def __init__(
+        self, path: Path, *, judge: Callable[[Access], str] = lambda _: "", tell: Callable[[str], None]
+    ) -> None:
+        self.path = path
+        self.trouble = ""
+        self.tokens: Mapping[AdminRule, str] = MappingProxyType({})
+        self._judge = judge
+        self._tell = tell
+        self._told: frozenset[str] = frozenset()
+        self._token_stamps: Mapping[Path, Stamp] = {}
+        self._stamp = _stamp(path)
+        self.access = self._read()
+        self._look_at_tokens()
+
+    def look(self) -> Access:
+        """The rules to go by now."""
+        stamp = _stamp(self.path)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                self.access = self._read()
+            except (PolicyErrors, ValueError) as error:
+                self.trouble = _sentence(error)
+            else:
+                self.trouble = ""
+                self._token_stamps = {}
+        self._look_at_tokens()
+        return self.access
+
+    def _read(self) -> Access:
+        access = read_access(self.path)
+        if reason := self._judge(access):
+            raise ValueError(f"{self.path}: {reason}")
+        return access
+
+    def _look_at_tokens(self) -> None:
+        rules = {rule: self._place(rule.token_file) for rule in self.access.spec.admin if rule.token_file}
+        stamps = {path: _stamp(path) for path in rules.values()}
+        if stamps == self._token_stamps and self.tokens.keys() == rules.keys():
+            return
+        self._token_stamps = stamps
+        said: list[str] = []
+        tokens: dict[AdminRule, str] = {}
+        for rule, path in rules.items():
+            try:
+                # A token that cannot be read is nobody's: unlike a certificate, it is a reason to let people in.
+                tokens[rule] = _token(path)
+                if path.stat().st_mode & _OTHERS:
+                    said.append(f"{path}: others than its owner may read this token; chmod 600 it")
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else str(error)
+                said.append(f"{path}: {reason}; nobody can use this token")
+        self.tokens = MappingProxyType(tokens)
+        for one in said:
+            if one not in self._told:
+                self._tell(one)
+        self._told = frozenset(said)
+
+    def _place(self, path: Path) -> Path:
+        return path if path.is_absolute() else self.path.parent / path
+
+
+def _token(path: Path) -> str:
+    with path.open("rb") as file:
+        content = file.read(MAX_TOKEN_BYTES + 1)
+    if len(content) > MAX_TOKEN_BYTES:
+        raise ValueError(f"larger than {MAX_TOKEN_BYTES} bytes, so no token")
+    try:
+        token = content.decode("ascii").strip()
+    except UnicodeDecodeError as error:
+        raise ValueError("a token is ASCII") from error
+    if len(token) < MIN_TOKEN_CHARACTERS or not token.isprintable() or " " in token:
+        raise ValueError(f"a token has at least {MIN_TOKEN_CHARACTERS} characters, and no space")
+    return token
+
+
+def _sentence(error: PolicyErrors | ValueError) -> str:
+    if isinstance(error, PolicyErrors):
+        return "; ".join(map(str, error.exceptions[:3]))
+    return str(error)
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size

@@ -1,0 +1,201 @@
+"""Who may connect, as the running server knows it: its certificate, the rules, and what became of both.
+
+Without a certificate nobody proves anything, and on loopback nobody has to. With one and no rules, whoever has a
+certificate of the authorities may be any proxy. With rules, who is not named may nothing.
+"""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import grpc
+import structlog
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from engine.tls.contexts import server_context
+from engine.tls.files import CertificateError, KeyPair, Rotating, expiry
+from engine.tls.grpc_credentials import channel_credentials, server_credentials
+from policies.findings import PolicyErrors
+from xds_server.access.door import Door
+from xds_server.access.followed import FollowedRules
+from xds_server.access.judging import Refused, proxy_allowed
+from xds_server.access.model import Access
+from xds_server.config import ConfigError, ServeConfig
+from xds_server.metrics import gauge
+from xds_server.streams import NodeInfo, RefusedPeerError
+from xds_server.translate.view import View
+from xds_server.views import view_of
+
+LOOK_EACH_S: Final = 1.0
+SOON_S: Final = 3600.0
+"""A certificate that ends within this is told of, and again while it does: some meshes give them for a day."""
+
+_TELL_SOON_EACH_S: Final = 600.0
+_TELL_AGAIN_S: Final = 60.0
+_MOST_TOLD: Final = 1024
+
+_log = structlog.get_logger()
+
+
+class Guard:
+    """Made at the start (``ConfigError`` where certificate or rules cannot be used), then ``run`` for ever."""
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock = clock
+        self._wall = wall
+        self._refused: dict[str, int] = {"identity": 0, "node": 0}
+        self._told_at_s: dict[tuple[str, str], float] = {}
+        self._soon_told_s = float("-inf")
+        try:
+            self.keys = (
+                None if config.tls is None else Rotating(config.tls, on_change=_changed, on_trouble=_troubled)
+            )
+        except CertificateError as error:
+            raise ConfigError(f"--tls-cert: {error}") from error
+        self._channel: tuple[KeyPair, grpc.ChannelCredentials] | None = None
+        self._pair = None if self.keys is None else self.keys.pair
+        try:
+            self.rules = (
+                None
+                if config.access is None
+                else FollowedRules(config.access, judge=self._judge, tell=_weak_token)
+            )
+        except PolicyErrors as errors:
+            raise ConfigError("--access: " + "; ".join(map(str, errors.exceptions))) from errors
+        except ValueError as error:
+            raise ConfigError(f"--access: {error}") from error
+
+    # -- what ports and streams ask ------------------------------------------------------------------------
+
+    def server_credentials(self) -> grpc.ServerCredentials | None:
+        """For a gRPC port; None for plain text."""
+        return None if self.keys is None else server_credentials(self.keys)
+
+    def channel_credentials(self) -> grpc.ChannelCredentials | None:
+        """For the next connection to somebody else, the same object for the same pair; None for plain text."""
+        if self.keys is None:
+            return None
+        pair = self.keys.look()
+        if self._channel is None or self._channel[0] is not pair:
+            self._channel = (pair, channel_credentials(pair))
+        return self._channel[1]
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """For an HTTP port; None for plain text."""
+        return None if self.keys is None else server_context(self.keys)
+
+    def door(self, config: ServeConfig) -> Door:
+        """For the admin port."""
+        return Door(
+            rules=self.rules,
+            secure=self.keys is not None,
+            is_open=config.admin.loopback or self.keys is None,
+            open_metrics=config.open_metrics,
+        )
+
+    def view_of(self, node: NodeInfo) -> View:
+        """The view of a proxy, within what it may see; ``RefusedPeerError`` where it may not be served."""
+        if self.rules is None or self.keys is None:
+            return view_of(node)
+        judged = proxy_allowed(self.rules.access, node.identities, node.id, node.zone)
+        if isinstance(judged, Refused):
+            self._tell_of(node, judged)
+            raise RefusedPeerError(judged.reason)
+        return view_of(node, judged.pools or None)
+
+    # -- what time does ------------------------------------------------------------------------------------
+
+    async def run(self, on_rules: Callable[[], None], on_keys: Callable[[], None]) -> None:
+        """Look at the files until cancelled; tells of other rules, and of another certificate."""
+        while True:
+            await asyncio.sleep(LOOK_EACH_S)
+            self.look(on_rules, on_keys)
+
+    def look(self, on_rules: Callable[[], None], on_keys: Callable[[], None]) -> None:
+        """Look at the files once."""
+        if self.keys is not None:
+            pair = self.keys.look()
+            if pair is not self._pair:
+                self._pair, self._soon_told_s = pair, float("-inf")
+                on_keys()
+            left_s = pair.ends_unix_s - self._wall()
+            if left_s < SOON_S and self._clock() - self._soon_told_s >= _TELL_SOON_EACH_S:
+                self._soon_told_s = self._clock()
+                _log.warning("certificate.ends", ends=expiry(pair), left_s=round(left_s), subject=pair.subject)
+        if self.rules is not None:
+            access, trouble = self.rules.access, self.rules.trouble
+            if self.rules.look() is not access:
+                _log.info("access.changed", file=str(self.rules.path))
+                on_rules()
+            if self.rules.trouble and self.rules.trouble != trouble:
+                _log.error("access.refused", reason=self.rules.trouble, effect="the rules before it stay in force")
+
+    def families(self) -> Iterable[Metric]:
+        """What an alert needs."""
+        if self.keys is not None:
+            yield gauge(
+                "switchgear_certificate_expiry_seconds",
+                "Time until the certificate of this server ends; negative once it has.",
+                ("use",),
+                {("server",): self.keys.pair.ends_unix_s - self._wall()},
+            )
+            yield gauge(
+                "switchgear_certificate_trouble",
+                "1 while the certificate files cannot be used and the pair before them is.",
+                (),
+                {(): float(bool(self.keys.trouble))},
+            )
+        if self.rules is not None:
+            yield gauge(
+                "switchgear_access_refused",
+                "1 while the rules of access cannot be read and those before them are in force.",
+                (),
+                {(): float(bool(self.rules.trouble))},
+            )
+        family = CounterMetricFamily(
+            "switchgear_xds_refused_peers",
+            "Streams of proxies that were refused: identity (named by no rule), node (not this node or zone).",
+            labels=("reason",),
+        )
+        for reason, count in self._refused.items():
+            family.add_metric((reason,), count)
+        yield family
+
+    def _judge(self, access: Access) -> str:
+        if access.spec.proxies and self.keys is None:
+            return (
+                "rules for proxies need proof: give --tls-cert, --tls-key and --tls-ca, or leave spec.proxies out"
+            )
+        return ""
+
+    def _tell_of(self, node: NodeInfo, refused: Refused) -> None:
+        """Count, and say it once in a while: a proxy that is refused comes back each second."""
+        self._refused[refused.kind] += 1
+        who, now_s = (" ".join(node.identities), node.id), self._clock()
+        if now_s - self._told_at_s.get(who, float("-inf")) < _TELL_AGAIN_S:
+            return
+        self._told_at_s.pop(who, None)
+        while len(self._told_at_s) >= _MOST_TOLD:
+            del self._told_at_s[next(iter(self._told_at_s))]
+        self._told_at_s[who] = now_s
+        _log.warning("xds.peer_refused", node=node.id, zone=node.zone, reason=refused.reason)
+
+
+def _changed(pair: KeyPair) -> None:
+    _log.info("certificate.changed", subject=pair.subject, identities=pair.identities, ends=expiry(pair))
+
+
+def _troubled(reason: str) -> None:
+    _log.error("certificate.refused", reason=reason, effect="the pair before it stays in use")
+
+
+def _weak_token(reason: str) -> None:
+    _log.warning("access.token", reason=reason)

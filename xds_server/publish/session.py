@@ -1,0 +1,128 @@
+"""One stream between a transport and the publisher."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from xds_server.streams import Mode, NodeInfo, Stream, StreamError, read_request
+from xds_server.streams.values import WatchStatus
+
+if TYPE_CHECKING:
+    from xds_server.publish.publisher import Publisher, Served
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyState:
+    """One connected proxy, for people. Clocks are those of the calls."""
+
+    node: NodeInfo
+    view: Hashable
+    mode: Mode
+    peer: str
+    connected_at_s: float
+    types: tuple[WatchStatus, ...]
+
+
+class Session:
+    """One stream between a transport and the publisher."""
+
+    __slots__ = ("_closed", "_end", "_publisher", "_stream", "_view", "identities", "mode", "peer", "wake")
+
+    def __init__(
+        self,
+        publisher: "Publisher",
+        mode: Mode,
+        peer: str,
+        wake: Callable[[], None],
+        *,
+        identities: tuple[str, ...],
+        end: Callable[[StreamError], None],
+    ) -> None:
+        self.mode = mode
+        self.peer = peer
+        self.wake = wake
+        self.identities = identities
+        self._end = end
+        self._publisher = publisher
+        self._stream: Stream | None = None
+        self._view: Served | None = None
+        self._closed = False
+
+    @property
+    def view(self) -> Hashable | None:
+        """The view of this proxy; ``None`` until it has said who it is."""
+        return None if self._view is None else self._view.key
+
+    def request(self, data: bytes, now_s: float) -> None:
+        """Take the bytes of one request; ``StreamError`` ends the stream."""
+        request = read_request(self.mode, data)
+        if self._stream is None or self._view is None:
+            if request.node is None or not request.node.id:
+                raise StreamError("the first request on a stream must carry node.id")
+            node = replace(request.node, identities=self.identities)
+            self._view, self._stream = self._publisher.attach(self, node, now_s)
+        elif request.node is not None and request.node.id not in ("", self._stream.node.id):
+            # It was judged, and is shown and counted, by the id it began with.
+            raise StreamError("a stream is of one node: node.id may not change")
+        self._publisher.offer(self._stream, self._view)
+        for event in self._stream.request(request, now_s):
+            self._publisher.take(self, self._view, self._stream, event)
+
+    def poll(self, now_s: float) -> bytes | None:
+        """The next response to write, ``None`` when nothing is due. What it returns must be written, in order."""
+        if self._stream is None or self._view is None:
+            return None
+        self._publisher.offer(self._stream, self._view)
+        return self._publisher.encode(self._stream, now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Do what only time brings."""
+        if self._stream is None or self._view is None:
+            return
+        for event in self._stream.tick(now_s):
+            self._publisher.take(self, self._view, self._stream, event)
+        if self._stream.is_waiting:
+            self.wake()
+
+    def forgive(self, type_url: str, name: str) -> None:
+        """Let a refused resource be sent again unchanged."""
+        if self._stream is not None and self._view is not None:
+            self._publisher.offer(self._stream, self._view)
+            self._stream.forgive(type_url, [name])
+            self.wake()
+
+    def judge_again(self, view_of: Callable[[NodeInfo], Hashable]) -> None:
+        """End the stream where its proxy may no longer be served, or what it may see has changed."""
+        if self._stream is None or self._view is None:
+            return
+        try:
+            key = view_of(self._stream.node)
+        except StreamError as error:
+            self._end(error)
+        else:
+            if key != self._view.key:
+                self._end(StreamError("what this proxy may see has changed: connect again"))
+
+    def close(self, reason: str = "") -> None:
+        """The stream has ended."""
+        if self._stream is not None and self._view is not None and not self._closed:
+            self._publisher.detach(self, self._view, self._stream.node, reason)
+        self._closed = True
+
+    def held(self, type_url: str, name: str) -> str | None:
+        """The confirmed version of a resource; ``None`` when this proxy does not want it."""
+        return None if self._stream is None else self._stream.held(type_url, name)
+
+    def state(self) -> ProxyState | None:
+        """This proxy, for people; ``None`` until it has said who it is."""
+        if self._stream is None or self._view is None:
+            return None
+        self._publisher.offer(self._stream, self._view)
+        return ProxyState(
+            node=self._stream.node,
+            view=self._view.key,
+            mode=self.mode,
+            peer=self.peer,
+            connected_at_s=self._stream.opened_at_s,
+            types=self._stream.status(),
+        )
