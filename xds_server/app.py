@@ -27,8 +27,8 @@ from xds_server.departures import Departures
 from xds_server.draining import Draining
 from xds_server.facts import ServerFacts
 from xds_server.feed import Around, Feed, FilesFeed, Outlet
-from xds_server.keeping import keep, restore
 from xds_server.inside.answers import ProcessAnswers
+from xds_server.keeping import keep, restore
 from xds_server.ledger import recording
 from xds_server.ledger.ledger import MAX_BYTES, ledger_from
 from xds_server.ledger.lines import Lines, tail

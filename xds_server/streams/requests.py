@@ -1,6 +1,5 @@
 """Discovery requests from bytes: the one place where a stream meets protobuf messages."""
 
-
 from google.protobuf.message import DecodeError
 
 from xds_server.streams.node import node_info

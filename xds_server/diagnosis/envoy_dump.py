@@ -1,0 +1,129 @@
+"""What a live Envoy holds, read from its admin interface: ``/config_dump?include_eds`` and ``/runtime``.
+
+Only what came from a control plane counts: what stands in the bootstrap is the operator's own.
+
+Source: Envoy, admin.v3 ConfigDump and its parts.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+Content = Mapping[str, Any]
+
+_DUMPS: Final = "type.googleapis.com/envoy.admin.v3."
+
+
+class DumpError(Exception):
+    """This is no dump of an Envoy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """One resource in Envoy. ``trouble`` says what Envoy says of it: that it warms, or why it refuses a newer one.
+
+    ``content`` is None where Envoy does not show it (secrets).
+    """
+
+    type: str
+    name: str
+    content: Content | None
+    trouble: str = ""
+
+
+def held(dump: Any) -> tuple[Held, ...]:
+    """Every resource of a ``/config_dump`` that came over xDS; ``DumpError`` where it is none."""
+    if not isinstance(dump, Mapping) or not isinstance(dump.get("configs"), Sequence):
+        raise DumpError("not a /config_dump of Envoy: it has no list `configs`")
+    try:
+        found = tuple(one for config in dump["configs"] for one in _of(config))
+        over_xds = {_assignment(one.content) for one in found if one.type == "CDS" and one.content}
+        # Envoy lists the endpoints of every cluster that came over xDS, also of those that have them inside.
+        return tuple(one for one in found if one.type != "EDS" or one.name in over_xds)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DumpError(f"a /config_dump, but not as Envoy writes it: {error!r}") from error
+
+
+def node_of(dump: Any) -> str:
+    """The node id in the bootstrap of a dump; empty where it has none."""
+    for config in dump.get("configs", ()):
+        if config.get("@type") == f"{_DUMPS}BootstrapConfigDump":
+            return str(config.get("bootstrap", {}).get("node", {}).get("id", ""))
+    return ""
+
+
+def runtime_layers(page: Any) -> tuple[Held, ...]:
+    """The layers of ``/runtime`` with their values as text; Envoy does not say which came over xDS."""
+    try:
+        names, entries = page["layers"], page.get("entries", {})
+        return tuple(
+            Held(
+                type="RTDS",
+                name=name,
+                content={
+                    key: entry["layer_values"][number]
+                    for key, entry in entries.items()
+                    if entry["layer_values"][number] != ""
+                },
+            )
+            for number, name in enumerate(names)
+        )
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise DumpError(f"not a /runtime page of Envoy: {error!r}") from error
+
+
+def _of(config: Content) -> Iterator[Held]:
+    match str(config.get("@type", "")).removeprefix(_DUMPS):
+        case "ClustersConfigDump":
+            yield from _clusters(config)
+        case "EndpointsConfigDump":
+            for one in config.get("dynamic_endpoint_configs", ()):
+                content = one["endpoint_config"]
+                yield Held(type="EDS", name=content["cluster_name"], content=content)
+        case "ListenersConfigDump":
+            yield from _listeners(config)
+        case "RoutesConfigDump":
+            for one in config.get("dynamic_route_configs", ()):
+                content = one.get("route_config")
+                if content is not None:
+                    yield Held(type="RDS", name=content["name"], content=content, trouble=_error(one))
+        case "SecretsConfigDump":
+            for one in (*config.get("dynamic_active_secrets", ()), *config.get("dynamic_warming_secrets", ())):
+                yield Held(type="SDS", name=one["name"], content=None, trouble=_error(one))
+
+
+def _clusters(config: Content) -> Iterator[Held]:
+    active = {one["cluster"]["name"]: one for one in config.get("dynamic_active_clusters", ())}
+    warming = {one["cluster"]["name"]: one for one in config.get("dynamic_warming_clusters", ())}
+    for name, one in active.items():
+        trouble = "a newer version is warming" if name in warming else _error(one)
+        yield Held(type="CDS", name=name, content=one["cluster"], trouble=trouble)
+    for name, one in warming.items():
+        if name not in active:
+            yield Held(type="CDS", name=name, content=one["cluster"], trouble="it is warming, and not in use yet")
+
+
+def _assignment(cluster: Content) -> str:
+    """The name of the endpoints that a cluster asks for; empty where it asks for none."""
+    if cluster.get("type") != "EDS":
+        return ""
+    return str(cluster.get("eds_cluster_config", {}).get("service_name") or cluster["name"])
+
+
+def _listeners(config: Content) -> Iterator[Held]:
+    for one in config.get("dynamic_listeners", ()):
+        trouble = _error(one)
+        state = one.get("active_state")
+        if state is None and "warming_state" in one:
+            state, trouble = one["warming_state"], trouble or "it is warming, and not in use yet"
+        elif "warming_state" in one:
+            trouble = trouble or "a newer version is warming"
+        if state is not None and "listener" in state:
+            yield Held(type="LDS", name=one["name"], content=state["listener"], trouble=trouble)
+        elif trouble:
+            yield Held(type="LDS", name=one["name"], content={}, trouble=trouble)
+
+
+def _error(one: Content) -> str:
+    details = (one.get("error_state") or {}).get("details", "")
+    return f"Envoy refused a newer version: {details}" if details else ""

@@ -1,0 +1,81 @@
+"""What is to be said of a running server, each with its code: the same for ``status`` and for ``doctor``.
+
+What goes in is JSON of the admin port.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from xds_server.diagnosis.check import Check, fail, few, warn
+
+Row = Mapping[str, Any]
+
+BEHIND_S: Final = 30.0
+"""A push takes milliseconds, a cluster that has to warm up to 15 s."""
+
+SILENT_S: Final = 30.0
+"""Heartbeats of agents come each second, looks of a probe some seconds apart."""
+
+
+def on_policies(policies: Row) -> Iterator[Check]:
+    """Refused, held back, stale, out of touch."""
+    state = policies["state"]
+    lost = policies.get("lost_s") or {}
+    if lost:
+        serving = "what was last known is served" if policies["serving_digest"] else "nothing is served yet"
+        yield warn("policies", "SG202", f"the Kubernetes API does not answer for {few(sorted(lost))}: {serving}")
+    if state == "refused":
+        problems = policies["errors"]
+        first = f": {problems[0]['place']}: {problems[0]['message']}" if problems else ""
+        yield fail("policies", "SG200", f"{len(problems)} errors in the policies; the last good ones hold{first}")
+    elif policies["held"]:
+        yield fail("policies", "SG201", f"held back: {policies['held']}")
+    elif state != "accepted" and not lost:
+        yield fail("policies", "SG207", f"the policies are {state}")
+    if policies["stale"]:
+        yield warn("policies", "SG203", "what is served is what was kept by the last run")
+
+
+def on_proxies(proxies: Sequence[Row]) -> Iterator[Check]:
+    """Nobody connected, refusals, who is behind."""
+    if not proxies:
+        yield warn("proxies", "SG206", "no proxy is connected")
+    for proxy in proxies:
+        name = f"proxy {proxy['node']}"
+        for kind in proxy["types"]:
+            if kind["state"] == "NACK":
+                refused = few(str(one["name"]) for one in kind["refused"])
+                reason = kind["refused"][0]["reason"] if kind["refused"] else "no reason given"
+                yield fail(name, "SG204", f"{kind['type']} refused: {refused}: {reason}")
+            elif kind["state"] == "STALE" and kind["age_s"] > BEHIND_S:
+                yield warn(name, "SG205", f"{kind['type']} not confirmed for {kind['age_s']:.0f} s")
+
+
+def on_telemetry(proxies: Sequence[Row]) -> Iterator[Check]:
+    """Proxies that have been connected for a while and tell nothing of their calls."""
+    for proxy in proxies:
+        silent = [one["pool"] for one in proxy.get("traffic", ()) if one["telemetry_age_s"] is None]
+        if silent and proxy["connected_s"] > SILENT_S:
+            yield warn(f"proxy {proxy['node']}", "SG224", f"tells nothing of its calls to {few(silent)}")
+
+
+def on_engines(engines: Sequence[Row]) -> Iterator[Check]:
+    """Who is out, and whom nobody hears."""
+    out = [f"{one['pool']}/{one['engine']}" for one in engines if one["health"] not in (None, "HEALTHY")]
+    if out:
+        yield warn("engines", "SG208", f"{len(out)} of {len(engines)} out: {few(out)}")
+    yield from on_hearing(engines)
+
+
+def on_hearing(engines: Sequence[Row]) -> Iterator[Check]:
+    """Agents that are declared and not heard, and engines that nothing is known of."""
+    for engine in engines:
+        name = f"engine {engine['pool']}/{engine['engine']}"
+        agent, age_s = engine["agent"], engine["report_age_s"]
+        if agent is not None and not agent["connected"]:
+            trouble = f": {agent['trouble']}" if agent.get("trouble") else ""
+            yield warn(name, "SG222", f"its agent is not heard{trouble}")
+        if age_s is None:
+            yield warn(name, "SG223", "nothing has been heard of it yet")
+        elif age_s > SILENT_S:
+            yield warn(name, "SG223", f"last heard {age_s:.0f} s ago")

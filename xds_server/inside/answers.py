@@ -1,0 +1,49 @@
+"""Answers about the process and what single proxies are served, read off the publisher."""
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from policies.findings import did_you_mean
+from xds_server.inside.about import About, about
+from xds_server.ledger.scene import UnknownNameError
+from xds_server.publish import Publisher
+from xds_server.snapshot import Snapshot
+
+
+class ProcessAnswers:
+    """What ``routes`` ask for; every answer is made when it is asked."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        *,
+        listen: str = "",
+        state_dir: Path | None = None,
+        gated_pools: Callable[[], Iterable[str]] = tuple,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._publisher = publisher
+        self._listen = listen
+        self._state_dir = state_dir
+        self._gated_pools = gated_pools
+        self._wall = wall
+
+    def about(self) -> About:
+        """The process and its proxies."""
+        return about(
+            self._wall(),
+            state_dir=self._state_dir,
+            listen=self._listen,
+            gated_pools=self._gated_pools(),
+            nodes=(proxy.node for proxy in self._publisher.proxies()),
+        )
+
+    def served(self, node: str) -> Snapshot:
+        """What a connected proxy is served; ``UnknownNameError`` for another."""
+        served = self._publisher.served(node)
+        if served is None:
+            known = sorted(self._publisher.nodes)
+            hint = did_you_mean(node, known)
+            raise UnknownNameError(f"no proxy {node!r} is connected{f'; {hint}' if hint else ''}")
+        return served
