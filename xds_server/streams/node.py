@@ -1,0 +1,84 @@
+"""What a peer says of itself, judged: it is kept, logged, shown and a label of metrics, whoever sent it.
+
+Text that cannot be printed is refused and not mended: two nodes whose names differ in a control character would
+become one.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from google.protobuf.json_format import MessageToDict
+
+from xds_server.streams.values import NodeInfo, StreamError
+from xds_server.wire.decode import Node
+
+MAX_TEXT_CHARACTERS: Final = 1_024
+"""Each of a node's texts; a real id is a host name, or two."""
+
+MAX_METADATA_BYTES: Final = 64 * 1024
+"""An Envoy beside an istiod says some four thousand bytes."""
+
+MAX_USER_AGENT_CHARACTERS: Final = 64
+
+
+def node_info(node: Node) -> NodeInfo:
+    """Who is at the other end; ``StreamError`` for what nobody can be."""
+    said = {
+        "id": node.id,
+        "cluster": node.cluster,
+        "locality.region": node.locality.region,
+        "locality.zone": node.locality.zone,
+    }
+    for name, text in said.items():
+        if len(text) > MAX_TEXT_CHARACTERS:
+            raise StreamError(f"node.{name} has {len(text)} characters; at most {MAX_TEXT_CHARACTERS} are taken")
+        if not text.isprintable():
+            raise StreamError(f"node.{name} has characters that cannot be printed")
+    return NodeInfo(
+        id=node.id,
+        cluster=node.cluster,
+        region=node.locality.region,
+        zone=node.locality.zone,
+        user_agent_name=_short(node.user_agent_name),
+        user_agent_version=_short(_version(node)),
+        metadata=_metadata(node),
+        extensions=_names(tuple(node.extensions)),
+    )
+
+
+@lru_cache(maxsize=16)
+def _names(extensions: tuple[bytes, ...]) -> frozenset[str]:
+    """The names in ``Node.extensions``: 60 KB that are the same for every Envoy of one build, so they are shared."""
+    return frozenset(map(_name, extensions))
+
+
+def _name(extension: bytes) -> str:
+    """Field 1 of an undecoded Extension; empty where it does not come first, as every known writer has it."""
+    if len(extension) < 2 or extension[0] != 0x0A or extension[1] > 0x7F:
+        return ""
+    return extension[2 : 2 + extension[1]].decode(errors="replace")
+
+
+def _metadata(node: Node) -> Mapping[str, object]:
+    size = node.metadata.ByteSize()
+    if size > MAX_METADATA_BYTES:
+        raise StreamError(f"node.metadata has {size} bytes; at most {MAX_METADATA_BYTES} are taken")
+    try:
+        said: Mapping[str, object] = MessageToDict(node.metadata)
+    except ValueError as error:
+        raise StreamError("node.metadata has a number that is none") from error
+    return said
+
+
+def _short(text: str) -> str:
+    """What a peer calls its software: shown, and nothing is decided by its end."""
+    return "".join(one if one.isprintable() else " " for one in text[:MAX_USER_AGENT_CHARACTERS])
+
+
+def _version(node: Any) -> str:
+    """``1.40.0`` or what the peer calls its version; the field is one of two, which the typed face leaves out."""
+    if node.HasField("user_agent_build_version"):
+        version = node.user_agent_build_version.version
+        return f"{version.major_number}.{version.minor_number}.{version.patch}"
+    return str(node.user_agent_version)
