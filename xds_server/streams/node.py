@@ -49,7 +49,7 @@ def node_info(node: Node) -> NodeInfo:
 
 @lru_cache(maxsize=16)
 def _names(extensions: tuple[bytes, ...]) -> frozenset[str]:
-    """The names in ``Node.extensions``: 60 KB that are the same for every Envoy of one build, so they are shared."""
+    """The names in ``Node.extensions``: 60 KB, the same for every Envoy of one build, so they are shared."""
     return frozenset(map(_name, extensions))
 
 
