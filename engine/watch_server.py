@@ -83,7 +83,7 @@ class WatchServer:
     """The service ``EngineAgent``; ``add_to`` a server of grpc.aio, then ``publish``.
 
     ``boot_id`` names the engine process that is reported on; ``new_boot`` begins another. ``on_change`` is called
-    when a watcher comes, goes, or tells of a removal.
+    when a watcher comes, goes, or tells of a removal. ``permits`` says whether whoever calls may watch at all.
     """
 
     def __init__(
@@ -91,9 +91,11 @@ class WatchServer:
         *,
         boot_id: str | None = None,
         heartbeat_s: float = HEARTBEAT_S,
+        permits: Callable[[grpc.aio.ServicerContext[Any, Any]], bool] = lambda _: True,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._heartbeat_s = heartbeat_s
+        self._permits = permits
         self._on_change = on_change
         self._boot_id = boot_id or secrets.token_hex(8)
         self._sequence = 0
@@ -164,6 +166,7 @@ class WatchServer:
         self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, bytes]
     ) -> AsyncIterator[bytes]:
         """Every report worth hearing, as bytes; no response serializer touches them again."""
+        await self._admit(context)
         name = request.watcher
         if not name or len(name) > _MAX_NAME:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "say who watches: 1 to 200 characters")
@@ -186,12 +189,17 @@ class WatchServer:
                 del self._watchers[name]
                 self._on_change()
 
+    async def _admit(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        if not self._permits(context):
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "your certificate is none that may watch here")
+
     async def acknowledge(
         self,
         request: pb.DrainProgress,
         context: grpc.aio.ServicerContext[pb.DrainProgress, pb.DrainAnswer],
     ) -> pb.DrainAnswer:
         """Whether the removal that a watcher tells of is still waited for."""
+        await self._admit(context)
         watcher = self._watchers.get(request.watcher)
         if watcher is None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "whoever acknowledges must be watching")

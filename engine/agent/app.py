@@ -25,6 +25,7 @@ from engine.agent.follow import Follower
 from engine.agent.gpus import Gpus
 from engine.agent.health import Health
 from engine.agent.http import application
+from engine.agent.locks import Locks
 from engine.agent.questions import Reply
 from engine.agent.standing import DrainOrder, Standing
 from engine.engine_http import EngineHttp, Target, session
@@ -55,7 +56,12 @@ class Agent:
         self._clock = clock
         self._rng = random.Random()  # noqa: S311 -- varies prompts, guards no secret
         self._heartbeat = Heartbeat(clock)
-        self._watch = WatchServer(boot_id=_boot_id(1), on_change=self._removal_changed)
+        self._locks = None if config.tls is None else Locks(config.tls, config.allowed_clients)
+        self._watch = WatchServer(
+            boot_id=_boot_id(1),
+            permits=(lambda _: True) if self._locks is None else self._locks.lets_watch,
+            on_change=self._removal_changed,
+        )
         self._health = Health()
         self._answers_changed = asyncio.Event()
         self._drains = Drains(lambda: self._standing, self._removal, clock)
@@ -75,6 +81,11 @@ class Agent:
     def remote_drain(self) -> bool:
         """Whether other machines may drain."""
         return self._config.remote_drain
+
+    @property
+    def permits(self) -> Callable[[tuple[str, ...]], bool] | None:
+        """Whether whoever proved these identities may change anything; None where nobody proves anything."""
+        return None if self._locks is None else self._locks.permits
 
     @property
     def drain_deadline_s(self) -> float:
@@ -149,6 +160,8 @@ class Agent:
                 self._listen_to_signals()
                 async with asyncio.TaskGroup() as tasks:
                     running = [tasks.create_task(self._follower.run()), tasks.create_task(self._say_health())]
+                    if self._locks is not None:
+                        running.append(tasks.create_task(self._locks.run()))
                     if config.gpu != "off":
                         running.append(tasks.create_task(self._gpus.run()))
                     announce(Listening(http_port=http_port, grpc_port=grpc_port))
@@ -164,7 +177,10 @@ class Agent:
         self._watch.add_to(server)
         self._health.add_to(server)
         try:
-            port = server.add_insecure_port(str(self._config.grpc))
+            if self._locks is None:
+                port = server.add_insecure_port(str(self._config.grpc))
+            else:
+                port = server.add_secure_port(str(self._config.grpc), self._locks.grpc())
         except RuntimeError as error:
             raise ConfigError(f"--grpc: cannot listen on {self._config.grpc}") from error
         await server.start()
@@ -182,7 +198,10 @@ class Agent:
             address = self._config.http
             try:
                 listener = await asyncio.get_running_loop().create_server(
-                    runner.server, address.host, address.port
+                    runner.server,
+                    address.host,
+                    address.port,
+                    ssl=None if self._locks is None else self._locks.http(),
                 )
             except OSError as error:
                 raise ConfigError(f"--http: cannot listen on {address}: {error.strerror}") from error
@@ -276,10 +295,11 @@ def _boot_id(number: int) -> str:
     return f"{number}-{secrets.token_hex(8)}"
 
 
-def listening_line(listening: Listening, http: Address) -> dict[str, object]:
+def listening_line(listening: Listening, config: AgentConfig) -> dict[str, object]:
     """What a script that asked for port 0 wants to know."""
+    http, scheme = config.http, "http" if config.tls is None else "https"
     return {
         "http_port": listening.http_port,
         "grpc_port": listening.grpc_port,
-        "http": f"http://{Address(http.host, listening.http_port)}",
+        "http": f"{scheme}://{Address(http.host, listening.http_port)}",
     }

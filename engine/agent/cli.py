@@ -11,6 +11,7 @@ import http.client
 import json
 import logging
 import os
+import ssl
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -75,6 +76,8 @@ def parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("--agent", default=_DEFAULT_AGENT, metavar="URL", help="(default: %(default)s)")
+        command.add_argument("--ca", metavar="FILE", help="authorities of an agent that is asked by https")
+        command.add_argument("--cert", metavar="FILE", help="certificate and key to show it")
         if name == "drain":
             command.add_argument("--deadline", default="30s", metavar="DURATION", help="(default: %(default)s)")
     return made
@@ -102,7 +105,7 @@ def _run(asked: argparse.Namespace) -> int:
         from engine.agent.app import Agent, Listening, listening_line  # noqa: PLC0415
 
         def announce(listening: Listening) -> None:
-            print(json.dumps(listening_line(listening, config.http)), flush=True)  # noqa: T201 -- the answer
+            print(json.dumps(listening_line(listening, config)), flush=True)  # noqa: T201 -- the answer
 
         async def serve() -> None:
             await Agent(config).run(announce)
@@ -120,7 +123,8 @@ def _run(asked: argparse.Namespace) -> int:
 def _tell(asked: argparse.Namespace) -> int:
     """Ask a running agent; its answer on stdout."""
     try:
-        agent = EngineUrl.parse(asked.agent)
+        secure = asked.agent.startswith("https://")
+        agent = EngineUrl.parse(asked.agent.replace("https://", "http://", 1) if secure else asked.agent)
         deadline_s = seconds(asked.deadline) if asked.command == "drain" else 0.0
     except ValueError as error:
         print(f"switchgear-agent: {error}", file=sys.stderr)  # noqa: T201
@@ -128,8 +132,14 @@ def _tell(asked: argparse.Namespace) -> int:
     method, path = ("GET", "/report") if asked.command == "report" else ("POST", f"/{asked.command}")
     if asked.command == "drain":
         path += f"?deadline={asked.deadline}"
-    connection = http.client.HTTPConnection(agent.host, agent.port, timeout=deadline_s + _ANSWER_SPARE_S)
+    limit_s = deadline_s + _ANSWER_SPARE_S
+    connection = http.client.HTTPConnection(agent.host, agent.port, timeout=limit_s)
     try:
+        if secure:
+            context = ssl.create_default_context(cafile=asked.ca)
+            if asked.cert:
+                context.load_cert_chain(asked.cert)
+            connection = http.client.HTTPSConnection(agent.host, agent.port, timeout=limit_s, context=context)
         connection.request(method, path)
         response = connection.getresponse()
         body = response.read().decode()

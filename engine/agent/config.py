@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from engine.gpu.policy import GpuPolicy
 from engine.probe_settings import ProbeSettings
+from engine.tls.paths import TlsFiles
 
 ENVIRONMENT_PREFIX: Final = "SWITCHGEAR_AGENT_"
 
@@ -131,6 +132,14 @@ class AgentConfig:
     gpu_actions: tuple[str, ...] = _says((), "What signals lead to instead: xid.63=none,nvlink_down=drain.")
     gpu_dcgm: str = _says("", "A DCGM exporter to read instead of NVML: http://127.0.0.1:9400/metrics.")
     gpu_check_python: str = _says("", "Python with torch for the deep GPU check; no check when empty.")
+    tls_cert: str = _says("", "Certificate (chain), PEM, of both ports; read again when it changes.")
+    tls_key: str = _says("", "Its key, PEM, without a passphrase.")
+    tls_ca: str = _says("", "Authorities, PEM, that certificates of control planes must come from.")
+    allowed_clients: tuple[str, ...] = _says(
+        (),
+        "Identities (URI or DNS name; * but a slash) that may watch and drain; all when empty.",
+    )
+    insecure: bool = _says(False, "Whether other machines may connect in plain text, without --tls-cert.")
     log_format: Literal["text", "json"] = _says("text", "Form of the log on stderr.")
 
     @property
@@ -146,6 +155,30 @@ class AgentConfig:
             count_paths=("/switchgear/in_flight", "/load"),
             latency=True,
         )
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """Where the certificate of both ports is; None for plain text."""
+        if not self.tls_cert:
+            return None
+        return TlsFiles(certificate=Path(self.tls_cert), key=Path(self.tls_key), authorities=Path(self.tls_ca))
+
+    def check(self) -> None:
+        """ConfigError for settings that each are well and together cannot work."""
+        said = {"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--tls-ca": self.tls_ca}
+        missing = [name for name, path in said.items() if not path]
+        if 0 < len(missing) < len(said):
+            raise ConfigError(f"{missing[0]} is missing: a certificate, its key and the authorities go together")
+        if missing and self.allowed_clients:
+            raise ConfigError("--allowed-clients: without --tls-cert nobody proves who they are")
+        if not missing and self.insecure:
+            raise ConfigError("--insecure allows plain text, and --tls-cert leaves none: give one of them")
+        for name, address in (("--http", self.http), ("--grpc", self.grpc)):
+            if missing and not self.insecure and not address.is_loopback:
+                raise ConfigError(
+                    f"{name} {address} takes connections of other machines, in plain text and from anybody: give "
+                    "--tls-cert, --tls-key and --tls-ca, or say --insecure"
+                )
 
     @property
     def gpu_policy(self) -> GpuPolicy:
@@ -207,6 +240,7 @@ def agent_config(
     if problems:
         raise ConfigError("\n".join(problems))
     config = AgentConfig(**values)
+    config.check()
     try:
         _ = config.gpu_policy
     except ValueError as error:

@@ -1,7 +1,9 @@
 """The agent's HTTP port: probes, metrics, the report for people, and drain.
 
 ``/readyz`` and its kin answer 200 or 503 with one sentence. ``POST /drain?deadline=30s`` comes back when the drain
-has ended, and says how. What changes something is open to this machine only, unless the operator says otherwise.
+has ended, and says how. What changes something is open to this machine only, unless the operator says otherwise;
+with TLS, other machines then prove by a certificate that they may. Probes and metrics are open to all, as kubelets
+and scrapers have no certificates to show.
 """
 
 import ipaddress
@@ -23,6 +25,8 @@ class Answers(Protocol):
 
     @property
     def remote_drain(self) -> bool: ...
+    @property
+    def permits(self) -> Callable[[tuple[str, ...]], bool] | None: ...
     @property
     def drain_deadline_s(self) -> float: ...
     def ready(self) -> Reply: ...
@@ -54,16 +58,16 @@ def application(agent: Answers) -> web.Application:
         return web.Response(body=agent.report_json(), content_type="application/json")
 
     async def drain(request: web.Request) -> web.Response:
-        _permit(request, remote=agent.remote_drain)
+        _permit(request, agent)
         answer = await agent.drain(_deadline_s(request, agent.drain_deadline_s))
         return web.json_response(asdict(answer) | {"outcome": answer.outcome.value})
 
     async def undrain(request: web.Request) -> web.Response:
-        _permit(request, remote=agent.remote_drain)
+        _permit(request, agent)
         return web.json_response({"was_draining": agent.undrain()})
 
     async def check(request: web.Request) -> web.Response:
-        _permit(request, remote=agent.remote_drain)
+        _permit(request, agent)
         if not agent.check_soon():
             raise web.HTTPConflict(text="no deep check: name a Python with torch by --gpu-check-python\n")
         return web.json_response({"check": "soon"}, status=202)
@@ -97,13 +101,26 @@ def _deadline_s(request: web.Request, default_s: float) -> float:
     return deadline_s
 
 
-def _permit(request: web.Request, *, remote: bool) -> None:
+def _permit(request: web.Request, agent: Answers) -> None:
     """Refuse who may not change anything."""
-    if remote:
-        return
-    try:
-        if request.remote is not None and ipaddress.ip_address(request.remote).is_loopback:
+    if agent.remote_drain:
+        if agent.permits is None or _is_local(request) or agent.permits(_proved(request)):
             return
+        raise web.HTTPForbidden(text="only with a certificate that may, or from the engine's machine\n")
+    if not _is_local(request):
+        raise web.HTTPForbidden(
+            text="only from the engine's own machine; or start the agent with --remote-drain\n"
+        )
+
+
+def _proved(request: web.Request) -> tuple[str, ...]:
+    from engine.tls.contexts import proved_by  # noqa: PLC0415 -- cryptography, only where there is TLS
+
+    return proved_by(None if request.transport is None else request.transport.get_extra_info("ssl_object"))
+
+
+def _is_local(request: web.Request) -> bool:
+    try:
+        return request.remote is not None and ipaddress.ip_address(request.remote).is_loopback
     except ValueError:
-        pass
-    raise web.HTTPForbidden(text="only from the engine's own machine; or start the agent with --remote-drain\n")
+        return False

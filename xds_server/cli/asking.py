@@ -2,6 +2,9 @@
 
 import http.client
 import json
+import socket
+import ssl
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -9,14 +12,43 @@ import click
 
 TIMEOUT_S: Final = 5.0
 
-admin_option = click.option(
-    "--admin",
-    default="http://127.0.0.1:18001",
-    show_default=True,
-    envvar="SWITCHGEAR_ADMIN_URL",
-    metavar="URL",
-    help="Admin port of the server.",
-)
+_META: Final = "switchgear.credentials"
+
+
+def _kept(context: click.Context, option: click.Parameter, said: Any) -> None:
+    """Keep what was said for ``ask``: all commands that ask have these options, and none uses them."""
+    context.meta.setdefault(_META, {})[option.name] = said
+
+
+def admin_option(command: Any) -> Any:
+    """The options of every command that asks a running server: where it is, and how to prove who is asking."""
+    file = click.Path(path_type=Path, dir_okay=False)
+    for name, kind, text in reversed(
+        (
+            ("cacert", file, "Authorities of a server that is asked by https; those of the system when absent."),
+            ("cert", file, "Certificate to show it, PEM."),
+            ("key", file, "Key of the certificate; in the same file when absent."),
+            ("token-file", file, "File with the token to send it."),
+            ("server-name", str, "DNS name that its certificate must prove, where that is not in the URL."),
+        )
+    ):
+        command = click.option(
+            f"--{name}",
+            type=kind,
+            envvar=f"SWITCHGEAR_ADMIN_{name.replace('-', '_').upper()}",
+            show_envvar=True,
+            expose_value=False,
+            callback=_kept,
+            help=text,
+        )(command)
+    return click.option(
+        "--admin",
+        default="http://127.0.0.1:18001",
+        show_default=True,
+        envvar="SWITCHGEAR_ADMIN_URL",
+        metavar="URL",
+        help="Admin port of the server.",
+    )(command)
 
 
 class NoAnswerError(click.ClickException):
@@ -33,15 +65,18 @@ class RefusedError(click.ClickException):
 
 def ask(admin: str, path: str, *, method: str = "GET", body: Any = None) -> Any:
     """The JSON the admin port answers at ``path``; ``NoAnswerError`` when it cannot be had."""
-    host, port = _place(admin)
-    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+    connection, headers = opened(admin)
     try:
-        headers = {} if body is None else {"Content-Type": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
         connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
         answer = connection.getresponse()
         text = answer.read()
     except http.client.HTTPException as error:  # what it says instead may be binary
         raise NoAnswerError(f"{admin} answers, but not in HTTP: is it the --admin port?") from error
+    except ssl.SSLError as error:
+        reason = getattr(error, "verify_message", "") or error.reason or str(error)
+        raise NoAnswerError(f"{admin}: {reason}. See --cacert, --cert and --server-name") from error
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
         raise NoAnswerError(f"no server answers at {admin}: {reason}. Is `switchgear serve` running?") from error
@@ -60,14 +95,64 @@ def ask(admin: str, path: str, *, method: str = "GET", body: Any = None) -> Any:
     raise RefusedError(answer.status, said)
 
 
-def _place(admin: str) -> tuple[str, int]:
-    """Host and port of the admin port; ``click.UsageError`` when ``admin`` names none."""
+def opened(admin: str, *, timeout_s: float = TIMEOUT_S) -> tuple[http.client.HTTPConnection, dict[str, str]]:
+    """A connection to the admin port that is not made yet, and the headers that say who is asking.
+
+    By what the options of ``admin_option`` say; ``click.UsageError`` where they cannot be used.
+    """
+    context = click.get_current_context(silent=True)
+    said: dict[str, Any] = {} if context is None else context.meta.get(_META, {})
+    scheme, host, port = _place(admin)
+    headers = {}
+    if token_file := said.get("token_file"):
+        headers["Authorization"] = f"Bearer {_token(token_file)}"
+    if scheme == "http":
+        return http.client.HTTPConnection(host, port, timeout=timeout_s), headers
+    try:
+        tls = ssl.create_default_context(cafile=said.get("cacert"))
+        if certificate := said.get("cert"):
+            tls.load_cert_chain(certificate, said.get("key"))
+    except (OSError, ssl.SSLError) as error:
+        raise click.UsageError(f"--cacert, --cert, --key: {error}") from error
+    name = said.get("server_name")
+    return _Named(host, port, name=name or host, timeout_s=timeout_s, context=tls), headers
+
+
+class _Named(http.client.HTTPSConnection):
+    """A connection to one address whose certificate must prove another name."""
+
+    def __init__(self, host: str, port: int, *, name: str, timeout_s: float, context: ssl.SSLContext) -> None:
+        super().__init__(host, port, timeout=timeout_s, context=context)
+        self._name = name
+        self._tls = context
+
+    def connect(self) -> None:
+        plain = socket.create_connection((self.host, self.port), self.timeout)
+        try:
+            self.sock = self._tls.wrap_socket(plain, server_hostname=self._name)
+        except BaseException:
+            plain.close()
+            raise
+
+
+def _token(path: Path) -> str:
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"--token-file {path}: {error}") from error
+    if not token or not token.isprintable():
+        raise click.UsageError(f"--token-file {path} holds no token")
+    return token
+
+
+def _place(admin: str) -> tuple[str, str, int]:
+    """Scheme, host and port of the admin port; ``click.UsageError`` when ``admin`` names none."""
     wrong = click.UsageError(f"--admin {admin!r} is not an address such as http://127.0.0.1:18001")
     try:
         url = urlsplit(admin if "//" in admin else f"http://{admin}")
         host, port = url.hostname, url.port
     except ValueError as error:
         raise wrong from error
-    if url.scheme != "http" or not host:
+    if url.scheme not in ("http", "https") or not host:
         raise wrong
-    return host, port or 80
+    return url.scheme, host, port or (443 if url.scheme == "https" else 80)

@@ -1,0 +1,72 @@
+"""The agent's ports under TLS: its certificate as it rotates, and which clients may watch and drain."""
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+import grpc.aio
+import structlog
+
+from engine.agent.config import ConfigError
+from engine.tls.paths import TlsFiles
+from engine.tls.patterns import fitting
+
+if TYPE_CHECKING:
+    from engine.tls.files import KeyPair
+
+LOOK_EACH_S: Final = 5.0
+
+_log = structlog.get_logger()
+
+
+class Locks:
+    """Reads the files; ``ConfigError`` where they cannot be used."""
+
+    def __init__(self, files: TlsFiles, allowed: tuple[str, ...]) -> None:
+        # Ten megabytes that an agent without TLS does not need.
+        from engine.tls.files import CertificateError, Rotating  # noqa: PLC0415
+
+        self._allowed = allowed
+        try:
+            self._keys = Rotating(files, on_change=_changed, on_trouble=_troubled)
+        except CertificateError as error:
+            raise ConfigError(f"--tls-cert: {error}") from error
+
+    def grpc(self) -> grpc.ServerCredentials:
+        """For the port that control planes watch: nobody without a certificate gets in."""
+        from engine.tls.grpc_credentials import server_credentials  # noqa: PLC0415
+
+        return server_credentials(self._keys)
+
+    def http(self) -> ssl.SSLContext:
+        """For probes, metrics and drain: a certificate is asked for, and probes have none."""
+        from engine.tls.contexts import server_context  # noqa: PLC0415
+
+        return server_context(self._keys)
+
+    def permits(self, identities: tuple[str, ...]) -> bool:
+        """Whether whoever proved these may watch and drain."""
+        if not self._allowed:
+            return bool(identities)
+        return any(fitting(identities, pattern) is not None for pattern in self._allowed)
+
+    def lets_watch(self, context: grpc.aio.ServicerContext[Any, Any]) -> bool:
+        """Whether the peer of a call may watch. Without patterns every certificate of the authorities will do."""
+        from engine.tls.grpc_credentials import proved  # noqa: PLC0415
+
+        return not self._allowed or self.permits(proved(context.auth_context()))
+
+    async def run(self) -> None:
+        """Look at the files until cancelled, so that trouble is told of before somebody connects."""
+        while True:
+            await asyncio.sleep(LOOK_EACH_S)
+            self._keys.look()
+
+
+def _changed(pair: "KeyPair") -> None:
+    _log.info("certificate.changed", subject=pair.subject, identities=pair.identities)
+
+
+def _troubled(reason: str) -> None:
+    _log.error("certificate.refused", reason=reason, effect="the pair before it stays in use")
