@@ -5,14 +5,18 @@ wheel that folder ships inside this package, in a source tree it stands beside i
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any, Final, Literal
 
+from engine.tls.paths import TlsFiles
+
 TEMPLATE: Final = "bootstrap.yaml"
+IDENTITY_FILE: Final = "tls-identity.json"
+AUTHORITIES_FILE: Final = "tls-authorities.json"
 MAX_CONNECTIONS: Final = 50_000
 """Downstream connections after which Envoy protects itself; far above what a fleet of engines can serve."""
 
@@ -57,6 +61,29 @@ _HEALTH_LISTENER: Final = """\
               "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
 """
 
+_TLS: Final = """\
+    transport_socket:
+      name: envoy.transport_sockets.tls
+      typed_config:
+        "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
+        sni: $name
+        common_tls_context:
+          tls_params: {tls_minimum_protocol_version: TLSv1_2}
+          # By way of these files Envoy takes up new certificates while it runs.
+          tls_certificate_sds_secret_configs:
+          - name: identity
+            sds_config: {path_config_source: {path: $identity}, resource_api_version: V3}
+          combined_validation_context:
+            default_validation_context:
+              match_typed_subject_alt_names:
+              - {san_type: $san_type, matcher: {exact: $proves}}
+            validation_context_sds_secret_config:
+              name: authorities
+              sds_config: {path_config_source: {path: $authorities}, resource_api_version: V3}
+"""
+
+_SDS_TYPE: Final = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
+
 _ADMIN_CLUSTER: Final = """\
   - name: $admin_cluster
     type: STATIC
@@ -71,6 +98,23 @@ ADMIN_CLUSTER: Final = "envoy_admin"
 """Envoy's own admin port as a cluster; no pool can have a name with an underscore."""
 
 _API_TYPES: Final = {"delta": "DELTA_GRPC", "sotw": "GRPC"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """How an Envoy proves itself to control planes, and what they must prove: a DNS name, or a URI (SPIFFE).
+
+    ``folder`` is where this Envoy finds the files of ``secret_files``.
+    """
+
+    files: TlsFiles
+    folder: Path
+    server_name: str
+
+    @property
+    def by_uri(self) -> bool:
+        """Whether control planes prove a URI."""
+        return "://" in self.server_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +140,7 @@ class Bootstrap:
     max_connections: int = MAX_CONNECTIONS
     cuts: bool = True
     health_port: int = 0
+    tls: Tls | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
@@ -121,6 +166,7 @@ def bootstrap_yaml(one: Bootstrap) -> str:
         max_connections=one.max_connections,
         cuts=json.dumps(one.cuts),
         **_health(one),
+        tls=_tls(one.tls) if one.tls else "",
         start=_START_CUTTING if one.cuts else _START_DRAINING,
     )
 
@@ -139,6 +185,38 @@ def _health(one: Bootstrap) -> dict[str, str]:
         "health_listener": Template(_HEALTH_LISTENER).substitute(said),
         "admin_cluster": Template(_ADMIN_CLUSTER).substitute(said),
     }
+
+
+def _tls(tls: Tls) -> str:
+    return Template(_TLS).substitute(
+        name=json.dumps("" if tls.by_uri else tls.server_name),
+        san_type="URI" if tls.by_uri else "DNS",
+        proves=json.dumps(tls.server_name),
+        identity=json.dumps(str(tls.folder / IDENTITY_FILE)),
+        authorities=json.dumps(str(tls.folder / AUTHORITIES_FILE)),
+    )
+
+
+def secret_files(tls: Tls) -> Mapping[str, str]:
+    """The files, by name, that tell Envoy where certificates are; it watches the folders of those."""
+    assert tls.files.authorities is not None, "an Envoy trusts no control plane without"  # noqa: S101
+    identity = {
+        "certificate_chain": {"filename": str(tls.files.certificate)},
+        "private_key": {"filename": str(tls.files.key)},
+        "watched_directory": {"path": str(tls.files.certificate.parent)},
+    }
+    authorities = {
+        "trusted_ca": {"filename": str(tls.files.authorities)},
+        "watched_directory": {"path": str(tls.files.authorities.parent)},
+    }
+    return {
+        IDENTITY_FILE: _secret("identity", tls_certificate=identity),
+        AUTHORITIES_FILE: _secret("authorities", validation_context=authorities),
+    }
+
+
+def _secret(name: str, **content: Any) -> str:
+    return json.dumps({"resources": [{"@type": _SDS_TYPE, "name": name, **content}]}, indent=2) + "\n"
 
 
 def _endpoint(host: str, port: int) -> dict[str, Any]:

@@ -180,7 +180,7 @@ class Agent:
             if self._locks is None:
                 port = server.add_insecure_port(str(self._config.grpc))
             else:
-                port = server.add_secure_port(str(self._config.grpc), self._locks.grpc())
+                port = server.add_secure_port(str(self._config.grpc), self._locks.for_grpc())
         except RuntimeError as error:
             raise ConfigError(f"--grpc: cannot listen on {self._config.grpc}") from error
         await server.start()
@@ -201,7 +201,7 @@ class Agent:
                     runner.server,
                     address.host,
                     address.port,
-                    ssl=None if self._locks is None else self._locks.http(),
+                    ssl=None if self._locks is None else self._locks.for_http(),
                 )
             except OSError as error:
                 raise ConfigError(f"--http: cannot listen on {address}: {error.strerror}") from error

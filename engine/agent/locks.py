@@ -33,13 +33,13 @@ class Locks:
         except CertificateError as error:
             raise ConfigError(f"--tls-cert: {error}") from error
 
-    def grpc(self) -> grpc.ServerCredentials:
+    def for_grpc(self) -> grpc.ServerCredentials:
         """For the port that control planes watch: nobody without a certificate gets in."""
         from engine.tls.grpc_credentials import server_credentials  # noqa: PLC0415
 
         return server_credentials(self._keys)
 
-    def http(self) -> ssl.SSLContext:
+    def for_http(self) -> ssl.SSLContext:
         """For probes, metrics and drain: a certificate is asked for, and probes have none."""
         from engine.tls.contexts import server_context  # noqa: PLC0415
 

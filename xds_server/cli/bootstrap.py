@@ -12,11 +12,13 @@ from typing import Final, Literal
 
 import click
 
+from engine.tls.paths import TlsFiles
 from policies.quantity import NAME_PATTERN, ZONE_PATTERN
-from xds_server.bootstrap import Bootstrap, bootstrap_yaml
+from xds_server.bootstrap import Bootstrap, Tls, bootstrap_yaml, secret_files
 from xds_server.config import Address, ConfigError
 
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
+_FILE: Final = click.Path(dir_okay=False, path_type=Path)
 REGION_LABEL: Final = "topology.kubernetes.io/region"
 
 
@@ -148,6 +150,20 @@ def _place_of_node(name: str) -> tuple[str, str]:
     show_default=True,
     help="Whether this Envoy ends what a hung engine holds when told to; start it with --drain-time-s 0 then.",
 )
+@click.option("--tls-cert", type=_FILE, help="Certificate (chain) of this Envoy, PEM, where it sees it.")
+@click.option("--tls-key", type=_FILE, help="Its key, PEM.")
+@click.option("--tls-ca", type=_FILE, help="Authorities, PEM, that control planes' certificates must come from.")
+@click.option(
+    "--server-name",
+    default="",
+    metavar="NAME",
+    help="DNS name or URI (SPIFFE) that control planes must prove; the host of the first --server when absent.",
+)
+@click.option(
+    "--sds-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for two small files that tell Envoy where certificates are; beside -o when absent.",
+)
 @click.option(
     "-o",
     "--output",
@@ -168,9 +184,16 @@ def command(
     health_port: int,
     protocol: Literal["delta", "sotw"],
     cuts: bool,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_ca: Path | None,
+    server_name: str,
+    sds_dir: Path | None,
     output: Path | None,
 ) -> None:
     """Print a complete Envoy bootstrap that connects here."""
+    folder = sds_dir or (None if output is None else output.parent)
+    tls = _tls((tls_cert, tls_key, tls_ca), folder, server_name or _server(servers[0])[0])
     if (zone is None) == (not kubernetes_node):
         raise click.UsageError("say either --zone or --kubernetes-node")
     if kubernetes_node and region:
@@ -190,13 +213,33 @@ def command(
             protocol=protocol,
             cuts=cuts,
             health_port=health_port,
+            tls=tls,
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    if tls is not None:
+        for name, content in secret_files(tls).items():
+            _write(tls.folder / name, content)
     if output is None:
         click.echo(bootstrap_yaml(one), nl=False)
         return
+    _write(output, bootstrap_yaml(one))
+
+
+def _tls(paths: tuple[Path | None, Path | None, Path | None], folder: Path | None, name: str) -> Tls | None:
+    certificate, key, authorities = paths
+    if certificate is None and key is None and authorities is None:
+        return None
+    if certificate is None or key is None or authorities is None:
+        raise click.UsageError("--tls-cert, --tls-key and --tls-ca go together")
+    if folder is None:
+        raise click.UsageError("say with --sds-dir or -o where the files that name the certificates may stand")
+    files = TlsFiles(certificate=certificate.absolute(), key=key.absolute(), authorities=authorities.absolute())
+    return Tls(files=files, folder=folder.absolute(), server_name=name)
+
+
+def _write(path: Path, content: str) -> None:
     try:
-        output.write_text(bootstrap_yaml(one), encoding="utf-8")
+        path.write_text(content, encoding="utf-8")
     except OSError as error:
-        raise click.ClickException(f"cannot write {output}: {error.strerror}") from error
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from error
