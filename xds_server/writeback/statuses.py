@@ -64,7 +64,8 @@ def status_of(one: PolicyObject, scene: Scene, known: Object, unix_s: float) -> 
     if one.problems and one.last_accepted:
         found["lastAccepted"] = json.loads(one.last_accepted)
     if one.kind == "EnginePool":
-        found |= _engines(one.name, scene)
+        # Of two pools with one name only the older has engines; the other's would be those of its namesake.
+        found |= _engines(one.name if one.serving else "", scene)
     return found
 
 

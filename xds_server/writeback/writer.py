@@ -173,7 +173,7 @@ class Writer:
         if self._after is None:
             # What was before is told. What happened while nobody held the Lease is not.
             self._after, since_unix_s = 0, self._wall() - DURATION_S - LOOK_S
-        pools = {one.name: one for one in scene.objects if one.kind == "EnginePool"}
+        pools = {one.name: one for one in scene.objects if one.kind == "EnginePool" and one.serving}
         for event in scene.events:
             self._after = max(self._after, event.number)
             telling = told(event, scene.pods, pools) if event.at_unix_s >= since_unix_s else None

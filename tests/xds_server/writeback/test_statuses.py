@@ -63,6 +63,16 @@ def test_what_is_rejected_says_field_and_reason_and_what_is_served_instead() -> 
     assert status["digest"] == ""
 
 
+def test_a_pool_that_is_not_served_has_none_of_its_namesakes_engines() -> None:
+    older, namesake = document(), document(problems=(problem("metadata.name", "is taken"),), serving=False)
+    assert older.name == namesake.name
+    seen = scene(older, fleet=fleet(engine("a", Verdict.READY)))
+    assert status_of(older, seen, {}, UNIX_S)["engines"]["total"] == 1
+    status = status_of(namesake, seen, {}, UNIX_S)
+    assert status["engines"] == {"total": 0, "healthy": 0, "draining": 0, "unhealthy": 0}
+    assert status["verdicts"] == {}
+
+
 def test_the_same_again_is_equal_and_a_condition_is_as_old_as_its_status() -> None:
     one = document()
     waiting = scene(one, programming=programming("replica-a"))

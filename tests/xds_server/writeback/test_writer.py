@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +251,19 @@ def test_engines_that_go_out_are_told_once_by_whoever_writes(tmp_path: Path) -> 
             await second.look()
             (event,) = await on.events()
             assert event["count"] == 2
+
+    asyncio.run(play())
+
+
+def test_of_two_pools_with_one_name_events_are_about_the_one_that_is_served(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with stage(tmp_path) as on:
+            one, writer = await on.pool(), await held(on.writer())
+            namesake = replace(one, namespace="later", uid="another", serving=False)
+            on.scene = scene(one, namesake, events=(went(1, Health.UNHEALTHY, at=on.unix_s - 1),))
+            await writer.look()
+            (event,) = await on.events()
+            assert event["involvedObject"]["uid"] == one.uid
 
     asyncio.run(play())
 
