@@ -113,18 +113,20 @@ def _plain(value: Any) -> Any:
     match value:
         case Mapping():
             return {str(key): _plain(one) for key, one in value.items()}
-        case str() if _DURATION.fullmatch(value):
-            return f"{_decimal(value.removesuffix('s'))}s"
-        case str() if _WHOLE.fullmatch(value):
-            return int(value)  # JSON of protobuf writes 64 bits as text
         case list() | tuple():
             return [_plain(one) for one in value]
-        case bool() | None:
-            return value
+        case str():
+            return _text(value)
         case float() if value.is_integer():
             return int(value)
-        case _:
-            return value
+    return value
+
+
+def _text(value: str) -> str | int:
+    if _DURATION.fullmatch(value):
+        return f"{_decimal(value.removesuffix('s'))}s"
+    # JSON of protobuf writes 64 bits as text.
+    return int(value) if _WHOLE.fullmatch(value) else value
 
 
 def _decimal(text: str) -> str:

@@ -1,0 +1,117 @@
+"""``switchgear config-dump``: what a proxy is meant to have; with ``--diff`` against what it has."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import click
+import yaml
+
+from xds_server.cli.asking import RefusedError, admin_option, ask
+from xds_server.cli.complaints import printable
+from xds_server.cli.envoy_admin import from_envoy, from_file
+from xds_server.cli.forms import DATA, as_data, output_option
+from xds_server.diagnosis.comparing import TYPES, Comparison, Difference, compared
+
+
+@click.command(name="config-dump", short_help="Show what a proxy is meant to have, or how it differs.")
+@click.argument("proxy", metavar="PROXY")
+@admin_option
+@click.option("--diff", is_flag=True, help="Against what the live Envoy has.  [with one of the next two]")
+@click.option("--envoy-admin", metavar="URL", help="Admin port of that Envoy, such as http://127.0.0.1:9901.")
+@click.option(
+    "--envoy-dump",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A kept page /config_dump?include_eds of that Envoy; - reads it from stdin.",
+)
+@click.option(
+    "--type",
+    "types",
+    multiple=True,
+    type=click.Choice(TYPES, case_sensitive=False),
+    help="Only resources of this type; may be given more than once.",
+)
+@output_option("text", default="text")
+def command(
+    *,
+    proxy: str,
+    admin: str,
+    diff: bool,
+    envoy_admin: str | None,
+    envoy_dump: Path | None,
+    types: tuple[str, ...],
+    output: str,
+) -> int:
+    """Show every resource that the connected proxy PROXY (its node id) is meant to have, its own runtime included.
+
+    With --diff, only where the live Envoy has something else, by meaning and not by spelling.
+
+    Exit code: 0, with --diff 0 when all is the same and 1 when not, 2 when it cannot be known.
+    """
+    if diff != bool(envoy_admin or envoy_dump) or (envoy_admin and envoy_dump):
+        raise click.UsageError("--diff goes with one of --envoy-admin URL and --envoy-dump FILE")
+    wanted = types or TYPES
+    try:
+        intended = ask(admin, f"/v1/resources?node={quote(proxy, safe='')}")["resources"]
+    except RefusedError as error:
+        raise click.UsageError(error.format_message()) from error
+    if not diff:
+        _show([one for one in intended if one["type"] in wanted], output)
+        return 0
+    node, found, unseen = from_envoy(envoy_admin) if envoy_admin else from_file(envoy_dump or Path())
+    if node not in ("", proxy):
+        raise click.UsageError(f"that is the Envoy {node!r}, not {proxy!r}")
+    answer = compared(intended, found, {kind: why for kind, why in unseen.items() if kind in wanted}, wanted)
+    if output in DATA:
+        click.echo(as_data(_record(proxy, answer), output), nl=False)
+    else:
+        click.echo(printable("\n".join(_told(proxy, answer))))
+    return 1 if answer.differences else 0
+
+
+def _show(resources: Sequence[dict[str, Any]], output: str) -> None:
+    if output in DATA:
+        click.echo(as_data({"resources": list(resources)}, output), nl=False)
+        return
+    for one in resources:
+        places = f", from {', '.join(one['origins'])}" if one["origins"] else ""
+        click.echo(f"---  # {one['type']} {one['name']} version {one['version']}{places}")
+        content = one["content"]
+        text = "# not shown\n" if content is None else yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        click.echo(text, nl=False)
+
+
+def _told(proxy: str, answer: Comparison) -> Iterator[str]:
+    for one in answer.differences:
+        yield f"SG254 {one.type} {one.name}: {one.what}{_places(one)}"
+        yield from (f"  {line}" for line in one.lines)
+    for kind, why in answer.unseen.items():
+        yield f"SG255 {kind} not compared: {why}"
+    same = ", ".join(f"{count} {kind}" for kind, count in answer.same.items()) or "nothing"
+    count = len(answer.differences)
+    yield f"{proxy}: {same} the same; {f'{count} different' if count else 'no difference'}"
+
+
+def _places(one: Difference) -> str:
+    return f" ({', '.join(one.origins)})" if one.origins else ""
+
+
+def _record(proxy: str, answer: Comparison) -> dict[str, Any]:
+    return {
+        "proxy": proxy,
+        "same": dict(answer.same),
+        "differences": [
+            {
+                "code": "SG254",
+                "type": one.type,
+                "name": one.name,
+                "what": one.what,
+                "origins": list(one.origins),
+                "lines": list(one.lines),
+            }
+            for one in answer.differences
+        ],
+        "not_compared": [{"code": "SG255", "type": kind, "why": why} for kind, why in answer.unseen.items()],
+    }

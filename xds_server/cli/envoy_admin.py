@@ -1,0 +1,78 @@
+"""Asking a live Envoy over its admin interface, or a file in which somebody kept what it said."""
+
+import http.client
+import json
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+from xds_server.diagnosis.envoy_dump import DumpError, Held, held, node_of, runtime_layers
+
+TIMEOUT_S: Final = 10.0
+MAX_BYTES: Final = 256 * 1024 * 1024
+
+_DUMP: Final = "/config_dump?include_eds"
+
+
+def from_envoy(url: str) -> tuple[str, tuple[Held, ...], dict[str, str]]:
+    """Node id, resources of a live Envoy, and by type why some cannot be seen; ``click.ClickException``."""
+    try:
+        dump = _page(url, _DUMP)
+        return node_of(dump), (*held(dump), *runtime_layers(_page(url, "/runtime"))), {}
+    except DumpError as error:
+        raise click.ClickException(f"{url}: {error}; is it the admin port of an Envoy?") from error
+
+
+def from_file(path: Path) -> tuple[str, tuple[Held, ...], dict[str, str]]:
+    """The same from a kept ``/config_dump?include_eds``; the runtime is not in there. ``-`` reads stdin."""
+    try:
+        with click.open_file(str(path), encoding="utf-8") as file:
+            dump = json.loads(file.read(MAX_BYTES))
+        unseen = {"RTDS": "a config_dump has no runtime; --envoy-admin asks for it"}
+        found = held(dump)
+        if not any("EndpointsConfigDump" in str(one.get("@type")) for one in dump["configs"]):
+            unseen["EDS"] = "the dump was made without ?include_eds"
+        return node_of(dump), found, unseen
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"--envoy-dump {path}: {error}") from error
+    except DumpError as error:
+        raise click.UsageError(f"--envoy-dump {path}: {error}") from error
+
+
+def raw_dump(url: str) -> Any:
+    """The whole dump as Envoy wrote it, endpoints included; ``click.ClickException``."""
+    return _page(url, _DUMP)
+
+
+def _page(url: str, path: str) -> Any:
+    wrong = click.UsageError(f"--envoy-admin {url!r} is not an address such as http://127.0.0.1:9901")
+    try:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        host, port = parts.hostname, parts.port or 80
+    except ValueError as error:
+        raise wrong from error
+    if parts.scheme != "http" or not host:
+        raise wrong
+    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        text = answer.read(MAX_BYTES)
+    except http.client.HTTPException as error:
+        raise click.ClickException(f"{url} answers, but not in HTTP: is it the admin port of an Envoy?") from error
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        raise click.ClickException(
+            f"no Envoy answers at {url}: {reason}. Its admin port is on its own machine's loopback: ask there, or "
+            f"keep the page {_DUMP} in a file and give it with --envoy-dump"
+        ) from error
+    finally:
+        connection.close()
+    if answer.status != http.client.OK:
+        raise click.ClickException(f"{url}{path} answered {answer.status}: is it the admin port of an Envoy?")
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise click.ClickException(f"{url}{path} is no JSON: is it the admin port of an Envoy?") from error

@@ -1,0 +1,57 @@
+"""The forms an answer can have, and when it may be coloured: the same for every command.
+
+``json`` and ``yaml`` are for machines and hold everything. ``table`` is for people; ``wide`` is a table with more.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+import yaml
+from rich.console import Console
+
+from xds_server.diagnosis.check import Check, State
+
+DATA: Final = ("json", "yaml")
+
+_UNBOUNDED: Final = 10_000
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_STYLES: Final = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red"}
+
+
+def output_option(*forms: str, default: str, text: str = "Form of the answer.") -> Callable[[_Command], _Command]:
+    """``--output``, ``-o`` with these forms beside json and yaml."""
+    return click.option(
+        "--output", "-o", type=click.Choice([*forms, *DATA]), default=default, show_default=True, help=text
+    )
+
+
+def as_data(answer: Any, form: str) -> str:
+    """The answer as text that a machine reads, with an end of line."""
+    if form == "yaml":
+        return yaml.safe_dump(answer, sort_keys=False, allow_unicode=True)
+    return json.dumps(answer, indent=2, ensure_ascii=False) + "\n"
+
+
+def console(*, whole_lines: bool = False) -> Console:
+    """Where tables go: coloured on a terminal, and not where ``NO_COLOR`` is said; a pipe gets whole lines.
+
+    ``whole_lines``: however narrow the terminal is.
+    """
+    wide = _UNBOUNDED if whole_lines or (not sys.stdout.isatty() and "COLUMNS" not in os.environ) else None
+    # Empty means that nothing was said (https://no-color.org); rich reads it otherwise.
+    colour = {"no_color": True} if os.environ.get("NO_COLOR") else {}
+    return Console(width=wide, highlight=False, **colour)  # type: ignore[arg-type]  # no_color alone is in there
+
+
+def style_of(state: State) -> str:
+    """How a state of a check looks."""
+    return _STYLES[state]
+
+
+def remark(check: Check) -> str:
+    """One line: ``SG204 proxy n1: RDS refused: ...``."""
+    return f"{check.code} {check.subject}: {check.sentence}".lstrip()

@@ -1,0 +1,199 @@
+"""``switchgear top``: the dashboard in a terminal, live over ``/v1/live``; on a pipe one snapshot."""
+
+import contextlib
+import http.client
+import json
+import os
+import select
+import sys
+import termios
+import threading
+import tty
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import quote
+
+import click
+from rich.live import Live
+from rich.text import Text
+
+from xds_server.cli.asking import admin_option, ask, opened
+from xds_server.cli.forms import console
+from xds_server.cli.top_screen import Choice, picture
+from xds_server.cli.why import as_text
+from xds_server.diagnosis.board import SORTS, Board
+
+SILENT_S: Final = 6.0
+"""A frame comes each second; a server that says nothing for so long is gone."""
+
+AGAIN_S: Final = 1.0
+_KEYS: Final = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\x1b": "esc", "\r": "enter"}
+
+
+@click.command(name="top", short_help="Watch pools, engines and proxies in the terminal.")
+@admin_option
+@click.option("--pool", default="", metavar="POOL", help="Only this pool.")
+@click.option(
+    "--sort", type=click.Choice(SORTS), default=SORTS[0], show_default=True, help="Order of the engines."
+)
+def command(admin: str, pool: str, sort: str) -> int:
+    """Watch a running server: pools, proxies out of sync, engines with the worst first, and the last events.
+
+    Keys: q ends; p chooses the next pool, s the next order; the arrows choose an engine, enter says why it is as
+    it is, esc goes back. Nothing is changed by it. Where the output is no terminal, one picture is printed.
+
+    Exit code: 0, or 2 when the server cannot be asked at the start. Once it was, a server that goes is waited for.
+    """
+    ask(admin, "/v1/policies")
+    choice = Choice(pool=pool, sort=sort)
+    feed = _Feed(admin, click.get_current_context())
+    if not (sys.stdout.isatty() and sys.stdin.isatty()):
+        board = feed.first()
+        console(whole_lines=True).print(picture(board, choice, 0, 0), soft_wrap=True)
+        return 0
+    feed.start()
+    _watch(feed, choice, admin)
+    return 0
+
+
+class _Feed(threading.Thread):
+    """Follows the stream of the server, and comes back when it does. ``woken`` is readable after each change."""
+
+    def __init__(self, admin: str, context: click.Context) -> None:
+        super().__init__(name="live", daemon=True)
+        self._admin = admin
+        self._context = context
+        self.lock = threading.Lock()
+        self.board = Board()
+        self.trouble = "asking ..."
+        self.woken, self._wake = os.pipe()
+
+    def run(self) -> None:
+        """Until the process ends."""
+        pause = threading.Event()
+        # How to prove who is asking is kept by click for the thread that runs the command.
+        with self._context.scope(cleanup=False):
+            while True:
+                try:
+                    for event, data in self._messages():
+                        with self.lock:
+                            self.board.take(event, data)
+                            self.trouble = ""
+                        self._tell()
+                    self._say("the server has ended the stream")
+                except click.ClickException as error:
+                    self._say(error.format_message())
+                except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+                    self._say(f"no server answers at {self._admin}: {error or type(error).__name__}")
+                pause.wait(AGAIN_S)
+
+    def first(self) -> Board:
+        """The state now, once; ``click.ClickException`` where it is not to be had."""
+        try:
+            event, data = next(self._messages())
+        except (OSError, http.client.HTTPException, ValueError, StopIteration) as error:
+            raise click.ClickException(f"{self._admin} tells nothing at /v1/live: {error}") from error
+        self.board.take(event, data)
+        return self.board
+
+    def _messages(self) -> Iterator[tuple[str, dict[str, object]]]:
+        connection, headers = opened(self._admin, timeout_s=SILENT_S)
+        with contextlib.closing(connection):
+            connection.request("GET", "/v1/live", None, headers | {"Accept": "text/event-stream"})
+            answer = connection.getresponse()
+            if answer.status != http.client.OK:
+                raise click.ClickException(f"{self._admin}/v1/live answered {answer.status} {answer.reason}")
+            event = ""
+            while line := answer.readline():
+                field, _, value = line.decode().rstrip("\n").partition(": ")
+                if field == "event":
+                    event = value
+                elif field == "data":
+                    yield event, json.loads(value)
+
+    def _say(self, trouble: str) -> None:
+        with self.lock:
+            self.trouble = trouble
+        self._tell()
+
+    def _tell(self) -> None:
+        os.write(self._wake, b".")
+
+
+def _watch(feed: _Feed, choice: Choice, admin: str) -> None:
+    out = console()
+    with _keys_at_once(), Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+        while True:
+            live.update(_drawn(feed, choice, out.size.width, out.size.height), refresh=True)
+            # A second at the latest: the terminal may have another size by then.
+            ready, _, _ = select.select([sys.stdin.fileno(), feed.woken], [], [], 1.0)
+            if feed.woken in ready:
+                os.read(feed.woken, 4096)
+            if sys.stdin.fileno() not in ready:
+                continue
+            typed = os.read(sys.stdin.fileno(), 64).decode(errors="replace")
+            if not typed:
+                return
+            for key in _keys(typed):
+                if key == "q":
+                    return
+                with feed.lock:
+                    _pressed(key, feed.board, choice)
+                if key == "enter" and choice.story is None and choice.selected:
+                    choice.story = _story(admin, choice.selected)
+                elif key in ("enter", "esc"):
+                    choice.story = None
+
+
+def _drawn(feed: _Feed, choice: Choice, width: int, height: int) -> Text:
+    with feed.lock:
+        return picture(feed.board, choice, width, height, feed.trouble)
+
+
+def _keys(typed: str) -> Iterator[str]:
+    """What was pressed: terminals send several characters for one key."""
+    while typed:
+        for text, key in _KEYS.items():
+            if typed.startswith(text):
+                yield key
+                typed = typed[len(text) :]
+                break
+        else:
+            yield "enter" if typed[0] == "\n" else typed[0]
+            typed = typed[1:]
+
+
+def _pressed(key: str, board: Board, choice: Choice) -> None:
+    """Take a key that changes what is chosen."""
+    if key == "p":
+        names = ["", *(name for name, _ in board.pools())]
+        here = names.index(choice.pool) if choice.pool in names else 0
+        choice.pool, choice.selected = names[(here + 1) % len(names)], ""
+    elif key == "s":
+        choice.sort = SORTS[(SORTS.index(choice.sort) + 1) % len(SORTS)]
+    elif key in ("up", "down"):
+        names = [name for name, _ in board.engines(choice.pool, choice.sort)]
+        if names and choice.selected not in names:
+            choice.selected = names[0]
+        elif names:
+            step = 1 if key == "down" else -1
+            choice.selected = names[max(0, min(len(names) - 1, names.index(choice.selected) + step))]
+
+
+def _story(admin: str, engine: str) -> str:
+    try:
+        return as_text(ask(admin, f"/v1/why?name={quote(engine, safe='')}"))
+    except click.ClickException as error:
+        return error.format_message()
+
+
+@contextlib.contextmanager
+def _keys_at_once() -> Iterator[None]:
+    """A terminal that hands over each key when it is pressed, and is as it was afterwards."""
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    try:
+        tty.setcbreak(descriptor)
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

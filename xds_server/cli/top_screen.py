@@ -1,0 +1,177 @@
+"""The picture of ``switchgear top``: lines for a terminal of any size, most important first."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rich.text import Text
+
+from xds_server.cli.complaints import printable
+from xds_server.cli.engines_table import age
+from xds_server.diagnosis.board import Board, Row, bar, load, window
+
+NARROW: Final = 90
+"""Below this there is no room for bars and sentences side by side."""
+
+_HEALTHS: Final = {"HEALTHY": "green", "DRAINING": "yellow", "UNHEALTHY": "bold red"}
+_MOST_POOLS: Final = 6
+_MOST_BEHIND: Final = 4
+_EVENTS: Final = 6
+_KEYS: Final = "q quit  p pool  s sort  up/down choose  enter why"
+
+
+@dataclass(slots=True, kw_only=True)
+class Choice:
+    """What whoever looks has chosen. ``story`` is what is told of one engine; None where the table is shown."""
+
+    pool: str = ""
+    sort: str = "worst"
+    selected: str = ""
+    story: str | None = None
+
+
+def picture(board: Board, choice: Choice, width: int, height: int, trouble: str = "") -> Text:
+    """Everything, no wider and no higher than it may be; ``height`` 0 is without end (a pipe)."""
+    lines = [_head(board, choice, trouble)]
+    if choice.story is not None:
+        lines += [Text(""), *map(Text, choice.story.splitlines())]
+        lines = lines[: height - 1] if height else lines
+        return _joined([*lines, Text("esc back  q quit", style="dim")] if height else lines, width)
+    lines += [Text(""), *_pools(board, choice, width), *_behind(board)]
+    events = _events(board, choice)
+    rows = board.engines(choice.pool, choice.sort)
+    if height:
+        room = height - len(lines) - 3
+        events = events[: max(0, min(len(events), room - min(len(rows), 3)))]
+        room -= len(events)
+        lines += [Text(""), *_engines(rows, choice, width, room), *events]
+        lines = lines[: height - 1]
+        lines.append(Text(_KEYS, style="dim"))
+    else:
+        lines += [Text(""), *_engines(rows, choice, width, len(rows)), *events]
+    return _joined(lines, width)
+
+
+def _joined(lines: Sequence[Text], width: int) -> Text:
+    for line in lines:
+        line.rstrip()
+        if width:
+            line.truncate(width, overflow="ellipsis")
+    return Text("\n").join(lines)
+
+
+def _head(board: Board, choice: Choice, trouble: str) -> Text:
+    if trouble:
+        return Text(f"switchgear top  {printable(trouble)}", style="bold red")
+    server = board.server
+    state = "serving" if server.get("ready") else f"SG207 not ready: {server.get('reason', '')}"
+    codes = {"refused": "SG200 ", "held": "SG201 "}
+    policies = str(server.get("policies", "?"))
+    parts = [
+        time.strftime("%H:%M:%S", time.localtime(board.at_unix_s)),
+        state,
+        f"{codes.get(policies, '')}policies {policies} {server.get('digest', '')}".rstrip(),
+        f"{len(board.of('engines'))} engines, {len(board.of('proxies'))} proxies",
+        f"pool {choice.pool or 'all'}, sort {choice.sort}",
+    ]
+    if server.get("stale"):
+        parts.insert(3, "SG203 stale")
+    if server.get("lost"):
+        parts.insert(3, f"SG202 lost: {', '.join(server['lost'])}")
+    calm = server.get("ready") and policies == "accepted" and not server.get("lost")
+    return Text(printable("  ".join(parts)), style="bold" if calm else "bold yellow")
+
+
+def _pools(board: Board, choice: Choice, width: int) -> Iterator[Text]:
+    pools = board.pools(choice.pool)
+    wide = width == 0 or width >= NARROW
+    head = f"{'pool':<16} {'in':>9} {'level':>5} {'ok/s':>7} {'shed/s':>7} {'ceiling/slots':>14}"
+    yield Text(f"{head}  load" if wide else head, style="bold")
+    for name, row in pools[:_MOST_POOLS]:
+        slots, held, ceiling = row["slots"], row["inFlight"], row["ceiling"]
+        line = (
+            f"{_cut(name, 16)} {row['healthy']:>4}/{row['engines']:<4} {row['level']:>5} {_rate(row['donePerS'])} "
+            f"{_rate(row['shedPerS'])} {'-' if ceiling is None else ceiling:>6}/{slots or 0:<7g}"
+        )
+        if wide:
+            ratio = held / slots if slots and held is not None else None
+            line += f"  {bar(ratio, 10)} {row['levelReason'] if row['level'] else ''}"
+        whole = row["healthy"] == row["engines"] and not row["level"]
+        yield Text(printable(line), style="" if whole else "yellow")
+    if len(pools) > _MOST_POOLS:
+        yield Text(f"... and {len(pools) - _MOST_POOLS} more (p chooses one)", style="dim")
+    if not pools:
+        yield Text("no pool is served")
+
+
+def _behind(board: Board) -> Iterator[Text]:
+    behind = board.behind()
+    for name, said in behind[:_MOST_BEHIND]:
+        code = "SG204" if "NACK" in said else "SG205"
+        yield Text(printable(f"{code} proxy {name}: {said}"), style="bold red" if code == "SG204" else "yellow")
+    if len(behind) > _MOST_BEHIND:
+        yield Text(f"... and {len(behind) - _MOST_BEHIND} more proxies out of sync", style="yellow")
+    if not board.of("proxies"):
+        yield Text("SG206 no proxy is connected", style="yellow")
+
+
+def _engines(rows: Sequence[tuple[str, Row]], choice: Choice, width: int, room: int) -> Iterator[Text]:
+    wide = width == 0 or width >= NARROW
+    head = f"  {'engine':<24} {'health':<9} {'verdict':<9}"
+    yield Text(head + (f" {'load':<17} {'err %':>5}  reason" if wide else " busy reason"), style="bold")
+    names = [name for name, _ in rows]
+    selected = names.index(choice.selected) if choice.selected in names else 0
+    first = window(rows, selected, room)
+    for number, (name, row) in enumerate(rows[first : first + max(0, room)], first):
+        chosen = bool(choice.selected) and number == selected
+        health = row["health"] or "UNKNOWN"
+        line = Text(f"{'>' if chosen else ' '} {_cut(name, 24)} ", style="reverse" if chosen else "")
+        line.append(f"{health:<9}", style=_HEALTHS.get(health, ""))
+        line.append(f" {_cut(row['verdict'] or '-', 9)} ")
+        busy = "-" if row["inFlight"] is None else f"{row['inFlight']:g}"
+        if wide:
+            slots = "-" if row["slots"] is None else f"{row['slots']:g}"
+            error = "-" if row["errorPercent"] is None else f"{row['errorPercent']:.0f}"
+            line.append(f"{bar(load(row), 8)} {f'{busy}/{slots}':<8} {error:>5}  ")
+        else:
+            line.append(f"{busy:>4} ")
+        line.append(printable(_reason(row)).replace("\n", " "))
+        yield line
+
+
+def _reason(row: Row) -> str:
+    notes = []
+    if row["order"]:
+        notes.append(f"order: {row['order']}")
+    if row["floor"]:
+        notes.append("kept in")
+    if row["trafficPercent"] < 100:
+        notes.append(f"on trial, {row['trafficPercent']:g} %")
+    if row["shunned"]:
+        notes.append(f"kept out by {row['shunned']} proxies")
+    if row["health"] != "HEALTHY" or row["floor"]:
+        notes.append(f"SG208 {row['reason']}" if row["health"] not in (None, "HEALTHY") else row["reason"])
+    return "; ".join(notes)
+
+
+def _events(board: Board, choice: Choice) -> list[Text]:
+    latest = board.latest(_EVENTS, choice.pool)
+    if not latest:
+        return []
+    lines = [Text("last events", style="bold")]
+    for one in latest:
+        before = f"{one['before']} -> " if one["before"] else ""
+        times = f" x{one['times']}" if one["times"] > 1 else ""
+        ago = age(max(0.0, board.at_unix_s - one["at"]))
+        text = f"{ago:>6} ago  {one['subject']}: {one['kind']} {before}{one['after']}{times}: {one['evidence']}"
+        lines.append(Text(printable(text).replace("\n", " "), style="red" if one["alarm"] else ""))
+    return lines
+
+
+def _rate(value: Any) -> str:
+    return f"{'-' if value is None else f'{value:.1f}':>7}"
+
+
+def _cut(text: str, cells: int) -> str:
+    return printable(text if len(text) <= cells else f"{text[: cells - 1]}…").ljust(cells)
