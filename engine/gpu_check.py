@@ -147,7 +147,7 @@ class _Run:
         """Take one line; what is not of the protocol (a library that prints) is passed over."""
         try:
             said = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         if not isinstance(said, dict):
             return

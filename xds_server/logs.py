@@ -6,10 +6,12 @@ Lines go to stderr as text for people or as JSON for machines. What libraries sa
 
 import logging
 import sys
-from typing import Literal
+from typing import Final, Literal
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+_OWN_LINES: Final = frozenset({"exception", "stack", "timestamp"})
 
 
 def configure(log_format: Literal["text", "json"], log_level: str) -> None:
@@ -24,9 +26,10 @@ def configure(log_format: Literal["text", "json"], log_level: str) -> None:
         rendered = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
     else:
         rendered = [
+            _one_line,
             structlog.dev.ConsoleRenderer(
                 colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback, sort_keys=False
-            )
+            ),
         ]
     structlog.configure(
         processors=[*shared, *rendered],
@@ -44,3 +47,14 @@ def configure(log_format: Literal["text", "json"], log_level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[log_level.upper()]))
+
+
+def _one_line(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """The event with nothing in it that begins a line or moves a cursor: much of it is what peers call themselves.
+
+    Tracebacks are of our own making, and keep their lines.
+    """
+    for name, said in event.items():
+        if isinstance(said, str) and not said.isprintable() and name not in _OWN_LINES:
+            event[name] = "".join(one if one.isprintable() else repr(one)[1:-1] for one in said)
+    return event

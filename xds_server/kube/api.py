@@ -32,6 +32,9 @@ PAGE: Final = 500
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 """An object is at most 1.5 MiB in etcd; a line that is longer is none."""
 
+MOST_RETRY_AFTER_S: Final = 300.0
+"""A server that asks for more patience than this is not obeyed: its objects grow old meanwhile."""
+
 _FIELD_MANAGER: Final = "fieldManager"
 _MALFORMED: Final = "Malformed"
 _TOO_LARGE: Final = "TooLarge"
@@ -128,13 +131,7 @@ class Api:
         query = {"limit": str(limit), **_selectors(which)}
         if more:
             query["continue"] = more
-        answer = await self._ask("GET", which.resource.path(which.namespace), query)
-        metadata = answer.get("metadata") or {}
-        return Page(
-            items=tuple(answer.get("items") or ()),
-            resource_version=str(metadata.get("resourceVersion", "")),
-            more=str(metadata.get("continue") or ""),
-        )
+        return _page(await self._ask("GET", which.resource.path(which.namespace), query))
 
     async def watch(
         self,
@@ -329,6 +326,20 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
             raise ApiError(0, _TOO_LARGE, f"an event of more than {MAX_LINE_BYTES} bytes")
 
 
+def _page(answer: Object) -> Page:
+    """The page of a list; ``ApiError`` when it is none."""
+    metadata, items = answer.get("metadata"), answer.get("items") or []
+    if not isinstance(metadata, dict) or not isinstance(items, list):
+        raise ApiError(0, _MALFORMED, "a list has metadata and items")
+    if not all(isinstance(item, dict) for item in items):
+        raise ApiError(0, _MALFORMED, "the items of a list are objects")
+    return Page(
+        items=tuple(items),
+        resource_version=str(metadata.get("resourceVersion", "")),
+        more=str(metadata.get("continue") or ""),
+    )
+
+
 def _event(line: bytes) -> WatchEvent:
     """The event of a line; ``ApiError`` where the server reports one in place of an event."""
     said = _object(line)
@@ -336,14 +347,17 @@ def _event(line: bytes) -> WatchEvent:
     if not isinstance(about, dict) or not isinstance(kind, str):
         raise ApiError(0, _MALFORMED, "an event has a type and an object")
     if kind == "ERROR":
-        raise ApiError(int(about.get("code") or 0), str(about.get("reason", "")), str(about.get("message", "")))
+        code = about.get("code")
+        status = code if isinstance(code, int) else 0
+        raise ApiError(status, str(about.get("reason", "")), str(about.get("message", "")))
     return WatchEvent(type=kind, object=about)
 
 
 def _object(content: bytes) -> Object:
     try:
         said = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
+        # Brackets in brackets, a thousand deep, are JSON, and more than Python reads.
         raise ApiError(0, _MALFORMED, f"the answer is not JSON: {error}") from error
     if not isinstance(said, dict):
         raise ApiError(0, _MALFORMED, "the answer is not an object")
@@ -353,7 +367,7 @@ def _object(content: bytes) -> Object:
 def _refusal(response: aiohttp.ClientResponse, content: bytes) -> ApiError:
     try:
         said = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         said = {}
     if not isinstance(said, dict):
         said = {}
@@ -362,7 +376,7 @@ def _refusal(response: aiohttp.ClientResponse, content: bytes) -> ApiError:
         response.status,
         str(said.get("reason") or response.reason or ""),
         str(said.get("message") or content[:200].decode(errors="replace")),
-        retry_after_s=float(after) if after.isdecimal() else None,
+        retry_after_s=min(float(after), MOST_RETRY_AFTER_S) if after.isdecimal() else None,
     )
 
 

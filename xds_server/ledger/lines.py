@@ -135,7 +135,9 @@ def tail(path: Path, most_bytes: int = TAIL_BYTES) -> list[str]:
         with one.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - room))
-            found = file.read().decode("utf-8", "replace").splitlines()
+            # Not splitlines: it ends a line at U+2028 and its like, which JSON leaves as they are in texts.
+            text = file.read().decode("utf-8", "replace").removesuffix("\n")
+            found = text.split("\n") if text else []
         lines = [*(found[1:] if size > room else found), *lines]
     return lines
 

@@ -21,6 +21,9 @@ MAX_METADATA_BYTES: Final = 64 * 1024
 
 MAX_USER_AGENT_CHARACTERS: Final = 64
 
+MAX_EXTENSIONS_BYTES: Final = 512 * 1024
+"""An Envoy names some 600, in 60 KB; those of a few builds are kept."""
+
 
 def node_info(node: Node) -> NodeInfo:
     """Who is at the other end; ``StreamError`` for what nobody can be."""
@@ -43,8 +46,16 @@ def node_info(node: Node) -> NodeInfo:
         user_agent_name=_short(node.user_agent_name),
         user_agent_version=_short(_version(node)),
         metadata=_metadata(node),
-        extensions=_names(tuple(node.extensions)),
+        extensions=_names(_extensions(node)),
     )
+
+
+def _extensions(node: Node) -> tuple[bytes, ...]:
+    # Two for each: what it takes to say that there is one, be it empty.
+    size = 2 * len(node.extensions) + sum(map(len, node.extensions))
+    if size > MAX_EXTENSIONS_BYTES:
+        raise StreamError(f"node.extensions have {size} bytes; at most {MAX_EXTENSIONS_BYTES} are taken")
+    return tuple(node.extensions)
 
 
 @lru_cache(maxsize=16)

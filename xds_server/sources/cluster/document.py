@@ -23,6 +23,8 @@ _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _PAIRS: Final = 64
 """Labels, or annotations, that a document may have; the cluster allows more."""
 
+_DIGITS: Final = 5
+
 # YAML has no place for these, though JSON has; and U+2028 would end a line.
 _ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
@@ -130,13 +132,14 @@ def _taken(listed: Iterable[Any]) -> tuple[set[Any], set[Any]]:
     blocks = [one for one in listed if isinstance(one, dict)]
     names = {one["name"] for one in blocks if isinstance(one.get("name"), str)}
     places = {(str(one.get("address")), str(one.get("port"))) for one in blocks}
-    return names, {(address, int(port)) for address, port in places if port.isdecimal()}
+    # A port has five digits; Python refuses to read a number of five thousand.
+    return names, {(address, int(port)) for address, port in places if port.isdecimal() and len(port) <= _DIGITS}
 
 
 def _value(text: str) -> Any:
     try:
         return json.loads(text) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -115,7 +115,7 @@ def endpoint_slice(item: Object) -> Slice:
     ports = {
         _text(one, "name"): one["port"]
         for one in _blocks(item, "ports")
-        if isinstance(one.get("port"), int) and one.get("protocol") in {None, "TCP"}
+        if isinstance(one.get("port"), int) and one.get("protocol") in (None, "TCP")
     }
     return Slice(
         namespace=_text(metadata, "namespace"),
@@ -177,7 +177,7 @@ def _container_ports(spec: Mapping[str, Any]) -> dict[str, int]:
     for container in (*_blocks(spec, "containers"), *_blocks(spec, "initContainers")):
         for port in _blocks(container, "ports"):
             name, number = _text(port, "name"), port.get("containerPort")
-            if name and isinstance(number, int) and port.get("protocol") in {None, "TCP"}:
+            if name and isinstance(number, int) and port.get("protocol") in (None, "TCP"):
                 found.setdefault(name, number)
     return found
 

@@ -40,7 +40,7 @@ CONDITIONS: Final = (
 )
 """Types of conditions that are bad when true, or the status that is bad behind ``=``."""
 
-_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
+_EFFECTS: Final = ("NoSchedule", "NoExecute")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,271 @@
+"""Bytes of proxies and agents, spoiled: the decoder's own error or a value, bounded, and nothing of it stays."""
+
+import math
+import tracemalloc
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.report_wire import MAX_REPORT_BYTES, ReportError, decode
+from policies.load import load_contents
+from policies.model import PolicySet
+from tests.fuzz.mutating import seeds, spoiled
+from xds_server.metrics import Metrics
+from xds_server.publish import Publisher
+from xds_server.snapshot import snapshot
+from xds_server.sources.heard import Heard
+from xds_server.sources.telemetry import Telemetry
+from xds_server.sources.telemetry.access_logs import AccessLogs, AccessLogSitting
+from xds_server.sources.telemetry.intake import IntakeError, Sitting
+from xds_server.sources.telemetry.load_reports import LoadReportSitting
+from xds_server.streams import Mode, StreamError, read_request
+from xds_server.wire.decode import DeltaDiscoveryRequest
+
+FUZZ = settings(max_examples=120)
+"""Some seconds for all decoders together; ``--hypothesis-seed`` and a larger number find more."""
+
+MOST_PER_BYTE = 120
+"""Bytes of memory for a byte read: a mapping of strings of no length is the worst there is."""
+
+SLACK_BYTES = 2_000_000
+
+KINDS = {Mode.DELTA: "delta", Mode.SOTW: "sotw"}
+
+
+def taking(read: Callable[[], object]) -> int:
+    """Most bytes held at once while this is read."""
+    tracemalloc.start()
+    try:
+        read()
+    except (StreamError, ReportError, IntakeError):
+        pass  # a refusal costs memory, too
+    finally:
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    return most
+
+
+@FUZZ
+@given(data=spoiled("delta"), mode=st.sampled_from(Mode))
+def test_requests_are_read_or_refused(data: bytes, mode: Mode) -> None:
+    try:
+        request = read_request(mode, data)
+    except StreamError:
+        return
+    if request.node is not None:
+        for said in (request.node.id, request.node.zone, request.node.region, request.node.cluster):
+            assert said.isprintable()
+            assert len(said) <= 1024
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_metadata_that_is_no_json_ends_the_stream(number: float) -> None:
+    said = DeltaDiscoveryRequest()
+    said.node.id = "n"
+    said.node.metadata["load"] = number
+    with pytest.raises(StreamError):
+        read_request(Mode.DELTA, said.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("id", "x" * 1_025),
+        ("id", "gw-1\n2026 [info] all is well"),
+        ("id", "gw\x1b[2J"),
+        ("id", "gw\x9b2J"),
+        ("id", "gw\u202e1"),
+        ("cluster", "\x00"),
+        ("zone", "z" * 2_000),
+        ("zone", "z\u2028"),
+        ("region", "\r"),
+        ("metadata", "x" * 70_000),
+        ("extensions", b"\x0a\x01x" * 200_000),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.isidentifier() and len(value) < 20 else "",
+)
+def test_nobody_is_called_so(field: str, said: str | bytes) -> None:
+    message = DeltaDiscoveryRequest()
+    message.node.id = "n"
+    match field:
+        case "zone" | "region":
+            setattr(message.node.locality, field, said)
+        case "metadata":
+            message.node.metadata["a"] = said
+        case "extensions":
+            message.node.extensions.extend([said, b""])
+        case _:
+            setattr(message.node, field, said)
+    with pytest.raises(StreamError, match="node"):
+        read_request(Mode.DELTA, message.SerializeToString())
+
+
+def test_a_node_may_have_any_letters() -> None:
+    message = DeltaDiscoveryRequest()
+    message.node.id, message.node.locality.zone = "größe-東京", "Zürich 1"
+    request = read_request(Mode.DELTA, message.SerializeToString())
+    assert request.node is not None
+    assert (request.node.id, request.node.zone) == ("größe-東京", "Zürich 1")
+
+
+@FUZZ
+@given(messages=st.lists(spoiled("sotw") | spoiled("delta"), min_size=1, max_size=4), mode=st.sampled_from(Mode))
+def test_a_refused_request_leaves_a_publisher_as_it_was(messages: list[bytes], mode: Mode) -> None:
+    publisher = Publisher(view_of=lambda node: node.zone, snapshot_for=lambda _: snapshot(()))
+    session = publisher.connect(mode, "peer", lambda: None)
+    for at, data in enumerate(messages):
+        before = (dict(publisher.nodes), publisher.views)
+        try:
+            session.request(data, float(at))
+        except StreamError:
+            assert (dict(publisher.nodes), publisher.views) == before or session.view is not None
+            break
+        session.poll(float(at))
+        session.tick(float(at))
+    session.close("over")
+    assert not publisher.nodes
+    assert not publisher.views
+
+
+POLICIES = """
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: chat}
+spec:
+  model: m
+  endpoints:
+    - {address: 127.0.0.1, port: 22104, name: e0, zone: z1}
+    - {address: 127.0.0.1, port: 25468, name: e1, zone: z1}
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: chat}
+spec:
+  listener: {port: 8000}
+  pools: [{pool: chat}]
+"""
+KNOWN: PolicySet = load_contents({Path("p.yaml"): POLICIES.encode()})
+
+
+class Quiet(Telemetry):
+    """Telemetry without an event loop to tell its news in."""
+
+    def reported(self, _node: str, issued: int, _now_s: float) -> None:
+        assert 0 <= issued <= 10_000_000
+
+
+def telemetry() -> Quiet:
+    made = Quiet(Metrics(), clock=lambda: 100.0)
+    made.watch(KNOWN)
+    return made
+
+
+def numbers(value: object) -> list[float]:
+    """Every number in a value."""
+    if isinstance(value, bool) or value is None:
+        return []
+    if isinstance(value, int | float):
+        return [value]
+    if is_dataclass(value):
+        return [one for field in fields(value) for one in numbers(getattr(value, field.name))]
+    if isinstance(value, Mapping):
+        return [one for inner in value.values() for one in numbers(inner)]
+    if isinstance(value, tuple | list | set | frozenset):
+        return [one for inner in value for one in numbers(inner)]
+    return []
+
+
+def sane(traffic: object) -> None:
+    """Every number of the traffic can be one."""
+    for one in numbers(traffic):
+        assert math.isfinite(one)
+
+
+@FUZZ
+@given(messages=st.lists(spoiled("access_logs"), min_size=1, max_size=4))
+def test_access_logs_are_counted_or_refused(messages: list[bytes]) -> None:
+    told = telemetry()
+    sitting = AccessLogSitting(told, lambda _: None)
+    feed(sitting, messages)
+    sane(told.book.traffic(1.0, 101.0))
+
+
+@FUZZ
+@given(messages=st.lists(spoiled("load_reports"), min_size=1, max_size=4))
+def test_load_reports_are_counted_or_refused(messages: list[bytes]) -> None:
+    told = telemetry()
+    sitting = LoadReportSitting(told)
+    feed(sitting, messages)
+    sitting.close()
+    assert told.proxies() == 0
+    sane(told.book.traffic(1.0, 101.0))
+
+
+def feed(sitting: Sitting, messages: list[bytes]) -> None:
+    for at, data in enumerate(messages):
+        try:
+            sitting.take(data, 100.0 + at)
+        except IntakeError:
+            return
+
+
+@FUZZ
+@given(messages=st.lists(spoiled("report"), min_size=1, max_size=4))
+def test_reports_are_believed_or_refused(messages: list[bytes]) -> None:
+    heard = Heard()
+    for data in messages:
+        before = heard
+        try:
+            report = decode(data, pool="p", engine="e", received_at_s=7.0)
+            heard = heard.after(report)
+        except ReportError:
+            assert heard is before
+            continue
+        for one in numbers(report):
+            assert math.isfinite(one)
+        assert report.evidence.isprintable()
+        assert report.boot_id.isprintable()
+        assert (report.pool, report.engine, report.observed_at_s) == ("p", "e", 7.0)
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_what_a_request_takes_is_bounded_by_its_size(mode: Mode) -> None:
+    """Names without a letter, maps of nothing, metadata of nothing but brackets."""
+    names = b"\x1a\x00" * 200_000
+    versions = b"\x2a\x00" * 200_000
+    lists = b"\x12\x00" * 200_000
+    for data in (names, versions, lists, *seeds(KINDS[mode])):
+        most = taking(lambda data=data: read_request(mode, data))
+        assert most <= MOST_PER_BYTE * len(data) + SLACK_BYTES
+
+
+def test_what_telemetry_and_reports_take_is_bounded_by_their_size() -> None:
+    entries = b"\x12\x82\x80\x02" + b"\x0a\x00" * 0x4001
+    for data in (entries, *seeds("access_logs")):
+        most = taking(lambda data=data: AccessLogSitting(telemetry(), lambda _: None).take(data, 1.0))
+        assert most <= MOST_PER_BYTE * len(data) + SLACK_BYTES
+    reasons = b"\x2a\x00" * (MAX_REPORT_BYTES // 2)
+    for data in (reasons, *seeds("report")):
+        most = taking(lambda data=data: decode(data, pool="p", engine="e", received_at_s=1.0))
+        assert most <= MOST_PER_BYTE * len(data) + SLACK_BYTES
+
+
+def test_a_corpus_is_read_as_it_was_recorded() -> None:
+    """Spoiled bytes prove nothing if the sound ones are refused, too."""
+    for mode, kind in KINDS.items():
+        for data in seeds(kind):
+            read_request(mode, data)
+    for data in seeds("report"):
+        decode(data, pool="p", engine="e", received_at_s=1.0)
+    told = telemetry()
+    first, *further = sorted(
+        seeds("access_logs"), key=lambda data: not AccessLogs.FromString(data).identifier.node.id
+    )
+    sitting = AccessLogSitting(told, lambda _: None)
+    for data in (first, *further):
+        sitting.take(data, 100.0)
+    assert told.book.traffic(1.0, 101.0)["chat"].engines

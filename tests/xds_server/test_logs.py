@@ -1,0 +1,43 @@
+"""What peers call themselves begins no line of the log and moves no cursor."""
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from xds_server import logs
+
+HOSTILE = ("a\n2026 [error] forged=1", "\x1b[31mred", "a\x9b2Jb", "a\u2028b", "a\rb", "a\u202eb", "\x07", "a\x00b")
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("said", HOSTILE, ids=ascii)
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_one_event_is_one_line_that_can_be_printed(
+    said: str, log_format: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure("json" if log_format == "json" else "text", "info")
+    structlog.get_logger().warning("xds.connected", node=said, names=[said], by={said: said})
+    written = capfd.readouterr().err
+    assert written.endswith("\n")
+    assert written[:-1].isprintable()
+    if log_format == "json":
+        assert json.loads(written)["node"] == said
+
+
+def test_plain_words_stay_as_they_are(capfd: pytest.CaptureFixture[str]) -> None:
+    logs.configure("text", "info")
+    structlog.get_logger().warning("xds.connected", node="größe-東京")
+    written = capfd.readouterr().err
+    assert "node=größe-東京" in written
