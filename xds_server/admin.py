@@ -1,9 +1,9 @@
 """The admin port: health, metrics and status over HTTP, for people, probes and scrapers.
 
-It reads, and it takes two things: orders for engines, and the word to let go of policies that are held back
-because they drop too much. Who may ask is for ``access.door`` to say. An order must say that it is JSON and may
-not come from a page in a browser: such a page reaches loopback too, for anybody. Every answer but ``/metrics`` is
-JSON, refusals too, and its shapes are the dataclasses of ``status``.
+It reads, and it takes three things: orders for engines, other policies, and the word to let go of policies that
+are held back because they drop too much. Who may ask is for ``access.door`` to say. An order must say that it is
+JSON and may not come from a page in a browser: such a page reaches loopback too, for anybody. Every answer but
+``/metrics`` is JSON, refusals too, and its shapes are the dataclasses of ``status``.
 """
 
 import json
@@ -20,6 +20,7 @@ from xds_server.access.door import CALLER, SAID, Door
 from xds_server.access.judging import Caller
 from xds_server.config import Address, ConfigError
 from xds_server.dashboard.routes import add_dashboard
+from xds_server.history.routes import Changer, add_history
 from xds_server.inside.routes import Inside, add_inside
 from xds_server.ledger.orders import ImpossibleOrderError, RefusedOrderError
 from xds_server.ledger.scene import UnknownNameError
@@ -82,9 +83,13 @@ class Facts(Protocol):
 
 
 def application(
-    facts: Facts, metrics: Metrics, door: Door | None = None, inside: Inside | None = None
+    facts: Facts,
+    metrics: Metrics,
+    door: Door | None = None,
+    inside: Inside | None = None,
+    changer: Changer | None = None,
 ) -> web.Application:
-    """The aiohttp application that answers from ``facts`` and ``inside``: to whom the ``door`` lets in."""
+    """The aiohttp application that answers from ``facts`` and the rest: to whom the ``door`` lets in."""
     door = door or Door()
     app = web.Application(middlewares=[door.middleware, _answer_refusals], client_max_size=MAX_BODY_BYTES)
     door.add_to(app)
@@ -94,6 +99,8 @@ def application(
     add_dashboard(app, facts)
     if inside is not None:
         add_inside(app, inside)
+    if changer is not None:
+        add_history(app, changer, signed=_signed)
     return app
 
 
@@ -219,11 +226,12 @@ class AdminServer:
         door: Door | None = None,
         tls: ssl.SSLContext | None = None,
         inside: Inside | None = None,
+        changer: Changer | None = None,
     ) -> None:
         self._address = address
         self._tls = tls
         self._runner = web.AppRunner(
-            application(facts, metrics, door, inside), access_log=None, shutdown_timeout=1.0
+            application(facts, metrics, door, inside, changer), access_log=None, shutdown_timeout=1.0
         )
         self.port = address.port
 

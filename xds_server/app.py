@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +20,14 @@ import structlog
 from engine.report import EngineReport
 from xds_server.access.guard import Guard
 from xds_server.admin import AdminServer
+from xds_server.changing import Changing
 from xds_server.config import Address, ConfigError, ServeConfig
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.departures import Departures
 from xds_server.draining import Draining
 from xds_server.facts import ServerFacts
 from xds_server.feed import Around, Feed, FilesFeed, Outlet
+from xds_server.history.archive import FOLDER, Archive
 from xds_server.inside.answers import ProcessAnswers
 from xds_server.keeping import keep, restore
 from xds_server.ledger import recording
@@ -52,6 +53,7 @@ from xds_server.store import Store
 from xds_server.summaries import SummaryServer
 from xds_server.translate.view import View
 from xds_server.transport import GrpcAdsServer
+from xds_server.transport.free_port import check_free
 from xds_server.type_urls import ENDPOINT
 
 TELL_WITHIN_S: Final = 0.005
@@ -133,6 +135,10 @@ class _Server:
             on_adopted=self._adopted,
             on_round=self._published,
         )
+        self._archive = Archive(config.state_dir / FOLDER if config.state_dir else None)
+        self._changing = Changing(
+            self._reconciler, self._archive, source=self._feed.source, tell=self._ledger.tell
+        )
         self._resolver = Resolver(self._resolved, refresh_s=config.resolve_s)
         self._prober = Prober(self._reconciler.hear, on_probe=self._metrics.probed)
         self._agents = AgentDialer(
@@ -174,8 +180,9 @@ class _Server:
         config = self._config
         if config.insecure:
             _log.warning("serve.insecure", reason="plain text for everybody who can connect; see docs/security.md")
-        _check_free(config.listen)
+        check_free(config.listen)
         self._orders.restore()
+        self._changing.restore()
         if self._store is not None:
             restore(self._store, self._publisher, self._reconciler)
         around = Around(
@@ -190,6 +197,7 @@ class _Server:
             self._metrics,
             door=self._door,
             tls=self._guard.ssl_context(),
+            changer=self._changing,
             inside=ProcessAnswers(
                 self._publisher,
                 listen=str(config.listen),
@@ -210,6 +218,7 @@ class _Server:
             tasks.create_task(self._prober.run(), name="prober")
             tasks.create_task(self._reconciler.run(), name="reconcile")
             tasks.create_task(self._orders.run(), name="orders")
+            tasks.create_task(self._archive.run(), name="history")
             for name, lines in (("ledger", self._lines), ("recording", self._recording)):
                 if lines is not None:
                     tasks.create_task(lines.run(), name=name)
@@ -257,7 +266,7 @@ class _Server:
     async def _follow_policies(self) -> None:
         async with contextlib.aclosing(self._feed.states()) as states:
             async for state in states:
-                self._reconciler.offer(state)
+                self._changing.offer(state)
 
     # -- joints --------------------------------------------------------------------------------------------
 
@@ -279,6 +288,7 @@ class _Server:
             self._telemetry.watch(self._reconciler.serving.policies, self._resolver.addresses)
 
     def _adopted(self, serving: Serving) -> None:
+        self._changing.adopted(serving)
         self._agents.watch(serving.policies)
         self._prober.watch(serving.policies, self._agents.covered)
         self._resolver.want(host_names(serving.policies))
@@ -352,22 +362,6 @@ def _feed(config: ServeConfig) -> Feed:
 
         return ClusterFeed(config)
     return FilesFeed(PolicyFiles(config.policies, settle_s=config.settle_s, poll_s=config.poll_s))
-
-
-def _check_free(address: Address) -> None:
-    """ConfigError when nobody can listen there, at once and in the system's words, which gRPC keeps to itself.
-
-    The port itself opens only when there is something to serve.
-    """
-    try:
-        info = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, place = info[0]
-        with socket.socket(family, kind, protocol) as probe:
-            # As the server will: what a closed connection still holds for a minute does not count.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(place)
-    except OSError as error:
-        raise ConfigError(f"--listen: cannot listen on {address}: {error.strerror}") from error
 
 
 async def _stopped(stop: asyncio.Event) -> None:

@@ -30,6 +30,7 @@ _LOGGED: Final = frozenset(
         ChangeKind.ZONE,
         ChangeKind.ORDER,
         ChangeKind.STANDING,
+        ChangeKind.POLICIES,
     }
 )
 """Transitions that somebody who reads the log waits for; all are in the ledger, and telemetry logs its own."""

@@ -29,6 +29,7 @@ class ChangeKind(StrEnum):
     ZONE = "zone"  # most of a zone's engines went at once
     ORDER = "order"  # an operator's
     TELEMETRY = "telemetry"  # proxies tell what they see, or no longer do
+    POLICIES = "policies"  # another version of them is served
     SOURCE = "source"  # the cluster that policies and engines are read from is in touch, or is not
 
 

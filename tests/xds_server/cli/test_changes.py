@@ -1,0 +1,122 @@
+"""``switchgear apply | rollback | history`` as somebody types them, against a server's admin port."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from tests.xds_server.test_changing import Server, accepted, serving, text
+from xds_server.cli import main
+from xds_server.history.routes import add_history
+
+
+class Running:
+    """A server in a thread of its own, because commands wait for answers."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._begun = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()))
+        self._thread.start()
+        assert self._begun.wait(30)
+
+    async def _serve(self) -> None:
+        self._stop = asyncio.Event()
+        async with serving() as server:
+            runner = web.AppRunner(_app(server))
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            server.changing.offer(accepted("p", "q"))
+            await server.serves("p", "q")
+            self._begun.set()
+            await self._stop.wait()
+            await runner.cleanup()
+
+    def end(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(30)
+        self._loop.close()
+
+
+def _app(server: Server) -> web.Application:
+    async def proxies(_: web.Request) -> web.Response:
+        return web.json_response({"proxies": [{"zone": "z1", "role": "gateway", "pools": []}]})
+
+    async def pools(_: web.Request) -> web.Response:
+        return web.json_response(
+            {"pools": [{"pool": "p", "arrivals_per_s": 3.0}, {"pool": "q", "arrivals_per_s": 1.0}]}
+        )
+
+    app = web.Application()
+    add_history(app, server.changing)
+    app.router.add_get("/v1/proxies", proxies)
+    app.router.add_get("/v1/pools", pools)
+    return app
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    running = Running()
+    try:
+        yield running.url
+    finally:
+        running.end()
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    (tmp_path / "p.yaml").write_text(text("p", engines=3))
+    (tmp_path / "q.yaml").write_text(text("q"))
+    return tmp_path
+
+
+def test_diff_apply_history_rollback(url: str, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "--policies", str(new), "--admin", url]) == 1
+    out = capsys.readouterr().out
+    assert "+ EnginePool/p spec.endpoints[e2]" in out
+    assert "resources of gateway in z1 (1 proxy)" in out
+    assert "reaches pools p; routes none; 1 of 1 proxies; 75 % of the traffic now" in out
+    assert main(["apply", str(new), "--dry-run", "--admin", url]) == 0
+    assert "nothing was changed" in capsys.readouterr().out
+    assert main(["apply", str(new), "--admin", url, "--by", "ann", "--reason", "a third"]) == 0
+    assert "version 2 (" in capsys.readouterr().out
+    assert main(["diff", "--policies", str(new), "--admin", url]) == 0
+    capsys.readouterr()
+    assert main(["history", "--admin", url]) == 0
+    told = capsys.readouterr()
+    lines = [line.split() for line in told.out.splitlines()]
+    assert [(line[0], line[1]) for line in lines[1:2]] == [("2", "*")]
+    assert ["ann" in line for line in lines[1:3]] == [True, False]
+    assert "gone when the server ends" in told.err
+    assert main(["history", "--diff", "1", "2", "--admin", url]) == 1
+    assert "slots" in capsys.readouterr().out
+    assert main(["rollback", "--admin", url, "--by", "bob"]) == 0
+    capsys.readouterr()
+    assert main(["history", "3", "-o", "json", "--admin", url]) == 0
+    assert set(json.loads(capsys.readouterr().out)["texts"]) == {"p.yaml", "q.yaml"}
+    assert main(["history", "--diff", "1", "3", "--admin", url]) == 0
+
+
+def test_no_is_1(url: str, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["history", "9", "--admin", url]) == 1
+    assert main(["rollback", "9", "--admin", url]) == 1
+    assert "no version 9" in capsys.readouterr().err
+    (new / "q.yaml").write_text("kind: [")
+    assert main(["apply", str(new), "--admin", url]) == 1
+    assert "q.yaml:1" in capsys.readouterr().err
+    (new / "q.yaml").unlink()
+    (new / "p.yaml").write_text(text("p", engines=1))
+    assert main(["apply", str(new), "--admin", url]) == 1
+    assert "held back: would drop" in capsys.readouterr().err
+
+
+def test_nobody_there_is_2(new: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["apply", str(new)], ["rollback"], ["history"]):
+        assert main([*command, "--admin", "http://127.0.0.1:1"]) == 2
+        assert "no server answers" in capsys.readouterr().err

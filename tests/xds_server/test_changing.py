@@ -1,0 +1,249 @@
+"""What stands when: files, what was applied beside them, and what an earlier run left."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from tests.xds_server.test_reconcile import Peers, accepted, refused, text, until
+from xds_server.changing import Changing
+from xds_server.decide.changes.change import Change, ChangeKind
+from xds_server.history.archive import Archive
+from xds_server.history.routes import add_history
+from xds_server.history.told import (
+    ApplyRequest,
+    RefusedChangeError,
+    RollbackRequest,
+    UnknownVersionError,
+    UnusableTextsError,
+)
+from xds_server.metrics import Metrics
+from xds_server.reconcile import Reconciler
+from xds_server.standing import Serving
+
+
+class Server:
+    """A reconciler with what changes its policies."""
+
+    def __init__(self, folder: Path | None, source: str = "files") -> None:
+        self.peers = Peers()
+        self.events: list[Change] = []
+        self.archive = Archive(folder)
+        self.reconciler = Reconciler(self.peers, Metrics(), on_adopted=self.adopted)
+        self.changing = Changing(self.reconciler, self.archive, source=source, tell=self.events.append)
+        self.changing.restore()
+
+    def adopted(self, serving: Serving) -> None:
+        self.changing.adopted(serving)
+
+    async def serves(self, *pools: str) -> None:
+        await until(lambda: self.peers.pools == sorted(pools))
+
+    @property
+    def told(self) -> list[tuple[int, str, str, int]]:
+        return [(one.number, one.source, one.by, one.restores) for one in self.changing.history().versions]
+
+
+@contextlib.asynccontextmanager
+async def serving(folder: Path | None = None, source: str = "files") -> AsyncIterator[Server]:
+    server = Server(folder, source)
+    task = asyncio.create_task(server.reconciler.run())
+    try:
+        yield server
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        server.archive.flush()
+
+
+def asked(*names: str, engines: int = 2, **rest: str | bool) -> ApplyRequest:
+    return ApplyRequest(texts={f"{name}.yaml": text(name, engines=engines) for name in names}, **rest)  # type: ignore[arg-type]
+
+
+async def test_what_is_applied_is_served_and_becomes_a_version() -> None:
+    async with serving() as server:
+        server.changing.offer(accepted("p"))
+        await server.serves("p")
+        done = await server.changing.apply(asked("p", "q", by="ann", reason="more room"))
+        assert (done.state, done.version) == ("served", 2)
+        await server.serves("p", "q")
+        assert server.told == [(1, "files", "files", 0), (2, "applied", "ann", 0)]
+        history = server.changing.history()
+        assert [one.serving for one in history.versions] == [False, True]
+        assert history.stands == 2
+        assert not history.kept
+        assert [(one.kind, one.before, one.after, one.reason) for one in server.events] == [
+            (ChangeKind.POLICIES, "", "version 1", "the files say so"),
+            (ChangeKind.POLICIES, "version 1", "version 2", "ann applied it: more room"),
+        ]
+        assert set(server.changing.texts(None).texts) == {"p.yaml", "q.yaml"}
+        assert set(server.changing.texts(1).texts) == {"p.yaml"}
+
+
+async def test_it_stands_until_the_files_change() -> None:
+    async with serving() as server:
+        server.changing.offer(accepted("p"))
+        await server.serves("p")
+        await server.changing.apply(asked("p", "q"))
+        server.changing.offer(accepted("p"))  # touched, and the same
+        await server.serves("p", "q")
+        server.changing.offer(accepted("p", "r"))
+        await server.serves("p", "r")
+        assert server.changing.history().stands == 0
+        assert [source for _, source, _, _ in server.told] == ["files", "applied", "files"]
+
+
+@pytest.mark.parametrize("edited", [False, True])
+async def test_it_stands_over_a_restart_unless_the_files_changed(tmp_path: Path, edited: bool) -> None:
+    async with serving(tmp_path) as server:
+        server.changing.offer(accepted("p"))
+        await server.serves("p")
+        await server.changing.apply(asked("p", "q"))
+    async with serving(tmp_path) as server:
+        server.changing.offer(accepted("p", "r") if edited else accepted("p"))
+        await server.serves(*(("p", "r") if edited else ("p", "q")))
+        assert len(server.told) == (3 if edited else 2)  # a restart alone is no version
+        assert server.changing.history().stands == (0 if edited else 2)
+
+
+async def test_an_applied_version_that_is_damaged_leaves_the_files(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        server.changing.offer(accepted("p"))
+        await server.serves("p")
+        await server.changing.apply(asked("p", "q"))
+        await server.changing.apply(asked("p", "r"))
+    (tmp_path / "00000003.json").write_text("{")
+    async with serving(tmp_path) as server:
+        server.changing.offer(accepted("p"))
+        await server.serves("p")
+        assert server.changing.history().damaged == ("00000003.json",)
+
+
+async def test_rollback_goes_one_back_or_to_a_number() -> None:
+    async with serving() as server:
+        server.changing.offer(accepted("p"))
+        await server.serves("p")
+        await server.changing.apply(asked("p", "q"))
+        done = await server.changing.rollback(RollbackRequest(by="bob"))
+        assert (done.state, done.version) == ("served", 3)
+        await server.serves("p")
+        await server.changing.rollback(RollbackRequest(version=2))
+        await server.serves("p", "q")
+        assert server.told[2:] == [(3, "rollback", "bob", 1), (4, "rollback", "rollback", 2)]
+        with pytest.raises(UnknownVersionError, match="no version 9"):
+            await server.changing.rollback(RollbackRequest(version=9))
+
+
+async def test_there_is_nothing_before_the_first() -> None:
+    async with serving() as server:
+        server.changing.offer(accepted("p"))
+        await server.serves("p")
+        with pytest.raises(UnknownVersionError, match="no version before"):
+            await server.changing.rollback(RollbackRequest())
+
+
+async def test_too_small_is_held_back_and_let_go() -> None:
+    async with serving() as server:
+        server.changing.offer(accepted("p", "q", "r"))
+        await server.serves("p", "q", "r")
+        done = await server.changing.apply(asked("p", by="ann"))
+        assert done.state == "held"
+        assert "would drop" in done.reason
+        assert len(server.told) == 1
+        assert server.reconciler.release_shrink()
+        await server.serves("p")
+        assert server.told[1:] == [(2, "applied", "ann", 0)]
+
+
+async def test_what_cannot_be_served_changes_nothing() -> None:
+    async with serving() as server:
+        with pytest.raises(RefusedChangeError, match="not read yet"):
+            await server.changing.apply(asked("q"))
+        server.changing.offer(accepted("p"))
+        await server.serves("p")
+        with pytest.raises(UnusableTextsError) as error:
+            await server.changing.apply(ApplyRequest(texts={"a.yaml": "kind: ["}))
+        assert str(error.value.errors[0].origin).startswith("a.yaml:1")
+        for said in ("two\nlines", "x" * 501):
+            with pytest.raises(RefusedChangeError, match="one line"):
+                await server.changing.apply(asked("q", by=said))
+        with pytest.raises(RefusedChangeError, match="name of its file"):
+            await server.changing.apply(ApplyRequest(texts={"a\x1b[2J": text("q")}))
+        with pytest.raises(RefusedChangeError, match="larger than 16 MiB"):
+            await server.changing.apply(ApplyRequest(texts={"a": "#" * (16 * 1024 * 1024)}))
+        assert (await server.changing.apply(asked("p", "q", dry_run=True))).state == "judged"
+        assert len(server.told) == 1
+        assert server.peers.pools == ["p"]
+
+
+async def test_files_that_are_refused_leave_what_was_applied() -> None:
+    async with serving() as server:
+        server.changing.offer(accepted("p"))
+        await server.serves("p")
+        await server.changing.apply(asked("p", "q"))
+        server.changing.offer(refused())
+        assert server.reconciler.files.state == "refused"
+        assert server.peers.pools == ["p", "q"]
+        assert server.changing.history().stands == 2
+        server.changing.offer(accepted("p"))
+        await server.serves("p", "q")
+        server.changing.offer(refused())
+        server.changing.offer(accepted("p", "r"))
+        await server.serves("p", "r")
+
+
+async def test_in_a_cluster_kubectl_is_the_way() -> None:
+    async with serving(source="kubernetes") as server:
+        server.changing.offer(accepted("p"))
+        await server.serves("p")
+        with pytest.raises(RefusedChangeError, match="kubectl"):
+            await server.changing.apply(asked("q"))
+        with pytest.raises(RefusedChangeError, match="kubectl"):
+            await server.changing.rollback(RollbackRequest())
+        assert server.told == [(1, "kubernetes", "kubernetes", 0)]
+
+
+@contextlib.asynccontextmanager
+async def port(server: Server) -> AsyncIterator[aiohttp.ClientSession]:
+    app = web.Application(client_max_size=64 * 1024)
+    add_history(app, server.changing)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
+            yield session
+    finally:
+        await runner.cleanup()
+
+
+async def test_over_http_each_refusal_has_its_status_and_its_words() -> None:
+    async with serving() as server, port(server) as session:
+        server.changing.offer(accepted("p"))
+        await server.serves("p")
+
+        async def post(path: str, **rest: object) -> tuple[int, dict[str, object]]:
+            async with session.post(path, **rest) as answer:  # type: ignore[arg-type]
+                return answer.status, await answer.json()
+
+        big = {"a.yaml": text("p"), "b.yaml": text("q") + "#" * 100_000}  # more than the port takes otherwise
+        status, said = await post("/v1/apply", json={"texts": big})
+        assert (status, said["state"]) == (200, "served")
+        assert (await post("/v1/apply", json={"texts": {"a": "kind: ["}}))[0] == 422
+        assert (await post("/v1/apply", json={"texts": 3}))[0] == 400
+        assert (await post("/v1/apply", data="x"))[0] == 415
+        assert (await post("/v1/apply", json={}, headers={"Origin": "http://evil"}))[0] == 403
+        assert (await post("/v1/rollback", json={"version": 7}))[0] == 404
+        assert (await post("/v1/rollback", json={"by": "\n"}))[0] == 409
+        async with session.get("/v1/history/serving") as answer:
+            assert set((await answer.json())["texts"]) == {"a.yaml", "b.yaml"}
+        async with session.get("/v1/history/x") as answer:
+            assert answer.status == 400
+        async with session.get("/v1/history?x=1") as answer:
+            assert answer.status == 400
+        async with session.get("/v1/history") as answer:
+            assert len((await answer.json())["versions"]) == 2

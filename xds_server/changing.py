@@ -1,0 +1,279 @@
+"""Who decides which policies are offered: the files, or a version that somebody applied beside them.
+
+What was applied stands until the files say something else than they did then; that is told, and holds over a
+restart. Whatever is served becomes a version of the history, with who brought it and why.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from policies.findings import PolicyError, PolicyErrors
+from policies.load import load_contents
+from xds_server.decide.changes.change import Change, ChangeKind, Subject
+from xds_server.history.archive import Archive
+from xds_server.history.told import (
+    ApplyRequest,
+    ChangeStatus,
+    HistoryStatus,
+    RefusedChangeError,
+    RollbackRequest,
+    Texts,
+    UnknownVersionError,
+    UnusableTextsError,
+    version_status,
+)
+from xds_server.history.version import (
+    MAX_NAME,
+    MAX_SAID,
+    MAX_TEXT_BYTES,
+    ORDERED,
+    Asked,
+    Source,
+    Version,
+    digest_of,
+)
+from xds_server.reconcile import Reconciler
+from xds_server.sources.files import Accepted, PolicyState, Refused
+from xds_server.standing import Serving
+
+ANSWER_WITHIN_S: Final = 4.0
+"""How long a request waits for what becomes of its change; commands wait a second longer."""
+
+_LOOK_EACH_S: Final = 0.02
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pending:
+    """What was offered on somebody's word and is not served yet."""
+
+    accepted: Accepted
+    asked: Asked
+
+
+class Changing:
+    """Stands between the source of policies and the reconciler; see the module.
+
+    ``offer`` takes what the source says, ``adopted`` what the reconciler serves; the rest is for the admin port.
+    """
+
+    def __init__(
+        self,
+        reconciler: Reconciler,
+        archive: Archive,
+        *,
+        source: str = "files",
+        tell: Callable[[Change], object] = lambda _: None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._reconciler = reconciler
+        self._archive = archive
+        self._source = Source(source)
+        self._tell = tell
+        self._wall = wall
+        self._said: PolicyState | None = None
+        self._stands: Version | None = None
+        self._standing: Accepted | None = None
+        self._pending: _Pending | None = None
+
+    def restore(self) -> None:
+        """Take up the history, and the applied version that stood when the last run ended."""
+        self._archive.restore()
+        last = self._archive.last
+        if last is None or last.source not in ORDERED or self._source is Source.KUBERNETES:
+            return
+        try:
+            self._standing = _judged(last.texts)
+        except UnusableTextsError as error:
+            reasons = [str(one) for one in error.errors[:10]]
+            _log.warning("history.unusable", version=last.number, reason=str(error), errors=reasons)
+            return
+        self._stands = last
+
+    # -- joints --------------------------------------------------------------------------------------------
+
+    def offer(self, state: PolicyState) -> None:
+        """Note what the source says now; an applied version stands before it while it says what it did then."""
+        self._pending = None if self._said is None or state.digest != self._said.digest else self._pending
+        self._said = state
+        if isinstance(state, Refused):
+            self._reconciler.offer(state)  # broken files end nothing
+            return
+        if self._stands is not None and self._standing is not None:
+            if state.digest == self._stands.beside:
+                _log.info("policies.applied_stands", version=self._stands.number, by=self._stands.by)
+                self._reconciler.offer(self._standing)
+                return
+            _log.warning(
+                "policies.applied_ends",
+                version=self._stands.number,
+                reason="the files say something else than when it was applied, and they win",
+            )
+        self._stands = self._standing = None
+        self._reconciler.offer(state)
+
+    def adopted(self, serving: Serving) -> None:
+        """Note that this is served from now on."""
+        if serving.stale:
+            return
+        pending, newest = self._pending, self._archive.newest
+        mine = pending is not None and pending.accepted.digest == serving.digest
+        if not mine and newest is not None and newest.digest == serving.digest:
+            return  # after a restart
+        asked = pending.asked if mine and pending is not None else Asked(source=self._source)
+        version = Version(
+            number=self._archive.next_number(),
+            digest=serving.digest,
+            at_unix_s=round(self._wall(), 3),
+            source=asked.source,
+            by=asked.by or asked.source.value,
+            reason=asked.reason,
+            texts=serving.texts,
+            beside=self._said.digest if mine and self._said is not None else "",
+            restores=asked.restores,
+        )
+        if mine and pending is not None:
+            self._pending, self._stands, self._standing = None, version, pending.accepted
+        self._archive.add(version)
+        self._tell(_change(newest, version))
+
+    # -- questions -----------------------------------------------------------------------------------------
+
+    def history(self) -> HistoryStatus:
+        """Every version there is."""
+        serving = self._serving_number()
+        return HistoryStatus(
+            versions=tuple(version_status(one, serving=one.number == serving) for one in self._archive.versions),
+            kept=self._archive.kept,
+            stands=self._stands.number if self._stands is not None and self._stands.number == serving else 0,
+            damaged=self._archive.damaged,
+            failure=self._archive.failure,
+        )
+
+    def texts(self, number: int | None) -> Texts:
+        """The texts of a version, of what is served for None; ``UnknownVersionError`` where there is none."""
+        if number is None:
+            serving = self._reconciler.serving
+            if serving is None:
+                raise UnknownVersionError("nothing is served yet")
+            return Texts(number=self._serving_number(), digest=serving.digest, texts=serving.texts)
+        version = self._version(number)
+        return Texts(number=version.number, digest=version.digest, texts=version.texts)
+
+    def _serving_number(self) -> int:
+        serving, newest = self._reconciler.serving, self._archive.newest
+        if serving is None or newest is None or newest.digest != serving.digest:
+            return 0
+        return newest.number
+
+    def _version(self, number: int) -> Version:
+        version = self._archive.version(number)
+        if version is None:
+            raise UnknownVersionError(f"there is no version {number}; `switchgear history` lists those there are")
+        return version
+
+    # -- changes -------------------------------------------------------------------------------------------
+
+    async def apply(self, asked: ApplyRequest) -> ChangeStatus:
+        """Serve these texts; ``RefusedChangeError`` and ``UnusableTextsError`` say why not."""
+        self._check_open()
+        check_said(asked.by, asked.reason)
+        if any(not name.isprintable() or len(name) > MAX_NAME for name in asked.texts):
+            raise RefusedChangeError("a text has the name of its file: one line of printable characters")
+        if sum(len(name) + len(text) for name, text in asked.texts.items()) > MAX_TEXT_BYTES:
+            raise RefusedChangeError(f"these texts are larger than {MAX_TEXT_BYTES // 1024**2} MiB together")
+        accepted = await asyncio.to_thread(_judged, asked.texts)
+        if asked.dry_run:
+            return ChangeStatus(state="judged", digest=accepted.digest)
+        self._check_open()  # it took a while
+        return await self._serve(accepted, Asked(source=Source.APPLIED, by=asked.by, reason=asked.reason))
+
+    async def rollback(self, asked: RollbackRequest) -> ChangeStatus:
+        """Serve an earlier version again; ``UnknownVersionError`` where there is none."""
+        self._check_open()
+        check_said(asked.by, asked.reason)
+        version = self._version(asked.version) if asked.version else self._before()
+        accepted = await asyncio.to_thread(_judged, version.texts)
+        self._check_open()
+        told = Asked(source=Source.ROLLBACK, by=asked.by, reason=asked.reason, restores=version.number)
+        return await self._serve(accepted, told)
+
+    def _before(self) -> Version:
+        """The newest version that says something else than what is served."""
+        serving = self._reconciler.serving
+        for version in reversed(self._archive.versions):
+            if serving is None or version.texts != serving.texts:
+                return version
+        raise UnknownVersionError("there is no version before the one that is served")
+
+    def _check_open(self) -> None:
+        if self._source is Source.KUBERNETES:
+            raise RefusedChangeError(
+                "policies come from the cluster: change them there, with kubectl or what manages them; "
+                "`switchgear diff` shows before what that does"
+            )
+        if self._said is None or self._reconciler.serving is None:
+            raise RefusedChangeError("the files are not read yet: try again in a moment")
+        if self._pending is not None and self._reconciler.files.state != "held":
+            raise RefusedChangeError("another change is under way: see `switchgear history`")
+
+    async def _serve(self, accepted: Accepted, asked: Asked) -> ChangeStatus:
+        """Offer it, and what became of it."""
+        pending = self._pending = _Pending(accepted=accepted, asked=asked)
+        files = self._reconciler.files
+        self._reconciler.offer(accepted)
+        give_up_s = time.monotonic() + ANSWER_WITHIN_S
+        while time.monotonic() < give_up_s:
+            if self._stands is not None and self._standing is accepted:
+                return ChangeStatus(state="served", digest=accepted.digest, version=self._stands.number)
+            if self._pending is not pending:
+                return ChangeStatus(
+                    state="failed", digest=accepted.digest, reason="the files changed meanwhile, and they win"
+                )
+            now = self._reconciler.files
+            if now is not files and now.digest == accepted.digest and now.state in ("held", "failed"):
+                if now.state == "failed":
+                    self._pending = None
+                return ChangeStatus(state=now.state, digest=accepted.digest, reason=now.reason)
+            await asyncio.sleep(_LOOK_EACH_S)
+        return ChangeStatus(state="pending", digest=accepted.digest, reason="it is still being looked at")
+
+
+def check_said(*said: str) -> None:
+    """``RefusedChangeError`` for names and reasons that do not belong in a log."""
+    for one in said:
+        if len(one) > MAX_SAID or not one.isprintable():
+            raise RefusedChangeError(f"--by and --reason are one line of at most {MAX_SAID} characters")
+
+
+def _judged(texts: Mapping[str, str]) -> Accepted:
+    """The policies of these texts; ``UnusableTextsError`` with every problem."""
+    try:
+        contents = {Path(name): text.encode(errors="surrogatepass") for name, text in texts.items()}
+        policies = load_contents(contents)
+    except PolicyErrors as refusal:
+        raise UnusableTextsError(
+            tuple(error for error in refusal.exceptions if isinstance(error, PolicyError))
+        ) from refusal
+    return Accepted(policies=policies, texts=dict(texts), digest=digest_of(texts))
+
+
+def _change(before: Version | None, after: Version) -> Change:
+    how = {
+        Source.APPLIED: f"{after.by} applied it",
+        Source.ROLLBACK: f"{after.by} rolled back to version {after.restores}",
+    }.get(after.source, f"the {'cluster says' if after.source is Source.KUBERNETES else 'files say'} so")
+    return Change(
+        kind=ChangeKind.POLICIES,
+        subject=Subject(),
+        before="" if before is None else f"version {before.number}",
+        after=f"version {after.number}",
+        reason=f"{how}: {after.reason}" if after.reason else how,
+        returns="when the files change" if after.source in ORDERED else "",
+    )

@@ -1,0 +1,27 @@
+"""``switchgear rollback``: an earlier version of the policies is served again."""
+
+import click
+
+from xds_server.cli.apply import by_option, outcome, reason_option, user
+from xds_server.cli.asking import RefusedError, admin_option, ask
+
+
+@click.command(name="rollback")
+@click.argument("number", type=click.IntRange(1), required=False)
+@admin_option
+@by_option
+@reason_option
+def command(number: int | None, admin: str, by: str, reason: str) -> int:
+    """Serve version NUMBER again; without it, the newest that says something else than what is served.
+
+    It becomes a version of its own, and stands until the policy files change: correct them, too.
+
+    Exit code: 0 when it is served, 1 when it is not (there is no such version, or it would drop too much), 2 when
+    the request is wrong or no server answers.
+    """
+    body = {"version": number or 0, "by": by or user(), "reason": reason}
+    try:
+        return outcome(ask(admin, "/v1/rollback", method="POST", body=body))
+    except RefusedError as refusal:
+        click.echo(f"no: {refusal.message}", err=True)
+        return 1

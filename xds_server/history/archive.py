@@ -1,0 +1,224 @@
+"""Versions of the policies, in memory and, where there is a folder, on disk: one file each.
+
+A file is written in one step, carries a checksum and is for this user only. One that is damaged, foreign or of
+another format is reported and left alone. The oldest go when there are too many, or too much of them; the one that
+is served is the newest and always stays.
+"""
+
+import asyncio
+import json
+import os
+import re
+import tempfile
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from xds_server.history.version import Source, Version
+
+FOLDER: Final = "history"
+FORMAT: Final = "switchgear-version/1"
+MAX_VERSIONS: Final = 200
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of all versions together. A version of ten thousand engines is about one MiB."""
+
+_NAME: Final = re.compile(r"([0-9]{8})\.json")
+_log = structlog.get_logger()
+
+
+class _Payload(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    number: int
+    digest: str
+    at_unix_s: float
+    source: Source
+    by: str
+    texts: dict[str, str]
+    reason: str
+    beside: str
+    restores: int
+
+
+class _Envelope(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    format: str
+    checksum: str
+    payload: dict[str, Any]
+
+
+class DamagedError(Exception):
+    """A file of the history cannot be believed; the message says why."""
+
+
+class Archive:
+    """The versions, oldest first; ``run`` keeps them on disk beside it.
+
+    ``kept`` says whether they outlive this process. ``damaged`` names the files that could not be read.
+    """
+
+    def __init__(
+        self, folder: Path | None, *, max_versions: int = MAX_VERSIONS, max_bytes: int = MAX_BYTES
+    ) -> None:
+        self._folder = folder
+        self._max_versions = max_versions
+        self._max_bytes = max_bytes
+        self._versions: dict[int, Version] = {}
+        self._unsaved: deque[Version] = deque()
+        self._wake = asyncio.Event()
+        self._last = 0
+        self.damaged: tuple[str, ...] = ()
+        self.failure = ""
+        """Why the newest version could not be written; empty when it could."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether versions outlive this process."""
+        return self._folder is not None
+
+    @property
+    def versions(self) -> Sequence[Version]:
+        """All that are known, oldest first."""
+        return tuple(self._versions.values())
+
+    @property
+    def newest(self) -> Version | None:
+        """The newest one."""
+        return self._versions[max(self._versions)] if self._versions else None
+
+    @property
+    def last(self) -> Version | None:
+        """The newest one, None also where a newer one is damaged: what was served last is not known then."""
+        return self._versions.get(self._last)
+
+    def version(self, number: int) -> Version | None:
+        """The version of this number, None when there is none (any more)."""
+        return self._versions.get(number)
+
+    def restore(self) -> None:
+        """Take up what earlier runs kept."""
+        if self._folder is None or not self._folder.is_dir():
+            return
+        damaged = []
+        for path in sorted(self._folder.iterdir()):
+            named = _NAME.fullmatch(path.name)
+            if named is None:
+                continue
+            number = int(named[1])
+            self._last = max(self._last, number)  # a number is never given twice
+            try:
+                self._versions[number] = read(path, number)
+            except DamagedError as error:
+                damaged.append(path.name)
+                _log.warning("history.skipped", file=str(path), reason=str(error))
+        self.damaged = tuple(damaged)
+
+    def next_number(self) -> int:
+        """The number of the version that comes next."""
+        return self._last + 1
+
+    def add(self, version: Version) -> None:
+        """Note a version; it is on disk soon."""
+        self._last = max(self._last, version.number)
+        self._versions[version.number] = version
+        for gone in surplus(self.versions, self._max_versions, self._max_bytes):
+            del self._versions[gone]
+        if self._folder is not None:
+            self._unsaved.append(version)
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Write what is noted; for ever. What cannot be written is tried again with the next one."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await asyncio.to_thread(self.flush)
+
+    def flush(self) -> None:
+        """Write what is noted and remove what is no longer known."""
+        folder = self._folder
+        if folder is None:
+            return
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            while self._unsaved:
+                write(folder / f"{self._unsaved[0].number:08}.json", self._unsaved[0])
+                self._unsaved.popleft()
+            for path in folder.iterdir():
+                named = _NAME.fullmatch(path.name)
+                if named and int(named[1]) not in self._versions and path.name not in self.damaged:
+                    path.unlink(missing_ok=True)
+            # A name is durable only when its folder is.
+            handle = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            told = f"cannot write {folder}: {error.strerror or error}"
+            if told != self.failure:
+                _log.error("history.failed", reason=told)
+            self.failure = told
+            while len(self._unsaved) > self._max_versions:
+                self._unsaved.popleft()
+        else:
+            self.failure = ""
+
+
+def surplus(versions: Sequence[Version], max_versions: int, max_bytes: int) -> tuple[int, ...]:
+    """The numbers of the oldest versions that are too many or too much; never that of the newest."""
+    room, gone = max_bytes, []
+    for number, version in enumerate(reversed(versions), 1):
+        room -= sum(len(name) + len(text) for name, text in version.texts.items())
+        if number > 1 and (number > max_versions or room < 0):
+            gone.append(version.number)
+    return tuple(gone)
+
+
+def write(path: Path, version: Version) -> None:
+    """Write one version in one step; ``OSError`` when it cannot be."""
+    payload = _Payload.model_validate({**asdict(version), "texts": dict(version.texts)}).model_dump(mode="json")
+    text = json.dumps({"format": FORMAT, "checksum": _checksum(payload), "payload": payload})
+    # mkstemp creates with 0600; in the same folder, so that the rename is atomic.
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path, number: int) -> Version:
+    """The version in a file; ``DamagedError`` when it cannot be believed."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise DamagedError(f"larger than {MAX_BYTES} bytes: not written by Switchgear")
+        envelope = _Envelope.model_validate_json(path.read_bytes())
+        if envelope.format != FORMAT:
+            raise DamagedError(f"format {envelope.format!r}; this version reads {FORMAT!r}")
+        if envelope.checksum != _checksum(envelope.payload):
+            raise DamagedError("its checksum does not match")
+        payload = _Payload.model_validate(envelope.payload)
+    except OSError as error:
+        raise DamagedError(str(error.strerror or error)) from error
+    except ValidationError as error:
+        raise DamagedError("not written by Switchgear, or cut off") from error
+    if payload.number != number:
+        raise DamagedError(f"it says that it is version {payload.number}")
+    return Version(**payload.model_dump())
+
+
+def _checksum(payload: Mapping[str, Any]) -> str:
+    text = json.dumps(payload, sort_keys=True, separators=(",", ":"))
+    return blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,111 @@
+"""What is asked and told of changes on the admin port, as values: its JSON is exactly these."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from policies.findings import PolicyError
+from xds_server.history.version import Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyRequest:
+    """Texts by name that somebody wants served. ``dry_run``: they are only judged."""
+
+    texts: dict[str, str]
+    by: str = ""
+    reason: str = ""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackRequest:
+    """The version to serve again; 0: the one before the present."""
+
+    version: int = 0
+    by: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionStatus:
+    """One version without its texts; ``serving``: proxies have it. ``files`` is how many texts it has."""
+
+    number: int
+    digest: str
+    at_unix_s: float
+    source: str
+    by: str
+    reason: str
+    restores: int
+    files: int
+    size_bytes: int
+    serving: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryStatus:
+    """All versions that are known, oldest first.
+
+    ``kept``: they outlive the server. ``damaged`` are files that could not be read, ``failure`` says why the
+    newest version is not on disk. ``stands``: the number of the applied version that stands in place of the files,
+    0 where the files are served.
+    """
+
+    versions: tuple[VersionStatus, ...]
+    kept: bool
+    stands: int = 0
+    damaged: tuple[str, ...] = ()
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeStatus:
+    """What became of a change: ``served``, ``judged`` (a dry run), ``held`` or ``failed`` with a reason, or
+    ``pending`` where it took too long to wait for. ``version`` is 0 where there is none.
+    """
+
+    state: str
+    digest: str
+    version: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts:
+    """The texts of a version; ``number`` is 0 for what is served and in no version."""
+
+    number: int
+    digest: str
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+
+class RefusedChangeError(Exception):
+    """The change is not made; the message says why, and what would help."""
+
+
+class UnknownVersionError(Exception):
+    """There is no such version."""
+
+
+class UnusableTextsError(Exception):
+    """The texts are no policies that could be served, for all of these reasons."""
+
+    def __init__(self, errors: tuple[PolicyError, ...]) -> None:
+        super().__init__(f"these policies have {len(errors)} problem{'' if len(errors) == 1 else 's'}")
+        self.errors = errors
+
+
+def version_status(version: Version, *, serving: bool) -> VersionStatus:
+    """The version as it is told."""
+    return VersionStatus(
+        number=version.number,
+        digest=version.digest,
+        at_unix_s=version.at_unix_s,
+        source=version.source.value,
+        by=version.by,
+        reason=version.reason,
+        restores=version.restores,
+        files=len(version.texts),
+        size_bytes=sum(len(text.encode(errors="surrogatepass")) for text in version.texts.values()),
+        serving=serving,
+    )
