@@ -41,6 +41,7 @@ _COMMANDS: Final[Mapping[str, Entry]] = MappingProxyType(
         "config-dump": _entry("config_dump", "Show what a proxy is meant to have, or how it differs."),
         "serve": _entry("serve", "Run the control plane."),
         "bootstrap": _entry("bootstrap", "Print an Envoy bootstrap that connects here."),
+        "completion": _entry("completion", "Print the script that completes commands in a shell."),
         "certs": _entry("certs", "Make throw-away certificates for labs."),
     }
 )

@@ -1,11 +1,13 @@
 """What ``switchgear get`` shows of each kind of thing: its columns, and which of them are state, not figures."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
 from xds_server.cli.engines_table import age
+from xds_server.diagnosis.check import Check
+from xds_server.diagnosis.remarks import on_engines, on_proxies, on_telemetry
 
 Item = dict[str, Any]
 
@@ -145,6 +147,15 @@ def _transition(item: Item) -> str:
     return f"{before}{item['after']}{times}"
 
 
+def _codes(remarks: Callable[[Sequence[Item]], Iterable[Check]]) -> Column:
+    """The codes of what is to be said of an item, for ``switchgear explain``."""
+    return Column(
+        title="code",
+        cell=lambda item: ", ".join(dict.fromkeys(one.code for one in remarks([item]))) or "-",
+        wide=True,
+    )
+
+
 _ENGINES: Final = (
     Column(title="engine", cell=_engine_name),
     _plain("zone", wide=True),
@@ -162,6 +173,7 @@ _ENGINES: Final = (
     _figure("service s", lambda item: item["service_s"], "{:.2f}", wide=True),
     _figure("TTFT p99 s", _p99("time_to_first_token"), "{:.3f}", wide=True),
     _figure("TPOT p99 s", _p99("time_per_output_token"), "{:.3f}", wide=True),
+    _codes(on_engines),
     Column(title="why", cell=_why),
 )
 _POOLS: Final = (
@@ -209,6 +221,7 @@ _PROXIES: Final = (
     _figure("retry/s", _sum_of("retries_per_s"), "{:.1f}", wide=True),
     Column(title="ceiling (int/batch)", cell=_ceilings, wide=True),
     Column(title="keeps out", cell=_shuns, state=True),
+    _codes(lambda items: (*on_proxies(items), *on_telemetry(items))),
     _plain("peer", wide=True),
 )
 _ORDERS: Final = (

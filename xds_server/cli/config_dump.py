@@ -10,13 +10,14 @@ import yaml
 
 from xds_server.cli.asking import RefusedError, admin_option, ask
 from xds_server.cli.complaints import printable
+from xds_server.cli.completion import names
 from xds_server.cli.envoy_admin import from_envoy, from_file
 from xds_server.cli.forms import DATA, as_data, output_option
 from xds_server.diagnosis.comparing import TYPES, Comparison, Difference, compared
 
 
 @click.command(name="config-dump", short_help="Show what a proxy is meant to have, or how it differs.")
-@click.argument("proxy", metavar="PROXY")
+@click.argument("proxy", metavar="PROXY", shell_complete=names("proxies"))
 @admin_option
 @click.option("--diff", is_flag=True, help="Against what the live Envoy has.  [with one of the next two]")
 @click.option("--envoy-admin", metavar="URL", help="Admin port of that Envoy, such as http://127.0.0.1:9901.")

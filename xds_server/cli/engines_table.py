@@ -15,8 +15,9 @@ _STYLES: Final = {"HEALTHY": "green", "DRAINING": "yellow", "UNHEALTHY": "bold r
 _CALM_GPU: Final = ("", "none")
 
 
-def show_engines(console: Console, engines: Sequence[dict[str, Any]]) -> None:
-    """Print a count by pool and health, and the engines that matter most."""
+def show_engines(console: Console, engines: Sequence[dict[str, Any]], *, every: bool = False) -> None:
+    """Print a count by pool and health, and the engines that matter most, or every one."""
+    most = len(engines) if every else MOST_ROWS
     counts: dict[str, dict[str, int]] = {}
     for engine in engines:
         by_health = counts.setdefault(engine["pool"], {})
@@ -28,7 +29,7 @@ def show_engines(console: Console, engines: Sequence[dict[str, Any]]) -> None:
     if not engines:
         return
     table = Table("engine", "health", "verdict", "from", "age", "GPU", "why", box=None, pad_edge=False)
-    for engine in sorted(engines, key=_calmness)[:MOST_ROWS]:
+    for engine in sorted(engines, key=_calmness)[:most]:
         health = engine["health"] or "UNKNOWN"
         said = engine["report_age_s"]
         table.add_row(
@@ -41,8 +42,8 @@ def show_engines(console: Console, engines: Sequence[dict[str, Any]]) -> None:
             Text(engine["reason"] if engine["health"] != "HEALTHY" else engine["evidence"]),
         )
     console.print(table)
-    if len(engines) > MOST_ROWS:
-        console.print(Text(f"... and {len(engines) - MOST_ROWS} more (--output json shows all)"))
+    if len(engines) > most:
+        console.print(Text(f"... and {len(engines) - most} more (-o wide shows all)"))
 
 
 def age(seconds: float) -> str:

@@ -5,11 +5,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import click
 import yaml
-from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
@@ -18,6 +17,8 @@ from policies.quantity import parse_duration
 from xds_server.cli.asking import admin_option, ask
 from xds_server.cli.columns import KINDS, Column, Item, Kind
 from xds_server.cli.complaints import printable
+from xds_server.cli.completion import names
+from xds_server.cli.forms import DATA, as_data, console, output_option
 
 _UNBOUNDED: Final = 10_000
 _WIDEST: Final = 40
@@ -28,15 +29,14 @@ _STYLES: Final = {"UNHEALTHY": "bold red", "DRAINING": "yellow", "HEALTHY": "gre
 @click.command(name="get", short_help="Show engines, pools, zones, proxies, orders, events or the shadow report.")
 @click.argument("what", type=click.Choice(list(KINDS)))
 @admin_option
-@click.option("--pool", default="", metavar="POOL", help="Only what belongs to this pool.")
 @click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["table", "wide", "json", "yaml"]),
-    default="table",
-    show_default=True,
-    help="Form of the answer; wide has more columns.",
+    "--pool",
+    default="",
+    metavar="POOL",
+    shell_complete=names("pools"),
+    help="Only what belongs to this pool.",
 )
+@output_option("table", "wide", default="table", text="Form of the answer; wide has more columns.")
 @click.option("--watch", "-w", is_flag=True, help="Go on; on a pipe, print what becomes different.")
 @click.option("--interval", default="1s", show_default=True, metavar="DURATION", help="How often --watch asks.")
 def command(*, what: str, admin: str, pool: str, output: str, watch: bool, interval: str) -> int:
@@ -55,12 +55,12 @@ def command(*, what: str, admin: str, pool: str, output: str, watch: bool, inter
     if watch:
         _watch(asked, items, pause_s)
     elif asked.data:
-        click.echo(_data({what: items}, output), nl=False)
+        click.echo(as_data({what: items}, output), nl=False)
     else:
-        console = Console()
+        out = console()
         # A reader that is no terminal gets whole lines, however long.
-        width = console.width if sys.stdout.isatty() else _UNBOUNDED
-        console.print(_shown(asked.kind, items, asked.wide, width), soft_wrap=True)
+        width = out.width if sys.stdout.isatty() else _UNBOUNDED
+        out.print(_shown(asked.kind, items, asked.wide, width), soft_wrap=True)
     return 0
 
 
@@ -79,7 +79,7 @@ class _Asked:
 
     @property
     def data(self) -> bool:
-        return self.output in ("json", "yaml")
+        return self.output in DATA
 
     def items(self) -> list[Item]:
         """What there is now; ``click.ClickException`` when the server cannot be asked, or has no such pool."""
@@ -98,12 +98,6 @@ def _belongs(item: Item, pool: str) -> bool:
     if "pool" in item:
         return bool(item["pool"] == pool)
     return not item["pools"] or pool in item["pools"]  # a proxy; one that is served all pools names none
-
-
-def _data(answer: Any, output: str) -> str:
-    if output == "yaml":
-        return yaml.safe_dump(answer, sort_keys=False, allow_unicode=True)
-    return json.dumps(answer, indent=2, ensure_ascii=False) + "\n"
 
 
 def _shown(kind: Kind, items: Sequence[Item], wide: bool, width: int) -> Text:
@@ -135,10 +129,10 @@ def _watch(asked: _Asked, items: list[Item], pause_s: float) -> None:
     if not sys.stdout.isatty() or asked.data:
         _follow(asked, items, pause_s)
         return
-    console = Console()
-    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="ellipsis") as live:
+    out = console()
+    with Live(console=out, screen=True, auto_refresh=False, vertical_overflow="ellipsis") as live:
         while True:
-            live.update(_shown(asked.kind, items, asked.wide, console.width), refresh=True)
+            live.update(_shown(asked.kind, items, asked.wide, out.width), refresh=True)
             time.sleep(pause_s)
             try:
                 items = asked.items()
@@ -170,7 +164,7 @@ def _news(kind: Kind, items: Sequence[Item], known: dict[str, tuple[str, ...]], 
             yield _line(kind, item, output)
     for name in [name for name in known if name not in present]:
         del known[name]
-        yield json.dumps({"gone": name}) if output in ("json", "yaml") else f"{name} is gone"
+        yield json.dumps({"gone": name}) if output in DATA else f"{name} is gone"
 
 
 def _line(kind: Kind, item: Item, output: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
 import click
+from click.shell_completion import CompletionItem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,15 @@ class LazyGroup(click.Group):
                 command = one.load()
                 return command
         return None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names that fit. click's own would import every subcommand, at each key, for its line of help."""
+        known = {name: entry.summary for name, entry in self._entries.items()}
+        known |= {one.name: "" for one in self._further()}
+        return [
+            *(CompletionItem(name, help=text) for name, text in known.items() if name.startswith(incomplete)),
+            *click.Command.shell_complete(self, ctx, incomplete),
+        ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         lines = [(name, entry.summary) for name, entry in self._entries.items()]

@@ -9,6 +9,7 @@ import click
 from policies.quantity import parse_duration
 from xds_server.cli.asking import RefusedError, admin_option, ask
 from xds_server.cli.complaints import printable
+from xds_server.cli.completion import names
 from xds_server.cli.engines_table import age
 
 _FLOOR_OR_STATE = 409
@@ -17,7 +18,7 @@ _by = click.option("--by", default="", metavar="NAME", help="Who orders it; the 
 
 def _asked_to(action: str, help_text: str) -> click.Command:
     @click.command(name=action, help=help_text)
-    @click.argument("engine")
+    @click.argument("engine", shell_complete=names("engines"))
     @admin_option
     @click.option("--for", "length", required=True, metavar="DURATION", help="How long it holds, such as 30m.")
     @click.option("--reason", required=True, help="Why; shown to whoever asks.")
@@ -54,7 +55,7 @@ drain = _asked_to(
 
 
 @click.command(name="restore")
-@click.argument("engine")
+@click.argument("engine", shell_complete=names("engines"))
 @admin_option
 @click.option("--for", "length", default="", metavar="DURATION", help="Order it to be in for so long; see above.")
 @click.option("--reason", default="", help="Why; needed with --for.")

@@ -4,7 +4,6 @@ The answer is "no" (exit code 1) while any proxy refuses something, and while th
 held back: then what the operator wrote is not what is served. STALE alone is "yes": a push is under way.
 """
 
-import json
 from typing import Any, Final
 
 import click
@@ -13,20 +12,18 @@ from rich.table import Table
 from rich.text import Text
 
 from xds_server.cli.asking import admin_option, ask
+from xds_server.cli.complaints import printable
 from xds_server.cli.engines_table import age, show_engines
+from xds_server.cli.forms import DATA, as_data, console, output_option, remark, style_of
+from xds_server.diagnosis.check import Check
+from xds_server.diagnosis.remarks import on_engines, on_policies, on_proxies
 
 _STYLES: Final = {"SYNCED": "green", "STALE": "yellow", "NACK": "bold red"}
 
 
 @click.command(name="status", short_help="Show each proxy and whether it has what it should.")
 @admin_option
-@click.option(
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Form of the answer.",
-)
+@output_option("table", "wide", default="table", text="Form of the answer; wide shows every engine, in full.")
 def command(admin: str, output: str) -> int:
     """Show each connected proxy, the policies and the engines of a running server.
 
@@ -38,21 +35,38 @@ def command(admin: str, output: str) -> int:
         "policies": ask(admin, "/v1/policies"),
         "engines": ask(admin, "/v1/engines")["engines"],
     }
-    if output == "json":
-        click.echo(json.dumps(answer, indent=2, ensure_ascii=False))
+    if output in DATA:
+        click.echo(
+            as_data(answer | {"remarks": [dict(one.record()) for one in _remarks(answer)]}, output), nl=False
+        )
     else:
-        _show(answer)
+        _show(answer, wide=output == "wide")
     refused = any(kind["state"] == "NACK" for proxy in answer["proxies"] for kind in proxy["types"])
     return 1 if refused or answer["policies"]["state"] != "accepted" else 0
 
 
-def _show(answer: dict[str, Any]) -> None:
-    console = Console()
-    _show_policies(console, answer["policies"])
-    show_engines(console, answer["engines"])
-    proxies = answer["proxies"]
+def _remarks(answer: dict[str, Any]) -> list[Check]:
+    return [
+        *on_policies(answer["policies"]),
+        *on_proxies(answer["proxies"]),
+        *on_engines(answer["engines"]),
+    ]
+
+
+def _show(answer: dict[str, Any], *, wide: bool) -> None:
+    out = console(whole_lines=wide)
+    _show_policies(out, answer["policies"])
+    show_engines(out, answer["engines"], every=wide)
+    _show_proxies(out, answer["proxies"])
+    # What is told above with its place need not be told again.
+    for one in on_proxies(answer["proxies"]):
+        if one.code == "SG205":
+            out.print(Text(printable(remark(one)), style=style_of(one.state)), soft_wrap=True)
+
+
+def _show_proxies(console: Console, proxies: list[dict[str, Any]]) -> None:
     if not proxies:
-        console.print("no proxy is connected")
+        console.print(Text("SG206 no proxy is connected"))
         return
     types = list(dict.fromkeys(kind["type"] for proxy in proxies for kind in proxy["types"]))
     table = Table("node", "zone", "role", *types, box=None, pad_edge=False)
@@ -65,10 +79,8 @@ def _show(answer: dict[str, Any]) -> None:
         for kind in proxy["types"]:
             for refused in kind["refused"]:
                 places = ", ".join(refused["origins"]) or "built-in defaults"
-                console.print(
-                    Text(f"NACK {proxy['node']} {kind['type']} {refused['name']} ({places}): {refused['reason']}"),
-                    soft_wrap=True,
-                )
+                said = f"SG204 NACK {proxy['node']} {kind['type']} {refused['name']} ({places})"
+                console.print(Text(f"{said}: {refused['reason']}"), soft_wrap=True)
 
 
 def _cell(kind: dict[str, Any] | None) -> Text:
@@ -78,10 +90,11 @@ def _cell(kind: dict[str, Any] | None) -> Text:
 
 
 def _show_policies(console: Console, policies: dict[str, Any]) -> None:
-    stale = ", stale: from the last run of the server" if policies["stale"] else ""
+    stale = ", SG203 stale: from the last run of the server" if policies["stale"] else ""
     serving = policies["serving_digest"][:12] or "nothing"
+    refused = "SG200 " if policies["state"] == "refused" else ""
     console.print(
-        Text(f"policies {policies['state']} for {age(policies['age_s'])}; serving {serving}{stale}"),
+        Text(f"{refused}policies {policies['state']} for {age(policies['age_s'])}; serving {serving}{stale}"),
         soft_wrap=True,
     )
     lost = policies.get("lost_s")
@@ -91,10 +104,11 @@ def _show_policies(console: Console, policies: dict[str, Any]) -> None:
             "serving what was last known" if policies["serving_digest"] else "nothing is served before it answers"
         )
         console.print(
-            Text(f"  Kubernetes API not reached for {since} ({what}): {doing}", style="yellow"), soft_wrap=True
+            Text(f"  SG202 Kubernetes API not reached for {since} ({what}): {doing}", style="yellow"),
+            soft_wrap=True,
         )
     if policies["held"]:
-        console.print(Text(f"  held back: {policies['held']}"), soft_wrap=True)
+        console.print(Text(f"  SG201 held back: {policies['held']}"), soft_wrap=True)
     for problem in policies["errors"]:
         where = f"{problem['place']}: {problem['code']} {problem['path']}".rstrip()
         console.print(Text(f"  {where}: {problem['message']}"), soft_wrap=True)

@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from xds_server.cli.asking import admin_option, ask, opened
+from xds_server.cli.completion import names
 from xds_server.cli.forms import console
 from xds_server.cli.top_screen import Choice, picture
 from xds_server.cli.why import as_text
@@ -32,7 +33,7 @@ _KEYS: Final = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "dow
 
 @click.command(name="top", short_help="Watch pools, engines and proxies in the terminal.")
 @admin_option
-@click.option("--pool", default="", metavar="POOL", help="Only this pool.")
+@click.option("--pool", default="", metavar="POOL", shell_complete=names("pools"), help="Only this pool.")
 @click.option(
     "--sort", type=click.Choice(SORTS), default=SORTS[0], show_default=True, help="Order of the engines."
 )

@@ -1,6 +1,5 @@
 """``switchgear why``: the story of an engine, a zone or a pool, in sentences."""
 
-import json
 import shutil
 import textwrap
 from collections.abc import Iterator
@@ -11,22 +10,23 @@ import click
 
 from xds_server.cli.asking import admin_option, ask
 from xds_server.cli.complaints import printable
+from xds_server.cli.completion import names
 from xds_server.cli.engines_table import age
+from xds_server.cli.forms import DATA, as_data, output_option
 
 _WIDTH: Final = 100
 _NARROW: Final = 40
 
 
 @click.command(name="why", short_help="Say why an engine, a zone or a pool is as it is.")
-@click.argument("name", metavar="ENGINE|ZONE|POOL")
+@click.argument("name", metavar="ENGINE|ZONE|POOL", shell_complete=names("engines", "zones", "pools"))
 @admin_option
-@click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["text", "json"]),
+@output_option(
+    "text",
+    "table",
+    "wide",
     default="text",
-    show_default=True,
-    help="Form of the answer.",
+    text="Form of the answer; table is another name for text, wide has lines as long as they are.",
 )
 def command(name: str, admin: str, output: str) -> int:
     """Say what it is and since when, and why.
@@ -41,13 +41,19 @@ def command(name: str, admin: str, output: str) -> int:
     is full or degraded), 2 when there is no such name, more than one, or no server.
     """
     answer = ask(admin, f"/v1/why?name={quote(name, safe='')}")
-    click.echo(json.dumps(answer, indent=2, ensure_ascii=False) if output == "json" else as_text(answer))
+    answer |= {"code": "" if answer["well"] else "SG209"}
+    if output in DATA:
+        click.echo(as_data(answer, output), nl=False)
+    else:
+        click.echo(as_text(answer, whole_lines=output == "wide"))
     return 0 if answer["well"] else 1
 
 
-def as_text(story: dict[str, Any]) -> str:
-    """The story, wrapped for a terminal of any width from 80 columns."""
+def as_text(story: dict[str, Any], *, whole_lines: bool = False) -> str:
+    """The story, wrapped for a terminal of any width from 80 columns, or in ``whole_lines``."""
     width = min(_WIDTH, max(_NARROW, shutil.get_terminal_size((_WIDTH, 24)).columns))
+    if whole_lines:
+        return printable("\n".join(_lines(story)))
     return printable("\n".join(line for text in _lines(story) for line in _wrapped(text, width)))
 
 
