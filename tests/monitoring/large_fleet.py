@@ -1,0 +1,139 @@
+"""The metrics of a server with a fleet of any size: its own parts, fed with such a fleet, and a real registry."""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+from engine.reading import Trouble
+from engine.report import EngineReport, Source, Verdict
+from engine.report_wire import Flaw
+from policies.load import load_contents
+from policies.route import PriorityClass
+from xds_server.decide.decide import decide
+from xds_server.departures import Departures
+from xds_server.facts import ServerFacts
+from xds_server.fleet import declared, with_report, with_traffic
+from xds_server.metrics import Metrics
+from xds_server.pipeline import Built, Inputs
+from xds_server.publish import Publisher
+from xds_server.publish.publisher import ProxyState
+from xds_server.reconcile import Reconciler
+from xds_server.sources.prober import ProbeKind
+from xds_server.sources.telemetry import Telemetry
+from xds_server.sources.telemetry.loss import Signal
+from xds_server.sources.telemetry.outcomes import Outcome
+from xds_server.streams import Mode, NodeInfo
+from xds_server.streams.values import Sync, WatchStatus
+from xds_server.traffic import Proxy
+from xds_server.translate.view import View
+from xds_server.type_urls import SHORT_NAMES
+
+NOW_S = 1000.0
+
+
+def policies(sizes: Mapping[str, int]) -> Any:
+    """Pools over zones and regions, with all engines between them."""
+    each, texts = sizes["engine"] // sizes["pool"], []
+    for pool in range(sizes["pool"]):
+        endpoints = ", ".join(
+            f"{{address: 10.{pool}.{n // 250}.{n % 250 + 1}, port: 8000, name: r{n}, zone: z{n % sizes['zone']}, "
+            f"region: g{n % sizes['region']}, gpus: 4}}"
+            for n in range(each)
+        )
+        texts.append(
+            f"apiVersion: switchgear.dev/v1alpha1\nkind: EnginePool\nmetadata: {{name: p{pool}}}\n"
+            f"spec: {{model: m, endpoints: [{endpoints}]}}\n"
+        )
+    return load_contents({"fleet.yaml": "---\n".join(texts).encode()})  # type: ignore[dict-item]  # any name does
+
+
+def exposed(sizes: Mapping[str, int]) -> bytes:
+    """What such a server answers at /metrics."""
+    metrics, known = Metrics(), policies(sizes)
+    nodes = [f"gateway-{n}" for n in range(sizes["node"])]
+    telemetry = _telemetry(metrics, known, nodes)
+    fleet = declared(known)
+    for engines in list(fleet.pools.values()):
+        for engine in engines:
+            fleet = with_report(fleet, _report(engine.id.pool, engine.id.engine), NOW_S)
+    fleet = with_traffic(fleet, telemetry.book.traffic(1.0, NOW_S))
+    proxies = {node: Proxy(node=node, zone="z0", role="gateway") for node in nodes}
+    decisions = decide(
+        known, fleet, None, proxies_by_role={"gateway": len(nodes)}, calling_zones=frozenset({"z0"}), now_s=NOW_S,
+        proxies=proxies,
+    )  # fmt: skip
+    inputs = Inputs(policies=known, fleet=fleet, previous=None, views=frozenset(), proxies_by_role={}, now_s=NOW_S)
+    built = Built(inputs=inputs, decisions=decisions, snapshots={}, stages_s={})
+    departures = Departures(metrics, clock=lambda: NOW_S)
+    departures.round(decisions, fleet, {}, None)
+    reconciler = SimpleNamespace(built=built, fleet=fleet)
+    publisher = SimpleNamespace(proxies=lambda: [_proxy(node) for node in nodes], desired=lambda _: None)
+    facts = ServerFacts(cast("Reconciler", reconciler), cast("Publisher", publisher), clock=lambda: NOW_S)
+    _touch(metrics)
+    for families in (facts.families, telemetry.families, departures.families):
+        metrics.observe(families)
+    return metrics.text()
+
+
+def _report(pool: str, engine: str) -> EngineReport:
+    return EngineReport(
+        pool=pool, engine=engine, verdict=Verdict.READY, evidence="", observed_at_s=NOW_S, source=Source.AGENT,
+        kv_cache_usage_ratio=0.5,
+    )  # fmt: skip
+
+
+def _telemetry(metrics: Metrics, known: Any, nodes: list[str]) -> Telemetry:
+    telemetry = Telemetry(metrics, clock=lambda: NOW_S)
+    telemetry.watch(known)
+    telemetry.connected(nodes)
+    for node in nodes:
+        telemetry.logged(node, 1, NOW_S)
+        telemetry._losses.told(node, Signal.LOAD_REPORT, NOW_S)
+    for facts in telemetry.book.directory.pools.values():
+        for engine in facts.zone_of:
+            telemetry.book.attempt(
+                nodes[0], facts, engine, Outcome.SUCCESS, first=True, priority=PriorityClass.INTERACTIVE,
+                streaming=False, duration_s=1.0, first_byte_s=0.5, weight=1.0, now_s=NOW_S,
+            )  # fmt: skip
+        telemetry.book.load(nodes[0], facts, dict.fromkeys(facts.zone_of, (1, 1)), NOW_S)
+    return telemetry
+
+
+def _proxy(node: str) -> ProxyState:
+    return ProxyState(
+        node=NodeInfo(id=node),
+        view=View(zone="z0", role="gateway"),
+        mode=Mode.DELTA,
+        peer="ipv4:127.0.0.1:1",
+        connected_at_s=0.0,
+        types=tuple(_watch(url) for url in SHORT_NAMES),
+    )
+
+
+def _watch(url: str) -> WatchStatus:
+    return WatchStatus(type_url=url, state=Sync.SYNCED, since_s=0.0, version="v", held=1, unacked=0, refused={})
+
+
+def _touch(metrics: Metrics) -> None:
+    """Have every label combination once that the control plane can count by itself."""
+    for kind in (*SHORT_NAMES.values(), "other"):
+        for by_type in (metrics.pushes, metrics.push_bytes, metrics.nacks, metrics.stuck):
+            by_type.labels(type=kind).inc()
+        metrics.push_to_ack_seconds.labels(type=kind).observe(0.1)
+        metrics.resources.labels(type=kind).set(1)
+    for source in Source:
+        for verdict in Verdict:
+            metrics.reported(source.value, verdict.value)
+    for flaw in Flaw:
+        metrics.dropped(flaw)
+    for look in ProbeKind:
+        for outcome in ("answered", *(one.value for one in Trouble)):
+            metrics.probed(look, outcome, 0.1)
+    for signal in Signal:
+        metrics.telemetry_dropped.labels(signal=signal.value).inc()
+        for name in ("garbage", "foreign", "nameless", "absurd", "stranger"):
+            metrics.telemetry_errors.labels(signal=signal.value, flaw=name).inc()
+    for hop in ("detect", "decide", "push", "ack", "news_to_ack", "last_request"):
+        metrics.departure_hop_seconds.labels(hop=hop).observe(0.1)
+    for result in ("accepted", "refused", "held", "failed", "unreached"):
+        metrics.policy_reloads.labels(result=result).inc()

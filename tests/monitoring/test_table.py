@@ -1,0 +1,116 @@
+"""The table of metrics is what a server exposes: every one, with its type and its labels, and no other."""
+
+import asyncio
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import aiohttp
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from deploy.render import ROOT
+from tests.eventually import eventually
+from tests.monitoring.large_fleet import exposed
+from tests.monitoring.promtool import needed, promtool
+from xds_server.metric_table.documented import OPEN, Documented
+from xds_server.metric_table.table import LARGE, TABLE, markdown
+
+LIMIT_S = 60.0
+SERVE = str(Path(sys.executable).with_name("switchgear"))
+POLICY = """\
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: chat}
+spec: {model: m, endpoints: [{address: 127.0.0.1, port: 9}], probe: {enabled: false}}
+"""
+
+
+async def scraped(policies: Path) -> str:
+    """What a server that has just started says at /metrics."""
+    server = await asyncio.create_subprocess_exec(
+        *(SERVE, "serve", "--policies", str(policies), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"),
+        *("--log-format", "json"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        assert server.stdout is not None
+        admin = (await asyncio.wait_for(server.stdout.readline(), LIMIT_S)).decode().split('"admin": "')[1]
+        async with aiohttp.ClientSession() as session:
+
+            async def asked() -> str:
+                async with session.get(f"http://{admin.split(chr(34))[0]}/metrics") as answer:
+                    return await answer.text()
+
+            await eventually(asked, "it answers", LIMIT_S)
+            return await asked()
+    finally:
+        server.terminate()
+        await asyncio.wait_for(server.wait(), LIMIT_S)
+
+
+def documented(family: Metric) -> Documented:
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    assert name in TABLE, f"{name} is exposed, and not in xds_server/metric_table"
+    return TABLE[name]
+
+
+def judge(families: Iterable[Metric]) -> set[str]:
+    """The names of what is exposed, each held against its row."""
+    found = set()
+    for family in families:
+        if family.name.endswith("_created"):
+            continue
+        row = documented(family)
+        found.add(row.name)
+        assert family.type == row.kind, row.name
+        for sample in family.samples:
+            labels = {key: value for key, value in sample.labels.items() if key != "le"}
+            assert set(labels) == set(row.labels), f"{sample.name}: {labels}"
+            for key, value in labels.items():
+                assert key in OPEN or value in row.labels[key], f"{sample.name}: {key}={value}"
+    return found
+
+
+async def test_a_running_server_exposes_the_table_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "chat.yaml").write_text(POLICY)
+    found = judge(text_string_to_metric_families(await scraped(tmp_path)))
+    assert {name for name, row in TABLE.items() if not row.where} == found
+
+
+def test_a_large_fleet_stays_within_the_series_that_are_stated() -> None:
+    families = list(text_string_to_metric_families(exposed(LARGE).decode()))
+    judge(families)
+    for family in families:
+        if not family.name.endswith("_created"):
+            row = documented(family)
+            series = sum(not sample.name.endswith("_created") for sample in family.samples)
+            assert series <= row.most_series(LARGE), row.name
+    told = {family.name: len(family.samples) for family in families}
+    assert told["switchgear_engine_admitted_ratio"] == LARGE["engine"], "the fleet is as large as it says"
+    assert told["switchgear_telemetry_age_seconds"] == 2 * LARGE["node"]
+
+
+@needed
+def test_names_are_as_prometheus_wants_them() -> None:
+    code, said = promtool("check", "metrics", stdin=exposed({**LARGE, "engine": 4, "node": 2, "pool": 2}).decode())
+    complaints = [line for line in said.splitlines() if "_created" not in line]
+    assert complaints == [], code
+
+
+def test_the_reference_is_made_from_the_table() -> None:
+    assert (ROOT / "docs" / "metrics.md").read_text() == markdown(), "run `make manifests`"
+
+
+def test_every_row_says_what_it_is_and_what_to_do() -> None:
+    for name, row in TABLE.items():
+        assert row.meaning.endswith("."), name
+        assert row.do, name
+        assert all(values or key in OPEN for key, values in row.labels.items()), name
+        opened = [key for key, values in row.labels.items() if not values]
+        assert not opened or row.per, f"{name}: nothing bounds {opened}"
+        unit = {"seconds": "_seconds", "bytes": "_bytes", "ratio": "_ratio", "GPU-seconds": "_seconds"}.get(
+            row.unit
+        )
+        assert unit is None or unit in name, name

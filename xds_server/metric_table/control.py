@@ -1,0 +1,158 @@
+"""Metrics of proxies, of telemetry and of the control plane itself."""
+
+from typing import Final
+
+from xds_server.metric_table.documented import BY_TYPE, SIGNALS, TYPES, of
+from xds_server.status import SyncState
+
+PROXIES: Final = (
+    of(
+        "xds_connections", "gauge", "proxies", "Connected proxies.",
+        "Fewer than there are: `switchgear get proxies`.",
+        labels={"role": (), "protocol": ("delta", "sotw")}, per=("role",),
+    ),
+    of(
+        "xds_streams", "gauge", "subscriptions", "Types of connected proxies, by state.",
+        "NACK: runbook SwitchgearConfigurationRefused.",
+        labels={"type": TYPES, "state": tuple(one.value for one in SyncState)},
+    ),
+    of(
+        "xds_behind_seconds", "gauge", "seconds",
+        "Longest time that a connected proxy has been without what it should have, refused or not answered.",
+        "Runbook SwitchgearProxiesBehind.", BY_TYPE,
+    ),
+    of("xds_pushes_total", "counter", "responses", "Responses sent to proxies.", "-", BY_TYPE),
+    of(
+        "xds_push_bytes_total", "counter", "bytes", "Bytes of responses sent to proxies.",
+        "A jump in CDS or LDS: an edit that touches everything.", BY_TYPE,
+    ),
+    of(
+        "xds_push_to_ack_seconds", "histogram", "seconds", "Time from a response to the proxy's answer to it.",
+        "EDS above 0.1 s: proxies short of CPU, or a network that is.", BY_TYPE,
+    ),
+    of(
+        "xds_nacks_total", "counter", "responses", "Responses that proxies refused.",
+        "The log line `xds.nack` names the policy line.", BY_TYPE,
+    ),
+    of(
+        "xds_stuck_total", "counter", "responses", "Responses that a proxy answered neither way for long.",
+        "That proxy: CPU, network, or a bug of its own.", BY_TYPE,
+    ),
+    of(
+        "xds_refused_peers_total", "counter", "streams",
+        "Streams of proxies that were refused: identity (named by no rule), node (not this node or zone).",
+        "The log line `xds.peer_refused` says who; rules are in the file of --access.",
+        labels={"reason": ("identity", "node")},
+    ),
+)  # fmt: skip
+
+TELEMETRY: Final = (
+    of(
+        "telemetry_age_seconds", "gauge", "seconds", "Time since a proxy was last heard, by signal.",
+        "Runbook SwitchgearTelemetryLost.", labels={"node": (), "signal": SIGNALS}, per=("node",),
+    ),
+    of(
+        "telemetry_lost", "gauge", "proxies", "Connected proxies of which a signal is missing.",
+        "Runbook SwitchgearTelemetryLost.", labels={"signal": SIGNALS},
+    ),
+    of(
+        "telemetry_entries_total", "counter", "entries",
+        "Entries of access logs that were counted, as they came.", "-",
+    ),
+    of("telemetry_load_reports_total", "counter", "reports", "Load reports of proxies.", "-"),
+    of(
+        "telemetry_dropped_total", "counter", "entries",
+        "Entries that were not counted because there were too many.",
+        "Now and then: sampling follows. For long: more replicas.", labels={"signal": SIGNALS},
+    ),
+    of(
+        "telemetry_errors_total", "counter", "streams and messages",
+        "What was not believed of proxies' telemetry, by what was wrong with it.",
+        "stranger: somebody tells who is not connected; else another version.",
+        labels={
+            "signal": SIGNALS,
+            "flaw": ("garbage", "foreign", "nameless", "absurd", "stranger"),
+        },
+    ),
+    of(
+        "telemetry_sampling_ratio", "gauge", "ratio", "Share of calls that proxies are asked to report.",
+        "Below 1 counts are coarser, not smaller.",
+    ),
+    of(
+        "telemetry_load_report_interval_seconds", "gauge", "seconds",
+        "How often each proxy is asked to report its load.", "Longer with many proxies.",
+    ),
+)  # fmt: skip
+
+CONTROL: Final = (
+    of(
+        "snapshot_build_seconds", "histogram", "seconds",
+        "Time from policies and reports to snapshots of every view in use.",
+        "Above 1 s: too many views (zones x pools x roles), or no CPU.",
+    ),
+    of(
+        "snapshot_resources", "gauge", "resources", "Resources of the view that sees everything.",
+        "A drop is what an edit took away.", BY_TYPE,
+    ),
+    of(
+        "report_to_push_seconds", "histogram", "seconds",
+        "Time from a report that changes a decision to the snapshot that carries it, of any kind of change.",
+        "Like hop decide, which counts departures alone.",
+    ),
+    of(
+        "policy_reloads_total", "counter", "readings", "Readings of changed policies, by result.",
+        "refused: runbook SwitchgearPoliciesRefused; failed: a bug.",
+        labels={"result": ("accepted", "refused", "held", "failed", "unreached")},
+    ),
+    of(
+        "policy_refused", "gauge", "boolean", "1 while the policy files are refused.",
+        "Runbook SwitchgearPoliciesRefused.",
+    ),
+    of(
+        "shrink_held", "gauge", "boolean", "1 while policies are held back because they drop too much.",
+        "Runbook SwitchgearPoliciesHeld.",
+    ),
+    of(
+        "policy_stale", "gauge", "boolean", "1 while policies from the last run are served.",
+        "Runbook SwitchgearPoliciesStale.",
+    ),
+    of(
+        "reconcile_failures_total", "counter", "rounds",
+        "Rounds that failed from a bug; the last good snapshot stayed in place.",
+        "Runbook SwitchgearReconcileFailing.",
+    ),
+    of(
+        "store_failures_total", "counter", "attempts", "Failed attempts to keep the last good policies.",
+        "Runbook SwitchgearStoreFailing.",
+    ),
+    of(
+        "source_stale_seconds", "gauge", "seconds", "Time without contact to the Kubernetes API.",
+        "Runbook SwitchgearSourceStale.", labels={"resource": ()}, per=("resource",), where="with --kubernetes",
+    ),
+    of(
+        "lease_held", "gauge", "boolean", "1 while this replica is the one that writes.",
+        "Runbooks SwitchgearLeaseHeldByNobody and SwitchgearLeaseHeldTwice.",
+        where="with --kubernetes, without --no-write-status",
+    ),
+    of(
+        "certificate_expiry_seconds", "gauge", "seconds",
+        "Time until the certificate ends; negative once it has.", "Runbook SwitchgearCertificateExpires.",
+        labels={"use": ("server",)}, where="with --tls-cert",
+    ),
+    of(
+        "certificate_trouble", "gauge", "boolean",
+        "1 while the certificate files cannot be used and the pair before them is.",
+        "The log line `certificate.refused` says why.", where="with --tls-cert",
+    ),
+    of(
+        "access_refused", "gauge", "boolean",
+        "1 while the rules of access cannot be read and those before them are in force.",
+        "The log line `access.refused` says why.", where="with --access",
+    ),
+    of(
+        "admin_refused_total", "counter", "requests",
+        "Requests to the admin port that were turned away: unknown (no valid proof), role (may only read), rate.",
+        "unknown rising: a token that is old, or somebody who tries.",
+        labels={"reason": ("unknown", "role", "rate")},
+    ),
+)  # fmt: skip

@@ -1,0 +1,106 @@
+"""What is said of a metric, and the sets that labels come from.
+
+A label is either a closed set, written out, or one of the few in ``OPEN``, whose values are bounded by what the
+policies declare or by who is connected. Nothing that a caller or an engine says becomes a label.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from policies.route import PriorityClass
+from xds_server.sources.telemetry.loss import Signal
+from xds_server.sources.telemetry.totals import FATES
+from xds_server.type_urls import SHORT_NAMES
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+OPEN: Final[Mapping[str, str]] = {
+    "pool": "pools",
+    "zone": "zones",
+    "engine": "engines",
+    "node": "proxies",
+    "region": "regions",
+    "from": "regions",
+    "to": "regions",
+    "role": "roles",
+    "resource": "kinds of objects",
+}
+"""Labels whose values are declared or connected, and what bounds them."""
+
+BUCKETS: Final = 17
+"""Series of one histogram: 14 bounds, the open end, sum and count."""
+
+TYPES: Final = (*SHORT_NAMES.values(), "other")
+SIGNALS: Final = tuple(one.value for one in Signal)
+CLASSES: Final = tuple(one.value for one in PriorityClass)
+_NONE: Final[Mapping[str, tuple[str, ...]]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Documented:
+    """One metric, named as alerts name it (counters with ``_total``).
+
+    ``labels`` are in order, each with its closed set, or with nothing where it is in ``OPEN``. ``per`` says of
+    open labels that go together what bounds the series: ``engine`` where pool and zone follow from the engine.
+    ``where``: when it is there at all; empty: always.
+    """
+
+    name: str
+    kind: Kind
+    unit: str
+    meaning: str
+    do: str
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _NONE)
+    per: tuple[str, ...] = ()
+    where: str = ""
+
+    def most_series(self, sizes: Mapping[str, int]) -> int:
+        """The most series there may be; ``sizes``: how many values each open label has, engines of all pools."""
+        found = BUCKETS if self.kind == "histogram" else 1
+        for values in self.labels.values():
+            found *= len(values) or 1
+        for name in self.per:
+            found *= sizes[name]
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelled:
+    """Labels that several metrics have; see ``Documented``."""
+
+    labels: Mapping[str, tuple[str, ...]]
+    per: tuple[str, ...] = ()
+
+
+BY_ENGINE: Final = Labelled(labels={"pool": (), "engine": (), "zone": ()}, per=("engine",))
+BY_POOL: Final = Labelled(labels={"pool": ()}, per=("pool",))
+BY_CLASS: Final = Labelled(labels={"pool": (), "class": CLASSES}, per=("pool",))
+BY_OUTCOME: Final = Labelled(labels={"pool": (), "outcome": FATES}, per=("pool",))
+BY_TYPE: Final = Labelled(labels={"type": TYPES})
+NO_LABELS: Final = Labelled(labels=_NONE)
+
+
+def of(  # noqa: PLR0917 - a row of a table
+    name: str,
+    kind: Kind,
+    unit: str,
+    meaning: str,
+    do: str,
+    by: Labelled = NO_LABELS,
+    *,
+    labels: Mapping[str, tuple[str, ...]] | None = None,
+    per: tuple[str, ...] = (),
+    where: str = "",
+) -> Documented:
+    """A row of the table; its labels are those of ``by``, where it does not name its own."""
+    return Documented(
+        name=f"switchgear_{name}",
+        kind=kind,
+        unit=unit,
+        meaning=meaning,
+        do=do,
+        labels=by.labels if labels is None else labels,
+        per=per or by.per,
+        where=where,
+    )

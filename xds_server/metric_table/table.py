@@ -1,0 +1,73 @@
+"""Every metric that ``serve`` may expose: what it means, its labels, and what to do about it.
+
+The one place that ``docs/metrics.md``, alert rules and dashboards are made from; a test holds it against a running
+server, both ways.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from xds_server.metric_table.control import CONTROL, PROXIES, TELEMETRY
+from xds_server.metric_table.documented import Documented
+from xds_server.metric_table.fleet import CALLERS, ENGINES, POOLS
+
+CHAPTERS: Final[Mapping[str, Sequence[Documented]]] = {
+    "What callers see": CALLERS,
+    "Engines": ENGINES,
+    "Pools": POOLS,
+    "Proxies": PROXIES,
+    "Telemetry": TELEMETRY,
+    "The control plane itself": CONTROL,
+}
+TABLE: Final[Mapping[str, Documented]] = {one.name: one for chapter in CHAPTERS.values() for one in chapter}
+
+LARGE: Final[Mapping[str, int]] = {
+    "pool": 10, "zone": 3, "engine": 1000, "node": 1000, "region": 3, "role": 3, "resource": 8,
+}  # fmt: skip
+"""The fleet that the reference states series for."""
+
+
+def markdown() -> str:
+    """``docs/metrics.md``."""
+    return "".join(f"{line}\n" for line in _lines())
+
+
+def _lines() -> Iterator[str]:
+    total = _spaced(sum(one.most_series(LARGE) for one in TABLE.values()))
+    yield from (
+        "# Metrics",
+        "",
+        "<!-- Made from xds_server/metric_table by `make manifests`; edit that. -->",
+        "",
+        "`switchgear serve` exposes these at `/metrics` of its admin port. Seconds, bytes and ratios (0 to 1);",
+        "counters end in `_total`. Gauges of pools are the same on every replica, so take `max`; counters count",
+        "what came to each replica, so take `sum`. Alerts, recording rules and dashboards made of them are in",
+        "`deploy/monitoring/`, and what to do about each alert in [runbooks](runbooks/index.md).",
+        "",
+        "Labels are closed sets, written out below, or follow from what is declared and who is connected: pool,",
+        "zone, engine, region, node (a proxy's id). Nothing that callers send becomes one. With 1 000 engines in",
+        f"10 pools, 3 zones, 3 regions and 1 000 proxies one replica exposes at most {total} series; the column",
+        "*series* says how many of them are of each metric.",
+        "",
+    )
+    for title, chapter in CHAPTERS.items():
+        yield from (
+            f"## {title}",
+            "",
+            "| metric | what it means | labels | series | what to do |",
+            "|---|---|---|---|---|",
+        )
+        for one in chapter:
+            there = f" Only {one.where}." if one.where else ""
+            labels = "; ".join(
+                f"`{name}`" + (f": {', '.join(values)}" if values else "") for name, values in one.labels.items()
+            )
+            yield (
+                f"| `{one.name}` | {one.meaning} ({one.kind}, {one.unit}){there} | {labels or '-'} "
+                f"| {_spaced(one.most_series(LARGE))} | {one.do} |"
+            )
+        yield ""
+
+
+def _spaced(number: int) -> str:
+    return f"{number:,}".replace(",", " ")
