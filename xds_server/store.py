@@ -10,8 +10,6 @@ the format is reported and ignored, never half believed.
 """
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
@@ -23,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from xds_server.publish import Parked
 from xds_server.snapshot import Resource
+from xds_server.whole_file import sweep, write_whole
 
 FORMAT: Final = "switchgear-last-good/1"
 FILE_NAME: Final = "last-good.json"
@@ -92,7 +91,6 @@ class Store:
     """One folder that keeps one ``LastGood``."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
         self._path = folder / FILE_NAME
 
     @property
@@ -112,25 +110,16 @@ class Store:
         ).model_dump(mode="json")
         text = json.dumps({"format": FORMAT, "checksum": _checksum(payload), "payload": payload}, indent=1)
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # mkstemp creates with 0600; in the same folder, so that the rename is atomic.
-            handle, name = tempfile.mkstemp(prefix=f".{FILE_NAME}.", dir=self._folder)
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                Path(name).replace(self._path)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
-            _sync_folder(self._folder)
+            write_whole(self._path, text.encode())
         except OSError as error:
             raise StoreError(f"cannot write {self._path}: {error.strerror or error}") from error
 
     def read(self) -> LastGood | None:
         """The stored state, None when there is none yet; ``StoreError`` when what is there cannot be trusted."""
+        sweep(self._path)
         try:
+            if not self._path.is_file() and self._path.exists():
+                raise StoreError(f"{self._path} is no file")
             if self._path.stat().st_size > MAX_BYTES:
                 raise StoreError(f"{self._path} is larger than {MAX_BYTES} bytes: not written by Switchgear")
             text = self._path.read_text(encoding="utf-8")
@@ -171,12 +160,3 @@ class Store:
 def _checksum(payload: Mapping[str, Any]) -> str:
     text = json.dumps(payload, sort_keys=True, separators=(",", ":"))
     return blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

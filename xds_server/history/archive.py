@@ -7,9 +7,7 @@ is served is the newest and always stays.
 
 import asyncio
 import json
-import os
 import re
-import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -21,6 +19,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from xds_server.history.version import Source, Version
+from xds_server.whole_file import write_whole
 
 FOLDER: Final = "history"
 FORMAT: Final = "switchgear-version/1"
@@ -29,6 +28,9 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 """Of all versions together. A version of ten thousand engines is about one MiB."""
 
 _NAME: Final = re.compile(r"([0-9]{8})\.json")
+_LEFT: Final = re.compile(r"\.[0-9]{8}\.json\.")
+"""What a process that was killed left beside a version."""
+
 _log = structlog.get_logger()
 
 
@@ -153,14 +155,9 @@ class Archive:
                 self._unsaved.popleft()
             for path in folder.iterdir():
                 named = _NAME.fullmatch(path.name)
-                if named and int(named[1]) not in self._versions and path.name not in self.damaged:
+                gone = named and int(named[1]) not in self._versions and path.name not in self.damaged
+                if gone or _LEFT.match(path.name):
                     path.unlink(missing_ok=True)
-            # A name is durable only when its folder is.
-            handle = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
         except OSError as error:
             told = f"cannot write {folder}: {error.strerror or error}"
             if told != self.failure:
@@ -186,17 +183,7 @@ def write(path: Path, version: Version) -> None:
     """Write one version in one step; ``OSError`` when it cannot be."""
     payload = _Payload.model_validate({**asdict(version), "texts": dict(version.texts)}).model_dump(mode="json")
     text = json.dumps({"format": FORMAT, "checksum": _checksum(payload), "payload": payload})
-    # mkstemp creates with 0600; in the same folder, so that the rename is atomic.
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_whole(path, text.encode())
 
 
 def read(path: Path, number: int) -> Version:

@@ -6,8 +6,6 @@ order for the same engine takes the place of the one before. To go below the cap
 
 import asyncio
 import contextlib
-import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +21,7 @@ from xds_server.decide.decisions import EngineDecision, Health
 from xds_server.fleet import Engine, EngineId
 from xds_server.ledger.scene import span
 from xds_server.overrides import Action, Override
+from xds_server.whole_file import sweep, write_whole
 
 FILE_NAME: Final = "orders.json"
 LONGEST_S: Final = 7 * 86_400.0
@@ -175,7 +174,10 @@ class Orders:
 
     def restore(self) -> None:
         """Take up the orders that an earlier run kept and that still hold; a damaged file is only reported."""
-        if self._path is None or not self._path.is_file():
+        if self._path is None:
+            return
+        sweep(self._path)
+        if not self._path.is_file():
             return
         try:
             kept = _KEPT.validate_json(self._path.read_bytes())
@@ -234,17 +236,7 @@ class Orders:
         if self._path is None:
             return
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=f".{FILE_NAME}.", dir=self._path.parent)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(_KEPT.dump_json(kept, indent=1))
-                    file.flush()
-                    os.fsync(file.fileno())
-                Path(name).replace(self._path)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
+            write_whole(self._path, _KEPT.dump_json(kept, indent=1))
         except OSError as error:
             _log.error("orders.not_kept", file=str(self._path), reason=error.strerror or str(error))
 

@@ -1,0 +1,27 @@
+"""Killed while it writes, two hundred times: what was kept is there, and whole."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+KILLS = 200
+
+
+def test_what_was_written_outlives_any_kill(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.hostile.killed", str(tmp_path / "state"), str(KILLS), "7"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    *findings, counts = ended.stdout.splitlines()
+    assert findings == []
+    said = json.loads(counts)
+    assert said["kills"] == KILLS
+    assert min(said[part] for part in ("store", "orders", "ledger", "history", "recording")) >= KILLS // 5
+    assert said["left_beside"] > 0, "no kill met a file that was half written: it proved nothing"
+    assert said["left"] == 0, "what kills leave behind is swept away"
