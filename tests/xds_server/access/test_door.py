@@ -1,0 +1,266 @@
+"""The admin port's door: by token and by certificate, with both roles, for browsers, and for those who may not."""
+
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+from structlog.testing import capture_logs
+
+from engine.tls.contexts import client_context, server_context
+from engine.tls.files import Rotating, read_pair
+from engine.tls.paths import TlsFiles
+from xds_server.access.door import CALLS, COOKIE, FAILURES, MAX_BUCKETS, Door
+from xds_server.access.followed import FollowedRules
+from xds_server.access.lab_authority import EVERYBODY, Wanted, make
+from xds_server.admin import AdminServer
+from xds_server.config import Address
+from xds_server.metrics import Metrics
+from xds_server.status import Readiness
+
+READS, WRITES = "r" * 32, "w" * 32
+RULES = """
+apiVersion: switchgear.dev/v1alpha1
+kind: Access
+metadata: {name: access}
+spec:
+  admin:
+    - {tokenFile: reads.token, name: robot}
+    - {tokenFile: writes.token, name: ann, role: write}
+    - {identity: spiffe://switchgear.lab/operator, role: write}
+    - {identity: spiffe://switchgear.lab/watcher}
+"""
+FILES = (*EVERYBODY, Wanted(name="watcher", path="watcher"))
+
+
+class Answers:
+    """As much of a server as these tests ask for."""
+
+    def __init__(self) -> None:
+        self.released = 0
+
+    def readiness(self) -> Readiness:
+        return Readiness(ready=True, reason="serving")
+
+    def proxies(self) -> list[object]:
+        return []
+
+    def release_shrink(self) -> bool:
+        self.released += 1
+        return True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def write_rules(folder: Path) -> FollowedRules:
+    for name, token in (("reads", READS), ("writes", WRITES)):
+        path = folder / f"{name}.token"
+        path.write_text(token + "\n")
+        path.chmod(0o600)
+    (folder / "access.yaml").write_text(RULES)
+    return FollowedRules(folder / "access.yaml", tell=lambda _: None)
+
+
+@asynccontextmanager
+async def port(door: Door, tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[str, Answers]]:
+    answers = Answers()
+    metrics = Metrics()
+    metrics.observe(door.families)
+    async with AdminServer(Address("127.0.0.1", 0), answers, metrics, door=door, tls=tls) as admin:
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{admin.port}", answers
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def test_tokens_read_and_write_apart_and_every_write_is_recorded(tmp_path: Path) -> None:
+    door = Door(rules=write_rules(tmp_path))
+    with capture_logs() as logs:
+        async with port(door) as (url, answers), aiohttp.ClientSession(url) as http:
+
+            async def status(method: str, path: str, token: str = "") -> int:
+                async with http.request(method, path, headers=bearer(token) if token else {}) as answer:
+                    return answer.status
+
+            assert [await status("GET", path) for path in ("/healthz", "/readyz")] == [200, 200]
+            assert await status("GET", "/v1/proxies") == 401
+            assert await status("GET", "/metrics") == 401
+            assert await status("GET", "/v1/proxies", "x" * 32) == 401
+            assert await status("GET", "/v1/proxies", READS) == 200
+            assert await status("GET", "/metrics", READS) == 200
+            assert await status("POST", "/v1/allow-shrink") == 401
+            assert await status("POST", "/v1/allow-shrink", READS) == 403
+            assert answers.released == 0
+            assert await status("POST", "/v1/allow-shrink", WRITES) == 200
+            assert answers.released == 1
+            async with http.get("/v1/audit", headers=bearer(READS)) as answer:
+                said = (await answer.json())["writes"]
+            async with http.get("/v1/proxies") as answer:
+                assert "Authorization: Bearer" in (await answer.json())["error"]
+                assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert [(one["by"], one["status"]) for one in said] == [("nobody known", 401), ("robot", 403), ("ann", 200)]
+    assert all(one["what"] == "POST /v1/allow-shrink" and one["peer"] == "127.0.0.1" for one in said)
+    assert [one["by"] for one in logs if one["event"] == "admin.write"] == ["nobody known", "robot", "ann"]
+    assert READS not in str(logs)
+    assert WRITES not in str(logs) + str(said)
+
+
+async def test_a_token_counts_as_long_as_its_file_has_it(tmp_path: Path) -> None:
+    rules = write_rules(tmp_path)
+    async with port(Door(rules=rules)) as (url, _), aiohttp.ClientSession(url) as http:
+
+        async def status(token: str) -> int:
+            rules.look()
+            async with http.get("/v1/proxies", headers=bearer(token)) as answer:
+                return answer.status
+
+        assert await status(READS) == 200
+        (tmp_path / "reads.token").write_text("n" * 40)
+        assert (await status(READS), await status("n" * 40)) == (401, 200)
+        (tmp_path / "reads.token").unlink()
+        assert await status("n" * 40) == 401
+
+
+def test_a_token_that_others_can_read_or_guess_is_told_of(tmp_path: Path) -> None:
+    write_rules(tmp_path)
+    (tmp_path / "reads.token").chmod(0o644)
+    (tmp_path / "writes.token").write_text("short")
+    said: list[str] = []
+    rules = FollowedRules(tmp_path / "access.yaml", tell=said.append)
+    assert len(rules.tokens) == 1
+    assert any("chmod 600" in one for one in said)
+    assert any("at least 16 characters" in one for one in said)
+    assert "short" not in " ".join(said).replace("shorter", "")
+    rules.look()
+    assert len(said) == 2, "once"
+
+
+def test_an_edit_that_cannot_be_read_leaves_the_rules_before_it(tmp_path: Path) -> None:
+    rules = write_rules(tmp_path)
+    before = rules.access
+    (tmp_path / "access.yaml").write_text(RULES.replace("role: write}", "role: god}", 1))
+    assert rules.look() is before
+    assert "role" in rules.trouble
+    (tmp_path / "access.yaml").unlink()
+    assert rules.look() is before
+    (tmp_path / "access.yaml").write_text(RULES.replace("name: robot", "name: cron"))
+    assert rules.look() is not before
+    assert rules.trouble == ""
+
+
+async def test_certificates_read_and_write_apart_and_an_expired_one_stays_out(tmp_path: Path) -> None:
+    certs = tmp_path / "certs"
+    make(certs, FILES, lasts=timedelta(days=1))
+
+    def files(name: str) -> TlsFiles:
+        return TlsFiles(certificate=certs / f"{name}.crt", key=certs / f"{name}.key", authorities=certs / "ca.crt")
+
+    door = Door(rules=write_rules(tmp_path), secure=True)
+    async with port(door, server_context(Rotating(files("server")))) as (url, answers):
+
+        async def status(name: str, method: str = "GET", path: str = "/v1/proxies") -> int:
+            context = client_context(read_pair(files(name)), files(name))
+            async with (
+                aiohttp.ClientSession(url) as http,
+                http.request(method, path, ssl=context) as answer,
+            ):
+                return answer.status
+
+        assert await status("operator") == 200
+        assert await status("watcher") == 200
+        assert await status("proxy") == 401, "a certificate that no rule names"
+        assert await status("watcher", "POST", "/v1/allow-shrink") == 403
+        assert await status("operator", "POST", "/v1/allow-shrink") == 200
+        assert answers.released == 1
+        long_ago = datetime.now(UTC) - timedelta(hours=2)
+        make(certs, [one for one in FILES if one.name == "operator"], lasts=timedelta(hours=1), now=long_ago)
+        with pytest.raises(aiohttp.ClientError):
+            await status("operator")
+        plain = ssl.create_default_context(cafile=certs / "ca.crt")
+        async with aiohttp.ClientSession(url) as http:
+            async with http.get("/healthz", ssl=plain) as answer:
+                assert answer.status == 200
+            async with http.get("/v1/proxies", ssl=plain, headers=bearer(READS)) as answer:
+                assert answer.status == 200
+
+
+async def test_a_browser_logs_in_and_only_reads(tmp_path: Path) -> None:
+    clock = Clock()
+    door = Door(rules=write_rules(tmp_path), clock=clock)
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with port(door) as (url, answers), aiohttp.ClientSession(url, cookie_jar=jar) as http:
+        async with http.get("/dashboard/", headers={"Accept": "text/html"}, allow_redirects=False) as answer:
+            assert (answer.status, answer.headers["Location"]) == (302, "/login")
+        async with http.get("/login") as answer:
+            assert "form-action 'self'" in answer.headers["Content-Security-Policy"]
+        async with http.post("/login", data={"token": "no"}, allow_redirects=False) as answer:
+            assert answer.status == 401
+        async with http.post("/login", data={"token": WRITES}, allow_redirects=False) as answer:
+            assert answer.status == 303
+            cookie = answer.cookies[COOKIE]
+            assert (cookie["httponly"], cookie["samesite"]) == (True, "Strict")
+            assert WRITES not in cookie.value
+        async with http.get("/dashboard/") as answer:
+            assert answer.status == 200
+        async with http.post("/v1/allow-shrink") as answer:
+            assert answer.status == 403
+        assert answers.released == 0
+        clock.now_s += 13 * 3600
+        async with http.get("/v1/proxies") as answer:
+            assert answer.status == 401, "a session ends"
+
+
+async def test_who_guesses_tokens_waits_and_memory_is_bounded(tmp_path: Path) -> None:
+    clock = Clock()
+    door = Door(rules=write_rules(tmp_path), clock=clock)
+    async with port(door) as (url, _), aiohttp.ClientSession(url) as http:
+
+        async def status(token: str) -> int:
+            async with http.get("/v1/proxies", headers=bearer(token)) as answer:
+                return answer.status
+
+        said = [await status(f"{number:032}") for number in range(int(FAILURES.burst) + 5)]
+        assert said == [401] * int(FAILURES.burst) + [429] * 5
+        assert await status(READS) == 429, "this address waits, whatever it says"
+        clock.now_s += 60
+        assert await status(READS) == 200
+        said = [await status(READS) for _ in range(int(CALLS.burst) + 5)]
+        assert said.count(429) >= 5
+        async with http.get("/metrics", headers=bearer(WRITES)) as answer:
+            page = await answer.text()
+        assert 'switchgear_admin_refused_total{reason="rate"}' in page
+    take: Callable[..., bool] = door._take
+    for number in range(MAX_BUCKETS + 100):
+        take("failure", str(number), FAILURES)
+    assert len(door._buckets) <= MAX_BUCKETS
+
+
+async def test_without_rules_a_certificate_reads_and_nobody_writes(tmp_path: Path) -> None:
+    certs = tmp_path / "certs"
+    make(certs, FILES, lasts=timedelta(days=1))
+    own = TlsFiles(certificate=certs / "server.crt", key=certs / "server.key", authorities=certs / "ca.crt")
+    proxy = TlsFiles(certificate=certs / "proxy.crt", key=certs / "proxy.key", authorities=certs / "ca.crt")
+    async with port(Door(secure=True, is_open=False, open_metrics=True), server_context(Rotating(own))) as (
+        url,
+        _,
+    ):
+        context = client_context(read_pair(proxy), proxy)
+        plain = ssl.create_default_context(cafile=certs / "ca.crt")
+        for method, path, tls, status in (
+            ("GET", "/v1/proxies", context, 200),
+            ("POST", "/v1/allow-shrink", context, 403),
+            ("GET", "/v1/proxies", plain, 401),
+            ("GET", "/metrics", plain, 200),
+        ):
+            async with aiohttp.ClientSession(url) as http, http.request(method, path, ssl=tls) as answer:
+                assert (path, answer.status) == (path, status)

@@ -1,0 +1,248 @@
+"""Who is let in over the ADS port, what they see, and what becomes of it when rules or certificates change."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from structlog.testing import capture_logs
+
+from engine.tls.files import read_pair
+from engine.tls.grpc_credentials import channel_credentials
+from engine.tls.paths import TlsFiles
+from policies.load import load_contents
+from xds_server.access.guard import Guard
+from xds_server.access.lab_authority import EVERYBODY, Wanted, make
+from xds_server.config import ConfigError, ServeConfig
+from xds_server.publish import Publisher
+from xds_server.snapshot import resource, snapshot
+from xds_server.streams import NodeInfo, RefusedPeerError
+from xds_server.translate.served import served
+from xds_server.translate.view import View
+from xds_server.transport import GrpcAdsServer
+from xds_server.type_urls import CLUSTER
+from xds_server.views import NO_POOL, view_of
+from xds_server.wire.decode import DeltaDiscoveryRequest, DeltaDiscoveryResponse
+
+LIMIT_S = 30.0
+METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
+RULES = """
+apiVersion: switchgear.dev/v1alpha1
+kind: Access
+metadata: {name: access}
+spec:
+  proxies:
+    - {identity: spiffe://switchgear.lab/proxy/gateway, nodes: ["n*"], pools: [chat]}
+"""
+POLICIES = """
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: %s}
+spec: {model: m, endpoints: [{address: 127.0.0.1, port: %d}]}
+---
+"""
+ROUTES = """
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: one}
+spec: {listener: {port: 10000}, match: {model: one}, pools: [{pool: chat}]}
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: two}
+spec: {listener: {port: 10000}, match: {model: two}, pools: [{pool: chat}], fallback: small}
+"""
+
+
+@pytest.fixture
+def certs(tmp_path: Path) -> Path:
+    folder = tmp_path / "certs"
+    make(folder, (*EVERYBODY, Wanted(name="stranger", path="stranger")), lasts=timedelta(days=1))
+    return folder
+
+
+def guard(certs: Path, *, rules: str | None = RULES) -> Guard:
+    access = None
+    if rules is not None:
+        access = certs / "access.yaml"
+        access.write_text(rules)
+    return Guard(
+        ServeConfig(
+            policies=(certs,),
+            tls_cert=certs / "server.crt",
+            tls_key=certs / "server.key",
+            tls_ca=certs / "ca.crt",
+            access=access,
+        )
+    )
+
+
+def node(identity: str = "proxy/gateway", name: str = "n1", **metadata: object) -> NodeInfo:
+    return NodeInfo(id=name, metadata=metadata, identities=(f"spiffe://switchgear.lab/{identity}",))
+
+
+def test_a_proxy_gets_what_it_asks_for_within_what_it_may_see(certs: Path) -> None:
+    made = guard(certs)
+    assert made.view_of(node()).pools == {"chat"}
+    assert made.view_of(node(pools=["chat", "hidden"])).pools == {"chat"}
+    nothing = made.view_of(node(pools=["hidden"]))
+    assert nothing.pools == {NO_POOL}
+    for who in (node("stranger"), node(name="x1"), NodeInfo(id="n1")):
+        with pytest.raises(RefusedPeerError):
+            made.view_of(who)
+    counted = {
+        sample.labels["reason"]: sample.value
+        for family in made.families()
+        if family.name == "switchgear_xds_refused_peers"
+        for sample in family.samples
+    }
+    assert counted == {"identity": 2, "node": 1}
+
+
+def test_without_rules_any_certificate_may_be_any_proxy(certs: Path) -> None:
+    assert guard(certs, rules=None).view_of(node("stranger")) == view_of(node("stranger"))
+
+
+def test_who_is_refused_again_and_again_is_told_of_once(certs: Path) -> None:
+    made = guard(certs)
+    with capture_logs() as logs:
+        for _ in range(5):
+            with pytest.raises(RefusedPeerError):
+                made.view_of(node("stranger"))
+    assert len(logs) == 1
+
+
+def test_rules_for_proxies_need_proof(tmp_path: Path) -> None:
+    (tmp_path / "access.yaml").write_text(RULES)
+    with pytest.raises(ConfigError, match="need proof"):
+        Guard(ServeConfig(policies=(tmp_path,), access=tmp_path / "access.yaml"))
+
+
+def test_routes_to_what_may_not_be_seen_are_left_out() -> None:
+    text = "".join(POLICIES % one for one in (("chat", 1), ("small", 2), ("hidden", 3))) + ROUTES
+    policies = load_contents({Path("all.yaml"): text.encode()})
+    everything = served(policies, View())
+    assert set(everything.pools) == {"chat", "hidden", "small"}
+    assert [route.metadata.name for route in everything.routes[10000]] == ["one", "two"]
+    limited = served(policies, view_of(node(), frozenset({"chat"})))
+    assert set(limited.pools) == {"chat"}
+    assert [route.metadata.name for route in limited.routes[10000]] == ["one"]
+    nothing = served(policies, view_of(node(pools=["hidden"]), frozenset({"chat"})))
+    assert (nothing.pools, nothing.routes) == ((), {})
+
+
+@asynccontextmanager
+async def serving(made: Guard) -> AsyncIterator[tuple[int, Publisher]]:
+    publisher = Publisher(
+        view_of=made.view_of, snapshot_for=lambda _view: snapshot([resource(CLUSTER, "c", b"1")])
+    )
+    server = GrpcAdsServer(publisher, credentials=made.server_credentials())
+    port = await server.start()
+    try:
+        yield port, publisher
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def stream(port: int, certs: Path, name: str, node_id: str = "n1") -> AsyncIterator[Any]:
+    pair = read_pair(
+        TlsFiles(certificate=certs / f"{name}.crt", key=certs / f"{name}.key", authorities=certs / "ca.crt")
+    )
+    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", channel_credentials(pair)) as channel:
+        call = channel.stream_stream(METHOD)()
+        with contextlib.suppress(grpc.aio.AioRpcError):  # reading says the same, and is what tests look at
+            await call.write(_request(node_id))
+        yield call
+        call.cancel()
+
+
+def _request(node_id: str) -> bytes:
+    request = DeltaDiscoveryRequest(type_url=CLUSTER)
+    request.node.id = node_id
+    return request.SerializeToString()
+
+
+async def received(call: Any) -> list[str]:
+    answer = DeltaDiscoveryResponse.FromString(await asyncio.wait_for(call.read(), LIMIT_S))
+    return [one.name for one in answer.resources]
+
+
+async def ended(call: Any) -> tuple[grpc.StatusCode, str]:
+    async def read_on() -> None:
+        while (await asyncio.wait_for(call.read(), LIMIT_S)) is not grpc.aio.EOF:
+            pass
+
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await read_on()
+    return failure.value.code(), failure.value.details() or ""
+
+
+async def test_streams_of_the_named_are_served_and_others_denied(certs: Path) -> None:
+    async with serving(guard(certs)) as (port, publisher):
+        async with stream(port, certs, "proxy") as call:
+            assert await received(call) == ["c"]
+            assert publisher.speaks_for("n1", ("spiffe://switchgear.lab/proxy/gateway", "localhost"))
+            assert not publisher.speaks_for("n1", ("spiffe://switchgear.lab/stranger",))
+            assert not publisher.speaks_for("n2", ("spiffe://switchgear.lab/proxy/gateway",))
+        async with stream(port, certs, "stranger") as call:
+            code, reason = await ended(call)
+            assert code is grpc.StatusCode.PERMISSION_DENIED
+            assert "may not connect as a proxy" in reason
+        async with stream(port, certs, "proxy", "x1") as call:
+            assert (await ended(call))[0] is grpc.StatusCode.PERMISSION_DENIED
+        async with stream(port, certs, "proxy") as call:
+            assert await received(call) == ["c"]
+            await call.write(_request("n2"))
+            code, reason = await ended(call)
+            assert (code, reason) == (
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "a stream is of one node: node.id may not change",
+            )
+
+
+async def test_rules_that_change_end_the_streams_they_no_longer_allow(certs: Path) -> None:
+    made = guard(certs)
+    async with serving(made) as (port, publisher), stream(port, certs, "proxy") as call:
+        assert await received(call) == ["c"]
+        (certs / "access.yaml").write_text(RULES.replace("pools: [chat]", "pools: [small]"))
+        made.look(publisher.judge_again, lambda: None)
+        code, reason = await ended(call)
+        assert (code, "has changed" in reason) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+        async with stream(port, certs, "proxy") as again:
+            assert await received(again) == ["c"]
+            (certs / "access.yaml").write_text(RULES.replace("gateway", "other"))
+            made.look(publisher.judge_again, lambda: None)
+            assert (await ended(again))[0] is grpc.StatusCode.PERMISSION_DENIED
+        assert publisher.views == ()
+
+
+async def test_an_expired_certificate_is_not_taken(certs: Path) -> None:
+    long_ago = datetime.now(UTC) - timedelta(hours=2)
+    make(certs, [one for one in EVERYBODY if one.name == "proxy"], lasts=timedelta(hours=1), now=long_ago)
+    async with serving(guard(certs)) as (port, _), stream(port, certs, "proxy") as call:
+        assert (await ended(call))[0] is grpc.StatusCode.UNAVAILABLE
+
+
+def test_another_certificate_and_a_bad_edit_are_told_once(certs: Path) -> None:
+    made = guard(certs)
+    keys: list[str] = []
+    first = made.channel_credentials()
+    assert made.channel_credentials() is first
+    make(certs, EVERYBODY, lasts=timedelta(minutes=30))
+    (certs / "access.yaml").write_text("kind: Access\n")
+    with capture_logs() as logs:
+        for _ in range(3):
+            made.look(lambda: keys.append("rules"), lambda: keys.append("keys"))
+    events = [one["event"] for one in logs]
+    assert sorted(events) == ["access.refused", "certificate.changed", "certificate.ends"]
+    assert keys == ["keys"]
+    assert made.channel_credentials() is not first
+    told = {family.name: family.samples[0].value for family in made.families()}
+    assert told["switchgear_access_refused"] == 1
+    assert 0 < told["switchgear_certificate_expiry_seconds"] <= 1800
