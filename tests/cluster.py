@@ -43,11 +43,12 @@ _STARTS_WITHIN_S = 60.0
 
 @dataclass(kw_only=True)
 class Cluster:
-    """One cluster. ``double`` is the double itself, None where it is a real one."""
+    """One cluster. ``double`` is the double itself, None where it is a real one with a process of its own."""
 
     kubeconfig: Path
     api: Api
     double: ClusterDouble | None
+    pid: int | None = None
 
     @property
     def server(self) -> str:
@@ -186,9 +187,9 @@ async def running_cluster(folder: Path) -> AsyncIterator[Cluster]:
     programs = [os.environ.get(name, "") for name in ("KUBE_APISERVER", "ETCD")]
     at = folder / "kubeconfig"
     if all(programs):
-        async with _real(*programs, folder, at), connected(Access(kubeconfig=at)) as api:
+        async with _real(*programs, folder, at) as pid, connected(Access(kubeconfig=at)) as api:
             await eventually(lambda: _answers(api), "the API server is ready", _STARTS_WITHIN_S)
-            yield Cluster(kubeconfig=at, api=api, double=None)
+            yield Cluster(kubeconfig=at, api=api, double=None, pid=pid)
         return
     async with ClusterDouble() as double, connected(Access(kubeconfig=double.write_kubeconfig(at))) as api:
         yield Cluster(kubeconfig=at, api=api, double=double)
@@ -201,8 +202,8 @@ async def _answers(api: Api) -> bool:
 
 
 @asynccontextmanager
-async def _real(apiserver: str, etcd: str, folder: Path, at: Path) -> AsyncIterator[None]:
-    """A real API server over a real etcd, both in ``folder``; whoever has the token may do everything."""
+async def _real(apiserver: str, etcd: str, folder: Path, at: Path) -> AsyncIterator[int]:
+    """The process of a real API server over a real etcd, in ``folder``; who has the token may do everything."""
     token = os.urandom(16).hex()
     tokens = folder / "tokens.csv"
     tokens.write_text(f'{token},tests,tests,"system:masters"\n')
@@ -226,7 +227,7 @@ async def _real(apiserver: str, etcd: str, folder: Path, at: Path) -> AsyncItera
         await eventually(
             lambda: _healthy(f"http://127.0.0.1:{client}/health"), "etcd is healthy", _STARTS_WITHIN_S
         )
-        await processes.start(
+        server = await processes.start(
             "kube-apiserver",
             [
                 apiserver,
@@ -251,7 +252,7 @@ async def _real(apiserver: str, etcd: str, folder: Path, at: Path) -> AsyncItera
                 f"https://127.0.0.1:{secure}", user={"token": token}, cluster={"insecure-skip-tls-verify": True}
             )
         )
-        yield
+        yield server.pid
 
 
 def _key_pair(key: Path, public: Path) -> None:

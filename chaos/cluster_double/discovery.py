@@ -8,6 +8,7 @@ from typing import Final
 
 from chaos.cluster_double.json_object import Object
 from chaos.cluster_double.kinds import Kind
+from chaos.cluster_double.openapi import documented
 
 VERSION: Final[Object] = {
     "major": "1",
@@ -40,7 +41,7 @@ def discovered(path: str, kinds: Iterable[Kind]) -> Object | None:  # noqa: PLR0
         case ["apis", group, version]:
             return _resources(group, version, kinds)
         case _:
-            return None
+            return documented(path, kinds)
 
 
 def _group(group: str, kinds: Iterable[Kind]) -> Object:
