@@ -1,0 +1,53 @@
+"""A page that can be executed: its console blocks, and what they have to print.
+
+In a block, a line that begins with ``$ `` is typed (``> `` goes on with it), and the lines up to the next one are
+what it prints, where ``...`` stands for any text, however many lines of it. Before a block, ``<!-- until -->``
+says that what is asked is still becoming so: it is asked until it prints that.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+_BLOCK: Final = re.compile(
+    r"^(?P<until><!-- until -->\n)?```console\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One command of a page, with the line it stands in. ``until``: what it prints may come true later."""
+
+    line: int
+    command: str
+    printed: str
+    until: bool
+
+    def shown_by(self, output: str) -> bool:
+        """Whether an output is what the page says. How much space there is between words does not count."""
+        said = (" ".join(part.split()) for part in self.printed.split("..."))
+        return re.fullmatch(".*".join(map(re.escape, said)), " ".join(output.split())) is not None
+
+
+def steps(page: str) -> Iterator[Step]:
+    """All commands of a page, in order."""
+    for block in _BLOCK.finditer(page):
+        first = page.count("\n", 0, block.start("text")) + 1
+        at, typed, printed = first, "", list[str]()
+        for number, line in enumerate(block["text"].splitlines(), first):
+            if line.startswith("$ "):
+                if typed:
+                    yield Step(line=at, command=typed, printed="\n".join(printed), until=bool(block["until"]))
+                at, typed, printed = number, line[2:], []
+            elif typed and not printed and (line == ">" or line.startswith("> ")):
+                typed += "\n" + line[2:]
+            elif typed:
+                printed.append(line)
+            else:
+                msg = f"line {number}: a block begins with what is typed, after `$ `"
+                raise ValueError(msg)
+        if not typed:
+            msg = f"line {first}: nothing is typed in this block"
+            raise ValueError(msg)
+        yield Step(line=at, command=typed, printed="\n".join(printed), until=bool(block["until"]))
