@@ -40,6 +40,8 @@ _COMMANDS: Final[Mapping[str, Entry]] = MappingProxyType(
         "schema": _entry("schema", "Print the JSON Schema of policy files, for editors."),
         "config-dump": _entry("config_dump", "Show what a proxy is meant to have, or how it differs."),
         "serve": _entry("serve", "Run the control plane."),
+        "doctor": _entry("doctor", "Check everything around a server, with a way out for each fault."),
+        "bug-report": _entry("bug_report", "Pack what somebody else needs to look at a fault, without secrets."),
         "bootstrap": _entry("bootstrap", "Print an Envoy bootstrap that connects here."),
         "completion": _entry("completion", "Print the script that completes commands in a shell."),
         "certs": _entry("certs", "Make throw-away certificates for labs."),

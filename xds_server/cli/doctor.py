@@ -1,0 +1,77 @@
+"""``switchgear doctor``: everything around a server checked, each fault with its code and a way out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.text import Text
+
+from xds_server.cli.asking import admin_option
+from xds_server.cli.complaints import printable
+from xds_server.cli.forms import DATA, as_data, console, output_option, style_of
+from xds_server.cli.surroundings import around
+from xds_server.diagnosis.check import Check, State, failed
+
+
+@click.command(name="doctor", short_help="Check everything around a server, with a way out for each fault.")
+@admin_option
+@click.option("--xds", default="", metavar="HOST:PORT", help="Where Envoys connect; absent, as the server says.")
+@click.option(
+    "--envoy-admin",
+    "envoys",
+    multiple=True,
+    metavar="URL",
+    help="Admin port of an Envoy, for its clock; repeatable.",
+)
+@click.option(
+    "--policies",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Policy files to judge as well; may be given more than once.",
+)
+@click.option("--kubernetes", is_flag=True, help="Also the rights and pods of a cluster.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="How to reach it; absent, as this pod.")
+@click.option("--context", "kube_context", default="", help="Context of the kubeconfig.")
+@click.option("--namespace", default="", metavar="NAME", help="Namespace of the rights and pods; all when absent.")
+@output_option(
+    "table", "wide", default="table", text="Form of the answer; wide has the way out of what is well too."
+)
+def command(
+    *,
+    admin: str,
+    xds: str,
+    envoys: tuple[str, ...],
+    policies: tuple[Path, ...],
+    kubernetes: bool,
+    kubeconfig: Path | None,
+    kube_context: str,
+    namespace: str,
+    output: str,
+) -> int:
+    """Check versions, ports, clocks, engines, agents, proxies, files, disk, policies, and the rights in a cluster.
+
+    Nothing is changed. Each answer is ok, warn or fail; `switchgear explain CODE` tells more.
+
+    Exit code: 0, 1 when anything failed, 2 when asked wrongly.
+    """
+    cluster = (kubeconfig, kube_context, namespace) if kubernetes or kubeconfig or kube_context else None
+    checks = list(around(admin, xds=xds, envoys=envoys, policies=policies, cluster=cluster))
+    if output in DATA:
+        click.echo(as_data({"checks": [dict(one.record()) for one in checks]}, output), nl=False)
+    else:
+        show(checks)
+    return 1 if failed(checks) else 0
+
+
+def show(checks: Sequence[Check]) -> None:
+    """Print them, each with its way out where there is one."""
+    out = console()
+    for one in checks:
+        line = Text(f"{one.state.value:<4}", style=style_of(one.state))
+        code = f" {one.code}" if one.code else ""
+        line.append(printable(f"{code} {one.subject}: {one.sentence}").replace("\n", " "))
+        out.print(line, soft_wrap=True)
+        if one.fix:
+            out.print(Text(f"       {printable(one.fix)}", style="dim"), soft_wrap=True)
+    counts = {state: sum(one.state is state for one in checks) for state in State}
+    out.print(Text(", ".join(f"{count} {state.value}" for state, count in counts.items())))

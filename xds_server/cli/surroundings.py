@@ -1,0 +1,221 @@
+"""What ``doctor`` looks at: the server, ports, engines, Envoys, a cluster. Looks at them, and has it judged."""
+
+import http.client
+import platform
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+from policies.findings import PolicyErrors
+from policies.lint import lint
+from policies.load import load
+from xds_server.cli.asking import NoAnswerError, ask
+from xds_server.cli.cluster_rights import on_cluster
+from xds_server.cli.complaints import of_errors
+from xds_server.config import Address, ConfigError
+from xds_server.diagnosis import process, remarks
+from xds_server.diagnosis.check import Check, fail, few, ok, warn
+from xds_server.inside.about import libraries
+
+TIMEOUT_S: Final = 2.0
+MOST_ENGINES: Final = 64
+"""Engines that are asked themselves, evenly spread; the server has heard all of them anyway."""
+
+GATE_PATH: Final = "/switchgear/in_flight"
+"""Where the first-token gate answers, to its own machine only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came back of one GET; ``skew_s`` is how far the other clock is ahead, None without a Date."""
+
+    status: int
+    body: bytes
+    skew_s: float | None
+
+
+def around(
+    admin: str,
+    *,
+    xds: str,
+    envoys: Sequence[str],
+    policies: Sequence[Path],
+    cluster: tuple[Path | None, str, str] | None,
+) -> Iterator[Check]:
+    """Every check, nearest first. A server that cannot be asked is one of them."""
+    yield from process.on_versions("this command line", platform.python_version(), libraries())
+    try:
+        asked_s = time.time()
+        about = ask(admin, "/v1/about")
+        answered_s = time.time()
+    except NoAnswerError as error:
+        yield from _without_server(admin, error.format_message())
+    else:
+        yield from _server(admin, about, asked_s, answered_s)
+        yield from _xds_port(xds or _xds_of(admin, about["listen"]))
+    for url in envoys:
+        yield _envoy_clock(url)
+    if policies:
+        yield from on_files(policies)
+    if cluster is not None:
+        yield from on_cluster(*cluster)
+
+
+def _server(admin: str, about: dict[str, Any], asked_s: float, answered_s: float) -> Iterator[Check]:
+    yield process.on_server_version(libraries()["switchgear"], about["libraries"]["switchgear"])
+    yield from process.on_versions("the server", about["python"], about["libraries"])
+    skew_s = process.skew_s(about["now_unix_s"], asked_s, answered_s)
+    yield process.on_clock("the server", skew_s) or ok("clock of the server", "agrees with this machine")
+    proxies, engines = ask(admin, "/v1/proxies")["proxies"], ask(admin, "/v1/engines")["engines"]
+    agents = sum(one["agent"] is not None for one in engines)
+    yield process.on_files(about, len(proxies) + agents)
+    if disk := process.on_disk(about["disk"]):
+        yield disk
+    policies = list(remarks.on_policies(ask(admin, "/v1/policies")))
+    yield from policies or [ok("policies", "accepted and served")]
+    said = [*remarks.on_proxies(proxies), *remarks.on_telemetry(proxies)]
+    yield from said or [ok("proxies", f"{len(proxies)} connected, each with what it should have")]
+    yield from process.on_envoys(about["proxies"])
+    heard = list(remarks.on_engines(engines))
+    yield from heard or [ok("engines", f"{len(engines)} heard, none out")]
+    yield from _engines(engines, frozenset(about["gated_pools"]))
+
+
+def _without_server(admin: str, why: str) -> Iterator[Check]:
+    yield fail("server", "SG220", why)
+    url = urlsplit(admin if "//" in admin else f"http://{admin}")
+    if url.hostname and _connects(url.hostname, url.port or 80) is None and "no server answers" not in why:
+        yield fail("admin port", "SG235", f"something else listens at {url.hostname}:{url.port or 80}")
+
+
+def _xds_of(admin: str, listen: str) -> str:
+    """Where Envoys connect, seen from here: the port the server was told, on the host of the admin port."""
+    try:
+        address = Address.parse(listen)
+    except ConfigError:
+        return ""
+    host = urlsplit(admin if "//" in admin else f"http://{admin}").hostname or "127.0.0.1"
+    usual = address.host in ("0.0.0.0", "::", "") or address.loopback
+    return str(Address(host if usual else address.host, address.port)) if address.port else ""
+
+
+def _xds_port(where: str) -> Iterator[Check]:
+    if not where:
+        yield warn("xDS port", "SG221", "the server took any port: name it with --xds to have it tried")
+        return
+    try:
+        address = Address.parse(where)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="--xds") from error
+    trouble = _connects(address.host, address.port)
+    if trouble:
+        yield fail("xDS port", "SG221", f"{address}: {trouble}")
+    else:
+        yield ok("xDS port", f"{address} takes connections")
+
+
+def _engines(engines: Sequence[Mapping[str, Any]], gated: frozenset[str]) -> Iterator[Check]:
+    """Clocks of engines and their gates, asked from here; not to be reached from here is no fault of theirs."""
+    known = [one for one in engines if one["address"]]
+    chosen = known[:: max(1, len(known) // MOST_ENGINES)][:MOST_ENGINES]
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda one: _get(one["address"], one["port"], GATE_PATH), chosen))
+    skewed, with_gate, without, unseen = [], 0, [], []
+    for engine, answer in zip(chosen, answers, strict=True):
+        name = f"{engine['pool']}/{engine['engine']}"
+        if answer is not None and answer.skew_s is not None:
+            skewed += [one] if (one := process.on_clock(f"engine {name}", answer.skew_s)) else []
+        if engine["pool"] not in gated:
+            continue
+        if answer is not None and answer.status == http.client.OK and b"waiting_for_first_token" in answer.body:
+            with_gate += 1
+        elif answer is not None and _is_here(engine["address"]):
+            without.append(name)
+        else:
+            unseen.append(name)
+    yield from skewed
+    if without:
+        yield fail("first-token gate", "SG250", f"not at {few(without)}")
+    if unseen:
+        yield warn("first-token gate", "SG251", f"not to be seen from here at {few(unseen)}")
+    if with_gate:
+        yield ok("first-token gate", f"at {with_gate} engines")
+
+
+def _envoy_clock(url: str) -> Check:
+    parts = urlsplit(url if "//" in url else f"http://{url}")
+    if not parts.hostname:
+        raise click.BadParameter(f"{url!r} is not an address", param_hint="--envoy-admin")
+    answer = _get(parts.hostname, parts.port or 80, "/ready")
+    if answer is None:
+        return warn(f"Envoy {url}", "SG221", "its admin port cannot be reached from here")
+    skew_s = answer.skew_s or 0.0
+    return process.on_clock(f"Envoy {url}", skew_s) or ok(f"Envoy {url}", "answers, and its clock agrees")
+
+
+def on_files(paths: Sequence[Path]) -> Iterator[Check]:
+    """What ``switchgear validate`` says of these, added up."""
+    try:
+        policies = load(paths)
+    except PolicyErrors as errors:
+        found = of_errors(errors)
+        first = f"{found[0].code} {found[0].origin}: {found[0].message}"
+        yield fail("policy files", "SG260", f"{len(found)} errors: {first}")
+        return
+    findings = lint(policies)
+    if findings:
+        codes = sorted({one.code for one in findings})
+        yield warn("policy files", "SG261", f"{len(findings)} pieces of advice: {few(codes)}")
+    else:
+        yield ok("policy files", f"{len(policies.pools)} pools and {len(policies.routes)} routes without a word")
+
+
+def _connects(host: str, port: int) -> str | None:
+    """None, or why there is no connection."""
+    try:
+        with socket.create_connection((host, port), timeout=TIMEOUT_S):
+            return None
+    except OSError as error:
+        return error.strerror or str(error) or type(error).__name__
+
+
+def _get(host: str, port: int, path: str) -> Answer | None:
+    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+    try:
+        asked_s = time.time()
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        answered_s = time.time()
+        body = answer.read(4096)
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    return Answer(status=answer.status, body=body, skew_s=_skew_s(answer.getheader("Date"), asked_s, answered_s))
+
+
+def _skew_s(date: str | None, asked_s: float, answered_s: float) -> float | None:
+    if not date:
+        return None
+    try:
+        return process.skew_s(parsedate_to_datetime(date).timestamp(), asked_s, answered_s)
+    except ValueError:
+        return None
+
+
+def _is_here(address: str) -> bool:
+    """Whether an address is of this machine: only then does the gate answer."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as trial:
+            trial.bind((address, 0))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,86 @@
+"""What may leave the house: text and JSON without what is secret.
+
+Taken out: values of names that sound secret, values of headers, tokens and passwords in URLs, texts that look like
+keys or tokens, and the values of labels. Rather too much: who mends a fault needs the shape, not the values.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+GONE: Final = "[redacted]"
+
+_SECRET_NAME: Final = re.compile(
+    r"(?i)(authori[sz]ation|bearer|passw|secret|token(?!s?_|s?per|izer)|api[-_]?key|cookie|credential|private|signature)"
+)
+_NOT_SECRET: Final = re.compile(
+    r"(?i)(tokens?_?per|first_?token|time_?to|per_?output_?token|tokens$|_tokens|tokenizer)"
+)
+_VALUES_GONE: Final = frozenset(
+    {
+        "headers",
+        "labels",
+        "annotations",
+        "env",
+        # Envoy's own names: labels of engines, headers that are added.
+        "filter_metadata",
+        "request_headers_to_add",
+        "response_headers_to_add",
+    }
+)
+_USERINFO: Final = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/\s@\"']+@")
+_QUERY: Final = re.compile(r"(?i)([?&;](?:[\w.-]*(?:key|token|secret|passw|sig|auth)[\w.-]*)=)[^&\s\"'#]+")
+_TOKENS: Final = re.compile(
+    r"(?i:bearer|basic)\s+[\w.~+/=-]{6,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"
+    r"|\b(?:sk|pk|hf|ghp|gho|github_pat|glpat|xox[abp]|AKIA)[-_]?[A-Za-z0-9][\w-]{10,}"
+    r"|-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)",
+    re.DOTALL,
+)
+_ASSIGNED: Final = re.compile(
+    r"(?im)^(\s*(?:- )?[\"']?[\w.-]*"
+    r"(?:passw|secret|api[-_]?key|authorization|credential|cookie)[\w.-]*[\"']?\s*[:=]\s*).+$"
+)
+
+
+def text(said: str) -> str:
+    """Text without what looks like a secret in it."""
+    said = _USERINFO.sub(rf"\1{GONE}@", said)
+    said = _QUERY.sub(rf"\1{GONE}", said)
+    said = _TOKENS.sub(GONE, said)
+    return _ASSIGNED.sub(rf"\1{GONE}", said)
+
+
+def data(value: Any, name: str = "") -> Any:
+    """JSON without secrets; the shape stays."""
+    if _secret(name) and not isinstance(value, Mapping | list | tuple) and value not in (None, "", True, False):
+        return GONE
+    if isinstance(value, Mapping):
+        whole = name in _VALUES_GONE
+        return {str(key): _emptied(one) if whole else data(one, str(key)) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_header(one) if name in _VALUES_GONE else data(one, name) for one in value]
+    return text(value) if isinstance(value, str) else value
+
+
+def _secret(name: str) -> bool:
+    return bool(_SECRET_NAME.search(name)) and not _NOT_SECRET.search(name)
+
+
+def _header(one: Any) -> Any:
+    """A matcher of a header: its name stays, what it must be goes."""
+    if not isinstance(one, Mapping):
+        return _emptied(one)
+    return {str(key): one[key] if key == "name" else _emptied(one[key]) for key in one}
+
+
+def _emptied(value: Any) -> Any:
+    """The same shape with nothing in it."""
+    match value:
+        case Mapping():
+            return {str(key): _emptied(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_emptied(one) for one in value]
+        case bool() | None:
+            return value
+    return GONE
