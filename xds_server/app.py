@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
@@ -20,6 +20,7 @@ import structlog
 from engine.report import EngineReport
 from xds_server.access.guard import Guard
 from xds_server.admin import AdminServer
+from xds_server.canary import Canaries
 from xds_server.changing import Changing
 from xds_server.config import Address, ConfigError, ServeConfig
 from xds_server.decide.decisions import Decisions, Health
@@ -50,6 +51,7 @@ from xds_server.sources.targets import Security
 from xds_server.sources.telemetry import Telemetry
 from xds_server.standing import Serving
 from xds_server.store import Store
+from xds_server.streams import NodeInfo
 from xds_server.summaries import SummaryServer
 from xds_server.translate.view import View
 from xds_server.transport import GrpcAdsServer
@@ -110,7 +112,7 @@ class _Server:
         self._guard = Guard(config)
         self._door = self._guard.door(config)
         self._publisher = Publisher(
-            view_of=self._guard.view_of,
+            view_of=self._view_of,
             snapshot_for=self._snapshot_for,
             observer=AnnouncingObserver(
                 self._metrics, self._proxies_changed, self._refused, self._confirmed, self._departures
@@ -136,8 +138,13 @@ class _Server:
             on_round=self._published,
         )
         self._archive = Archive(config.state_dir / FOLDER if config.state_dir else None)
+        self._canaries = Canaries(self._reconciler, self._publisher, self._telemetry.book)
         self._changing = Changing(
-            self._reconciler, self._archive, source=self._feed.source, tell=self._ledger.tell
+            self._reconciler,
+            self._archive,
+            source=self._feed.source,
+            canaries=self._canaries,
+            tell=self._ledger.tell,
         )
         self._resolver = Resolver(self._resolved, refresh_s=config.resolve_s)
         self._prober = Prober(self._reconciler.hear, on_probe=self._metrics.probed)
@@ -219,6 +226,7 @@ class _Server:
             tasks.create_task(self._reconciler.run(), name="reconcile")
             tasks.create_task(self._orders.run(), name="orders")
             tasks.create_task(self._archive.run(), name="history")
+            tasks.create_task(self._changing.run(), name="changes")
             for name, lines in (("ledger", self._lines), ("recording", self._recording)):
                 if lines is not None:
                     tasks.create_task(lines.run(), name=name)
@@ -247,6 +255,7 @@ class _Server:
             port=listen.port,
             credentials=self._guard.server_credentials(),
             handlers=self._telemetry.handlers(),
+            on_flaw=self._metrics.flawed,
         )
         try:
             port = await transport.start()
@@ -269,6 +278,10 @@ class _Server:
                 self._changing.offer(state)
 
     # -- joints --------------------------------------------------------------------------------------------
+
+    def _view_of(self, node: NodeInfo) -> View:
+        view = self._guard.view_of(node)
+        return replace(view, canary=True) if self._canaries.has(node.id) else view
 
     def _snapshot_for(self, view: object) -> Snapshot:
         return self._reconciler.snapshot_for(view) if isinstance(view, View) else Snapshot()

@@ -5,6 +5,7 @@ counts. Gauges that describe the present (connections, report ages) are read at 
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -34,6 +35,12 @@ class Metrics:
         )
         self.push_bytes = Counter(
             "switchgear_xds_push_bytes", "Bytes of responses sent to proxies.", ["type"], registry=self.registry
+        )
+        self.stream_errors = Counter(
+            "switchgear_xds_stream_errors",
+            "Discovery streams ended for what the peer did, by what was wrong with it.",
+            ["flaw"],
+            registry=self.registry,
         )
         self.stuck = Counter(
             "switchgear_xds_stuck",
@@ -146,6 +153,10 @@ class Metrics:
     def probed(self, kind: str, outcome: str, seconds: float) -> None:
         """Count one look at an engine, or one canary."""
         self.probe_seconds.labels(kind=kind, outcome=outcome).observe(seconds)
+
+    def flawed(self, flaw: StrEnum) -> None:
+        """Count one discovery stream that was ended for what its peer did."""
+        self.stream_errors.labels(flaw=flaw.value).inc()
 
     def dropped(self, flaw: Flaw) -> None:
         """Count one report of an agent that could not be used."""

@@ -4,6 +4,7 @@ from typing import Final
 
 from xds_server.metric_table.documented import BY_TYPE, SIGNALS, TYPES, of
 from xds_server.status import SyncState
+from xds_server.streams import Flaw
 
 PROXIES: Final = (
     of(
@@ -37,6 +38,12 @@ PROXIES: Final = (
     of(
         "xds_stuck_total", "counter", "responses", "Responses that a proxy answered neither way for long.",
         "That proxy: CPU, network, or a bug of its own.", BY_TYPE,
+    ),
+    of(
+        "xds_stream_errors_total", "counter", "streams",
+        "Discovery streams ended for what the peer did, by what was wrong with it.",
+        "One proxy: its version, or its bootstrap. Many: somebody who is none; docs/limits.md has each limit.",
+        labels={"flaw": tuple(one.value for one in Flaw)},
     ),
     of(
         "xds_refused_peers_total", "counter", "streams",

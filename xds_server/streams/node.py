@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict
 
-from xds_server.streams.values import NodeInfo, StreamError
+from xds_server.streams.values import Flaw, NodeInfo, StreamError
 from xds_server.wire.decode import Node
 
 MAX_TEXT_CHARACTERS: Final = 1_024
@@ -35,9 +35,11 @@ def node_info(node: Node) -> NodeInfo:
     }
     for name, text in said.items():
         if len(text) > MAX_TEXT_CHARACTERS:
-            raise StreamError(f"node.{name} has {len(text)} characters; at most {MAX_TEXT_CHARACTERS} are taken")
+            raise StreamError(
+                f"node.{name} has {len(text)} characters; at most {MAX_TEXT_CHARACTERS} are taken", Flaw.NODE
+            )
         if not text.isprintable():
-            raise StreamError(f"node.{name} has characters that cannot be printed")
+            raise StreamError(f"node.{name} has characters that cannot be printed", Flaw.NODE)
     return NodeInfo(
         id=node.id,
         cluster=node.cluster,
@@ -54,7 +56,9 @@ def _extensions(node: Node) -> tuple[bytes, ...]:
     # Two for each: what it takes to say that there is one, be it empty.
     size = 2 * len(node.extensions) + sum(map(len, node.extensions))
     if size > MAX_EXTENSIONS_BYTES:
-        raise StreamError(f"node.extensions have {size} bytes; at most {MAX_EXTENSIONS_BYTES} are taken")
+        raise StreamError(
+            f"node.extensions have {size} bytes; at most {MAX_EXTENSIONS_BYTES} are taken", Flaw.NODE
+        )
     return tuple(node.extensions)
 
 
@@ -74,11 +78,11 @@ def _name(extension: bytes) -> str:
 def _metadata(node: Node) -> Mapping[str, object]:
     size = node.metadata.ByteSize()
     if size > MAX_METADATA_BYTES:
-        raise StreamError(f"node.metadata has {size} bytes; at most {MAX_METADATA_BYTES} are taken")
+        raise StreamError(f"node.metadata has {size} bytes; at most {MAX_METADATA_BYTES} are taken", Flaw.NODE)
     try:
         said: Mapping[str, object] = MessageToDict(node.metadata)
     except ValueError as error:
-        raise StreamError("node.metadata has a number that is none") from error
+        raise StreamError("node.metadata has a number that is none", Flaw.NODE) from error
     return said
 
 

@@ -3,7 +3,15 @@
 from google.protobuf.message import DecodeError
 
 from xds_server.streams.node import node_info
-from xds_server.streams.values import MAX_NAME_CHARACTERS, DeltaRequest, Mode, Request, SotwRequest, StreamError
+from xds_server.streams.values import (
+    MAX_NAME_CHARACTERS,
+    DeltaRequest,
+    Flaw,
+    Mode,
+    Request,
+    SotwRequest,
+    StreamError,
+)
 from xds_server.wire.decode import DeltaDiscoveryRequest, DiscoveryRequest
 
 
@@ -12,7 +20,7 @@ def read_request(mode: Mode, data: bytes) -> Request:
     try:
         request = _delta(data) if mode is Mode.DELTA else _sotw(data)
     except DecodeError as error:
-        raise StreamError(f"not a discovery request: {error}") from error
+        raise StreamError(f"not a discovery request: {error}", Flaw.GARBAGE) from error
     if len(request.type_url) > MAX_NAME_CHARACTERS or not request.type_url.isprintable():
         raise StreamError("type_url is no name of a type")
     return request

@@ -24,6 +24,7 @@ from xds_server.streams.values import (
     Acked,
     DeltaRequest,
     Event,
+    Flaw,
     Mode,
     NodeInfo,
     Request,
@@ -173,7 +174,7 @@ class Stream:
 
     def _add(self, watch: Watch) -> None:
         if watch.type_url not in self._watches and len(self._watches) >= MAX_TYPES:
-            raise StreamError(f"more than {MAX_TYPES} resource types on one stream")
+            raise StreamError(f"more than {MAX_TYPES} resource types on one stream", Flaw.NAMES)
         self._watches[watch.type_url] = watch
         last = len(PUSH_ORDER)
         self._order = tuple(sorted(self._watches.values(), key=lambda item: _RANK.get(item.type_url, last)))

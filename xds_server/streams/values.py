@@ -5,7 +5,7 @@ Source: https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Final
 
@@ -39,8 +39,24 @@ UNASKED_AFTER_S: Final = 3.0
 """An Envoy that has not asked for clusters or listeners by then never will: https://github.com/envoyproxy/envoy/issues/34334."""
 
 
+class Flaw(StrEnum):
+    """What was wrong with a stream that was ended: the label of what counts them."""
+
+    GARBAGE = "garbage"  # no discovery request at all
+    NODE = "node"  # a node that nobody can be
+    NAMES = "names"  # too many, or too long
+    PROTOCOL = "protocol"  # a request that the protocol does not know
+    REFUSED = "refused"  # somebody who may not be served
+    SILENT = "silent"  # no request
+    CROWD = "crowd"  # more streams than are served
+
+
 class StreamError(Exception):
     """A peer's mistake that ends its stream; the text goes to the peer."""
+
+    def __init__(self, text: str, flaw: Flaw = Flaw.PROTOCOL) -> None:
+        super().__init__(text)
+        self.flaw = flaw
 
 
 class Mode(Enum):
@@ -52,6 +68,9 @@ class Mode(Enum):
 
 class RefusedPeerError(StreamError):
     """A peer that may not be who it says it is, or may not be served at all."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, Flaw.REFUSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

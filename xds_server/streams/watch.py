@@ -18,6 +18,7 @@ from xds_server.streams.values import (
     MAX_NAMES,
     Acked,
     Confirmed,
+    Flaw,
     Mode,
     Nacked,
     StreamError,
@@ -376,7 +377,7 @@ def _same(item: Resource | None, version: str) -> Resource | None:
 
 def _bounded(names: set[str]) -> set[str]:
     if len(names) > MAX_NAMES:
-        raise StreamError(f"{len(names)} resource names of one type; at most {MAX_NAMES} are served")
+        raise StreamError(f"{len(names)} resource names of one type; at most {MAX_NAMES} are served", Flaw.NAMES)
     if any(len(name) > MAX_NAME_CHARACTERS for name in names):
-        raise StreamError(f"a resource name of more than {MAX_NAME_CHARACTERS} characters")
+        raise StreamError(f"a resource name of more than {MAX_NAME_CHARACTERS} characters", Flaw.NAMES)
     return names

@@ -16,7 +16,7 @@ import grpc
 
 from engine.tls.grpc_credentials import proved
 from xds_server.publish import Publisher, Session
-from xds_server.streams import Mode, RefusedPeerError, StreamError
+from xds_server.streams import Flaw, Mode, RefusedPeerError, StreamError
 
 _SERVICE: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService"
 _MODES: Final = {
@@ -32,6 +32,12 @@ STOP_GRACE_S: Final = 2.0
 
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """A real Envoy's first request has 61 KB; ten thousand names of a hundred characters have 1 MB."""
+
+MAX_STREAMS: Final = 16_384
+"""Discovery streams of all proxies together: ten thousand, and room for them to come back before they are gone."""
+
+FIRST_REQUEST_S: Final = 30.0
+"""A proxy asks as soon as it has a stream. One that says nothing holds a place, and need not."""
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
@@ -59,6 +65,7 @@ class GrpcAdsServer:
     """Serves delta and state-of-the-world ADS on ``host:port`` (port 0: any free one).
 
     ``handlers`` are further services of the same port. Without ``credentials`` the port speaks plain text.
+    ``on_flaw`` is called for each stream that is ended for what its peer did.
     """
 
     def __init__(
@@ -69,9 +76,15 @@ class GrpcAdsServer:
         port: int = 0,
         credentials: grpc.ServerCredentials | None = None,
         handlers: Iterable[grpc.GenericRpcHandler] = (),
+        on_flaw: Callable[[Flaw], None] = lambda _: None,
+        max_streams: int = MAX_STREAMS,
+        first_request_s: float = FIRST_REQUEST_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._publisher = publisher
+        self._on_flaw = on_flaw
+        self._max_streams = max_streams
+        self._first_request_s = first_request_s
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._credentials = credentials
         self._clock = clock
@@ -113,11 +126,14 @@ class GrpcAdsServer:
     async def _serve(self, mode: Mode, context: Context) -> None:
         stream = asyncio.current_task()
         assert stream is not None, "a coroutine runs in a task"  # noqa: S101  # for the type checker
+        if len(self._streams) >= self._max_streams:
+            self._on_flaw(Flaw.CROWD)
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {self._max_streams} streams")
         call = _Call(self._publisher, mode, context, self._clock, stream)
         ended: StreamError | None = None
         self._streams.add(stream)
         try:
-            await call.read()
+            await call.read(self._first_request_s)
         except StreamError as error:
             ended = error
         except asyncio.CancelledError:
@@ -128,6 +144,7 @@ class GrpcAdsServer:
             self._streams.discard(stream)
             await call.close("" if ended is None else str(ended))
         if ended is not None:
+            self._on_flaw(ended.flaw)
             refused = isinstance(ended, RefusedPeerError)
             code = grpc.StatusCode.PERMISSION_DENIED if refused else grpc.StatusCode.INVALID_ARGUMENT
             await context.abort(code, str(ended))
@@ -178,13 +195,19 @@ class _Call:
             mode, context.peer(), self._wake, identities=proved(context.auth_context()), end=self._end
         )
 
-    async def read(self) -> None:
+    async def read(self, first_within_s: float) -> None:
         """Take requests until the peer has no more."""
-        while isinstance(data := await self._context.read(), bytes):  # anything else is the end
+        try:
+            async with asyncio.timeout(first_within_s):
+                data = await self._context.read()
+        except TimeoutError:
+            raise StreamError(f"no request within {first_within_s:g} s", Flaw.SILENT) from None
+        while isinstance(data, bytes):  # anything else is the end
             self._session.request(data, self._clock())
             # Most requests are ACKs that make nothing due: find that out without starting a task.
             if self._writer is None and (due := self._session.poll(self._clock())) is not None:
                 self._start(due)
+            data = await self._context.read()
 
     async def close(self, reason: str) -> None:
         """End the session and its writer; a bug that ended the writer is raised here."""
