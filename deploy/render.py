@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from deploy.monitoring.dashboards import DASHBOARDS, dashboard_json
+from deploy.monitoring.rules import rules_yaml
+from xds_server.metric_table.table import markdown
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 DEPLOY: Final = ROOT / "deploy"
 CHART: Final = DEPLOY / "helm" / "switchgear"
@@ -88,14 +92,24 @@ def wanted() -> Mapping[Path, str]:
     copies = {CHART / "crds" / crd.name: crd for crd in sorted((DEPLOY / "crds").glob("*.yaml"))}
     copies[CHART / "files" / "first_token_gate.py"] = ROOT / "engine" / "first_token_gate.py"
     made = {path: source.read_text(encoding="utf-8") for path, source in copies.items()}
-    return made | {DEPLOY / one.path: rendered(one) for one in MANIFESTS}
+    return made | monitoring() | {DEPLOY / one.path: rendered(one) for one in MANIFESTS}
+
+
+def monitoring() -> Mapping[Path, str]:
+    """What is made from the table of metrics: its reference, rules, dashboards, and the chart's copies."""
+    rules, made = rules_yaml(), {ROOT / "docs" / "metrics.md": markdown()}
+    for folder in (DEPLOY / "monitoring", CHART / "files" / "monitoring"):
+        made[folder / "rules.yaml"] = rules
+        made |= {folder / "dashboards" / f"{one.name}.json": dashboard_json(one) for one in DASHBOARDS}
+    return made
 
 
 def left_over() -> Sequence[Path]:
     """Files where only made ones may stand, which nothing makes any more."""
     made = {CHART / "crds" / crd.name for crd in (DEPLOY / "crds").glob("*.yaml")}
-    made |= {DEPLOY / one.path for one in MANIFESTS}
-    found = [*(CHART / "crds").glob("*.yaml"), *(DEPLOY / "manifests").glob("*.yaml")]
+    made |= {DEPLOY / one.path for one in MANIFESTS} | set(monitoring())
+    dashboards = DEPLOY.glob("**/monitoring/dashboards/*.json")
+    found = [*dashboards, *(CHART / "crds").glob("*.yaml"), *(DEPLOY / "manifests").glob("*.yaml")]
     return sorted(set(found) - made)
 
 

@@ -44,6 +44,32 @@ OTHERS = {
             ),
         },
     ),
+    ("monitoring.coreos.com/v1", "PrometheusRule"): _closed(
+        ("groups",),
+        groups={
+            "type": "array",
+            "minItems": 1,
+            "items": _closed(
+                ("name", "rules"),
+                name={"type": "string"},
+                rules={
+                    "type": "array",
+                    "items": {
+                        **_closed(
+                            ("expr",),
+                            record={"type": "string"},
+                            alert={"type": "string"},
+                            expr={"type": "string"},
+                            **{"for": {"type": "string", "pattern": "^[0-9]+(s|m|h)$"}},
+                            labels=STRING_MAP,
+                            annotations=STRING_MAP,
+                        ),
+                        "oneOf": [{"required": ["record"]}, {"required": ["alert"]}],
+                    },
+                },
+            ),
+        },
+    ),
     ("keda.sh/v1alpha1", "ScaledObject"): _closed(
         ("scaleTargetRef", "triggers"),
         scaleTargetRef=_closed(

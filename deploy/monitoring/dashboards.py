@@ -1,0 +1,400 @@
+"""Grafana dashboards, made from the table of metrics: a metric that is renamed breaks them here, not at 3 a.m.
+
+Four pages: how the fleet does, one pool, one engine, and the control plane itself. Each panel has a query, a unit
+and, where an alert watches the same thing, a link to its runbook. JSON of Grafana's schema 39, of Grafana 10.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from deploy.monitoring.rules import ALERTS, RUNBOOKS, metric, recordings
+
+_SOURCE: Final = {"type": "prometheus", "uid": "${source}"}
+_WIDE, _HALF, _QUARTER = 24, 12, 6
+_COLOURS: Final = {"HEALTHY": "green", "UNHEALTHY": "red", "DRAINING": "blue", "UNKNOWN": "gray"}
+
+Kind = Literal["timeseries", "stat", "heatmap"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One panel; ``queries`` are pairs of PromQL and legend, ``alert`` the name of the one that watches it."""
+
+    title: str
+    queries: Sequence[tuple[str, str]]
+    unit: str = "short"
+    kind: Kind = "timeseries"
+    width: int = _HALF
+    says: str = ""
+    alert: str = ""
+    steps: Sequence[tuple[str, float | None]] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dashboard:
+    """One page; ``variables`` are pairs of a name and the metric whose label of that name has its values."""
+
+    name: str
+    title: str
+    panels: Sequence[Panel]
+    variables: Sequence[tuple[str, str]] = field(default_factory=tuple)
+
+
+_RECORDED: Final = frozenset(one.record for one in recordings())
+
+
+def _recorded(name: str) -> str:
+    found = f"pool:switchgear_{name}:ratio_rate5m"
+    if found not in _RECORDED:
+        raise KeyError(found)
+    return found
+
+
+def _here(name: str, pool: bool = False, engine: bool = False, **more: str) -> str:
+    """A metric of the chosen installation, and of the chosen pool and engine where they are asked for."""
+    wanted = [('namespace=~"$namespace"')]
+    wanted += ['pool=~"$pool"'] if pool else []
+    wanted += ['engine=~"$engine"'] if engine else []
+    wanted += [f'{key}="{value}"' for key, value in more.items()]
+    known = name if name in _RECORDED else metric(name)
+    return f"{known}{{{','.join(wanted)}}}"
+
+
+def _most(name: str, by: str, **more: Any) -> str:
+    return f"max by ({by}) ({_here(name, **more)})"
+
+
+def _rate(name: str, by: str, **more: Any) -> str:
+    return f"sum by ({by}) (rate({_here(name, **more)}[$__rate_interval]))"
+
+
+def _quantile(share: float, name: str, by: str, **more: Any) -> str:
+    series = _here(name, **more).replace(metric(name), f"{metric(name)}_bucket")
+    return f"histogram_quantile({share:g}, sum by ({by}, le) (rate({series}[$__rate_interval])))"
+
+
+def _hops() -> Panel:
+    series = _here("departure_hop_seconds", hop="news_to_ack").replace("_seconds{", "_seconds_bucket{")
+    return Panel(
+        title="From news of a broken engine to each proxy's ACK",
+        queries=((f"sum by (le) (increase({series}[$__rate_interval]))", "{{le}}"),),
+        unit="s", kind="heatmap", alert="SwitchgearSlowToLeave",
+        says="One count for each proxy and departure. A proxy that does not answer counts as 30 s.",
+    )  # fmt: skip
+
+
+_LOW_IS_BAD: Final = (("red", None), ("orange", 0.9), ("green", 0.99))
+_HIGH_IS_BAD: Final = (("green", None), ("orange", 0.01), ("red", 0.05))
+_LEVELS: Final = (("green", None), ("orange", 1.0), ("red", 3.0))
+
+_OVERVIEW: Final = Dashboard(
+    name="overview", title="Switchgear: the fleet", variables=(("namespace", "policy_refused"),),
+    panels=(
+        Panel(
+            title="Goodput", queries=((f"min({_here(_recorded('goodput'))})", "worst pool"),), unit="percentunit",
+            kind="stat", width=_QUARTER, alert="SwitchgearGoodputLow", steps=_LOW_IS_BAD,
+        ),
+        Panel(
+            title="Refused", queries=((f"max({_here(_recorded('shed'))})", "worst pool"),), unit="percentunit",
+            kind="stat", width=_QUARTER, alert="SwitchgearSheddingLoad", steps=_HIGH_IS_BAD,
+        ),
+        Panel(
+            title="Level of degradation", queries=((f"max({_here('pool_degradation_level')})", "highest"),),
+            kind="stat", width=_QUARTER, alert="SwitchgearDegraded", steps=_LEVELS,
+        ),
+        Panel(
+            title="Proxies that refuse",
+            queries=((f"sum({_here('xds_streams', state='NACK')}) or vector(0)", ""),),
+            kind="stat", width=_QUARTER, alert="SwitchgearConfigurationRefused",
+            steps=(("green", None), ("red", 1.0)),
+        ),
+        Panel(
+            title="Goodput by pool", queries=((_here(_recorded("goodput")), "{{pool}}"),), unit="percentunit",
+            says="Good answers over good and bad ones. Callers who leave, and their own mistakes, are neither.",
+            alert="SwitchgearBudgetBurnsFast",
+        ),
+        Panel(
+            title="Refused by pool", queries=((_here(_recorded("shed")), "{{pool}}"),), unit="percentunit",
+            alert="SwitchgearSheddingLoad",
+        ),
+        Panel(
+            title="Engines by health",
+            queries=((f"sum by (health) ({_most('engines', 'pool, zone, health')})", "{{health}}"),),
+        ),
+        Panel(title="Proxies in sync", queries=((f"sum by (state) ({_here('xds_streams')})", "{{state}}"),)),
+        _hops(),
+        Panel(
+            title="Calls to engines for each request", queries=((_here(_recorded("amplification")), "{{pool}}"),),
+            alert="SwitchgearAmplification",
+        ),
+        Panel(
+            title="Wasted GPU time", queries=((_here(_recorded("gpu_wasted")), "{{pool}}"),), unit="percentunit",
+            says="Time of calls whose answer nobody got, or that brought none, over that of all calls.",
+        ),
+        Panel(
+            title="Level of degradation by pool", queries=((_most("pool_degradation_level", "pool"), "{{pool}}"),),
+            alert="SwitchgearDegraded",
+        ),
+    ),
+)  # fmt: skip
+
+_POOL: Final = Dashboard(
+    name="pool", title="Switchgear: a pool",
+    variables=(("namespace", "policy_refused"), ("pool", "pool_capacity_ratio")),
+    panels=(
+        Panel(
+            title="Requests", unit="reqps",
+            queries=(
+                (_rate("requests_total", "class", pool=True), "arrived, {{class}}"),
+                (_rate("requests_refused_total", "class", pool=True), "refused, {{class}}"),
+                (_rate("requests_timed_out_total", "pool", pool=True), "timed out"),
+            ),
+        ),
+        Panel(
+            title="Calls by outcome", queries=((_rate("attempts_total", "outcome", pool=True), "{{outcome}}"),),
+            unit="reqps", alert="SwitchgearGoodputLow",
+        ),
+        Panel(
+            title="Capacity and its floor", unit="percentunit", alert="SwitchgearCapacityBelowFloor",
+            queries=(
+                (_most("pool_capacity_ratio", "pool", pool=True), "slots that are in"),
+                (_most("pool_capacity_floor_ratio", "pool", pool=True), "floor"),
+            ),
+        ),
+        Panel(
+            title="Asked and in use", unit="percentunit",
+            queries=(
+                (_most("pool_pressure_ratio", "pool", pool=True), "asked of it"),
+                (_most("pool_utilization_ratio", "pool", pool=True), "slots in use"),
+            ),
+            says="Above 100 % asked, the ceiling refuses the rest, lowest class first.",
+        ),
+        Panel(
+            title="In flight and ceiling",
+            queries=(
+                (_most("pool_in_flight_requests", "pool", pool=True), "in flight"),
+                (_most("pool_ceiling_requests", "pool", pool=True), "ceiling"),
+                (_most("pool_held_requests", "pool", pool=True), "held by engines that are out"),
+                (_most("pool_slots", "pool", pool=True), "slots"),
+            ),
+        ),
+        Panel(
+            title="What is done because of the level",
+            queries=((_most("pool_degradation_action", "action", pool=True), "{{action}}"),),
+            alert="SwitchgearDegraded",
+        ),
+        Panel(
+            title="Who wants engines out", queries=((_most("engines_out", "ejector", pool=True), "{{ejector}}"),),
+        ),
+        Panel(
+            title="Kept in by the floor", queries=((_most("pool_kept_in_engines", "pool", pool=True), "engines"),),
+            alert="SwitchgearEnginesKeptIn",
+        ),
+        Panel(
+            title="GPU time by outcome",
+            queries=((_rate("attempt_gpu_seconds_total", "outcome", pool=True), "{{outcome}}"),),
+            says="GPUs busy with calls of each outcome; a call counts when it ends.",
+        ),
+        Panel(
+            title="Oldest report", queries=((_most("engine_report_age_seconds", "zone", pool=True), "{{zone}}"),),
+            unit="s",
+        ),
+    ),
+)  # fmt: skip
+
+_ENGINE: Final = Dashboard(
+    name="engine", title="Switchgear: engines",
+    variables=(
+        ("namespace", "policy_refused"), ("pool", "pool_capacity_ratio"), ("engine", "engine_admitted_ratio"),
+    ),
+    panels=tuple(
+        Panel(
+            title=title, queries=((_most(name, "pool, engine", pool=True, engine=True), "{{engine}}"),), unit=unit,
+            alert=alert,
+        )
+        for title, name, unit, alert in (
+            ("Traffic it may get", "engine_admitted_ratio", "percentunit", ""),
+            ("Requests in flight", "engine_in_flight_requests", "short", ""),
+            ("Failed share of the newest calls", "engine_failed_ratio", "percentunit", "SwitchgearGoodputLow"),
+            ("KV cache in use", "engine_kv_cache_usage_ratio", "percentunit", ""),
+            ("Times taken out", "engine_departures_total", "short", "SwitchgearEngineFlapping"),
+        )
+    ),
+)  # fmt: skip
+
+_CONTROL: Final = Dashboard(
+    name="control-plane", title="Switchgear: the control plane", variables=(("namespace", "policy_refused"),),
+    panels=(
+        Panel(
+            title="Hops of an engine's leaving, p99",
+            queries=((_quantile(0.99, "departure_hop_seconds", "hop"), "{{hop}}"),), unit="s",
+            alert="SwitchgearSlowToLeave", says="Quantiles of hops do not add up; news_to_ack is the whole of it.",
+        ),
+        Panel(
+            title="Push to ACK, p99", queries=((_quantile(0.99, "xds_push_to_ack_seconds", "type"), "{{type}}"),),
+            unit="s",
+        ),
+        Panel(
+            title="Longest behind", queries=((_most("xds_behind_seconds", "type"), "{{type}}"),), unit="s",
+            alert="SwitchgearProxiesBehind",
+        ),
+        Panel(
+            title="Pushes and refusals", unit="ops",
+            queries=(
+                (_rate("xds_pushes_total", "type"), "{{type}}"),
+                (_rate("xds_nacks_total", "type"), "NACK {{type}}"),
+            ),
+        ),
+        Panel(
+            title="Snapshots, p99", queries=((_quantile(0.99, "snapshot_build_seconds", "job"), "build"),),
+            unit="s",
+        ),
+        Panel(
+            title="Policies", alert="SwitchgearPoliciesRefused",
+            queries=(
+                (f"max({_here('policy_refused')})", "refused"), (f"max({_here('shrink_held')})", "held"),
+                (f"max({_here('policy_stale')})", "stale"),
+            ),
+        ),
+        Panel(
+            title="Bugs and disk",
+            queries=(
+                (f"sum(increase({_here('reconcile_failures_total')}[$__rate_interval]))", "rounds that failed"),
+                (f"sum(increase({_here('store_failures_total')}[$__rate_interval]))", "policies not kept"),
+            ),
+            alert="SwitchgearReconcileFailing",
+        ),
+        Panel(
+            title="Telemetry", alert="SwitchgearTelemetryLost",
+            queries=(
+                (f"sum by (signal) ({_here('telemetry_lost')})", "lost: {{signal}}"),
+                (f"min({_here('telemetry_sampling_ratio')})", "sampling"),
+            ),
+        ),
+        Panel(
+            title="Connected proxies", queries=((f"sum by (role) ({_here('xds_connections')})", "{{role}}"),),
+        ),
+        Panel(
+            title="Kubernetes API out of touch", unit="s", alert="SwitchgearSourceStale",
+            queries=((_most("source_stale_seconds", "resource"), "{{resource}}"),),
+        ),
+        Panel(
+            title="Who holds the lease", queries=((f"sum({_here('lease_held')})", "replicas"),),
+            alert="SwitchgearLeaseHeldTwice",
+        ),
+        Panel(
+            title="Certificate", unit="s", alert="SwitchgearCertificateExpires",
+            queries=((f"min by (use) ({_here('certificate_expiry_seconds')})", "{{use}}"),),
+        ),
+    ),
+)  # fmt: skip
+
+DASHBOARDS: Final = (_OVERVIEW, _POOL, _ENGINE, _CONTROL)
+_ALERTED: Final = frozenset(one.name for one in ALERTS)
+
+
+def dashboard_json(one: Dashboard) -> str:
+    """The page as Grafana imports it."""
+    made = {
+        "uid": f"switchgear-{one.name}",
+        "title": one.title,
+        "tags": ["switchgear"],
+        "schemaVersion": 39,
+        "editable": True,
+        "refresh": "30s",
+        "time": {"from": "now-3h", "to": "now"},
+        "timezone": "",
+        "templating": {"list": [_source(), *(_variable(*each) for each in one.variables)]},
+        "links": [{"type": "dashboards", "tags": ["switchgear"], "title": "Switchgear", "asDropdown": False}],
+        "annotations": {"list": []},
+        "panels": list(_placed(one.panels)),
+    }
+    return json.dumps(made, indent=1) + "\n"
+
+
+def _source() -> Mapping[str, object]:
+    return {"name": "source", "type": "datasource", "query": "prometheus", "label": "Prometheus"}
+
+
+def _variable(name: str, known: str) -> Mapping[str, object]:
+    narrowed = "" if name == "namespace" else '{namespace=~"$namespace"}'
+    return {
+        "name": name,
+        "type": "query",
+        "datasource": _SOURCE,
+        "query": {"query": f"label_values({metric(known)}{narrowed}, {name})", "refId": name},
+        "refresh": 2,
+        "includeAll": True,
+        # Without a value of its own "all" lists every one, and a label that is not there at all would match none.
+        "allValue": ".*",
+        "multi": True,
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+def _placed(panels: Sequence[Panel]) -> Iterator[Mapping[str, object]]:
+    x = y = row = 0
+    for number, one in enumerate(panels, start=1):
+        height = 5 if one.kind == "stat" else 8
+        if x + one.width > _WIDE:
+            x, y, row = 0, y + row, 0
+        yield _panel(number, one, {"x": x, "y": y, "w": one.width, "h": height})
+        x, row = x + one.width, max(row, height)
+
+
+def _panel(number: int, one: Panel, place: Mapping[str, int]) -> Mapping[str, object]:
+    if one.alert and one.alert not in _ALERTED:
+        raise KeyError(one.alert)
+    defaults: dict[str, object] = {"unit": one.unit}
+    if one.unit == "percentunit":
+        defaults["min"] = 0
+    if one.steps:
+        defaults["thresholds"] = {
+            "mode": "absolute",
+            "steps": [{"color": colour, "value": value} for colour, value in one.steps],
+        }
+    links = [{"title": f"Runbook {one.alert}", "url": f"{RUNBOOKS}/{one.alert}/", "targetBlank": True}]
+    return {
+        "id": number,
+        "type": one.kind,
+        "title": one.title,
+        "description": one.says,
+        "datasource": _SOURCE,
+        "gridPos": place,
+        "fieldConfig": {"defaults": defaults, "overrides": _coloured(one)},
+        "options": _options(one),
+        "links": links if one.alert else [],
+        "targets": [
+            {
+                "refId": "ABCDEFGH"[place],
+                "datasource": _SOURCE,
+                "expr": query,
+                "legendFormat": legend,
+                "format": "heatmap" if one.kind == "heatmap" else "time_series",
+            }
+            for place, (query, legend) in enumerate(one.queries)
+        ],
+    }
+
+
+def _coloured(one: Panel) -> Sequence[Mapping[str, object]]:
+    """Healths have the same colour on every page."""
+    if not any("health" in query for query, _ in one.queries):
+        return []
+    return [
+        {
+            "matcher": {"id": "byName", "options": health},
+            "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": colour}}],
+        }
+        for health, colour in _COLOURS.items()
+    ]
+
+
+def _options(one: Panel) -> Mapping[str, object]:
+    if one.kind == "stat":
+        return {"colorMode": "background", "reduceOptions": {"calcs": ["lastNotNull"]}}
+    if one.kind == "heatmap":
+        return {"calculate": False, "yAxis": {"unit": one.unit}, "color": {"mode": "scheme", "scheme": "Oranges"}}
+    return {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi", "sort": "desc"}}
