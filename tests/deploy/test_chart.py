@@ -41,6 +41,15 @@ OTHERS = {
                 port={"type": "string"},
                 path={"type": "string", "pattern": "^/"},
                 interval={"type": "string", "pattern": "^[0-9]+(ms|s|m)$"},
+                scheme={"enum": ["http", "https"]},
+                tlsConfig=_closed(
+                    ("ca", "serverName"),
+                    ca=_closed(
+                        ("secret",),
+                        secret=_closed(("name", "key"), name={"type": "string"}, key={"type": "string"}),
+                    ),
+                    serverName={"type": "string"},
+                ),
             ),
         },
     ),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.deploy.rendering import Document
 from xds_server.bootstrap import Bootstrap
 
 SOURCES = [*rendering.VALUE_SETS, "examples/client-with-envoy.yaml"]
-GIVEN = {"switchgear-tls"}
+GIVEN = {"switchgear-tls", "switchgear-gateway-tls", "switchgear-access"}
 """Secrets that the values name and somebody else makes."""
 
 
@@ -335,3 +336,24 @@ def test_the_example_policies_name_what_the_chart_makes() -> None:
     assert str(pool["spec"]["slotsPerEngine"]) == template["metadata"]["annotations"]["switchgear.dev/slots"]
     gateway = rendering.named(found, "Service", "switchgear-gateway")
     assert route["spec"]["listener"]["port"] in {port["port"] for port in gateway["spec"]["ports"]}
+
+
+def test_plain_text_is_said_out_loud_and_certificates_take_its_place() -> None:
+    for values, secure in (("default", False), ("tls", True)):
+        found = rendering.documents(values)
+        (server,) = rendering.named(found, "Deployment", "switchgear")["spec"]["template"]["spec"]["containers"]
+        assert ("--insecure" in server["args"]) is not secure
+        assert any(word.startswith("--tls-cert=") for word in server["args"]) is secure
+        probes = {
+            server[kind]["httpGet"]["scheme"] for kind in ("startupProbe", "livenessProbe", "readinessProbe")
+        }
+        assert probes == {"HTTPS" if secure else "HTTP"}
+        gateway = rendering.named(found, "Deployment", "switchgear-gateway")["spec"]["template"]["spec"]
+        (bootstrap,) = gateway["initContainers"]
+        assert any(word.startswith("--tls-cert=") for word in bootstrap["args"]) is secure
+
+
+def test_certificates_of_one_end_alone_are_refused(tmp_path: Path) -> None:
+    assert "gateways need a certificate" in rendering.complaint("tls: {controlPlane: a}", tmp_path)
+    assert "name both secrets" in rendering.complaint("tls: {gateway: a}", tmp_path)
+    assert "rules need proof" in rendering.complaint("tls: {access: a}", tmp_path)

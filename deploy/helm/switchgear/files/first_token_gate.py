@@ -173,7 +173,7 @@ def _data(event: bytes) -> bytes:
 def _parsed(event: bytes) -> Any:
     try:
         return json.loads(_data(event))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
