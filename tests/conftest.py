@@ -24,7 +24,19 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield found
 
 
+PICTURES = Path(__file__).parent.parent / "docs" / "images"
+
+
+@pytest.fixture
+def pictures(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Where pictures of pages go: with ``--update-pictures`` to the documentation, that shows them."""
+    return PICTURES if request.config.getoption("--update-pictures") else tmp_path
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-pictures", action="store_true", help="put the pictures that tests make into the documentation"
+    )
     parser.addoption(
         "--update-golden",
         action="store_true",

@@ -1,6 +1,7 @@
 """A server made up of values: a fleet of any size, with something of everything, for pages and tests."""
 
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -43,6 +44,7 @@ class Made:
 
     def __init__(self, engines: int = 24, zones: int = 3, proxies: int = 4) -> None:
         self.rng = random.Random(7)
+        self.began_unix_s = time.time() - 41 * 20
         self.rows = [self._engine(number, zones) for number in range(engines)]
         self.happened = [self._event(number) for number in range(1, 41)]
         self.count = proxies
@@ -83,7 +85,7 @@ class Made:
         out = number % 3 == 0
         return EventStatus(
             number=number,
-            at_unix_s=1_000_000.0 + number * 20,
+            at_unix_s=self.began_unix_s + number * 20,
             age_s=(40 - number) * 20.0,
             kind="health" if number % 7 else "level",
             subject=f"chat/vllm-{number}",

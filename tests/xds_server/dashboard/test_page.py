@@ -43,7 +43,7 @@ async def violations(at: Page) -> list[str]:
     return [f"{one['id']}: {one['help']}: {one['nodes'][0]['html'][:200]}" for one in json.loads(found)]
 
 
-async def test_a_day_at_the_page(tmp_path: Path) -> None:
+async def test_a_day_at_the_page(pictures: Path) -> None:
     made = Made(24)
     made.change("vllm-7", reason="<img src=x onerror=alert(1)>")
     runner = await shown(made)
@@ -91,10 +91,14 @@ async def test_a_day_at_the_page(tmp_path: Path) -> None:
             assert "chat/vllm-1" not in await at.value(SHOWN)
 
             assert await at.value("document.querySelectorAll('main img').length") == 0, "text is text"
-            for dark in (False, True):
+            await at.value(
+                "const a = document.querySelector('#only'); a.value = '';"
+                "a.dispatchEvent(new Event('input', {bubbles: true})); scrollTo(0, 0)"
+            )
+            for name, dark in (("dashboard-light", False), ("dashboard-dark", True)):
                 await at.dark(dark)
                 assert await violations(at) == []
-            assert (await at.picture(tmp_path / "page.png")).stat().st_size > 10_000
+                assert (await at.picture(pictures / f"{name}.png")).stat().st_size > 10_000
             assert at.errors == []
     finally:
         await runner.cleanup()
