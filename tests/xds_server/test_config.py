@@ -67,3 +67,33 @@ def test_policies_come_from_one_place_and_what_is_said_of_a_cluster_needs_one(
 def test_a_cluster_needs_nothing_but_its_name() -> None:
     assert not ServeConfig(kubernetes=True).policies
     ServeConfig(kubernetes=True, lease="fleet/switchgear", namespaces=("a", "b"), write_status=False)
+
+
+TLS: dict[str, object] = {"tls_cert": Path("c"), "tls_key": Path("k"), "tls_ca": Path("a")}
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"listen": Address("0.0.0.0", 1)}, "--listen 0.0.0.0:1 takes connections of other machines"),
+        ({"admin": Address("10.0.0.1", 1)}, "--admin 10.0.0.1:1"),
+        ({"summary": Address("::", 1), "region": "r"}, "--summary"),
+        ({"tls_cert": Path("c")}, "--tls-key is missing"),
+        ({**TLS, "tls_ca": None}, "--tls-ca is missing"),
+        ({**TLS, "insecure": True}, "give one of them"),
+        ({"agent_name": "a"}, "--agent-name says something about TLS"),
+        ({"plaintext_agents": ("p",)}, "--plaintext-agents says something about TLS"),
+        ({"open_metrics": True}, "opens what nothing closes"),
+    ],
+)
+def test_plain_text_for_other_machines_is_said_out_loud(settings: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        ServeConfig(policies=(Path("x"),), **settings)
+
+
+def test_what_is_secure_or_said_may_listen_everywhere() -> None:
+    everywhere = {"listen": Address("0.0.0.0", 1), "admin": Address("0.0.0.0", 2)}
+    assert ServeConfig(policies=(Path("x"),), **everywhere, insecure=True).tls is None
+    secured = ServeConfig(policies=(Path("x"),), **everywhere, **TLS)
+    assert secured.tls is not None
+    assert secured.tls.authorities == Path("a")

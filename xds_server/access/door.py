@@ -73,7 +73,7 @@ class Door:
     """A middleware for the admin port, and what it remembers.
 
     ``rules`` None: there are none. ``secure``: clients come by TLS. ``is_open``: without rules, whoever comes may
-    do anything. ``open_metrics``: /metrics is as open as health.
+    do anything. ``open_metrics``: /metrics is as open as health. ``state`` is what /v1/access tells.
     """
 
     def __init__(
@@ -83,12 +83,14 @@ class Door:
         secure: bool = False,
         is_open: bool = True,
         open_metrics: bool = False,
+        state: Callable[[], Mapping[str, object]] = dict,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.written: deque[Written] = deque(maxlen=MAX_AUDIT)
         self._rules = rules
         self._secure = secure
+        self._state = state
         self._is_open = rules is None and is_open
         self._open_paths = OPEN | {"/metrics"} if open_metrics else OPEN
         self._clock = clock
@@ -100,6 +102,7 @@ class Door:
     def add_to(self, app: web.Application) -> None:
         """The routes of the door itself."""
         app.router.add_get("/v1/audit", self._audit)
+        app.router.add_get("/v1/access", self._access)
         if self._rules is not None:
             app.router.add_get(LOGIN, self._form)
             app.router.add_post(LOGIN, self._login)
@@ -233,6 +236,9 @@ class Door:
     async def _audit(self, _: web.Request) -> web.Response:
         rows = [{name: getattr(one, name) for name in one.__slots__} for one in self.written]
         return web.json_response({"writes": rows}, dumps=_dumps)
+
+    async def _access(self, _: web.Request) -> web.Response:
+        return web.json_response(self._state(), dumps=_dumps)
 
     # -- browsers ------------------------------------------------------------------------------------------
 

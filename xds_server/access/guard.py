@@ -7,7 +7,7 @@ certificate of the authorities may be any proxy. With rules, who is not named ma
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import grpc
@@ -99,7 +99,23 @@ class Guard:
             secure=self.keys is not None,
             is_open=config.admin.loopback or self.keys is None,
             open_metrics=config.open_metrics,
+            state=self.state,
         )
+
+    def state(self) -> Mapping[str, object]:
+        """Certificate and rules in force, and what is wrong with their files; for ``/v1/access``."""
+        keys, rules = self.keys, self.rules
+        return {
+            "certificate": None
+            if keys is None
+            else {
+                "identities": keys.pair.identities,
+                "ends": expiry(keys.pair),
+                "left_s": round(keys.pair.ends_unix_s - self._wall()),
+                "trouble": keys.trouble,
+            },
+            "rules": None if rules is None else {"file": str(rules.path), "trouble": rules.trouble},
+        }
 
     def view_of(self, node: NodeInfo) -> View:
         """The view of a proxy, within what it may see; ``RefusedPeerError`` where it may not be served."""

@@ -98,3 +98,25 @@ def test_addresses() -> None:
     for wrong in ("https://a:1", "http://", "http://a:1/v1", "a:1", "http://a:99999"):
         with pytest.raises(ValueError, match=r"http://|Port"):
             EngineUrl.parse(wrong)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ({"http": ":1"}, "--http 0.0.0.0:1 takes connections of other machines"),
+        ({"grpc": "10.0.0.1:1"}, "--grpc 10.0.0.1:1"),
+        ({"tls_cert": "c", "tls_key": "k"}, "--tls-ca is missing"),
+        ({"tls_cert": "c", "tls_key": "k", "tls_ca": "a", "insecure": "true"}, "give one of them"),
+        ({"allowed_clients": "spiffe://a/b"}, "nobody proves who they are"),
+    ],
+)
+def test_plain_text_for_other_machines_is_said_out_loud(flags: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        agent_config(flags, environment={})
+
+
+def test_what_is_secure_or_said_may_listen_everywhere() -> None:
+    assert agent_config({"http": ":1", "insecure": "true"}, environment={}).tls is None
+    secured = agent_config({"http": ":1", "tls_cert": "c", "tls_key": "k", "tls_ca": "a"}, environment={})
+    assert secured.tls is not None
+    assert secured.tls.key == Path("k")

@@ -156,5 +156,19 @@ async def test_an_envoy_sees_what_its_identity_may_and_rotates_under_traffic(sit
     await load.more(20)
     assert not load.failed
     assert (await locked.get("/v1/proxies"))["proxies"]
+    state = await locked.get("/v1/access")
+    assert "SG" in state["rules"]["trouble"]
+    assert state["certificate"]["trouble"] == ""
+
+    # The commands, by certificate; and without one.
+    operator = locked.files("operator")
+    asked = ("status", "--admin", f"https://{site.admin}", "--cacert", str(operator.authorities))
+    proof = ("--cert", str(operator.certificate), "--key", str(operator.key))
+    code, out, error = await site.switchgear(*asked, *proof)
+    assert (code, "n1" in out) == (0, True), error
+    code, _, error = await site.switchgear(*asked)
+    assert (code, "who is asking" in error) == (1, True), error
+    code, _, error = await site.switchgear("status", "--admin", f"https://{site.admin}", *proof)
+    assert (code, "--cacert" in error) == (2, True), error
     log = child.log_path.read_text()
     assert "PRIVATE KEY" not in log
