@@ -1,4 +1,4 @@
-"""``switchgear bug-report``: a bundle for whoever looks at a fault, without secrets, also of a server that is down."""
+"""``switchgear bug-report``: a bundle for whoever looks at a fault, without secrets; the server may be down."""
 
 import http.client
 import io
@@ -96,7 +96,7 @@ def command(
     proxies: tuple[str, ...],
     envoys: tuple[str, ...],
 ) -> int:
-    """Write a tar.gz: state, events, metrics, what is served to whom, versions, and what doctor says; 64 MiB at most.
+    """Write a tar.gz: state, events, metrics, what is served to whom, versions, what doctor says; 64 MiB at most.
 
     Tokens, passwords, and values of headers, labels and annotations are taken out. Names of engines, addresses and
     zones stay. Look through it before you hand it on.

@@ -11,7 +11,7 @@ LEAST: Final[Mapping[str, tuple[int, ...]]] = {
     "envoy-data-plane": (2, 2),
     "grpcio": (1, 70),
     "protobuf": (7, 35, 1),
-    "aiohttp": (3, 11),
+    "aiohttp": (3, 14),
     "pydantic": (2, 11),
 }
 """The least versions of ``pyproject.toml``; a test holds the two together."""

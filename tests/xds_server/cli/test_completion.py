@@ -1,0 +1,107 @@
+"""Completion as a shell asks for it: by running bash with the script."""
+
+import http.server
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from xds_server.cli import main
+
+LIMIT_S = 60.0
+BIN = Path(sys.executable).parent
+PAGES = {
+    "/v1/engines": {"engines": [{"pool": "chat", "engine": "r1"}, {"pool": "chat", "engine": "r2"}]},
+    "/v1/pools": {"pools": [{"pool": "chat"}]},
+    "/v1/zones": {"zones": [{"zone": "zone-a"}, {"zone": ""}]},
+    "/v1/proxies": {"proxies": [{"node": "gateway-0"}]},
+}
+
+
+@pytest.fixture(scope="module")
+def admin() -> Iterator[str]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path in PAGES else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps(PAGES.get(self.path, {})).encode())
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def completed(*words: str, admin: str = "http://127.0.0.1:1", folder: Path | None = None) -> set[str]:
+    """What bash would offer for the last of ``words``."""
+    script = (
+        'eval "$(switchgear completion bash)"\n'
+        "complete -p switchgear >&2\n"
+        f"COMP_WORDS=(switchgear {' '.join(map(repr, words))}); COMP_CWORD={len(words)}\n"
+        "_switchgear_completion switchgear\n"
+        'printf "%s\\n" "${COMPREPLY[@]}"\n'
+    )
+    done = subprocess.run(
+        [shutil.which("bash") or "bash", "--norc", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+        cwd=folder,
+        env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "SWITCHGEAR_ADMIN_URL": admin},
+    )
+    assert "-F _switchgear_completion switchgear" in done.stderr
+    assert len(done.stderr.splitlines()) == 1, "nothing else is said"
+    return set(done.stdout.split())
+
+
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+
+
+@needs_bash
+def test_bash_completes_commands_and_options() -> None:
+    assert completed("co") == {"completion", "config-dump"}
+    assert {"--output", "--admin"} <= completed("get", "engines", "--")
+
+
+@needs_bash
+def test_bash_completes_names_that_the_server_knows(admin: str) -> None:
+    assert completed("why", "", admin=admin) == {"chat", "chat/r1", "chat/r2", "zone-a"}
+    assert completed("eject", "chat/r", admin=admin) == {"chat/r1", "chat/r2"}
+    assert completed("get", "engines", "--pool", "", admin=admin) == {"chat"}
+    assert completed("config-dump", "g", admin=admin) == {"gateway-0"}
+
+
+@needs_bash
+def test_without_a_server_there_is_nothing_to_complete_and_nothing_is_said() -> None:
+    assert completed("why", "") == set()
+    assert completed("why", "", admin="nonsense://[") == set()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    out = capsys.readouterr().out
+    assert f"_SWITCHGEAR_COMPLETE={shell}_complete" in out
+
+
+def test_completing_a_command_imports_none() -> None:
+    script = (
+        "import sys\nfrom xds_server.cli import group\n"
+        "import click\nfound = group.shell_complete(click.Context(group), 'w')\n"
+        "print([one.value for one in found], sorted(one for one in sys.modules if one == 'xds_server.cli.why'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
+    assert done.stdout.strip() == "['why'] []"

@@ -1,0 +1,179 @@
+"""Two spellings of one configuration are no difference, and a difference is always seen."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xds_server.diagnosis.comparing import TYPES, canonical, compared
+from xds_server.diagnosis.envoy_dump import DumpError, Held, held, node_of, runtime_layers
+
+
+def meant(kind: str, name: str, content: Any) -> dict[str, Any]:
+    return {"type": kind, "name": name, "version": "v1", "origins": ["a.yaml:3:1"], "content": content}
+
+
+def assignment(*endpoints: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "cluster_name": "chat",
+        "endpoints": [{"locality": {"zone": "a"}, "lb_endpoints": list(endpoints)}],
+    } | more
+
+
+def endpoint(port: int, **more: Any) -> dict[str, Any]:
+    address = {"socket_address": {"address": "10.0.0.1", "port_value": port}}
+    return {"endpoint": {"address": address}, "health_status": "HEALTHY"} | more
+
+
+def told(kind: str, left: Any, right: Any) -> list[str]:
+    answer = compared([meant(kind, "x", left)], [Held(type=kind, name="x", content=right)], {}, TYPES)
+    return [line for one in answer.differences for line in one.lines]
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ({"timeout": "0.25s"}, {"timeout": "0.250s"}),
+        ({"timeout": "10s"}, {"timeout": "10.000s"}),
+        ({"budget": {"value": 100.0}}, {"budget": {"value": 100}}),
+        ({"buffer": 16777216}, {"buffer": "16777216"}),
+        ({"a": 1, "b": [1, 2]}, {"@type": "type.googleapis.com/x", "b": [1, 2], "a": 1}),
+    ],
+)
+def test_another_spelling_is_no_difference(left: Any, right: Any) -> None:
+    assert told("CDS", left, right) == []
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ({"timeout": "0.25s"}, {"timeout": "0.26s"}),
+        ({"panic": {"value": 0}}, {}),
+        ({"list": [1, 2]}, {"list": [2, 1]}),
+        ({"filter": {"@type": "a"}}, {"filter": {"@type": "b"}}),
+    ],
+)
+def test_another_meaning_is_a_difference(left: Any, right: Any) -> None:
+    lines = told("CDS", left, right)
+    assert any(line.startswith(("-", "+")) for line in lines[2:])
+
+
+def test_endpoints_are_compared_by_address_and_without_what_envoy_adds() -> None:
+    left = assignment(endpoint(1), endpoint(2, load_balancing_weight=1))
+    right = assignment(
+        {**endpoint(2), "endpoint": {**endpoint(2)["endpoint"], "health_check_config": {}}},
+        endpoint(1, load_balancing_weight=1),
+        policy={"overprovisioning_factor": 140},
+    )
+    right["endpoints"].append({"locality": {"zone": "empty"}})
+    assert told("EDS", left, right) == []
+    sick = assignment(endpoint(1, health_status="UNHEALTHY"), endpoint(2))
+    assert "-        health_status: HEALTHY" in told("EDS", left, sick)
+    assert "+policy:" in told(
+        "EDS", left, assignment(endpoint(1), endpoint(2), policy={"overprovisioning_factor": 100})
+    )
+
+
+def test_what_is_on_one_side_only_is_told() -> None:
+    answer = compared(
+        [meant("CDS", "gone", {"name": "gone"})],
+        [Held(type="CDS", name="extra", content={"name": "extra"}), Held(type="RTDS", name="admin", content={})],
+        {},
+        TYPES,
+    )
+    assert [(one.name, one.what) for one in answer.differences] == [
+        ("extra", "the proxy has it, and nobody here means it to"),
+        ("gone", "the proxy does not have it"),
+    ]
+
+
+def test_the_word_of_envoy_is_told_with_the_difference() -> None:
+    found = Held(type="LDS", name="x", content={"a": 1}, trouble="Envoy refused a newer version: bad")
+    answer = compared([meant("LDS", "x", {"a": 2})], [found], {"RTDS": "no runtime"}, ("LDS", "RTDS"))
+    assert answer.differences[0].what == "Envoy refused a newer version: bad"
+    assert answer.differences[0].origins == ("a.yaml:3:1",)
+    assert answer.unseen == {"RTDS": "no runtime"}
+
+
+def test_secrets_are_compared_by_name() -> None:
+    both = compared([meant("SDS", "tls", None)], [Held(type="SDS", name="tls", content=None)], {}, TYPES)
+    assert (both.same, both.differences) == ({"SDS": 1}, ())
+    assert len(compared([meant("SDS", "tls", None)], [], {}, TYPES).differences) == 1
+
+
+def test_a_runtime_layer_is_compared_as_envoy_writes_it() -> None:
+    page = {
+        "layers": ["static", "switchgear", "admin"],
+        "entries": {"a.b": {"layer_values": ["", "384", ""]}, "a.c": {"layer_values": ["1", "", ""]}},
+    }
+    (layer,) = [one for one in runtime_layers(page) if one.name == "switchgear"]
+    assert told("RTDS", {"name": "switchgear", "layer": {"a.b": 384.0}}, layer.content) == []
+    assert told("RTDS", {"name": "switchgear", "layer": {"a": {"b": 384}}}, layer.content) == []
+    assert "-a.b: '385'" in told("RTDS", {"layer": {"a.b": 385}}, layer.content)
+
+
+def test_a_dump_is_read_part_by_part() -> None:
+    kind = "type.googleapis.com/envoy.admin.v3."
+    eds = {"name": "chat", "type": "EDS", "eds_cluster_config": {}}
+    inside = {"name": "hop", "type": "STATIC"}
+    listener = {"name": "in", "active_state": {"listener": {"name": "in"}}, "error_state": {"details": "no port"}}
+    dump = {
+        "configs": [
+            {"@type": f"{kind}BootstrapConfigDump", "bootstrap": {"node": {"id": "n1"}}},
+            {
+                "@type": f"{kind}ClustersConfigDump",
+                "static_clusters": [{"cluster": {"name": "switchgear"}}],
+                "dynamic_active_clusters": [{"cluster": eds}, {"cluster": inside}],
+                "dynamic_warming_clusters": [{"cluster": {"name": "new"}}, {"cluster": eds}],
+            },
+            {
+                "@type": f"{kind}EndpointsConfigDump",
+                "dynamic_endpoint_configs": [
+                    {"endpoint_config": {"cluster_name": name}} for name in ("chat", "hop")
+                ],
+            },
+            {
+                "@type": f"{kind}ListenersConfigDump",
+                "dynamic_listeners": [
+                    listener,
+                    {"name": "warm", "warming_state": {"listener": {"name": "warm"}}},
+                    {"name": "bad", "error_state": {"details": "worse"}},
+                ],
+            },
+            {"@type": f"{kind}RoutesConfigDump", "dynamic_route_configs": [{"route_config": {"name": "r"}}, {}]},
+            {"@type": f"{kind}SecretsConfigDump", "dynamic_active_secrets": [{"name": "tls"}]},
+        ]
+    }
+    found = {(one.type, one.name): one.trouble for one in held(dump)}
+    assert found == {
+        ("CDS", "chat"): "a newer version is warming",
+        ("CDS", "hop"): "",
+        ("CDS", "new"): "it is warming, and not in use yet",
+        ("EDS", "chat"): "",
+        ("LDS", "in"): "Envoy refused a newer version: no port",
+        ("LDS", "warm"): "it is warming, and not in use yet",
+        ("LDS", "bad"): "Envoy refused a newer version: worse",
+        ("RDS", "r"): "",
+        ("SDS", "tls"): "",
+    }
+    assert node_of(dump) == "n1"
+
+
+@pytest.mark.parametrize(
+    "said", [None, [], {}, {"configs": 3}, {"configs": [3]}, {"configs": [{"@type": "x"}, None]}], ids=repr
+)
+def test_what_is_no_dump_is_refused(said: Any) -> None:
+    with pytest.raises(DumpError):
+        held(said)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.floats(allow_nan=False),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    )
+)
+def test_everything_is_the_same_as_itself_and_canonical_once(content: Any) -> None:
+    once = canonical("CDS", {"content": content})
+    assert canonical("CDS", once) == once

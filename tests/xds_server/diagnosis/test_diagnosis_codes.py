@@ -1,0 +1,27 @@
+"""Every code of a remark is in the reference, and every one in the reference is said somewhere."""
+
+import re
+from pathlib import Path
+
+import xds_server
+from policies.codes import CODES, REMARKS
+from policies.codes_of_operating import OPERATING
+from policies.reference import codes_markdown
+
+
+def test_codes_of_the_source_and_of_the_table_are_the_same() -> None:
+    sources = [
+        path
+        for folder in ("diagnosis", "cli")
+        for path in (Path(xds_server.__file__).parent / folder).glob("*.py")
+    ]
+    used = {code for path in sources for code in re.findall(r"\bSG2\d{2}\b", path.read_text())}
+    assert used == set(REMARKS)
+
+
+def test_codes_are_unique_and_documented() -> None:
+    assert len(REMARKS) == len(OPERATING)
+    assert not set(REMARKS) & set(CODES)
+    text = codes_markdown()
+    assert [code for code in REMARKS if f"### {code}: " not in text] == []
+    assert all(one.situation and one.fix.endswith(".") and one.meaning.endswith(".") for one in OPERATING)

@@ -1,0 +1,85 @@
+"""Nothing that is secret leaves the house, and the shape of things does."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xds_server.diagnosis.redaction import GONE, data, text
+
+SECRET = "hunter2hunter2"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"http://ann:{SECRET}@engine:8000/v1",
+        f"GET /v1?api_key={SECRET}&x=1",
+        f"Authorization: Bearer {SECRET}",
+        f"password={SECRET}",
+        f'  "apiKey": "{SECRET}"',
+        f"key sk-{SECRET} was refused",
+        f"hf_{SECRET}",
+        f"eyJhbGciOiJI.eyJzdWIiOiIx{SECRET}.abc",
+        f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----",
+        f"-----BEGIN EC PRIVATE KEY-----\n{SECRET}",
+    ],
+)
+def test_text_loses_what_looks_like_a_secret(said: str) -> None:
+    assert SECRET not in text(said)
+    assert GONE in text(said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"password": SECRET},
+        {"authorization": {"credential": [SECRET]}},
+        {"labels": {"owner": SECRET}},
+        {"annotations": {"a": {"b": [SECRET]}}},
+        {"match": {"headers": [{"name": "x-team", "exact": SECRET}]}},
+        {"headers": [{"name": "x-team", "string_match": {"exact": SECRET}}]},
+        {"headers": {"x-team": SECRET}},
+        {"metadata": {"filter_metadata": {"envoy.lb": {"tenant": SECRET}}}},
+        {"request_headers_to_add": [{"header": {"key": "x", "value": SECRET}}]},
+        {"api_key": 12345678},
+        {"url": f"https://{SECRET}:x@host/"},
+    ],
+    ids=json.dumps,
+)
+def test_data_loses_the_value_and_keeps_the_shape(said: Any) -> None:
+    gone = json.dumps(data(said))
+    assert SECRET not in gone
+    assert "12345678" not in gone
+    assert GONE in gone
+    assert list(data(said)) == list(said)
+
+
+def test_what_is_no_secret_stays() -> None:
+    said = {
+        "tokens_per_s": 12.5,
+        "time_per_output_token": {"p99_s": 0.1},
+        "firstTokenGate": True,
+        "engine": "chat/a1",
+        "headers": [{"name": "x-team"}],
+        "evidence": "connection refused at 127.0.0.1:8000",
+        "secret": None,
+    }
+    assert data(said) == said
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=10),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    )
+)
+def test_under_labels_nothing_is_left(said: Any) -> None:
+    def leaves(value: Any) -> list[Any]:
+        if isinstance(value, dict):
+            return [leaf for one in value.values() for leaf in leaves(one)]
+        return [leaf for one in value for leaf in leaves(one)] if isinstance(value, list) else [value]
+
+    assert all(leaf in (GONE, None, True, False) for leaf in leaves(data({"labels": {"x": said}})))
