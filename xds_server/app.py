@@ -104,7 +104,8 @@ class _Server:
         self._outlets = outlets
         self._metrics = Metrics()
         self._departures = Departures(
-            self._metrics, lambda pool, engine: self._telemetry.book.began_at_s(pool, engine)
+            self._metrics,
+            lambda pool, engine: self._telemetry.book.began_at_s(pool, engine),  # noqa: PLW0108 - made below
         )
         self._store = Store(config.state_dir) if config.state_dir else None
         self._feed = _feed(config)
@@ -176,12 +177,9 @@ class _Server:
             source=self._feed.source,
             lost_s=lambda: self._feed.lost_s,
         )
-        for families in (self._guard.families, self._door.families):
-            self._metrics.observe(families)
-        self._metrics.observe(self._feed.families)
-        self._metrics.observe(self._facts.families)
-        self._metrics.observe(self._telemetry.families)
-        self._metrics.observe(self._departures.families)
+        tellers = (self._guard, self._door, self._feed, self._facts, self._telemetry, self._departures)
+        for teller in tellers:
+            self._metrics.observe(teller.families)
 
     async def run(self, stop: asyncio.Event, on_listening: Callable[[Listening], None]) -> None:
         config = self._config

@@ -15,10 +15,12 @@ import structlog
 
 from policies.findings import PolicyError, PolicyErrors
 from policies.load import load_contents
+from xds_server.canary import Canaries, Plan, Run
 from xds_server.decide.changes.change import Change, ChangeKind, Subject
 from xds_server.history.archive import Archive
 from xds_server.history.told import (
     ApplyRequest,
+    CanaryStatus,
     ChangeStatus,
     HistoryStatus,
     RefusedChangeError,
@@ -45,6 +47,9 @@ from xds_server.standing import Serving
 ANSWER_WITHIN_S: Final = 4.0
 """How long a request waits for what becomes of its change; commands wait a second longer."""
 
+MAX_CANARY_PERCENT: Final = 100.0
+MAX_CANARY_S: Final = 3600.0
+
 _LOOK_EACH_S: Final = 0.02
 _log = structlog.get_logger()
 
@@ -69,12 +74,14 @@ class Changing:
         archive: Archive,
         *,
         source: str = "files",
+        canaries: Canaries | None = None,
         tell: Callable[[Change], object] = lambda _: None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._reconciler = reconciler
         self._archive = archive
         self._source = Source(source)
+        self._canaries = canaries
         self._tell = tell
         self._wall = wall
         self._said: PolicyState | None = None
@@ -100,7 +107,9 @@ class Changing:
 
     def offer(self, state: PolicyState) -> None:
         """Note what the source says now; an applied version stands before it while it says what it did then."""
-        self._pending = None if self._said is None or state.digest != self._said.digest else self._pending
+        if self._said is None or state.digest != self._said.digest:
+            self._pending = None
+            self._canary_back(("the policy files changed meanwhile, and they win",))
         self._said = state
         if isinstance(state, Refused):
             self._reconciler.offer(state)  # broken files end nothing
@@ -192,7 +201,82 @@ class Changing:
         if asked.dry_run:
             return ChangeStatus(state="judged", digest=accepted.digest)
         self._check_open()  # it took a while
-        return await self._serve(accepted, Asked(source=Source.APPLIED, by=asked.by, reason=asked.reason))
+        told = Asked(source=Source.APPLIED, by=asked.by, reason=asked.reason)
+        if asked.canary_percent:
+            return self._begin_canary(accepted, told, asked)
+        return await self._serve(accepted, told)
+
+    def _begin_canary(self, accepted: Accepted, told: Asked, asked: ApplyRequest) -> ChangeStatus:
+        if self._canaries is None:
+            raise RefusedChangeError("this server has no proxies to try policies on")
+        if not 0 < asked.canary_percent <= MAX_CANARY_PERCENT:
+            raise RefusedChangeError(f"--canary is a share above 0 % and at most {MAX_CANARY_PERCENT:g} %")
+        if not 1 <= asked.for_s <= MAX_CANARY_S:
+            raise RefusedChangeError("--for is between 1s and 1h")
+        plan = Plan(
+            accepted=accepted,
+            asked=told,
+            percent=asked.canary_percent,
+            for_s=asked.for_s,
+            yes_if_unknown=asked.yes_if_unknown,
+        )
+        refusal = self._canaries.begin(plan)
+        if refusal:
+            return ChangeStatus(state="failed", digest=accepted.digest, reason=refusal)
+        nodes = self._canaries.status().proxies
+        shown = f"{', '.join(nodes[:3])}{' and others' if len(nodes) > 3 else ''}"
+        self._tell_canary(
+            "begins", f"{told.by or 'somebody'} tries {accepted.digest[:12]} on {len(nodes)}: {shown}"
+        )
+        return ChangeStatus(state="canary", digest=accepted.digest)
+
+    def canary(self) -> CanaryStatus:
+        """The canary that runs, or ran last."""
+        return CanaryStatus(state="none") if self._canaries is None else self._canaries.status()
+
+    def end_canary(self, by: str) -> bool:
+        """Roll back the canary; False when none runs."""
+        check_said(by)
+        return self._canary_back((f"{by or 'somebody'} ended it",))
+
+    def _canary_back(self, reasons: tuple[str, ...]) -> bool:
+        if self._canaries is None or self._canaries.running is None:
+            return False
+        self._canaries.end("rolled-back", reasons)
+        self._tell_canary("rolled back", "; ".join(reasons), alarm=True)
+        return True
+
+    def _tell_canary(self, after: str, reason: str, *, alarm: bool = False) -> None:
+        told = Change(
+            kind=ChangeKind.POLICIES,
+            subject=Subject(),
+            before="",
+            after=f"canary {after}",
+            reason=reason,
+            alarm=alarm,
+        )
+        self._tell(told)
+
+    async def run(self) -> None:
+        """Look after canaries; for ever."""
+        if self._canaries is not None:
+            await self._canaries.run(self._canary_ended)
+
+    async def _canary_ended(self, run: Run, goes_on: bool, reasons: tuple[str, ...]) -> None:
+        canaries = self._canaries
+        if canaries is None or canaries.running is not run:
+            return
+        if not goes_on:
+            self._canary_back(reasons)
+            return
+        done = await self._serve(run.plan.accepted, run.plan.asked)
+        if canaries.running is not run:
+            return  # the files changed meanwhile
+        if done.state == "served":
+            canaries.end("served", reasons, done.version)
+        else:
+            self._pending = None
+            self._canary_back((done.reason,))
 
     async def rollback(self, asked: RollbackRequest) -> ChangeStatus:
         """Serve an earlier version again; ``UnknownVersionError`` where there is none."""
@@ -220,6 +304,11 @@ class Changing:
             )
         if self._said is None or self._reconciler.serving is None:
             raise RefusedChangeError("the files are not read yet: try again in a moment")
+        if self._canaries is not None and self._canaries.running is not None:
+            by = self._canaries.running.plan.asked.by or "somebody"
+            raise RefusedChangeError(
+                f"a canary of {by} is running: wait for it, or end it with `switchgear apply --end-canary`"
+            )
         if self._pending is not None and self._reconciler.files.state != "held":
             raise RefusedChangeError("another change is under way: see `switchgear history`")
 

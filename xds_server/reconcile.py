@@ -21,35 +21,35 @@ import structlog
 
 from engine.report import EngineReport
 from policies.model import PolicySet
+from xds_server.considering import (
+    count_resources,
+    count_state,
+    fleet_for,
+    parts_by_view,
+    say_accepted,
+    say_held,
+    say_refused,
+)
 from xds_server.decide.decisions import Decisions
 from xds_server.decide.engines.health import can_change
-from xds_server.fleet import EngineId, Fleet, declared, redeclared, with_report, with_traffic
+from xds_server.fleet import EngineId, Fleet, with_report, with_traffic
 from xds_server.metrics import Metrics
 from xds_server.neighbours import Proxies, Signals
 from xds_server.opening import Opening
 from xds_server.orchestrator import OrchestratorWord
 from xds_server.overrides import Override
+from xds_server.pacing import SPACING_S, TICK_S, TRAFFIC_TICK_S
 from xds_server.pipeline import REFERENCE_VIEW, Built, Inputs, Pipeline
 from xds_server.roll import Peers, Roll
-from xds_server.shrink import held_back, parts
+from xds_server.shrink import held_back
 from xds_server.snapshot import Resource, Snapshot, same_layers, unless_equal
 from xds_server.sources.files import Accepted, PolicyState, Refused
-from xds_server.sources.resolver import Addressing
+from xds_server.sources.resolver import Addressing, resolved
 from xds_server.standing import Files, Serving
 from xds_server.translate.view import View
-from xds_server.type_urls import SHORT_NAMES
+from xds_server.trial import Trial
 from xds_server.words import Words
 
-SPACING_S: Final = 0.02
-"""Shortest time between two rounds: when a third of a fleet fails, that is a handful of pushes, not hundreds."""
-
-TICK_S: Final = 0.5
-"""Longest time between two rounds: reports age and cooldowns end without anyone saying so."""
-
-TRAFFIC_TICK_S: Final = 0.1
-"""The same while proxies report traffic: ceilings and breakers follow it, and ten looks a second are enough."""
-
-_SHOWN_ERRORS: Final = 10
 _STALE: Final = "serving the policies of the last run until the files are accepted"
 _BUG: Final = "a bug in Switchgear, not in the policies; see reconcile.failed in the log"
 
@@ -97,6 +97,7 @@ class Reconciler:
         self.news_s: float | None = None
         """When the oldest news came that the round in hand takes up; None: there was none."""
         self._failure = ""
+        self.trial: Trial | None = None
         self._told_stale = False
         self._published: dict[View, Snapshot] = {}
         self._own: Mapping[str, Resource] = {}
@@ -120,14 +121,7 @@ class Reconciler:
             return
         self._offered = self._held = None
         self._set_files("refused", state.digest, refused=state)
-        errors = [str(error) for error in state.errors]
-        serving = self._serving_digest()
-        _log.warning(
-            "policies.refused",
-            problems=len(errors),
-            errors=errors[:_SHOWN_ERRORS],
-            serving=serving or "nothing: the xDS port stays closed until the policies can be used",
-        )
+        say_refused(state, self._serving_digest())
 
     def unreached(self, reason: str) -> None:
         """Note that who has the policies did not answer so far: what the last run served has to do meanwhile."""
@@ -187,6 +181,24 @@ class Reconciler:
         """Note that traffic or orders are different now."""
         self._news(self._clock())
         self._wake.set()
+
+    def try_out(self, accepted: Accepted) -> str:
+        """Serve these policies to views of a canary from now on; else why they cannot be."""
+        if self.serving is None or self.fleet is None or self.built is None:
+            return "nothing is served yet"
+        trial = Trial(accepted, self.serving.policies, lambda fleet: resolved(fleet, self._addresses))
+        try:
+            reason = trial.held_back(self.built, self.fleet, self._words, self._clock())
+        except Exception as error:  # noqa: BLE001 - as in a round: it is tried so that no round meets it
+            self._failed(error)
+            return _BUG
+        if not reason or self._allow_shrink:
+            self.trial, reason = trial, ""
+        return reason
+
+    def end_trial(self) -> None:
+        """Serve views of a canary what all others are served."""
+        self.trial = None
 
     def release_shrink(self) -> bool:
         """Let go of policies that are held back; False when none are."""
@@ -306,57 +318,48 @@ class Reconciler:
                 now_s=now_s,
             )
         )
+        built = self._with_trial(built, fleet)
         self._metrics.snapshot_build_seconds.observe(time.perf_counter() - started_s)
         return built
+
+    def _with_trial(self, built: Built, fleet: Fleet) -> Built:
+        """What was built, with what the canary is served; a bug in that leaves the rest served."""
+        if self.trial is None:
+            return built
+        try:
+            return self.trial.beside(built, fleet, built.inputs.views)
+        except Exception as error:  # noqa: BLE001 - only the canary may be hurt by what is on trial
+            self._failed(error)
+            self.trial.failure = f"{type(error).__name__}: {error}"
+            return built
 
     def _consider(self, offered: Accepted) -> None:
         """Serve these policies if snapshots can be made of them, and they do not drop too much."""
         now_s = self._clock()
-        fleet = self._words.over(self._declared(offered.policies), now_s)
+        fleet = self._words.over(fleet_for(offered.policies, self.fleet, self.serving), now_s)
         made = self._build(offered.policies, fleet, now_s)
         if self.serving is not None and self.fleet is not None and not self._allow_shrink:
             served = self.built or self._build(self.serving.policies, self.fleet, now_s)
-            reason = held_back(self._parts(served, now_s), self._parts(made, now_s))
+            reason = held_back(parts_by_view(served, self._words, now_s), parts_by_view(made, self._words, now_s))
             if reason:
                 told, self._held = self._held is offered and reason == self.files.reason, offered
                 if told:
                     return
                 self._set_files("held", offered.digest, reason=reason)
-                _log.warning(
-                    "policies.held",
-                    reason=reason,
-                    release="restart with --allow-shrink, or POST /v1/allow-shrink on the admin port",
-                    serving=self._serving_digest(),
-                )
+                say_held(reason, self._serving_digest())
                 return
         self._adopt(offered, stale=False)
 
-    def _parts(self, built: Built, now_s: float) -> dict[View, Mapping[str, int]]:
-        # That an engine ends may have been said after the round that this was built in.
-        fleet = self._words.over(built.inputs.fleet, now_s)
-        return {view: parts(snapshot, fleet) for view, snapshot in built.snapshots.items()}
-
-    def _declared(self, policies: PolicySet) -> Fleet:
-        if self.fleet is None or self.serving is None:
-            return declared(policies)
-        return redeclared(policies, self.fleet, self.serving.policies)
-
     def _adopt(self, accepted: Accepted, *, stale: bool) -> None:
         self._held = None
-        self.fleet = self._declared(accepted.policies)
+        self.fleet = fleet_for(accepted.policies, self.fleet, self.serving)
         self.serving = Serving(
             policies=accepted.policies, texts=accepted.texts, digest=accepted.digest, stale=stale
         )
-        told = {
-            "digest": accepted.digest[:12],
-            "pools": len(accepted.policies.pools),
-            "routes": len(accepted.policies.routes),
-            "engines": sum(map(len, self.fleet.pools.values())),
-        }
         if not stale:
             self._set_files("accepted", accepted.digest)
             self.worth_keeping.set()
-            _log.info("policies.accepted", **told)
+            say_accepted(accepted, self.fleet)
         self._on_adopted(self.serving)
         self._wake.set()
 
@@ -381,21 +384,17 @@ class Reconciler:
         if self._urgent_since_s is not None:
             self._metrics.report_to_push_seconds.observe(self._clock() - self._urgent_since_s)
             self._urgent_since_s = None
-        for url, named in fresh[REFERENCE_VIEW].resources.items():
-            self._metrics.resources.labels(type=SHORT_NAMES.get(url, url)).set(len(named))
+        count_resources(self._metrics, fresh[REFERENCE_VIEW])
 
     def _failed(self, error: Exception) -> None:
         self._metrics.reconcile_failures.inc()
-        told = f"{type(error).__name__}: {error}"
-        if told != self._failure:
-            self._failure = told
+        before, self._failure = self._failure, (told := f"{type(error).__name__}: {error}")
+        if told != before:
             _log.error("reconcile.failed", reason=told, serving=self._serving_digest(), exc_info=error)
 
     def _set_files(self, state: str, digest: str, *, refused: Refused | None = None, reason: str = "") -> None:
         self.files = Files(state=state, digest=digest, since_s=self._clock(), refused=refused, reason=reason)
-        self._metrics.policy_reloads.labels(result=state).inc()
-        self._metrics.policy_refused.set(state == "refused")
-        self._metrics.shrink_held.set(state == "held")
+        count_state(self._metrics, state)
 
     def _serving_digest(self) -> str:
         return self.serving.digest[:12] if self.serving else ""

@@ -1,16 +1,19 @@
 """``switchgear apply``: other policies for a running server, which judges them as it does its files."""
 
 import getpass
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import click
 
 from policies.findings import PolicyErrors, Problem
 from policies.load import load
+from policies.quantity import parse_duration
 from policies.reading import decoded, read, search
-from xds_server.cli.asking import RefusedError, admin_option, ask
+from xds_server.cli.asking import NoAnswerError, RefusedError, admin_option, ask
 from xds_server.cli.complaints import as_text, of_errors, printable
 from xds_server.cli.diff import compared, running, told
 from xds_server.history.version import MAX_TEXT_BYTES
@@ -19,6 +22,8 @@ by_option = click.option(
     "--by", default="", metavar="NAME", help="Who does it; the user of this shell when absent."
 )
 reason_option = click.option("--reason", default="", help="Why; kept with the version.")
+LOOK_EACH_S: Final = 0.5
+MAX_PERCENT: Final = 100.0
 _STATES: Final = {
     "held": "held back",
     "failed": "not served",
@@ -27,32 +32,68 @@ _STATES: Final = {
 
 
 @click.command(name="apply")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path, exists=True))
 @click.option(
     "--dry-run", is_flag=True, help="Show what it would change, and have the server judge it; change nothing."
 )
+@click.option(
+    "--canary",
+    metavar="PERCENT",
+    help="Try them on this share of the proxies first, such as 10%; one at least.",
+)
+@click.option("--for", "length", default="60s", show_default=True, metavar="DURATION", help="How long to try.")
+@click.option("--yes-if-unknown", is_flag=True, help="Go on also where there was too little traffic to tell.")
+@click.option("--end-canary", is_flag=True, help="Roll back the canary that runs; takes no PATHS.")
 @admin_option
 @by_option
 @reason_option
-def command(paths: tuple[Path, ...], dry_run: bool, admin: str, by: str, reason: str) -> int:
+def command(
+    *,
+    paths: tuple[Path, ...],
+    dry_run: bool,
+    canary: str | None,
+    length: str,
+    yes_if_unknown: bool,
+    end_canary: bool,
+    admin: str,
+    by: str,
+    reason: str,
+) -> int:
     """Have the policies in the files and folders PATHS served, in the place of all that is served now.
 
     The server judges them like its own files, and they become a version (`switchgear history`). They stand until
     the policy files of the server change, also over a restart with --state-dir: correct the files, too. A server
     that reads policies from Kubernetes refuses: change them there.
 
+    With --canary a share of the proxies has them first. The server goes back by itself when one of those refuses
+    something, or fails or sheds more, or is slower, than the others in the same time. Else, after --for, all have
+    them. The server decides, whether or not this command is still there; Ctrl-C has it go back.
+
     Exit code: 0 when they are served (with --dry-run: could be), 1 when they are not, 2 when the request is wrong
     or no server answers.
     """
+    if end_canary:
+        return _end(admin, by or user())
+    if not paths:
+        raise click.UsageError("name the files or folders of the policies")
     texts = _texts(paths)
     if texts is None:
         return 1
     if dry_run:
         old, views, arrivals = running(admin)
         told(compared(old, load(paths), views, arrivals), "text", everything=False)
-    body = {"texts": texts, "by": by or user(), "reason": reason, "dry_run": dry_run}
+    body = {
+        "texts": texts,
+        "by": by or user(),
+        "reason": reason,
+        "dry_run": dry_run,
+        "canary_percent": _share(canary) if canary is not None else 0.0,
+        "for_s": _seconds(length),
+        "yes_if_unknown": yes_if_unknown,
+    }
     try:
-        return outcome(ask(admin, "/v1/apply", method="POST", body=body))
+        answer = ask(admin, "/v1/apply", method="POST", body=body)
+        return _watched(admin, by or user()) if answer["state"] == "canary" else outcome(answer)
     except RefusedError as refusal:
         click.echo(f"no: {printable(refusal.message)}", err=True)
         return 1
@@ -75,6 +116,62 @@ def _texts(paths: tuple[Path, ...]) -> Mapping[str, str] | None:
     if sum(map(len, texts.values())) > MAX_TEXT_BYTES:
         raise click.UsageError(f"a server takes at most {MAX_TEXT_BYTES // 1024**2} MiB of policies")
     return texts
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text.removesuffix("%"))
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= MAX_PERCENT:  # neither is NaN
+        raise click.BadParameter(f"{text!r} is no share above 0% and up to 100%", param_hint="--canary")
+    return share
+
+
+def _seconds(length: str) -> float:
+    try:
+        return parse_duration(length)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--for") from error
+
+
+def _watched(admin: str, by: str) -> int:
+    """Tell how the canary does until it has ended."""
+    told = ""
+    try:
+        while True:
+            now = ask(admin, "/v1/apply")
+            if now["state"] != "running":
+                return _ended(now)
+            said = f"{now['word']}: {'; '.join(now['reasons'])}"
+            if said != told:
+                told = said
+                proxies = f"{now['connected']} of {len(now['proxies'])} canary proxies"
+                click.echo(printable(f"{now['age_s']:.0f} s: {proxies}, {now['requests']} requests; {said}"))
+            time.sleep(LOOK_EACH_S)
+    except KeyboardInterrupt:
+        click.echo("rolling back", err=True)
+        return _end(admin, by)
+    except NoAnswerError:
+        click.echo("the server decides without us; `switchgear history` says what came of it", err=True)
+        raise
+
+
+def _ended(now: Mapping[str, Any]) -> int:
+    reasons = printable("; ".join(now["reasons"]).replace("\n", " "))
+    if now["state"] == "served":
+        click.echo(f"all proxies have it now: version {now['version']} ({reasons})")
+        return 0
+    click.echo(f"rolled back: {reasons}", err=True)
+    return 1
+
+
+def _end(admin: str, by: str) -> int:
+    try:
+        return _ended(ask(admin, f"/v1/apply?by={quote(by, safe='')}", method="DELETE"))
+    except RefusedError as refusal:
+        click.echo(f"no: {printable(refusal.message)}", err=True)
+        return 1
 
 
 def outcome(answer: Mapping[str, Any]) -> int:

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from xds_server.history.told import (
     ApplyRequest,
+    CanaryStatus,
     ChangeStatus,
     HistoryStatus,
     RefusedChangeError,
@@ -44,6 +45,12 @@ class Changer(Protocol):
 
     async def rollback(self, asked: RollbackRequest) -> ChangeStatus: ...
 
+    def canary(self) -> CanaryStatus: ...
+
+    def end_canary(self, by: str) -> bool:
+        """Roll back the canary; False when none runs."""
+        ...
+
 
 def add_history(
     app: web.Application, changer: Changer, *, signed: Callable[[web.Request, str], str] = lambda _, by: by
@@ -74,6 +81,20 @@ def add_history(
 
         return await _answered(answer)
 
+    async def canary(request: web.Request) -> web.Response:
+        return await _answered(_only(request, _now(lambda: asdict(changer.canary()))))
+
+    async def end_canary(request: web.Request) -> web.Response:
+        async def answer() -> Any:
+            _not_from_a_page(request)
+            if not changer.end_canary(signed(request, request.query.get("by", ""))):
+                raise RefusedChangeError("no canary is running")
+            return asdict(changer.canary())
+
+        return await _answered(answer)
+
+    app.router.add_get("/v1/apply", canary)
+    app.router.add_delete("/v1/apply", end_canary)
     app.router.add_get("/v1/history", history)
     app.router.add_get("/v1/history/{number}", texts)
     app.router.add_post("/v1/apply", apply)
@@ -132,10 +153,14 @@ def _whole(found: Texts) -> Any:
     return {"number": found.number, "digest": found.digest, "texts": dict(found.texts)}
 
 
-async def _asked(request: web.Request, shape: TypeAdapter[_R]) -> _R:
+def _not_from_a_page(request: web.Request) -> None:
     if "Origin" in request.headers:
         # Browsers always say where such a request comes from, and pages reach loopback too, for anybody.
         raise _WrongError(403, "requests of web pages change nothing here")
+
+
+async def _asked(request: web.Request, shape: TypeAdapter[_R]) -> _R:
+    _not_from_a_page(request)
     if request.content_type != "application/json":
         raise _WrongError(415, "a change is JSON: send Content-Type: application/json")
     body = bytearray()

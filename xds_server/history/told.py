@@ -9,12 +9,19 @@ from xds_server.history.version import Version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyRequest:
-    """Texts by name that somebody wants served. ``dry_run``: they are only judged."""
+    """Texts by name that somebody wants served. ``dry_run``: they are only judged.
+
+    ``canary_percent`` above 0: a share of the proxies tries them for ``for_s`` seconds before the rest;
+    ``yes_if_unknown``: they go on also where there was too little traffic to tell.
+    """
 
     texts: dict[str, str]
     by: str = ""
     reason: str = ""
     dry_run: bool = False
+    canary_percent: float = 0.0
+    for_s: float = 60.0
+    yes_if_unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +67,36 @@ class HistoryStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeStatus:
-    """What became of a change: ``served``, ``judged`` (a dry run), ``held`` or ``failed`` with a reason, or
-    ``pending`` where it took too long to wait for. ``version`` is 0 where there is none.
+    """What became of a change: ``served``, ``judged`` (a dry run), ``canary`` (it began), ``held`` or ``failed``
+    with a reason, or ``pending`` where it took too long to wait for. ``version`` is 0 where there is none.
     """
 
     state: str
     digest: str
     version: int = 0
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryStatus:
+    """The canary that runs or ran last. ``state``: ``none``, ``running``, ``served`` or ``rolled-back``.
+
+    ``proxies`` are the node ids that try the policies, ``connected`` how many of them are here; ``word`` is what
+    can be said so far (``good``, ``bad``, ``unknown``), with ``reasons``.
+    """
+
+    state: str
+    digest: str = ""
+    percent: float = 0.0
+    proxies: tuple[str, ...] = ()
+    connected: int = 0
+    age_s: float = 0.0
+    left_s: float = 0.0
+    requests: int = 0
+    word: str = "unknown"
+    reasons: tuple[str, ...] = ()
+    by: str = ""
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,6 +148,12 @@ class Publisher:
             for session in list(view.sessions):
                 session.judge_again(self._view_of)
 
+    def regroup(self) -> None:
+        """Ask ``view_of`` about every proxy once more, and serve those with another answer that view."""
+        for view in list(self._views.values()):
+            for session in list(view.sessions):
+                session.regroup(self._view_of)
+
     def publish(
         self,
         snapshots: Mapping[Hashable, Snapshot],
@@ -229,13 +235,7 @@ class Publisher:
 
     def attach(self, session: Session, node: NodeInfo, now_s: float) -> tuple[Served, Stream]:
         """The view of ``node`` and a new stream on it."""
-        key = self._view_of(node)
-        view = self._views.get(key)
-        if view is None:
-            desired = self._snapshot_for(key)
-            view = Served(key=key, desired=desired, effective=self.acceptance.effective(key, desired))
-            self._views[key] = view
-            self._idle.pop(key, None)
+        view = self._served(self._view_of(node))
         view.sessions[session] = None
         self._sessions_of.setdefault(node.id, {})[session] = None
         self._nodes = None
@@ -251,6 +251,15 @@ class Publisher:
         self._observer.on_connect(node, session.mode)
         return view, stream
 
+    def move(self, session: Session, view: Served, key: Hashable) -> Served:
+        """The view of this key, with the session, which leaves ``view``."""
+        found = self._served(key)
+        view.sessions.pop(session, None)
+        found.sessions[session] = None
+        self._nodes = None
+        self._retire(view)
+        return found
+
     def detach(self, session: Session, view: Served, node: NodeInfo, reason: str) -> None:
         """Forget a session; a view that has none left is no longer built."""
         view.sessions.pop(session, None)
@@ -260,13 +269,28 @@ class Publisher:
             if not of_node:
                 del self._sessions_of[node.id]
         self._observer.on_disconnect(node, session.mode, reason)
-        if not view.sessions and view.key in self._views:
-            del self._views[view.key]
-            self._idle[view.key] = None
-            while len(self._idle) > MAX_IDLE_VIEWS:
-                oldest = next(iter(self._idle))
-                del self._idle[oldest]
-                self.acceptance.forget(oldest)
+        self._retire(view)
+
+    def _served(self, key: Hashable) -> Served:
+        """The view of this key, which has or is about to have a proxy."""
+        view = self._views.get(key)
+        if view is None:
+            desired = self._snapshot_for(key)
+            view = Served(key=key, desired=desired, effective=self.acceptance.effective(key, desired))
+            self._views[key] = view
+            self._idle.pop(key, None)
+        return view
+
+    def _retire(self, view: Served) -> None:
+        """Build a view no longer that has no proxy left."""
+        if view.sessions or view.key not in self._views:
+            return
+        del self._views[view.key]
+        self._idle[view.key] = None
+        while len(self._idle) > MAX_IDLE_VIEWS:
+            oldest = next(iter(self._idle))
+            del self._idle[oldest]
+            self.acceptance.forget(oldest)
 
     def offer(self, stream: Stream, view: Served) -> None:
         """Bring a stream up to the newest snapshot of its view, with what is its proxy's own."""

@@ -103,6 +103,19 @@ class Session:
             if key != self._view.key:
                 self._end(StreamError("what this proxy may see has changed: connect again"))
 
+    def regroup(self, view_of: Callable[[NodeInfo], Hashable]) -> None:
+        """Go over to the view that the proxy belongs to now; the stream goes on."""
+        if self._stream is None or self._view is None or self._closed:
+            return
+        try:
+            key = view_of(self._stream.node)
+        except StreamError as error:
+            self._end(error)
+            return
+        if key != self._view.key:
+            self._view = self._publisher.move(self, self._view, key)
+            self.wake()
+
     def close(self, reason: str = "") -> None:
         """The stream has ended."""
         if self._stream is not None and self._view is not None and not self._closed:

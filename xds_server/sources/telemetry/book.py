@@ -18,7 +18,7 @@ What is lost, signal by signal. Stale decays to absent, never to zero, and absen
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from policies.route import PriorityClass
 from xds_server.sources.telemetry.counting import Spread
@@ -35,6 +35,16 @@ _UNPACED: Final = 400
 """Engines and proxies whose values are made anew at every reading; beyond, a pool is made anew less often."""
 
 _INTERACTIVE: Final = PriorityClass.INTERACTIVE
+
+
+class Onlooker(Protocol):
+    """Who is told of each call of each proxy, as long as somebody compares them."""
+
+    def ended(self, node: str, *, failed: bool, time_s: float | None, streaming: bool, weight: float) -> None:
+        """A call has ended; ``time_s`` to its first byte where it streams, else to its end, if it did well."""
+
+    def refused(self, node: str, weight: float) -> None:
+        """A request was shed."""
 
 
 class _Pool:
@@ -75,6 +85,8 @@ class Book:
 
     def __init__(self) -> None:
         self.directory: Directory = EMPTY
+        self.onlooker: Onlooker | None = None
+        """Told of each call beside being counted here."""
         self._pools: dict[str, _Pool] = {}
         self._swept_at_s = float("-inf")
         self._all: Mapping[str, PoolTraffic] = MappingProxyType({})
@@ -138,9 +150,19 @@ class Book:
             ended = first or not facts.hedged
             if ended:
                 slot[3 + batch] += weight
+                if self.onlooker is not None:
+                    self.onlooker.refused(node, weight)
             pool.totals.turned_away(arrived=first, ended=ended, priority=priority, weight=weight)
             pool.urgent = True
             return
+        if self.onlooker is not None:
+            self.onlooker.ended(
+                node,
+                failed=outcome is Outcome.FAILURE,
+                time_s=(first_byte_s if streaming else duration_s) if outcome is Outcome.SUCCESS else None,
+                streaming=streaming,
+                weight=weight,
+            )
         if not first:
             slot[5] += weight
         elif asks:
@@ -197,6 +219,8 @@ class Book:
         batch = priority is not _INTERACTIVE
         slot[1 + batch] += weight
         slot[3 + batch] += weight
+        if self.onlooker is not None:
+            self.onlooker.refused(node, weight)
         pool.totals.turned_away(arrived=True, ended=True, priority=priority, weight=weight)
 
     def load(self, node: str, facts: PoolFacts, counts: Mapping[str, tuple[int, int]], now_s: float) -> None:

@@ -1,0 +1,305 @@
+"""A canary beside what the rest is served, and each way in which it ends."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog
+
+from policies.load import load_contents
+from tests.xds_server.test_reconcile import Peers, accepted, text, until
+from xds_server.canary import Canaries, Next, Plan, Run
+from xds_server.changing import Changing
+from xds_server.decide.decisions import Ceiling
+from xds_server.fleet import declared
+from xds_server.history.archive import Archive
+from xds_server.history.told import ApplyRequest, RefusedChangeError
+from xds_server.history.version import Asked, Source
+from xds_server.metrics import Metrics
+from xds_server.pipeline import Inputs, Pipeline
+from xds_server.reconcile import Reconciler
+from xds_server.sources.files import Accepted
+from xds_server.sources.telemetry.book import Book
+from xds_server.standing import Serving
+from xds_server.streams.values import Sync
+from xds_server.translate.view import View
+from xds_server.trial import Trial
+from xds_server.type_urls import CLUSTER, ROUTE
+
+
+def state(node: str, *, sync: Sync = Sync.SYNCED, refused: Mapping[str, str] | None = None) -> Any:
+    kind = SimpleNamespace(type_url=ROUTE, state=sync, refused=refused or {}, reason="bad regex")
+    return SimpleNamespace(node=SimpleNamespace(id=node), types=(kind,))
+
+
+class Site(Peers):
+    """Proxies, each in a zone of its own, served by a reconciler; as a publisher, too."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.zones = {f"n{number}": f"z{number % 2}" for number in range(count)}
+        self.refused: dict[str, dict[str, str]] = {}
+        self.gone: set[str] = set()
+        self.archive = Archive(None)
+        self.reconciler = Reconciler(self, Metrics(), on_adopted=self.adopted)
+        self.book = Book()
+        self.now_s = 1000.0
+        self.canaries = Canaries(self.reconciler, self, self.book, clock=lambda: self.now_s)  # type: ignore[arg-type]
+        self.changing = Changing(self.reconciler, self.archive, canaries=self.canaries)
+
+    def adopted(self, serving: Serving) -> None:
+        self.changing.adopted(serving)
+
+    def nodes(self) -> Mapping[str, View]:  # the reconciler asks
+        return self._nodes
+
+    @property
+    def _nodes(self) -> Mapping[str, View]:
+        return {
+            node: View(zone=zone, canary=self.canaries.has(node))
+            for node, zone in self.zones.items()
+            if node not in self.gone
+        }
+
+    def views(self) -> frozenset[View]:
+        return frozenset(self._nodes.values())
+
+    def proxies_by_role(self) -> Mapping[str, int]:
+        return {"gateway": len(self._nodes)}
+
+    def served(self) -> dict[bool, set[str]]:
+        """The pools that canary views have, and those that the others have."""
+        found: dict[bool, set[str]] = {}
+        for view in self.views():
+            found.setdefault(view.canary, set()).update(self.published[-1].get(view, NOTHING).of(CLUSTER))
+        return found
+
+
+class Publisher:
+    """What ``Canaries`` asks of one."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    @property
+    def nodes(self) -> Mapping[str, View]:
+        return self._site.nodes()
+
+    def proxies(self) -> tuple[Any, ...]:
+        return tuple(state(node, refused=self._site.refused.get(node)) for node in self._site.nodes())
+
+    def regroup(self) -> None:
+        self._site.reconciler.proxies_changed()
+
+
+NOTHING = SimpleNamespace(of=lambda _: {})
+
+
+@contextlib.asynccontextmanager
+async def running(count: int = 4) -> AsyncIterator[Site]:
+    site = Site(count)
+    site.canaries._publisher = Publisher(site)  # type: ignore[assignment]
+    tasks = [asyncio.create_task(site.reconciler.run()), asyncio.create_task(site.changing.run())]
+    try:
+        site.changing.offer(accepted("p"))
+        await site.reconciler.ready.wait()
+        yield site
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert not [task for task in tasks if not task.cancelled() and task.exception()]
+
+
+def asked(*names: str, percent: float = 25, **rest: Any) -> ApplyRequest:
+    return ApplyRequest(
+        texts={f"{name}.yaml": text(name) for name in names}, canary_percent=percent, for_s=60.0, **rest
+    )
+
+
+async def begun(site: Site, **rest: Any) -> None:
+    done = await site.changing.apply(asked("p", "q", by="ann", **rest))
+    assert done.state == "canary", done
+    await until(lambda: site.served() == {True: {"p", "q"}, False: {"p"}})
+
+
+async def ended(site: Site, state: str, said: str) -> None:
+    await until(lambda: site.changing.canary().state == state)
+    assert said in "; ".join(site.changing.canary().reasons)
+    assert site.book.onlooker is None
+    await until(lambda: site.served() == {False: {"p", "q"} if state == "served" else {"p"}})
+    assert site.changing.history().versions[-1].source == ("applied" if state == "served" else "files")
+
+
+def calls(site: Site, mine: int = 100, failed: int = 0, others: int = 100) -> None:
+    run = site.canaries.running
+    assert run is not None
+    other = next(node for node in site.zones if node not in run.nodes)
+    for number in range(mine):
+        run.ended(next(iter(run.nodes)), failed=number < failed, time_s=None, streaming=False, weight=1.0)
+    for _ in range(others):
+        run.ended(other, failed=False, time_s=None, streaming=False, weight=1.0)
+
+
+async def test_it_goes_on_when_its_time_is_up_and_nothing_speaks_against_it() -> None:
+    async with running() as site:
+        await begun(site)
+        assert len(site.changing.canary().proxies) == 1
+        calls(site)
+        site.now_s += 61
+        await ended(site, "served", "0 % fail")
+
+
+def refuses(site: Site) -> None:
+    (node,) = site.changing.canary().proxies
+    site.refused[node] = {"port-1": "v2"}
+
+
+def fails(site: Site) -> None:
+    calls(site, failed=30)
+
+
+def is_ended(site: Site) -> None:
+    assert site.changing.end_canary("bob")
+
+
+def edits_files(site: Site) -> None:
+    site.changing.offer(accepted("p", engines=3))
+
+
+def breaks(site: Site) -> None:
+    trial = site.reconciler.trial
+    assert trial is not None
+    trial._policies = None  # type: ignore[assignment]  # a bug, as a round would meet it
+    site.reconciler.proxies_changed()
+
+
+def sees_little(site: Site) -> None:
+    calls(site, mine=3)
+    site.now_s += 61
+
+
+def loses_its_proxies(site: Site) -> None:
+    calls(site)
+    site.gone |= set(site.changing.canary().proxies)
+    site.now_s += 61
+
+
+@pytest.mark.parametrize(
+    ("happens", "said"),
+    [
+        (refuses, "refuses RDS port-1: bad regex"),
+        (fails, "30 % of 100 requests fail"),
+        (is_ended, "bob ended it"),
+        (edits_files, "the policy files changed meanwhile"),
+        (breaks, "nothing can be made of them"),
+        (sees_little, "--yes-if-unknown"),
+        (loses_its_proxies, "none of the canary's proxies is connected"),
+    ],
+)
+async def test_it_goes_back(happens: Callable[[Site], None], said: str) -> None:
+    with structlog.testing.capture_logs():  # a bug is told with all that led to it
+        async with running() as site:
+            await begun(site)
+            happens(site)
+            await ended(site, "rolled-back", said)
+
+
+async def test_little_traffic_is_enough_for_who_says_so() -> None:
+    async with running() as site:
+        await begun(site, yes_if_unknown=True)
+        site.now_s += 61
+        await ended(site, "served", "50 are needed")
+
+
+async def test_what_was_refused_before_does_not_count() -> None:
+    async with running() as site:
+        for node in site.zones:
+            site.refused[node] = {"port-1": "v1"}
+        await begun(site)
+        calls(site)
+        site.now_s += 61
+        await ended(site, "served", "0 % fail")
+
+
+async def test_one_at_a_time_and_not_without_proxies() -> None:
+    async with running() as site:
+        await begun(site)
+        for change in (asked("r"), asked("r", percent=0)):
+            with pytest.raises(RefusedChangeError, match="a canary of ann is running"):
+                await site.changing.apply(change)
+        assert site.changing.end_canary("ann")
+        assert not site.changing.end_canary("ann")
+        for wrong in (-1.0, 101.0, float("nan")):
+            with pytest.raises(RefusedChangeError, match="--canary"):
+                await site.changing.apply(asked("r", percent=wrong))
+        site.gone |= site.zones.keys()
+        done = await site.changing.apply(asked("p", "q"))
+        assert (done.state, "no proxy is connected" in done.reason) == ("failed", True)
+
+
+async def test_too_small_is_not_even_tried() -> None:
+    async with running() as site:
+        site.changing.offer(accepted("p", "q", "r"))
+        await until(lambda: site.served() == {False: {"p", "q", "r"}})
+        done = await site.changing.apply(asked("p"))
+        assert (done.state, "would drop" in done.reason) == ("failed", True)
+        assert site.changing.canary().state == "none"
+
+
+def test_a_proxy_that_has_not_confirmed_is_waited_for_and_then_speaks_against_it() -> None:
+    plan = Plan(
+        accepted=accepted("p"), asked=Asked(source=Source.APPLIED), percent=50, for_s=5.0, yes_if_unknown=True
+    )
+    run = Run(plan, frozenset({"n1"}), (), 0.0)
+    late = (state("n1", sync=Sync.STALE), state("n2"))
+    assert run.look(late, "", 4.0)[0] is Next.WAIT
+    assert run.look(late, "", 6.0)[0] is Next.WAIT
+    assert run.look(late, "", 60.0) == (Next.BACK, ("not confirmed by n1",))
+    assert run.look((state("n1"), state("n2", sync=Sync.STALE)), "", 6.0)[0] is Next.ON
+
+
+def limited(wait: str) -> Accepted:
+    texts = {
+        "p.yaml": text("p", engines=8),
+        "d.yaml": "apiVersion: switchgear.dev/v1alpha1\nkind: ResiliencePolicy\nmetadata: {name: default}\n"
+        f"spec: {{limits: {{maxWait: {wait}}}}}\n",
+    }
+    policies = load_contents({Path(name): said.encode() for name, said in texts.items()})
+    return Accepted(policies=policies, texts=texts, digest=wait)
+
+
+def test_both_together_never_let_in_more_than_the_larger_of_the_two() -> None:
+    old, new = limited("1s"), limited("30s")
+    nodes = {f"n{number}": View(zone="z1", canary=number == 0) for number in range(4)}
+    fleet = declared(old.policies)
+    rest = Pipeline().build(
+        Inputs(
+            policies=old.policies,
+            fleet=fleet,
+            previous=None,
+            views=frozenset(nodes.values()),
+            proxies_by_role={"gateway": 4},
+            nodes=nodes,
+            now_s=0.0,
+        )
+    )
+    trial = Trial(new, old.policies, lambda one: one)
+    made = trial.built(rest, fleet, frozenset({nodes["n0"]}))
+
+    def part(built: Any) -> Ceiling:
+        ceiling: Ceiling = built.decisions.ceilings["p", "gateway"]
+        return ceiling
+
+    whole = made.decisions.pools["p"].admission
+    assert whole is not None
+    assert part(made).interactive > part(rest).interactive
+    assert part(made).interactive + 3 * part(rest).interactive <= whole.total + len(nodes)
+    both = trial.beside(rest, fleet, frozenset(nodes.values()))
+    assert both.decisions is rest.decisions
+    assert both.snapshots[nodes["n1"]] is rest.snapshots[nodes["n1"]]
+    assert both.snapshots[nodes["n0"]] is not rest.snapshots[nodes["n0"]]

@@ -1,0 +1,208 @@
+"""A canary while it runs: some proxies are served new policies, are watched, and go on or go back.
+
+The server decides alone: whoever asked may leave. Nothing of it is kept on disk, so a server that is started again
+serves everybody what it served before.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+import structlog
+
+from xds_server.history.canary import Judgement, Seen, Word, chosen, judged
+from xds_server.history.told import CanaryStatus
+from xds_server.history.version import Asked
+from xds_server.publish import ProxyState, Publisher
+from xds_server.reconcile import Reconciler
+from xds_server.sources.files import Accepted
+from xds_server.sources.telemetry.book import Book
+from xds_server.streams.values import Sync
+from xds_server.translate.view import View
+from xds_server.type_urls import SHORT_NAMES
+
+LOOK_EACH_S: Final = 0.25
+CONFIRM_S: Final = 10.0
+"""Beyond its time a canary waits so long for proxies that have not confirmed what they were sent last."""
+
+_NOTHING_SAID: Final = Judgement(word=Word.UNKNOWN, reasons=())
+_log = structlog.get_logger()
+
+
+class Next(StrEnum):
+    """What becomes of a canary now."""
+
+    WAIT = "wait"
+    ON = "on"
+    BACK = "back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be tried, on how many, for how long."""
+
+    accepted: Accepted
+    asked: Asked
+    percent: float
+    for_s: float
+    yes_if_unknown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Something that a proxy refuses."""
+
+    node: str
+    type_url: str
+    name: str
+    version: str
+
+
+class Run:
+    """One canary: what is seen of its proxies and of the others, and what becomes of it."""
+
+    def __init__(self, plan: Plan, nodes: frozenset[str], states: tuple[ProxyState, ...], now_s: float) -> None:
+        self.plan = plan
+        self.nodes = nodes
+        self.began_at_s = now_s
+        self.mine = Seen()
+        self.others = Seen()
+        self.connected = len(nodes)
+        self.said = _NOTHING_SAID
+        self._refused_before = frozenset(refusal for refusal, _ in _refusals(states))
+
+    def ended(self, node: str, *, failed: bool, time_s: float | None, streaming: bool, weight: float) -> None:  # noqa: ARG002 - what is compared are samples of both sides, not estimates
+        """Count a call."""
+        seen = self.mine if node in self.nodes else self.others
+        seen.done += 1
+        seen.failed += failed
+        if time_s is not None:
+            (seen.first_bytes_s if streaming else seen.answers_s).append(time_s)
+
+    def refused(self, node: str, weight: float) -> None:  # noqa: ARG002 - the same
+        """Count a request that was shed."""
+        (self.mine if node in self.nodes else self.others).shed += 1
+
+    def look(self, states: tuple[ProxyState, ...], failure: str, now_s: float) -> tuple[Next, tuple[str, ...]]:
+        """What becomes of it now, and why."""
+        here = tuple(state for state in states if state.node.id in self.nodes)
+        self.connected = len({state.node.id for state in here})
+        self.said = judged(self.mine, self.others)
+        for refusal, reason in _refusals(here):
+            if refusal not in self._refused_before:
+                kind = SHORT_NAMES.get(refusal.type_url, refusal.type_url)
+                return Next.BACK, (f"{refusal.node} refuses {kind} {refusal.name}: {reason}",)
+        if failure:
+            return Next.BACK, (f"nothing can be made of them: {failure}",)
+        if self.said.word is Word.BAD:
+            return Next.BACK, self.said.reasons
+        return (Next.WAIT, ()) if now_s < self.began_at_s + self.plan.for_s else self._at_the_end(here, now_s)
+
+    def _at_the_end(self, here: tuple[ProxyState, ...], now_s: float) -> tuple[Next, tuple[str, ...]]:
+        late = sorted({one.node.id for one in here if any(kind.state is not Sync.SYNCED for kind in one.types)})
+        if late and now_s < self.began_at_s + self.plan.for_s + CONFIRM_S:
+            return Next.WAIT, ()
+        if late:
+            return Next.BACK, (f"not confirmed by {', '.join(late[:5])}",)
+        if not here:
+            self.said = Judgement(word=Word.UNKNOWN, reasons=("none of the canary's proxies is connected",))
+        if self.said.word is Word.UNKNOWN and not self.plan.yes_if_unknown:
+            return Next.BACK, (*self.said.reasons, "to go on all the same: --yes-if-unknown")
+        return Next.ON, self.said.reasons
+
+    def status(self, state: str, now_s: float, reasons: tuple[str, ...] = ()) -> CanaryStatus:
+        """How it stands."""
+        return CanaryStatus(
+            state=state,
+            digest=self.plan.accepted.digest,
+            percent=self.plan.percent,
+            proxies=tuple(sorted(self.nodes)),
+            connected=self.connected,
+            age_s=round(now_s - self.began_at_s, 1),
+            left_s=round(max(0.0, self.began_at_s + self.plan.for_s - now_s), 1),
+            requests=round(self.mine.arrived),
+            word=self.said.word.value,
+            reasons=reasons or self.said.reasons,
+            by=self.plan.asked.by,
+        )
+
+
+class Canaries:
+    """Begins canaries and ends them, one at a time."""
+
+    def __init__(
+        self,
+        reconciler: Reconciler,
+        publisher: Publisher,
+        book: Book,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reconciler = reconciler
+        self._publisher = publisher
+        self._book = book
+        self._clock = clock
+        self._begun = asyncio.Event()
+        self.running: Run | None = None
+        self.last = CanaryStatus(state="none")
+
+    def has(self, node: str) -> bool:
+        """Whether this proxy is one of a canary."""
+        return self.running is not None and node in self.running.nodes
+
+    def status(self) -> CanaryStatus:
+        """The canary that runs, or ran last."""
+        return self.last if self.running is None else self.running.status("running", self._clock())
+
+    def begin(self, plan: Plan) -> str:
+        """Begin; else why not."""
+        nodes = chosen(
+            {node: view.zone for node, view in self._publisher.nodes.items() if isinstance(view, View)},
+            plan.percent,
+        )
+        if not nodes:
+            return "no proxy is connected, so nobody can try them: apply without --canary"
+        reason = self._reconciler.try_out(plan.accepted)
+        if reason:
+            return reason
+        self.running = Run(plan, nodes, self._publisher.proxies(), self._clock())
+        self._book.onlooker = self.running
+        self._publisher.regroup()
+        self._begun.set()
+        _log.info("policies.canary", digest=plan.accepted.digest[:12], proxies=len(nodes), for_s=plan.for_s)
+        return ""
+
+    def end(self, state: str, reasons: tuple[str, ...], version: int = 0) -> None:
+        """Serve its proxies what all are served; ``state`` is what became of it."""
+        run, self.running = self.running, None
+        if run is None:
+            return
+        self.last = replace(run.status(state, self._clock(), reasons), version=version, left_s=0.0)
+        self._book.onlooker = None
+        self._reconciler.end_trial()
+        self._publisher.regroup()
+        log = _log.info if state == "served" else _log.warning
+        log("policies.canary_ended", state=state, reasons=reasons)
+
+    async def run(self, on_end: Callable[[Run, bool, tuple[str, ...]], Awaitable[None]]) -> None:
+        """Look at the one that runs, for ever; ``on_end`` is told whether it goes on, why, and ends it."""
+        while True:
+            await self._begun.wait()
+            self._begun.clear()
+            while self.running is not None:
+                run, trial = self.running, self._reconciler.trial
+                failure = "it is no longer there" if trial is None else trial.failure
+                step, reasons = run.look(self._publisher.proxies(), failure, self._clock())
+                if step is not Next.WAIT:
+                    await on_end(run, step is Next.ON, reasons)
+                await asyncio.sleep(LOOK_EACH_S)
+
+
+def _refusals(states: tuple[ProxyState, ...]) -> Iterator[tuple[_Refusal, str]]:
+    for state in states:
+        for kind in state.types:
+            for name, version in kind.refused.items():
+                yield _Refusal(state.node.id, kind.type_url, name, version), kind.reason

@@ -1,0 +1,79 @@
+"""What the reconciler asks of policies that are offered, and what the log and the metrics say of them."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+
+from policies.model import PolicySet
+from xds_server.fleet import Fleet, declared, redeclared
+from xds_server.metrics import Metrics
+from xds_server.pipeline import Built
+from xds_server.shrink import parts
+from xds_server.snapshot import Snapshot
+from xds_server.sources.files import Accepted, Refused
+from xds_server.standing import Serving
+from xds_server.translate.view import View
+from xds_server.type_urls import SHORT_NAMES
+from xds_server.words import Words
+
+_SHOWN_ERRORS: Final = 10
+_log = structlog.get_logger()
+
+
+def fleet_for(policies: PolicySet, fleet: Fleet | None, serving: Serving | None) -> Fleet:
+    """The fleet as these policies declare it, with what is known of engines that are served already."""
+    if fleet is None or serving is None:
+        return declared(policies)
+    return redeclared(policies, fleet, serving.policies)
+
+
+def parts_by_view(built: Built, words: Words, now_s: float) -> dict[View, Mapping[str, int]]:
+    """What each view is served, and how much of it."""
+    # That an engine ends may have been said after the round that this was built in.
+    fleet = words.over(built.inputs.fleet, now_s)
+    return {view: parts(snapshot, fleet) for view, snapshot in built.snapshots.items()}
+
+
+def say_refused(refused: Refused, serving: str) -> None:
+    """Log why the files cannot be used; ``serving`` is the digest of what is served."""
+    _log.warning(
+        "policies.refused",
+        problems=len(refused.errors),
+        errors=[str(error) for error in refused.errors][:_SHOWN_ERRORS],
+        serving=serving or "nothing: the xDS port stays closed until the policies can be used",
+    )
+
+
+def say_held(reason: str, serving: str) -> None:
+    """Log why policies are held back."""
+    _log.warning(
+        "policies.held",
+        reason=reason,
+        release="restart with --allow-shrink, or POST /v1/allow-shrink on the admin port",
+        serving=serving,
+    )
+
+
+def say_accepted(accepted: Accepted, fleet: Fleet) -> None:
+    """Log that policies are served from now on."""
+    _log.info(
+        "policies.accepted",
+        digest=accepted.digest[:12],
+        pools=len(accepted.policies.pools),
+        routes=len(accepted.policies.routes),
+        engines=sum(map(len, fleet.pools.values())),
+    )
+
+
+def count_state(metrics: Metrics, state: str) -> None:
+    """Count what became of the files."""
+    metrics.policy_reloads.labels(result=state).inc()
+    metrics.policy_refused.set(state == "refused")
+    metrics.shrink_held.set(state == "held")
+
+
+def count_resources(metrics: Metrics, served: Snapshot) -> None:
+    """Tell how many resources of each type are served."""
+    for url, named in served.resources.items():
+        metrics.resources.labels(type=SHORT_NAMES.get(url, url)).set(len(named))
