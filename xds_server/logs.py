@@ -6,12 +6,31 @@ Lines go to stderr as text for people or as JSON for machines. What libraries sa
 
 import logging
 import sys
-from typing import Final, Literal
+from typing import Final, Literal, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 _OWN_LINES: Final = frozenset({"exception", "stack", "timestamp"})
+
+
+class _Lossy:
+    """A stream of text that loses what cannot be written: a full disk under the log ends no server."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            return  # there is nobody left to tell
 
 
 def configure(log_format: Literal["text", "json"], log_level: str) -> None:
@@ -34,7 +53,7 @@ def configure(log_format: Literal["text", "json"], log_level: str) -> None:
     structlog.configure(
         processors=[*shared, *rendered],
         wrapper_class=structlog.make_filtering_bound_logger(log_level),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Lossy(sys.stderr))),
         cache_logger_on_first_use=False,  # module-level loggers follow a later configure
     )
     handler = logging.StreamHandler(sys.stderr)

@@ -1,8 +1,10 @@
 """What peers call themselves begins no line of the log and moves no cursor."""
 
+import contextlib
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -34,6 +36,18 @@ def test_one_event_is_one_line_that_can_be_printed(
     assert written[:-1].isprintable()
     if log_format == "json":
         assert json.loads(written)["node"] == said
+
+
+def test_a_full_disk_under_the_log_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stderr", full)
+        logs.configure("text", "info")
+        structlog.get_logger().warning("xds.connected", node="gw-1")
+        with pytest.raises(OSError, match="No space"):
+            full.flush()
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()
 
 
 def test_plain_words_stay_as_they_are(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,137 @@
+"""Disks that are full or may not be written, names that are not found, clocks that jump: known behaviour."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from xds_server import whole_file
+from xds_server.fleet import EngineId
+from xds_server.ledger.lines import Lines, tail
+from xds_server.ledger.orders import Orders
+from xds_server.overrides import Action, Override
+from xds_server.sources.resolver import Resolver
+from xds_server.store import LastGood, Store, StoreError
+from xds_server.whole_file import write_whole
+
+SMALL = LastGood(texts={"a.yaml": "# 1\n"}, digest="1", proxies_by_role={}, saved_at_unix_s=1.0)
+LARGE = LastGood(texts={"a.yaml": "# 2\n" * 100_000}, digest="2", proxies_by_role={}, saved_at_unix_s=2.0)
+
+
+@contextlib.contextmanager
+def no_file_longer_than(size: int) -> Iterator[None]:
+    """Writing beyond it fails as it does on a full disk: in the middle of a file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_fills_up_leaves_what_was_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.save(SMALL)
+    with no_file_longer_than(20_000), pytest.raises(StoreError):
+        store.save(LARGE)
+    assert store.read() == SMALL
+    assert [path.name for path in tmp_path.iterdir()] == [store.path.name], "no half of a file is left"
+    store.save(LARGE)
+    assert store.read() == LARGE
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT, errno.EMFILE])
+@pytest.mark.parametrize("step", ["fsync", "mkstemp"])
+def test_whatever_the_disk_says_is_said_and_what_was_kept_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, step: str
+) -> None:
+    store = Store(tmp_path)
+    store.save(SMALL)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(whole_file.os if step == "fsync" else whole_file.tempfile, step, fail)
+        with pytest.raises(StoreError, match=os.strerror(code)):
+            store.save(LARGE)
+    assert store.read() == SMALL
+    assert [path.name for path in tmp_path.iterdir()] == [store.path.name]
+
+
+def test_lines_that_a_full_disk_cost_are_counted_and_the_next_begin_a_line(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "ledger.jsonl", 1 << 20)
+    lines._append(['{"n":1}'])
+    with capture_logs() as told, no_file_longer_than(12):
+        lines._append(['{"n":2,"text":"' + "x" * 100 + '"}'])
+    assert (lines.lost, [one["event"] for one in told]) == (1, ["file.failed"])
+    lines._append(['{"n":3}'])
+    found = tail(tmp_path / "ledger.jsonl")
+    assert (found[0], found[-1]) == ('{"n":1}', '{"n":3}')
+    assert len(found) <= 3, "half a line at most"
+
+
+def test_an_order_holds_though_it_cannot_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    orders = Orders(tmp_path / "file" / "state", clock=lambda: 0.0)
+    key = EngineId("chat", "e0")
+    orders.give(Override(engine=key, action=Action.DRAIN, until_s=60.0, reason="new driver"))
+    orders._save(orders._as_kept())
+    assert key in orders.active(1.0)
+
+
+def test_a_file_is_for_this_user_only_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file"
+    write_whole(path, b"content")
+    assert path.read_bytes() == b"content"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_pipe_in_place_of_the_state_is_reported_and_waits_for_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "last-good.json")
+    with pytest.raises(StoreError, match="no file"):
+        Store(tmp_path).read()
+
+
+@pytest.mark.parametrize("jump_s", [-86_400.0, -1.0, 3_600.0, 10 * 86_400.0])
+def test_the_clock_of_people_may_jump_while_an_order_holds(tmp_path: Path, jump_s: float) -> None:
+    """While the process runs only the monotonic clock counts; over a restart the wall clock does."""
+    wall_s, now_s = 1_000_000.0, 50.0
+    orders = Orders(tmp_path, clock=lambda: now_s, wall=lambda: wall_s)
+    key = EngineId("chat", "e0")
+    orders.give(Override(engine=key, action=Action.DRAIN, until_s=now_s + 600.0, reason="new driver"))
+    wall_s += jump_s
+    assert key in orders.active(now_s + 599.0)
+    assert key not in orders.active(now_s + 601.0)
+    orders._save(orders._as_kept())
+    again = Orders(tmp_path, clock=lambda: 5.0, wall=lambda: wall_s + 10.0)
+    again.restore()
+    (kept,) = again.active(5.0).values()
+    assert kept.until_s == pytest.approx(5.0 + 590.0)
+
+
+async def test_names_that_are_not_found_keep_the_address_they_had() -> None:
+    answers: list[list[str] | OSError] = [["10.0.0.1"], OSError("no name server"), ["10.0.0.2"]]
+
+    def lookup(_: str) -> list[str]:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    changes: list[None] = []
+    resolver = Resolver(lambda: changes.append(None), refresh_s=60.0, lookup=lookup)
+    resolver.want(frozenset({"engine-0"}))
+    seen = []
+    for _ in range(3):
+        await resolver.refresh()
+        seen.append(resolver.addresses["engine-0"])
+        await asyncio.sleep(0)
+    assert seen == ["10.0.0.1", "10.0.0.1", "10.0.0.2"]
+    assert len(changes) == 2
