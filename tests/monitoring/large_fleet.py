@@ -67,7 +67,7 @@ def exposed(sizes: Mapping[str, int]) -> bytes:
     departures = Departures(metrics, clock=lambda: NOW_S)
     departures.round(decisions, fleet, {}, None)
     reconciler = SimpleNamespace(built=built, fleet=fleet)
-    publisher = SimpleNamespace(proxies=lambda: [_proxy(node) for node in nodes], desired=lambda _: None)
+    publisher = SimpleNamespace(proxies=lambda: [proxy(node) for node in nodes], desired=lambda _: None)
     facts = ServerFacts(cast("Reconciler", reconciler), cast("Publisher", publisher), clock=lambda: NOW_S)
     _touch(metrics)
     for families in (facts.families, telemetry.families, departures.families):
@@ -99,7 +99,8 @@ def _telemetry(metrics: Metrics, known: Any, nodes: list[str]) -> Telemetry:
     return telemetry
 
 
-def _proxy(node: str) -> ProxyState:
+def proxy(node: str) -> ProxyState:
+    """A connected Envoy that has all it should have."""
     return ProxyState(
         node=NodeInfo(id=node),
         view=View(zone="z0", role="gateway"),

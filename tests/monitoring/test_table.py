@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 
 import aiohttp
@@ -13,6 +14,10 @@ from deploy.render import ROOT
 from tests.eventually import eventually
 from tests.monitoring.large_fleet import exposed
 from tests.monitoring.promtool import needed, promtool
+from xds_server.access.guard import Guard
+from xds_server.access.lab_authority import EVERYBODY, make
+from xds_server.config import ServeConfig
+from xds_server.in_cluster import ClusterFeed
 from xds_server.metric_table.documented import OPEN, Documented
 from xds_server.metric_table.table import LARGE, TABLE, markdown
 
@@ -77,6 +82,21 @@ async def test_a_running_server_exposes_the_table_and_nothing_else(tmp_path: Pat
     (tmp_path / "chat.yaml").write_text(POLICY)
     found = judge(text_string_to_metric_families(await scraped(tmp_path)))
     assert {name for name, row in TABLE.items() if not row.where} == found
+
+
+def test_what_is_there_only_with_some_settings_is_in_the_table_too(tmp_path: Path) -> None:
+    make(tmp_path, EVERYBODY, lasts=timedelta(days=1))
+    rules = tmp_path / "access.yaml"
+    rules.write_text("apiVersion: switchgear.dev/v1alpha1\nkind: Access\nmetadata: {name: a}\nspec: {}\n")
+    config = ServeConfig(
+        kubernetes=True,
+        tls_cert=tmp_path / "server.crt",
+        tls_key=tmp_path / "server.key",
+        tls_ca=tmp_path / "ca.crt",
+        access=rules,
+    )
+    found = judge([*ClusterFeed(config).families(), *Guard(config).families()])
+    assert {name for name, row in TABLE.items() if row.where} <= found
 
 
 def test_a_large_fleet_stays_within_the_series_that_are_stated() -> None:

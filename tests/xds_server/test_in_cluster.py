@@ -35,6 +35,11 @@ def test_a_feed_that_has_not_begun_knows_nobody_and_misses_nothing() -> None:
     assert len(samples) == 7
 
 
+def test_a_replica_that_is_not_to_write_is_no_candidate_for_the_lease() -> None:
+    feed = ClusterFeed(ServeConfig(kubernetes=True, write_status=False))
+    assert "switchgear_lease_held" not in {one.name for one in feed.families()}
+
+
 def test_contact_is_told_by_what_is_out_of_touch() -> None:
     lost = in_cluster._contact(frozenset(), {"pods": 4.0, "nodes": 3.0})
     assert (lost.before, lost.after, lost.alarm) == ("in touch", "lost: nodes, pods", True)

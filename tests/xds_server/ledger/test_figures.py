@@ -1,11 +1,12 @@
 """What is decided of a pool is there for dashboards, and what nobody knows is left out."""
 
 from policies.model import PolicySet
-from tests.xds_server.ledger.conftest import decided, scene, with_pool
+from tests.xds_server.ledger.conftest import decided, scene, seen, with_pool
 from xds_server.decide.decisions import Ejector, EngineDecision, Health, LadderState
 from xds_server.fleet import EngineId, Fleet, with_words
 from xds_server.ledger.figures import pool_metrics
 from xds_server.orchestrator import OrchestratorWord, Standing
+from xds_server.traffic import EngineTraffic
 
 
 def values(policies: PolicySet, fleet: Fleet, decisions: object) -> dict[tuple[str, ...], float]:
@@ -49,3 +50,23 @@ def test_what_nobody_tells_is_left_out(policies: PolicySet, fleet: Fleet) -> Non
     names = {key[0] for key in values(policies, fleet, decided(fleet))}
     assert "switchgear_pool_degradation_level" in names
     assert not {"switchgear_pool_pressure_ratio", "switchgear_pool_in_flight_requests"} & names
+
+
+def test_capacity_is_what_is_in_of_what_is_declared(policies: PolicySet, fleet: Fleet) -> None:
+    out = EngineDecision(health=Health.DRAINING, reason="", since_s=0.0, ejector=Ejector.OPERATOR)
+    found = values(policies, fleet, decided(fleet, r1=out))
+    assert found["switchgear_pool_capacity_ratio",] == 0.75
+    assert found["switchgear_pool_capacity_floor_ratio",] == 0.5
+
+
+def test_engine_by_engine(policies: PolicySet, fleet: Fleet) -> None:
+    out = EngineDecision(health=Health.UNHEALTHY, reason="", since_s=0.0)
+    trial = EngineDecision(health=Health.HEALTHY, reason="", since_s=0.0, traffic_percent=25.0)
+    told = {"r2": EngineTraffic(window_calls=8, window_failures=2, in_flight=3), "r3": EngineTraffic()}
+    full = seen(fleet, told)
+    found = values(policies, full, decided(full, r1=out, r2=trial))
+    admitted = {key[1]: value for key, value in found.items() if key[0] == "switchgear_engine_admitted_ratio"}
+    assert admitted == {"r1": 0.0, "r2": 0.25, "r3": 1.0, "r4": 1.0}
+    assert found["switchgear_engine_in_flight_requests", "r2", "a"] == 3
+    failed = {key: value for key, value in found.items() if key[0] == "switchgear_engine_failed_ratio"}
+    assert failed == {("switchgear_engine_failed_ratio", "r2", "a"): 0.25}, "of no calls there is no share"

@@ -1,0 +1,38 @@
+"""How long a proxy has been behind: the longest of each type, whether it refuses or does not answer."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+from tests.monitoring.large_fleet import proxy
+from xds_server.facts import ServerFacts
+from xds_server.publish import Publisher
+from xds_server.reconcile import Reconciler
+from xds_server.streams.values import Sync
+from xds_server.type_urls import ENDPOINT, ROUTE
+
+
+def test_the_longest_of_each_type() -> None:
+    since = {
+        "n1": {ENDPOINT: (Sync.STALE, 90.0), ROUTE: (Sync.SYNCED, 10.0)},
+        "n2": {ENDPOINT: (Sync.NACK, 60.0), ROUTE: (Sync.SYNCED, 20.0)},
+    }
+    states = []
+    for node, types in since.items():
+        known = proxy(node)
+        watches = tuple(
+            replace(one, state=types[one.type_url][0], since_s=types[one.type_url][1])
+            for one in known.types
+            if one.type_url in types
+        )
+        states.append(replace(known, types=watches))
+    publisher = SimpleNamespace(proxies=lambda: states, desired=lambda _: None)
+    reconciler = SimpleNamespace(built=None, fleet=None)
+    facts = ServerFacts(cast("Reconciler", reconciler), cast("Publisher", publisher), clock=lambda: 100.0)
+    found = {
+        sample.labels["type"]: sample.value
+        for family in facts.families()
+        if family.name == "switchgear_xds_behind_seconds"
+        for sample in family.samples
+    }
+    assert found == {"EDS": 40.0, "RDS": 0.0}
