@@ -18,6 +18,7 @@ NAMES: Final = (
     "fanout",
     "fault_to_quiet",
     "detect",
+    "pods",
     "agents",
     "signals",
     "decide_loop",

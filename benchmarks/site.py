@@ -83,14 +83,25 @@ class Site:
         self._agent_ports[name] = agent.ready["grpc_port"]
 
     async def _start_server(self) -> str:
-        (self.folder / "policies").mkdir()
-        (self.folder / "policies" / "chat.yaml").write_text(self._policies())
-        command = [str(Path(sys.executable).with_name("switchgear")), "serve"]
-        command += ["--policies", str(self.folder / "policies")]
+        await self.fill()
+        command = [str(Path(sys.executable).with_name("switchgear")), "serve", *self.serve_from()]
         command += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
         server = await self._processes.start("serve", command, ready_within_s=LIMIT_S)
         self._admin = server.ready["admin"]
         return str(server.ready["xds"])
+
+    async def fill(self) -> None:
+        """Write the policies, once the engines are known."""
+        (self.folder / "policies").mkdir()
+        (self.folder / "policies" / "chat.yaml").write_text(self._policies())
+
+    def name_of(self, engine: FakeEngine) -> str:
+        """What an engine is called in the pool."""
+        return engine.config.name
+
+    def serve_from(self) -> list[str]:
+        """The flags that say where policies come from."""
+        return ["--policies", str(self.folder / "policies")]
 
     async def _start_envoy(self, number: int, admin: str, xds: str) -> None:
         host, port = xds.rsplit(":", 1)
@@ -164,7 +175,7 @@ class Site:
             for host in cluster.get("host_statuses", []):
                 # An engine is a listener inside the Envoy, which is named after it.
                 listener = host["address"].get("envoy_internal_address", {}).get("server_listener_name", "")
-                if listener.rpartition("/")[2] == engine.config.name:
+                if listener.rpartition("/")[2] == self.name_of(engine):
                     found: dict[str, Any] = host
                     return found
         return None
