@@ -167,7 +167,8 @@ async def test_an_envoy_sees_what_its_identity_may_and_rotates_under_traffic(sit
     code, out, error = await site.switchgear(*asked, *proof)
     assert (code, "n1" in out) == (0, True), error
     code, _, error = await site.switchgear(*asked)
-    assert (code, "who is asking" in error) == (1, True), error
+    assert code != 0
+    assert "who is asking" in error
     code, _, error = await site.switchgear("status", "--admin", f"https://{site.admin}", *proof)
     assert (code, "--cacert" in error) == (2, True), error
     log = child.log_path.read_text()

@@ -253,3 +253,30 @@ async def test_what_strangers_tell_does_not_count(rig):
     await friend.write(log(node="p1"))
     await until(lambda: rig.traffic() and rig.traffic().engines["e0"].succeeded == 1, "the friend's log")
     assert rig.traffic().engines["e0"].failed == 0
+
+
+async def test_nobody_speaks_for_a_proxy_that_proved_another_identity(policies):
+    asked = []
+
+    def speaks_for(node, identities):
+        asked.append((node, identities))
+        return identities == ("spiffe://lab/p1",)
+
+    metrics = Metrics()
+    telemetry = Telemetry(metrics, speaks_for=speaks_for)
+    telemetry.watch(policies)
+    telemetry.connected({"p1"})
+    for identities, counted in ((("spiffe://lab/other",), 0), ((), 0), (("spiffe://lab/p1",), 3)):
+        sitting = access_logs.AccessLogSitting(telemetry, lambda _bad: None, identities)
+        sitting.take(log(node="p1", calls=3), time.monotonic())
+        found = telemetry.book.traffic(1.0, time.monotonic()).get("chat")
+        assert (0 if found is None else found.engines["e0"].succeeded) == counted
+        loads = load_reports.LoadReportSitting(telemetry, identities)
+        loads.take(report(in_progress=1), time.monotonic())
+        loads.take(report(in_progress=1), time.monotonic())
+    assert {node for node, _ in asked} == {"p1"}
+    for signal in ("access_log", "load_report"):
+        value = metrics.registry.get_sample_value(
+            "switchgear_telemetry_errors_total", {"signal": signal, "flaw": "stranger"}
+        )
+        assert value == 2, signal
