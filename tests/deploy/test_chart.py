@@ -218,6 +218,23 @@ def test_chart_and_wheel_have_one_version() -> None:
             "port 9901 is a listener's and the admin or health port",
         ),
         ("gateway: {healthPort: 9901}", "port 9901 is both the admin and the health port"),
+        ("controlPlane: {adminPort: 18000}", "port 18000 is both for Envoys and for the admin"),
+        ("engines: [{name: a, model: m, port: 18012}]", "engines[a].port: the agent beside it listens on 18012"),
+        (
+            "{agent: {httpPort: 18012}, engines: [{name: a, model: m}]}",
+            "agent: port 18012 is both httpPort and grpcPort",
+        ),
+        # Names that are taken, or that Kubernetes would not take.
+        ("nameOverride: Gear_Switch", "nameOverride"),
+        ("fullnameOverride: 1gear", "fullnameOverride"),
+        (
+            "{fullnameOverride: chat, engines: [{name: chat, model: m}]}",
+            "engines[chat]: the control plane or its gateways are called chat",
+        ),
+        (
+            "{fullnameOverride: chat, engines: [{name: chat-gateway, model: m}]}",
+            "engines[chat-gateway]: the control plane or its gateways are called chat-gateway",
+        ),
     ],
 )
 def test_values_that_cannot_work_are_refused_with_their_place(values: str, complaint: str, tmp_path: Path) -> None:

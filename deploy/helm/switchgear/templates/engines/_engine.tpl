@@ -8,6 +8,13 @@
 {{- if not $one.model }}
 {{- fail (printf "%s.model: say which model vLLM is to serve" $where) }}
 {{- end }}
+{{- $fullname := include "switchgear.fullname" .root -}}
+{{- if has $one.name (list $fullname (printf "%s-gateway" $fullname)) }}
+{{- fail (printf "%s: the control plane or its gateways are called %s; take another name" $where $one.name) }}
+{{- end }}
+{{- if has (int $one.port) (list (int .root.Values.agent.httpPort) (int .root.Values.agent.grpcPort)) }}
+{{- fail (printf "%s.port: the agent beside it listens on %d; take another one" $where (int $one.port)) }}
+{{- end }}
 {{- $least := int (add $one.drainSeconds $one.shutdownSeconds .root.Values.agent.shutdownSeconds 5) -}}
 {{- if not $one.terminationGracePeriodSeconds }}
 {{- $_ := set $one "terminationGracePeriodSeconds" $least }}
