@@ -38,7 +38,7 @@ _TOKENS: Final = re.compile(
     re.DOTALL,
 )
 _ASSIGNED: Final = re.compile(
-    r"(?im)^(\s*(?:- )?[\"']?[\w.-]*"
+    r"(?im)([\w.-]*"
     r"(?:passw|secret|api[-_]?key|authorization|credential|cookie)[\w.-]*[\"']?\s*[:=]\s*).+$"
 )
 

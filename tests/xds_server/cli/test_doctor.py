@@ -1,0 +1,204 @@
+"""``switchgear doctor``: exit codes, forms, gates, ports, policies and rights, against doubles."""
+
+import http.server
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xds_server.cli import main
+
+ABOUT = {
+    "python": "3.11.7",
+    "libraries": {"switchgear": "0.1.0", "grpcio": "1.85.1"},
+    "platform": "Linux",
+    "open_files": 10,
+    "open_files_limit": 1024,
+    "disk": None,
+    "listen": "127.0.0.1:0",
+    "gated_pools": [],
+    "proxies": [],
+}
+POLICIES = {"state": "accepted", "held": "", "stale": False, "errors": [], "serving_digest": "d", "lost_s": {}}
+
+
+class Double:
+    """A server that answers pages, with the time of whoever made it."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, Any] = {}
+        self.skew_s = 0.0
+        double = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                page = double.page(self.path)
+                self.send_response(404 if page is None else 200)
+                self.end_headers()
+                self.wfile.write(json.dumps(page).encode())
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                self.do_GET()
+
+            def date_time_string(self, timestamp: float | None = None) -> str:
+                return super().date_time_string((timestamp or time.time()) + double.skew_s)
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_port
+        self.url = f"http://127.0.0.1:{self.port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def page(self, path: str) -> Any:
+        page = self.pages.get(path.partition("?")[0])
+        return page | {"now_unix_s": time.time() + self.skew_s} if path == "/v1/about" and page else page
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def doubles() -> Iterator[list[Double]]:
+    made = [Double(), Double()]
+    yield made
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def server(doubles: list[Double]) -> Double:
+    one = doubles[0]
+    one.pages = {
+        "/v1/about": dict(ABOUT),
+        "/v1/policies": dict(POLICIES),
+        "/v1/proxies": {"proxies": []},
+        "/v1/engines": {"engines": []},
+    }
+    return one
+
+
+@pytest.fixture
+def engine(doubles: list[Double], server: Double) -> Double:
+    """An engine in the pool chat."""
+    row = {
+        "pool": "chat", "engine": "r1", "health": "HEALTHY", "agent": None, "report_age_s": 0.1,
+        "address": "127.0.0.1", "port": doubles[1].port,
+    }  # fmt: skip
+    server.pages["/v1/engines"] = {"engines": [row]}
+    return doubles[1]
+
+
+def told(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, dict[str, str]]]:
+    code = main(["doctor", *arguments, "-o", "json"])
+    return code, {one["subject"]: one for one in json.loads(capsys.readouterr().out)["checks"]}
+
+
+def test_a_sound_server_fails_nothing(server: Double, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = told("--admin", server.url, "--xds", f"127.0.0.1:{server.port}", capsys=capsys)
+    assert code == 0
+    assert {subject for subject, one in said.items() if one["state"] == "ok"} >= {
+        "version",
+        "policies",
+        "xDS port",
+    }
+    assert said["proxies"]["code"] == "SG206"
+    assert main(["doctor", "--admin", server.url]) == 0
+    assert "warn SG206 proxies: no proxy is connected" in capsys.readouterr().out
+
+
+def test_nobody_there_is_a_failure_with_its_code(capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = told("--admin", "http://127.0.0.1:1", capsys=capsys)
+    assert (code, said["server"]["code"]) == (1, "SG220")
+    assert main(["doctor", "--admin", "ftp://x"]) == 2
+
+
+def test_another_server_at_the_port_is_told_apart(server: Double, capsys: pytest.CaptureFixture[str]) -> None:
+    server.pages = {}
+    code, said = told("--admin", server.url, capsys=capsys)
+    assert (code, said["server"]["code"], said["admin port"]["code"]) == (1, "SG220", "SG235")
+
+
+def test_what_is_wrong_is_named(server: Double, capsys: pytest.CaptureFixture[str]) -> None:
+    server.skew_s = 120.0
+    server.pages["/v1/about"] |= {"python": "3.9.1", "libraries": {"switchgear": "0.0.1"}, "open_files": 1000}
+    server.pages["/v1/policies"] |= {"state": "held", "held": "would drop 9 of 10"}
+    code, said = told("--admin", server.url, "--xds", "127.0.0.1:1", capsys=capsys)
+    assert code == 1
+    assert {one["code"] for one in said.values() if one["code"]} == {
+        "SG201", "SG206", "SG221", "SG230", "SG231", "SG232", "SG233",
+    }  # fmt: skip
+    assert "120 s ahead" in said["clock of the server"]["sentence"]
+    assert all(one["fix"] for one in said.values() if one["code"])
+
+
+def test_a_gate_is_asked_for_where_a_policy_says_that_there_is_one(
+    server: Double, engine: Double, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "first-token gate" not in told("--admin", server.url, capsys=capsys)[1]
+    server.pages["/v1/about"] |= {"gated_pools": ["chat"]}
+    code, said = told("--admin", server.url, capsys=capsys)
+    assert (code, said["first-token gate"]["code"]) == (1, "SG250")
+    engine.pages["/switchgear/in_flight"] = {"in_flight": 1, "waiting_for_first_token": 0}
+    engine.skew_s = -90.0
+    code, said = told("--admin", server.url, capsys=capsys)
+    assert (code, said["first-token gate"]["state"]) == (0, "ok")
+    assert said["clock of engine chat/r1"]["code"] == "SG232"
+    server.pages["/v1/engines"]["engines"][0] |= {"address": "192.0.2.1", "port": 9}
+    assert told("--admin", server.url, capsys=capsys)[1]["first-token gate"]["code"] == "SG251"
+
+
+def test_policy_files_are_judged_too(tmp_path: Path, server: Double, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.yaml").write_text("kind: EnginePool\nspec: {modle: x}\n")
+    code, said = told("--admin", server.url, "--policies", str(tmp_path), capsys=capsys)
+    assert (code, said["policy files"]["code"]) == (1, "SG260")
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path, doubles: list[Double]) -> Path:
+    cluster = doubles[1]
+    cluster.pages = {"/version": {"gitVersion": "v1.31"}, "/api/v1/pods": {"items": [], "metadata": {}}}
+    path = tmp_path / "kubeconfig"
+    path.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "x",
+                "clusters": [{"name": "x", "cluster": {"server": cluster.url}}],
+                "users": [{"name": "x", "user": {}}],
+                "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+            }
+        )
+    )
+    return path
+
+
+def test_rights_and_grace_periods_of_a_cluster(
+    server: Double, doubles: list[Double], kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("--admin", server.url, "--kubeconfig", str(kubeconfig))
+    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    code, said = told(*asked, capsys=capsys)
+    assert (code, said["rights to read policies"]["code"]) == (0, "SG241"), "an API without reviews"
+    doubles[1].pages[reviews] = {"status": {"allowed": True}}
+    short = {
+        "metadata": {"name": "chat-0", "namespace": "inference"},
+        "spec": {"terminationGracePeriodSeconds": 30, "containers": [{"args": ["--drain-deadline=900s"]}]},
+    }
+    doubles[1].pages["/api/v1/pods"] = {"items": [short], "metadata": {}}
+    code, said = told(*asked, capsys=capsys)
+    assert (code, said["pod inference/chat-0"]["code"]) == (1, "SG243")
+    assert said["rights to read policies"]["state"] == "ok"
+    doubles[1].pages[reviews] = {"status": {"allowed": False}}
+    code, said = told(*asked, capsys=capsys)
+    assert (code, said["rights to read engines"]["code"]) == (1, "SG240")
+    kubeconfig.write_text("{")
+    assert told(*asked, capsys=capsys)[1]["Kubernetes"]["code"] == "SG242"
