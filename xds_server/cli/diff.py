@@ -14,6 +14,7 @@ from policies.load import load, load_contents
 from policies.model import PolicySet
 from xds_server.cli.asking import admin_option, ask
 from xds_server.cli.complaints import as_text, of_errors, printable
+from xds_server.cli.forms import DATA, as_data, output_option
 from xds_server.fleet import Fleet, fleet_of
 from xds_server.history.comparison import Comparison, PoolChange, PoolFigures, ViewEffects, compare
 from xds_server.history.differences import THERE, FieldChange
@@ -24,15 +25,6 @@ from xds_server.translate.view import View
 RUNNING: Final = "running"
 _SHOWN: Final = 40
 _SIGNS: Final = {"added": "+", "changed": "~", "removed": "-"}
-
-output_option = click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Form of the answer.",
-)
 
 
 @click.command(name="diff")
@@ -54,7 +46,7 @@ output_option = click.option(
 )
 @click.option("--all", "everything", is_flag=True, help=f"Show all, not the first {_SHOWN} of each kind.")
 @admin_option
-@output_option
+@output_option("text", default="text")
 def command(paths: tuple[Path, ...], against: tuple[str, ...], everything: bool, admin: str, output: str) -> int:
     """Show what the policies in PATH would change.
 
@@ -129,15 +121,17 @@ def _stand_in(name: str) -> str:
 
 def told(found: Comparison, output: str, *, everything: bool) -> int:
     """Print the comparison; 1 when something differs."""
-    if output == "json":
-        click.echo(json.dumps(_record(found), indent=2, ensure_ascii=False))
+    if output in DATA:
+        click.echo(as_data(_record(found), output), nl=False)
     else:
         click.echo("\n".join(_lines(found, None if everything else _SHOWN)))
     return 0 if found.same else 1
 
 
 def _record(found: Comparison) -> Mapping[str, Any]:
-    return {**asdict(found), "same": found.same, "cold": found.cold}
+    # Through JSON, so that only what any form can say is left.
+    record: Mapping[str, Any] = json.loads(json.dumps({**asdict(found), "same": found.same, "cold": found.cold}))
+    return record
 
 
 def _lines(found: Comparison, most: int | None) -> Iterator[str]:

@@ -1,18 +1,17 @@
 """``switchgear history``: the versions of the policies that a server has served, and what differs between two."""
 
-import json
 import time
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from xds_server.cli.asking import RefusedError, admin_option, ask
 from xds_server.cli.complaints import printable
-from xds_server.cli.diff import compared, of_texts, output_option, told
+from xds_server.cli.diff import compared, of_texts, told
 from xds_server.cli.engines_table import age
+from xds_server.cli.forms import DATA, as_data, console, output_option
 
 _UNKNOWN = 404
 
@@ -21,7 +20,7 @@ _UNKNOWN = 404
 @click.argument("number", type=click.IntRange(1), required=False)
 @click.option("--diff", "pair", nargs=2, type=click.IntRange(1), metavar="N M", help="What M says other than N.")
 @admin_option
-@output_option
+@output_option("text", default="text")
 def command(number: int | None, pair: tuple[int, int] | None, admin: str, output: str) -> int:
     """List the versions of the policies; with NUMBER, print the files of one.
 
@@ -44,16 +43,16 @@ def command(number: int | None, pair: tuple[int, int] | None, admin: str, output
         click.echo(f"no: {refusal.message}", err=True)
         return 1
     answer = ask(admin, "/v1/history")
-    if output == "json":
-        click.echo(json.dumps(answer, indent=2, ensure_ascii=False))
+    if output in DATA:
+        click.echo(as_data(answer, output), nl=False)
     else:
         _list(answer)
     return 0
 
 
 def _show(answer: dict[str, Any], output: str) -> None:
-    if output == "json":
-        click.echo(json.dumps(answer, indent=2, ensure_ascii=False))
+    if output in DATA:
+        click.echo(as_data(answer, output), nl=False)
         return
     for name, text in answer["texts"].items():
         click.echo(printable(f"# {name}".replace("\n", " ")))
@@ -62,7 +61,7 @@ def _show(answer: dict[str, Any], output: str) -> None:
 
 
 def _list(answer: dict[str, Any]) -> None:
-    console = Console()
+    out = console()
     table = Table("version", "age", "from", "by", "digest", "files", "reason", box=None, pad_edge=False)
     for one in reversed(answer["versions"]):
         number = f"{one['number']}{' *' if one['serving'] else ''}"
@@ -76,10 +75,10 @@ def _list(answer: dict[str, Any]) -> None:
             Text(printable(one["reason"]) or "-"),
         )
     if answer["versions"]:
-        console.print(table)
-        console.print("* is served")
+        out.print(table)
+        out.print("* is served")
     else:
-        console.print("no version yet: nothing was accepted")
+        out.print("no version yet: nothing was accepted")
     if not answer["kept"]:
         click.echo("kept in memory: they are gone when the server ends, unless it has --state-dir", err=True)
     if answer["failure"]:

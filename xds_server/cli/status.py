@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xds_server.cli.asking import admin_option, ask
+from xds_server.cli.asking import NoAnswerError, admin_option, ask
 from xds_server.cli.complaints import printable
 from xds_server.cli.engines_table import age, show_engines
 from xds_server.cli.forms import DATA, as_data, console, output_option, remark, style_of
@@ -34,6 +34,7 @@ def command(admin: str, output: str) -> int:
         "proxies": ask(admin, "/v1/proxies")["proxies"],
         "policies": ask(admin, "/v1/policies"),
         "engines": ask(admin, "/v1/engines")["engines"],
+        "served": _served(admin),
     }
     if output in DATA:
         click.echo(
@@ -43,6 +44,38 @@ def command(admin: str, output: str) -> int:
         _show(answer, wide=output == "wide")
     refused = any(kind["state"] == "NACK" for proxy in answer["proxies"] for kind in proxy["types"])
     return 1 if refused or answer["policies"]["state"] != "accepted" else 0
+
+
+def _served(admin: str) -> dict[str, Any]:
+    """Which version is served, and the canary beside it; empty for a server that keeps no versions."""
+    try:
+        history, canary = ask(admin, "/v1/history"), ask(admin, "/v1/apply")
+    except NoAnswerError:
+        return {}
+    version = next((one for one in reversed(history["versions"]) if one["serving"]), None)
+    return {"version": version, "stands": history["stands"], "canary": canary}
+
+
+def _show_served(console: Console, served: dict[str, Any]) -> None:
+    version, canary = served.get("version"), served.get("canary")
+    if version is not None:
+        by = f" by {version['by']}" if served["stands"] else ""
+        until = "; it stands until the files change" if served["stands"] else ""
+        console.print(
+            Text(printable(f"  version {version['number']}, {version['source']}{by}{until}")), soft_wrap=True
+        )
+    if canary and canary["state"] == "running":
+        console.print(
+            Text(
+                printable(
+                    f"  canary of {canary['by'] or 'somebody'} at {canary['percent']:g} % "
+                    f"({len(canary['proxies'])} proxies) for {age(canary['age_s'])}, "
+                    f"{age(canary['left_s'])} left: {canary['word']}"
+                ),
+                style="yellow",
+            ),
+            soft_wrap=True,
+        )
 
 
 def _remarks(answer: dict[str, Any]) -> list[Check]:
@@ -56,6 +89,7 @@ def _remarks(answer: dict[str, Any]) -> list[Check]:
 def _show(answer: dict[str, Any], *, wide: bool) -> None:
     out = console(whole_lines=wide)
     _show_policies(out, answer["policies"])
+    _show_served(out, answer["served"])
     show_engines(out, answer["engines"], every=wide)
     _show_proxies(out, answer["proxies"])
     # What is told above with its place need not be told again.

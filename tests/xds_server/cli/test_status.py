@@ -193,3 +193,30 @@ def test_a_source_that_is_out_of_touch_is_said_with_what_is_served_meanwhile(
     server.pages["/v1/policies"] |= {"state": "unreached", "serving_digest": ""}
     assert main(["status", "--admin", server.url]) == 1
     assert "nothing is served before it answers" in capsys.readouterr().out
+
+
+def test_which_version_is_served_and_the_canary_beside_it(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {"number": 1, "source": "files", "by": "files", "serving": True}
+    server.pages["/v1/history"] = {"versions": [files], "stands": 0}
+    server.pages["/v1/apply"] = {"state": "none"}
+    assert main(["status", "--admin", server.url]) == 0
+    out = capsys.readouterr().out
+    assert "  version 1, files\n" in out
+    assert "canary" not in out
+    applied = {"number": 2, "source": "applied", "by": "ann", "serving": True}
+    server.pages["/v1/history"] = {"versions": [{**files, "serving": False}, applied], "stands": 2}
+    server.pages["/v1/apply"] = {
+        "state": "running",
+        "by": "bob",
+        "percent": 10.0,
+        "proxies": ["n1"],
+        "age_s": 20.0,
+        "left_s": 40.0,
+        "word": "unknown",
+    }
+    assert main(["status", "--admin", server.url]) == 0
+    out = capsys.readouterr().out
+    assert "  version 2, applied by ann; it stands until the files change\n" in out
+    assert "canary of bob at 10 % (1 proxies) for 20s, 40s left: unknown" in out
