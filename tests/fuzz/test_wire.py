@@ -16,6 +16,7 @@ from policies.model import PolicySet
 from tests.fuzz.mutating import seeds, spoiled
 from xds_server.metrics import Metrics
 from xds_server.publish import Publisher
+from xds_server.publish.publisher import MAX_VIEWS
 from xds_server.snapshot import snapshot
 from xds_server.sources.heard import Heard
 from xds_server.sources.telemetry import Telemetry
@@ -269,3 +270,19 @@ def test_a_corpus_is_read_as_it_was_recorded() -> None:
     for data in (first, *further):
         sitting.take(data, 100.0)
     assert told.book.traffic(1.0, 101.0)["chat"].engines
+
+
+def test_a_peer_that_is_somebody_else_each_time_finds_an_end() -> None:
+    publisher = Publisher(view_of=lambda node: node.zone, snapshot_for=lambda _: snapshot(()))
+
+    def come(zone: str) -> None:
+        message = DeltaDiscoveryRequest(type_url="t")
+        message.node.id, message.node.locality.zone = "n", zone
+        publisher.connect(Mode.DELTA, "peer", lambda: None).request(message.SerializeToString(), 0.0)
+
+    for number in range(MAX_VIEWS):
+        come(f"z{number}")
+    with pytest.raises(StreamError, match="kinds of proxies"):
+        come("one more")
+    come("z0")
+    assert len(publisher.views) == MAX_VIEWS

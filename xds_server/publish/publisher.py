@@ -8,19 +8,20 @@ Everything here runs in one thread and returns at once.
 """
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
 from xds_server.publish.acceptance import Acceptance, Scope, Verdict
 from xds_server.publish.observer import Nack, Observer, Silent
+from xds_server.publish.served import Served
 from xds_server.publish.session import ProxyState, Session
-from xds_server.snapshot import Changes, Resource, Snapshot, content_of, with_resource
+from xds_server.snapshot import Changes, Resource, Snapshot, content_of
 from xds_server.streams import (
     Acked,
     Confirmed,
     Encoder,
     Event,
+    Flaw,
     Mode,
     Nacked,
     NodeInfo,
@@ -32,48 +33,15 @@ from xds_server.streams import (
 REVIEW_EVERY_S: Final = 10.0
 """How often accepted content is reviewed for what nobody wants any more."""
 
+MAX_VIEWS: Final = 1_024
+"""Views with proxies: each is built in every round. Zones times kinds of proxies are tens; beyond lies a peer that
+says something else of itself on each stream."""
+
 MAX_IDLE_VIEWS: Final = 256
 """Views without proxies whose accepted content is remembered, for a proxy that comes back."""
 
 
 _NOTHING_OWN: Final[Mapping[str, Resource]] = MappingProxyType({})
-
-
-@dataclass(eq=False, slots=True, kw_only=True)
-class Served:
-    """One view: what it should have, and what it gets in the meantime.
-
-    ``personal`` holds ``effective`` with the own resource of single proxies in it, by the identity of that
-    resource: proxies with the same one are served the same snapshot.
-    """
-
-    key: Hashable
-    desired: Snapshot
-    effective: Snapshot
-    sessions: "dict[Session, None]" = field(default_factory=dict)
-    personal: dict[int, tuple[Resource, Snapshot]] = field(default_factory=dict)
-
-    def serve(self, effective: Snapshot) -> None:
-        """Serve this from now on."""
-        self.effective = effective
-        self.personal.clear()
-
-    def snapshot_with(self, own: Resource | None) -> Snapshot:
-        """What a proxy of this view is served that has ``own`` in place of the view's resource of that name.
-
-        A view without a resource of that name, or with nothing to serve yet, gets none by this.
-        """
-        if own is None or own.name not in self.effective.of(own.type_url):
-            return self.effective
-        known = self.personal.get(id(own))
-        if known is None:
-            known = self.personal[id(own)] = (own, with_resource(self.effective, own))
-        return known[1]
-
-    def keep_personal(self, wanted: Mapping[int, Resource]) -> None:
-        """Forget the snapshots of resources that no proxy has any more."""
-        for key in self.personal.keys() - wanted.keys():
-            del self.personal[key]
 
 
 class Publisher:
@@ -235,7 +203,10 @@ class Publisher:
 
     def attach(self, session: Session, node: NodeInfo, now_s: float) -> tuple[Served, Stream]:
         """The view of ``node`` and a new stream on it."""
-        view = self._served(self._view_of(node))
+        key = self._view_of(node)
+        if key not in self._views and len(self._views) >= MAX_VIEWS:
+            raise StreamError(f"more than {MAX_VIEWS} kinds of proxies", Flaw.CROWD)
+        view = self._served(key)
         view.sessions[session] = None
         self._sessions_of.setdefault(node.id, {})[session] = None
         self._nodes = None

@@ -8,7 +8,8 @@ from xds_server.streams import Mode, NodeInfo, Stream, StreamError, read_request
 from xds_server.streams.values import WatchStatus
 
 if TYPE_CHECKING:
-    from xds_server.publish.publisher import Publisher, Served
+    from xds_server.publish.publisher import Publisher
+    from xds_server.publish.served import Served
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
