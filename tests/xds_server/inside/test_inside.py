@@ -1,0 +1,98 @@
+"""What the process says of itself, and resources read back from their bytes."""
+
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.web import Application
+from envoy_data_plane.envoy.config.cluster.v3 import Cluster
+from envoy_data_plane.envoy.config.core.v3 import Extension
+from envoy_data_plane.envoy.config.core.v3 import Node as EnvoyNode
+from envoy_data_plane.envoy.service.discovery.v3 import DeltaDiscoveryRequest
+
+from xds_server.inside.about import NEEDED_EXTENSIONS, about, lacking
+from xds_server.inside.answers import ProcessAnswers
+from xds_server.inside.contents import contents
+from xds_server.inside.routes import add_inside
+from xds_server.ledger.scene import UnknownNameError
+from xds_server.publish import Publisher
+from xds_server.snapshot import Snapshot, resource, snapshot
+from xds_server.streams import Mode, NodeInfo
+from xds_server.streams.requests import read_request
+from xds_server.type_urls import CLUSTER, RUNTIME, SECRET
+
+KEY = b"-----BEGIN PRIVATE KEY-----"
+
+
+def served() -> Snapshot:
+    return snapshot(
+        [
+            resource(SECRET, "tls", KEY),
+            resource(CLUSTER, "chat", bytes(Cluster(name="chat")), ["a.yaml:3:1"]),
+            resource(RUNTIME, "live", b"\x0a\x04live"),
+        ]
+    )
+
+
+def test_resources_are_read_back_in_push_order_and_secrets_are_only_named() -> None:
+    found = contents(served())
+    assert [(one.type, one.name) for one in found] == [("RTDS", "live"), ("CDS", "chat"), ("SDS", "tls")]
+    assert [one.content for one in found] == [{"name": "live"}, {"name": "chat"}, None]
+    assert found[1].origins == ("a.yaml:3:1",)
+
+
+def node(*extensions: str, **metadata: object) -> NodeInfo:
+    return NodeInfo(id="n1", extensions=frozenset(extensions), metadata=MappingProxyType(dict(metadata)))
+
+
+def test_a_proxy_lacks_what_it_needs_and_does_not_say_it_has() -> None:
+    gateway, cuts = NEEDED_EXTENSIONS["gateway"], NEEDED_EXTENSIONS["cuts"]
+    assert lacking(node()) is None, "who says nothing is not accused"
+    assert lacking(node(*gateway)) == ()
+    assert lacking(node(*gateway, cuts=True)) == cuts
+    assert lacking(node(*gateway[1:], *cuts, cuts=True)) == gateway[:1]
+
+
+def test_the_extensions_of_a_real_request_are_remembered_once() -> None:
+    names = ["envoy.filters.http.lua", "x" * 300, ""]
+    sent = DeltaDiscoveryRequest(
+        node=EnvoyNode(id="n1", extensions=[Extension(name=name, category="c") for name in names]),
+        type_url=CLUSTER,
+    )
+    first, again = (read_request(Mode.DELTA, bytes(sent)).node for _ in range(2))
+    assert first is not None
+    assert again is not None
+    assert "envoy.filters.http.lua" in first.extensions
+    assert first.extensions is again.extensions
+
+
+def test_the_process_knows_its_limits_and_its_disk(tmp_path: Path) -> None:
+    found = about(5.0, state_dir=tmp_path, listen="127.0.0.1:1", gated_pools=["b", "a"], nodes=[node()])
+    assert found.now_unix_s == 5.0
+    assert found.libraries["grpcio"]
+    assert found.gated_pools == ("a", "b")
+    assert found.proxies[0].lacks is None
+    assert found.disk is not None
+    assert found.disk.writable
+    assert found.disk.free_bytes > 0
+    gone = about(5.0, state_dir=tmp_path / "gone", listen="", gated_pools=(), nodes=()).disk
+    assert gone is not None
+    assert not gone.writable
+
+
+async def test_routes_answer_in_json_and_say_who_is_not_connected() -> None:
+    class Inside(ProcessAnswers):
+        def served(self, node: str) -> Snapshot:
+            return served() if node == "n1" else super().served(node)
+
+    inside = Inside(Publisher(view_of=lambda _: "v", snapshot_for=lambda _: Snapshot()), wall=lambda: 7.0)
+    app = Application()
+    add_inside(app, inside)
+    async with TestClient(TestServer(app)) as client:
+        assert (await (await client.get("/v1/about")).json())["now_unix_s"] == 7.0
+        answer = await (await client.get("/v1/resources?node=n1")).text()
+        assert '"chat"' in answer
+        assert "PRIVATE KEY" not in answer
+    with pytest.raises(UnknownNameError, match="no proxy 'n2' is connected"):
+        inside.served("n2")
