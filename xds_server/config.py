@@ -5,6 +5,7 @@ code. What is wrong with a value is said once, here, as a ``ConfigError``; the s
 """
 
 import ipaddress
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Self
@@ -14,6 +15,15 @@ from engine.tls.paths import TlsFiles
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
 ENVIRONMENT_PREFIX: Final = "SWITCHGEAR"
+
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL: Final = r"([-a-z0-9.]+/)?[A-Za-z0-9]([-\w.]*[A-Za-z0-9])?"
+_VALUE: Final = r"([A-Za-z0-9]([-\w.]*[A-Za-z0-9])?)?"
+_REQUIREMENT: Final = re.compile(
+    rf"!?\s*{_LABEL}|{_LABEL}\s*(==?|!=)\s*{_VALUE}|{_LABEL}\s+(in|notin)\s*\(\s*{_VALUE}(\s*,\s*{_VALUE})*\s*\)",
+    re.ASCII,
+)
+"""One of the conditions of a label selector. Source: Kubernetes, "Labels and Selectors"."""
 
 
 class ConfigError(Exception):
@@ -251,3 +261,14 @@ class ServeConfig:
                 raise ConfigError(f"--lease is {self.lease!r}; write NAMESPACE/NAME, such as default/switchgear")
         if "" in self.namespaces:
             raise ConfigError("--namespace is empty; leave it out to read from all of them")
+        for name in self.namespaces:
+            if not _NAMESPACE.fullmatch(name):
+                raise ConfigError(
+                    f"--namespace is {name!r}; a namespace has lower-case letters, digits and dashes, at most 63"
+                )
+        for part in re.split(r",(?![^(]*\))", self.selector) if self.selector else ():
+            if not _REQUIREMENT.fullmatch(part.strip()):
+                raise ConfigError(
+                    f"--selector has {part.strip()!r}; write LABEL=VALUE, LABEL!=VALUE, LABEL, !LABEL, "
+                    "LABEL in (A, B) or LABEL notin (A, B), with commas between them"
+                )

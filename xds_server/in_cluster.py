@@ -149,7 +149,7 @@ class ClusterFeed:
         while True:
             lost = self.lost_s
             if not self._first.is_set() and max(lost.values(), default=0.0) >= UNREACHED_S:
-                around.reconciler.unreached(f"the Kubernetes API did not answer ({', '.join(sorted(lost))})")
+                around.reconciler.unreached(f"the Kubernetes API let nothing be read ({', '.join(sorted(lost))})")
             if frozenset(lost) != self._told:
                 around.ledger.tell(_contact(self._told, lost))
                 self._told = frozenset(lost)

@@ -55,6 +55,23 @@ def test_settings_that_cannot_work(tmp_path: Path) -> None:
         ({"kubernetes": True, "lease": "a/b/c"}, "NAMESPACE/NAME"),
         ({"kubernetes": True, "lease": "/b"}, "NAMESPACE/NAME"),
         ({"kubernetes": True, "namespaces": ("",)}, "--namespace is empty"),
+        ({"kubernetes": True, "namespaces": ("ok", "Bad_one")}, "--namespace is 'Bad_one'"),
+        ({"kubernetes": True, "namespaces": ("a" * 64,)}, "at most 63"),
+        *(
+            ({"kubernetes": True, "selector": text}, "--selector has")
+            for text in (
+                "a in (",
+                "a in b",
+                "a=b,",
+                ",",
+                "a=b=c",
+                "a b",
+                "a==ä",
+                "=b",
+                "a notin (b,c",
+                "x" + "/y" * 2,
+            )
+        ),
     ],
 )
 def test_policies_come_from_one_place_and_what_is_said_of_a_cluster_needs_one(
@@ -97,3 +114,11 @@ def test_what_is_secure_or_said_may_listen_everywhere() -> None:
     secured = ServeConfig(policies=(Path("x"),), **everywhere, **TLS)
     assert secured.tls is not None
     assert secured.tls.authorities == Path("a")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a=b", "a==b,c!=d", "a", "!a", "x.dev/a in (b, c),d notin (e)", "a=", "a in (b,)", "a_b.c-d = E_1", "! a"],
+)
+def test_selectors_that_the_api_server_would_take_are_taken(text: str) -> None:
+    assert ServeConfig(kubernetes=True, selector=text).selector == text
