@@ -14,8 +14,8 @@ from xds_server.type_urls import ENDPOINT, ROUTE
 
 def test_the_longest_of_each_type() -> None:
     since = {
-        "n1": {ENDPOINT: (Sync.STALE, 90.0), ROUTE: (Sync.SYNCED, 10.0)},
-        "n2": {ENDPOINT: (Sync.NACK, 60.0), ROUTE: (Sync.SYNCED, 20.0)},
+        "n1": {ENDPOINT: (Sync.STALE, 60.0), ROUTE: (Sync.SYNCED, 10.0)},
+        "n2": {ENDPOINT: (Sync.NACK, 90.0), ROUTE: (Sync.SYNCED, 20.0)},
     }
     states = []
     for node, types in since.items():

@@ -70,7 +70,7 @@ def switched(alert: str, name: str, well: int, bad: int, at: str, **labels: str)
     seen = {key: labels[key] for key in labels if key in _kept(alert)}
     return [
         Case(alert=alert, told=turned(name, well, bad, **labels), at=at, fires={**WHOLE, **seen}, what="bad"),
-        Case(alert=alert, told=turned(name, well, bad, **labels), at="10m", what="just turned"),
+        Case(alert=alert, told=turned(name, well, bad, **labels), at="11m", what="just turned"),
         Case(alert=alert, told=turned(name, well, well, **labels), at="60m", what="well"),
     ]
 
