@@ -1,8 +1,8 @@
 """``python -m benchmarks [NAME...]``: run all short benchmarks, or the named ones, each with its own defaults.
 
 Each prints a table and writes JSON to ``benchmarks/results/``. The exit code is 1 when one missed its target.
-``python -m benchmarks NAME --option ...`` passes options on to one of them; ``failover`` is long, and only run
-when it is named.
+``python -m benchmarks NAME --option ...`` passes options on to one of them; ``failover`` and
+``soak`` are long, and only run when they are named.
 """
 
 import importlib
@@ -24,7 +24,7 @@ NAMES: Final = (
     "decide_loop",
     "claims",
 )
-LONG: Final = ("failover", "simulator")
+LONG: Final = ("failover", "simulator", "soak")
 
 
 def main(argv: Sequence[str]) -> int:
