@@ -42,9 +42,7 @@ def console(*, whole_lines: bool = False) -> Console:
     ``whole_lines``: however narrow the terminal is.
     """
     wide = _UNBOUNDED if whole_lines or (not sys.stdout.isatty() and "COLUMNS" not in os.environ) else None
-    # Empty means that nothing was said (https://no-color.org); rich reads it otherwise.
-    colour = {"no_color": True} if os.environ.get("NO_COLOR") else {}
-    return Console(width=wide, highlight=False, **colour)  # type: ignore[arg-type]  # no_color alone is in there
+    return Console(width=wide, highlight=False)
 
 
 def style_of(state: State) -> str:

@@ -146,12 +146,14 @@ def test_a_gate_is_asked_for_where_a_policy_says_that_there_is_one(
     server.pages["/v1/about"] |= {"gated_pools": ["chat"]}
     code, said = told("--admin", server.url, capsys=capsys)
     assert (code, said["first-token gate"]["code"]) == (1, "SG250")
+    engine.pages["/switchgear/in_flight"] = {"detail": "a page for everything"}
+    assert told("--admin", server.url, capsys=capsys)[1]["first-token gate"]["code"] == "SG250"
     engine.pages["/switchgear/in_flight"] = {"in_flight": 1, "waiting_for_first_token": 0}
     engine.skew_s = -90.0
     code, said = told("--admin", server.url, capsys=capsys)
     assert (code, said["first-token gate"]["state"]) == (0, "ok")
     assert said["clock of engine chat/r1"]["code"] == "SG232"
-    server.pages["/v1/engines"]["engines"][0] |= {"address": "192.0.2.1", "port": 9}
+    server.pages["/v1/engines"]["engines"][0] |= {"port": 1}
     assert told("--admin", server.url, capsys=capsys)[1]["first-token gate"]["code"] == "SG251"
 
 

@@ -18,6 +18,7 @@ SECRET = "hunter2hunter2"
         f"http://ann:{SECRET}@engine:8000/v1",
         f"GET /v1?api_key={SECRET}&x=1",
         f"Authorization: Bearer {SECRET}",
+        f"it sent Bearer {SECRET} and failed",
         f"password={SECRET}",
         f'  "apiKey": "{SECRET}"',
         f"key sk-{SECRET} was refused",
