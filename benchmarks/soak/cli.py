@@ -114,6 +114,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--results", type=Path, default=RESULTS)
     asked = parser.parse_args(argv)
     logging.getLogger("asyncio").setLevel(logging.ERROR)
+    # Engines that are broken on purpose lose their callers, which aiohttp tells of at length.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="switchgear-soak-") as folder:
         seen = asyncio.run(soak(asked.minutes * 60, asked.seed, Path(folder)))
     console = Console()

@@ -24,6 +24,7 @@ from xds_server.sources.telemetry.access_logs import AccessLogs, AccessLogSittin
 from xds_server.sources.telemetry.intake import IntakeError, Sitting
 from xds_server.sources.telemetry.load_reports import LoadReportSitting
 from xds_server.streams import Mode, StreamError, read_request
+from xds_server.streams.values import reason_tail
 from xds_server.wire.decode import DeltaDiscoveryRequest
 
 FUZZ = settings(max_examples=120)
@@ -286,3 +287,8 @@ def test_a_peer_that_is_somebody_else_each_time_finds_an_end() -> None:
         come("one more")
     come("z0")
     assert len(publisher.views) == MAX_VIEWS
+
+
+def test_a_refusal_moves_no_cursor() -> None:
+    assert reason_tail("a\x1b[2Jb\x9b31m\nc\u2028") == "a [2Jb 31m\nc "
+    assert reason_tail("x" * 3_000) == "…" + "x" * 2_047

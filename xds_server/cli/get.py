@@ -164,7 +164,7 @@ def _news(kind: Kind, items: Sequence[Item], known: dict[str, tuple[str, ...]], 
             yield _line(kind, item, output)
     for name in [name for name in known if name not in present]:
         del known[name]
-        yield json.dumps({"gone": name}) if output in DATA else f"{name} is gone"
+        yield json.dumps({"gone": name}) if output in DATA else f"{printable(name)} is gone"
 
 
 def _line(kind: Kind, item: Item, output: str) -> str:

@@ -208,5 +208,6 @@ class WatchStatus:
 
 
 def reason_tail(message: str) -> str:
-    """The end of a refusal's text, where Envoy says what was wrong."""
-    return message if len(message) <= MAX_REASON_CHARACTERS else "…" + message[1 - MAX_REASON_CHARACTERS :]
+    """The end of a refusal's text, where Envoy says what was wrong; only ends of lines are not printable."""
+    cut = message if len(message) <= MAX_REASON_CHARACTERS else "…" + message[1 - MAX_REASON_CHARACTERS :]
+    return "".join(one if one.isprintable() or one == "\n" else " " for one in cut)
