@@ -114,7 +114,8 @@ def import_files(
         return 2
     click.echo(_listing(result, output), err=True, nl=False)
     if not result.text:
-        click.echo("no policy came of these files", err=True)
+        if output == "text":  # behind JSON it would be more than JSON; a summary and the exit status say it
+            click.echo("no policy came of these files", err=True)
         return 2
     click.echo(result.text, nl=False)
     return 1 if strict and not result.understood else 0

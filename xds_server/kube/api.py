@@ -302,7 +302,9 @@ async def connected(access: Access) -> AsyncIterator[Api]:
         client = ApiClient(configuration=configuration)
     except (ConfigException, OSError, ValueError, YAMLError, LookupError, TypeError, AttributeError) as error:
         # A kubeconfig is read there without being checked: what is odd in it comes out as whatever breaks.
-        raise ApiError(0, "NotConfigured", str(error) or type(error).__name__) from error
+        broken = isinstance(error, (TypeError, AttributeError, LookupError, UnicodeError))
+        said = f"this is no kubeconfig: {error}" if broken else str(error)
+        raise ApiError(0, "NotConfigured", said or type(error).__name__) from error
     async with client:
         yield Api(client)
 

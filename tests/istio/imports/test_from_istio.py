@@ -349,3 +349,10 @@ def test_a_list_and_stdin(run_import: Import) -> None:
     assert found.status == 0
     assert list(found.policies.pools) == ["chat"]
     assert not found.listing
+
+
+def test_the_list_is_json_also_where_no_policy_came(run_import: Import) -> None:
+    gateway = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g}\nspec: {}\n"
+    found = run_import("istio", gateway, "-o", "json")
+    assert (found.status, found.text) == (2, "")
+    assert json.loads(found.listing)["summary"]["not understood"] == 1

@@ -145,12 +145,23 @@ async def test_an_expired_version_in_mid_watch(tmp_path: Path) -> None:
     assert caught.value.expired
 
 
-@pytest.mark.parametrize("raw", [b"{\n", b"[]\n", b'{"type": 1}\n', b'{"type": "ADDED", "object": 7}\n'])
+@pytest.mark.parametrize(
+    "raw",
+    [b"{\n", b"[]\n", b'{"type": 1}\n', b'{"type": "ADDED", "object": 7}\n', b"[" * 100_000 + b"\n"],
+)
 async def test_nonsense_in_mid_watch(tmp_path: Path, raw: bytes) -> None:
     async with serving(lines(raw=raw), tmp_path) as api:
         with pytest.raises(ApiError) as caught:
             await watched(api)
     assert caught.value.unreadable
+
+
+async def test_an_error_in_mid_watch_whose_code_is_no_number(tmp_path: Path) -> None:
+    error = {"type": "ERROR", "object": {"code": "gone", "reason": "Expired", "message": "too old"}}
+    async with serving(lines(error), tmp_path) as api:
+        with pytest.raises(ApiError) as caught:
+            await watched(api)
+    assert (caught.value.status, caught.value.expired) == (0, True)
 
 
 async def test_an_event_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,3 +232,11 @@ async def test_no_way_to_know_whom_to_ask(tmp_path: Path, content: str) -> None:
         async with connected(Access(kubeconfig=file)):
             pass
     assert (caught.value.status, caught.value.reason) == (0, "NotConfigured")
+
+
+async def test_an_empty_kubeconfig_is_said_to_be_none(tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text("\n")
+    with pytest.raises(ApiError, match="this is no kubeconfig"):
+        async with connected(Access(kubeconfig=file)):
+            pass
