@@ -31,16 +31,19 @@ def command(kind: str | None, output: Path | None, *, definitions: bool) -> int:
     """
     if not definitions:
         if output is not None:
-            raise click.UsageError("--output belongs to --crd")  # noqa: TRY003 - the message is for the operator
+            raise click.UsageError("--output belongs to --crd")
         click.echo(json.dumps(json_schema(kind), indent=2))
         return 0
     kinds = [kind] if kind else list(KINDS)
     if output is None:
         click.echo("---\n".join(map(definition, kinds)), nl=False)
         return 0
-    output.mkdir(parents=True, exist_ok=True)
-    for one in kinds:
-        (output / f"{PLURALS[one]}.yaml").write_text(definition(one))
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for one in kinds:
+            (output / f"{PLURALS[one]}.yaml").write_text(definition(one))
+    except OSError as error:
+        raise click.UsageError(f"{output} cannot be written: {error.strerror or error}") from error
     return 0
 
 

@@ -1,6 +1,7 @@
 """``switchgear schema``."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -28,3 +29,11 @@ def test_the_schema_of_one_kind(capsys: pytest.CaptureFixture[str], kind: str) -
 def test_a_kind_nobody_knows(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "--kind", "EnginPool"]) == 2
     assert "EnginePool" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_asked_wrongly(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["schema", "--crd", "--output", str(tmp_path / "file" / "below")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
