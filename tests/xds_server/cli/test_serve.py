@@ -70,7 +70,8 @@ async def test_it_says_where_it_listens_and_ends_when_told(policies: Path, numbe
             await process.wait()
     assert process.returncode == 0, log.decode()
     events = [json.loads(entry)["event"] for entry in log.decode().splitlines()]
-    assert events == ["serve.started", "policies.accepted", "serve.listening", "serve.stopped"]
+    in_force = "decide.policies"
+    assert events == ["serve.started", "policies.accepted", in_force, "serve.listening", "serve.stopped"]
 
 
 @pytest.mark.parametrize("setting", ["--listen", "--admin"])
