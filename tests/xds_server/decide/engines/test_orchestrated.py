@@ -1,4 +1,4 @@
-"""What follows from what the orchestrator says: ends are facts, the rest is evidence, all of it at once is doubt."""
+"""What follows from what an orchestrator says: ends are facts, the rest is evidence, and all at once is doubt."""
 
 from dataclasses import replace
 
