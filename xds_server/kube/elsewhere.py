@@ -115,7 +115,13 @@ def elsewhere(peers: Peers, here: Mapping[str, object], now_s: float) -> Elsewhe
             by_zone[group.zone] = by_zone.get(group.zone, 0) + count
             for key in _standing(group, fresh):
                 node = f"{name}/{key}"
-                proxies[node] = Proxy(node=node, zone=group.zone, role=group.role, pools=frozenset(group.pools))
+                proxies[node] = Proxy(
+                    node=node,
+                    zone=group.zone,
+                    region=group.region,
+                    role=group.role,
+                    pools=frozenset(group.pools),
+                )
                 for pool, asked in peer.presence.asks.items():
                     if key in asked:
                         traffic.setdefault(pool, {})[node] = _told(asked[key], peer.heard_s)

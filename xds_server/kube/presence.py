@@ -8,7 +8,7 @@ Names are what lets a proxy that moves be counted once, while both replicas stil
 import json
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Annotated, Any, Final, Literal
@@ -39,13 +39,14 @@ Key = str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Proxies of one role and zone that are served the same pools (all, when none are named).
+    """Proxies of one role, zone and region that are served the same pools (all, when none are named).
 
     ``keys`` are those that are named, ``more`` how many there are beside them.
     """
 
     role: str
     zone: str
+    region: str = ""
     pools: tuple[str, ...] = ()
     keys: tuple[Key, ...] = ()
     more: int = 0
@@ -53,7 +54,9 @@ class Group:
     @property
     def key(self) -> Key:
         """What stands for all of them together."""
-        return key_of("\n".join((self.role, self.zone, *self.pools)))
+        return key_of(
+            "\n".join((self.role, self.zone, *((f"in {self.region}",) if self.region else ()), *self.pools))
+        )
 
     @property
     def count(self) -> int:
@@ -111,19 +114,21 @@ def key_of(node: str) -> Key:
 
 def groups(nodes: Mapping[str, View], counts: Mapping[View, int]) -> tuple[Group, ...]:
     """The proxies that are connected here, gateways first; ``counts`` knows those that share a node id, too."""
-    keys: dict[tuple[str, str, tuple[str, ...]], list[Key]] = {}
-    totals: dict[tuple[str, str, tuple[str, ...]], int] = {}
+    keys: dict[Group, list[Key]] = {}
+    totals: dict[Group, int] = {}
     for view, count in counts.items():
         kind = _kind(view)
         totals[kind] = totals.get(kind, 0) + count
     for node, view in nodes.items():
         keys.setdefault(_kind(view), []).append(key_of(node))
     found, room = [], MOST_NAMED
-    for kind in sorted({*keys, *totals}, key=lambda one: (one[0] != GATEWAY, one)):
+    for kind in sorted(
+        {*keys, *totals}, key=lambda one: (one.role != GATEWAY, one.role, one.zone, one.region, one.pools)
+    ):
         named = sorted(keys.get(kind, ()))[:room]
         room -= len(named)
         whole = max(totals.get(kind, 0), len(keys.get(kind, ())))
-        found.append(Group(role=kind[0], zone=kind[1], pools=kind[2], keys=tuple(named), more=whole - len(named)))
+        found.append(replace(kind, keys=tuple(named), more=whole - len(named)))
     return tuple(found)
 
 
@@ -138,8 +143,8 @@ def asks(
             view = nodes.get(node)
             if view is None or now_s - seen.heard_at_s > STALE_S:
                 continue
-            role, zone, pools = _kind(view)
-            key = key_of(node) if role == GATEWAY else Group(role=role, zone=zone, pools=pools).key
+            kind = _kind(view)
+            key = key_of(node) if kind.role == GATEWAY else kind.key
             one = sums.setdefault(key, [0.0, 0.0, 0.0, 0.0])
             for place, rates in ((0, seen.arrivals_per_s), (2, seen.shed_per_s)):
                 one[place] += rates.get(PriorityClass.INTERACTIVE, 0.0)
@@ -157,8 +162,9 @@ def asks(
     return found
 
 
-def _kind(view: View) -> tuple[str, str, tuple[str, ...]]:
-    return view.role, view.zone, tuple(sorted(view.pools))
+def _kind(view: View) -> Group:
+    """The group of a view's proxies, with nobody in it."""
+    return Group(role=view.role, zone=view.zone, region=view.region, pools=tuple(sorted(view.pools)))
 
 
 def _rounded(rate: float) -> float:
@@ -180,6 +186,7 @@ _Bit = Literal[0, 1]
 class _Group(_Said):
     role: str
     zone: str
+    region: str = ""
     pools: tuple[str, ...] = ()
     keys: tuple[str, ...] = Field(default=(), max_length=MOST_NAMED)
     more: _Count = 0
@@ -208,6 +215,7 @@ def annotations(presence: Presence) -> Mapping[str, str]:
         {
             "role": group.role,
             "zone": group.zone,
+            **({"region": group.region} if group.region else {}),
             **({"pools": group.pools} if group.pools else {}),
             **({"keys": group.keys} if group.keys else {}),
             **({"more": group.more} if group.more else {}),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from policies.route import PriorityClass
 from tests.eventually import eventually
 from tests.xds_server.kube.leases import FakeLeases
-from xds_server.kube.elsewhere import LIVE_S, NOWHERE, Joining, elsewhere, heard
+from xds_server.kube.elsewhere import LIVE_S, NOWHERE, Joining, Peer, elsewhere, heard
 from xds_server.kube.lease import Record
 from xds_server.kube.presence import (
     NOBODY,
@@ -54,7 +54,7 @@ def lease(said: Mapping[str, str]) -> dict[str, Any]:
 def test_what_a_replica_says_is_what_is_read() -> None:
     said = Presence(
         groups=(
-            Group(role="gateway", zone="a", keys=(key_of("g1"), key_of("g2"))),
+            Group(role="gateway", zone="a", region="r", keys=(key_of("g1"), key_of("g2"))),
             Group(role="sidecar", zone="", pools=("p", "q"), keys=(key_of("s"),), more=4),
         ),
         asks={"p": {key_of("g1"): Asked(interactive_per_s=1.5, batch_per_s=0.0, sheds_batch=True)}},
@@ -64,6 +64,20 @@ def test_what_a_replica_says_is_what_is_read() -> None:
     )
     assert presence(lease(annotations(said))) == said
     assert said.proxies == 7
+
+
+def test_a_proxy_elsewhere_is_in_its_region() -> None:
+    said = serving(
+        g1=View(zone="a", region="r"), g2=View(zone="a", region="s"), side=View(role="sidecar", zone="a")
+    )
+    assert presence(lease(annotations(said))) == said
+    found = elsewhere({"one": Peer(record=record("1"), presence=said, heard_s=0.0)}, {}, 1.0)
+    assert sorted((proxy.role, proxy.region) for proxy in found.proxies.values()) == [
+        ("gateway", "r"),
+        ("gateway", "s"),
+        ("sidecar", ""),
+    ]
+    assert found.proxies_by_zone == {"a": 3}
 
 
 def test_what_makes_no_sense_is_no_presence() -> None:
