@@ -17,8 +17,13 @@ _MOST_WRITES_PER_S: Final = 1000.0
 
 
 def _options() -> list[click.Parameter]:
+    settings = serving.options()
+    for one in settings:
+        if one.name == "listen":
+            # Hardly an Envoy connects to this one, and beside a `serve` the usual port is taken.
+            one.default = "127.0.0.1:0"
     return [
-        *serving.options(),
+        *settings,
         click.Option(
             ["--istio-kubeconfig", "istio_kubeconfig"],
             type=click.Path(path_type=Path),
