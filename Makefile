@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # vLLM has an environment of its own, 3 GB of it; SWITCHGEAR_VLLM_PYTHON names one that is already there.
 VLLM := .vllm-venv
+AUDIT := .venv-audit
 # Test processes; 0 runs all tests in one.
 WORKERS ?= 3
 VLLM_READY := $(if $(SWITCHGEAR_VLLM_PYTHON),,$(VLLM)/.ready)
 
-.PHONY: demo test check bench docs proto manifests vllm vllm-env clean
+.PHONY: demo test check bench docs sbom audit licences proto manifests vllm vllm-env clean
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Switchgear needs Python 3.11 or later; $(PYTHON) is {v.major}.{v.minor}. Name another with: make PYTHON=python3.12 ...")'
@@ -58,6 +59,26 @@ docs: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(ARGS)
 
+# What looks at dependencies has an environment of its own, so that it does not see itself.
+$(AUDIT)/.ready: $(READY) Makefile
+	@test -x $(AUDIT)/bin/python || $(PYTHON) -m venv $(AUDIT)
+	@$(AUDIT)/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0 pip-audit==2.10.1
+	@touch $@
+
+# In the product's environment is what it needs to run, and no pip.
+sbom: $(AUDIT)/.ready
+	@$(PYTHON) -m venv --clear --without-pip $(AUDIT)/product
+	@$(AUDIT)/bin/python -m pip --python $(AUDIT)/product/bin/python install --quiet --disable-pip-version-check \
+		--constraint requirements.lock .
+	$(AUDIT)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+		--output-file sbom.json $(AUDIT)/product/bin/python
+
+audit: $(AUDIT)/.ready
+	$(BIN)/python deploy/audit.py $(AUDIT)/bin/pip-audit requirements.lock
+
+licences: $(READY)
+	$(BIN)/python deploy/licences.py
+
 # The generated code is checked in; whoever edits the .proto runs this.
 proto: $(READY)
 	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. engine/proto/engine_report.proto
@@ -67,4 +88,4 @@ manifests: $(READY)
 	$(BIN)/python deploy/render.py
 
 clean:
-	rm -rf $(VENV) $(VLLM) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VLLM) $(AUDIT) sbom.json .mypy_cache .ruff_cache .pytest_cache
