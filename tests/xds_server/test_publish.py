@@ -6,8 +6,9 @@ import pytest
 
 from xds_server.publish import Acceptance, Nack, Publisher, Scope, Session, Silent
 from xds_server.snapshot import Resource, Snapshot, resource, snapshot
-from xds_server.streams import Mode, NodeInfo, StreamError
-from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE
+from xds_server.streams import Mode, NodeInfo, RefusedPeerError, StreamError
+from xds_server.translate.view import View
+from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
 from xds_server.wire.decode import (
     DeltaDiscoveryRequest,
     DeltaDiscoveryResponse,
@@ -45,6 +46,28 @@ def test_what_was_never_accepted_is_left_out_and_other_views_lend_theirs() -> No
     assert values(acceptance.effective("v", snapshot([bad, cluster("d", "1")]))) == {"d": "1"}
     acceptance.accepted("other view", [cluster("c", "good")])
     assert values(acceptance.effective("v", snapshot([bad]))) == {"c": "good"}
+
+
+@pytest.mark.parametrize("type_url", [ROUTE, LISTENER, RUNTIME])
+def test_nobody_is_lent_what_names_pools_that_it_may_not_see(type_url: str) -> None:
+    acceptance = Acceptance()
+    gateway, bound = View(), View(allowed=frozenset({"a"}), pools=frozenset({"nothing"}))
+    other = View(allowed=frozenset({"a"}), zone="z")
+    whole, own, empty = (resource(type_url, "port-1", one) for one in (b"-> a, b", b"-> a", b""))
+    acceptance.accepted(gateway, [whole])
+    acceptance.refused([empty], "no")
+    assert not acceptance.effective(bound, snapshot([empty])).of(type_url)
+    acceptance.accepted(other, [own])
+    assert values(acceptance.effective(bound, snapshot([empty])), type_url) == {"port-1": "-> a"}
+    acceptance.refused([bad := resource(type_url, "port-1", b"bad")], "no")
+    assert values(acceptance.effective(View(zone="y"), snapshot([bad])), type_url) == {"port-1": "-> a, b"}
+
+
+def test_a_pools_cluster_is_lent_to_whoever_is_served_that_pool() -> None:
+    acceptance = Acceptance()
+    acceptance.accepted(View(), [cluster("a", "good")])
+    acceptance.refused([bad := cluster("a", "bad")], "no")
+    assert values(acceptance.effective(View(allowed=frozenset({"a"})), snapshot([bad]))) == {"a": "good"}
 
 
 def test_the_resource_that_envoy_names_is_to_blame() -> None:
@@ -253,6 +276,26 @@ class Fleet:
         while [proxy for proxy in self.proxies if proxy.receive()]:
             for proxy in self.proxies:
                 proxy.answer()
+
+
+def test_a_node_is_one_peers_alone() -> None:
+    publisher = Publisher(view_of=lambda _node: "v", snapshot_for=lambda _view: snapshot([]))
+
+    def connect(*identities: str) -> Session:
+        session = publisher.connect(Mode.DELTA, "peer", lambda: None, identities=identities)
+        request = DeltaDiscoveryRequest(type_url=CLUSTER)
+        request.node.id = "gateway-1"
+        session.request(request.SerializeToString(), 0.0)
+        return session
+
+    first = connect("spiffe://prod/gateway", "gateway.prod")
+    connect("spiffe://prod/gateway")
+    for stranger in (("spiffe://prod/chat",), ()):
+        with pytest.raises(RefusedPeerError, match="connected by another certificate"):
+            connect(*stranger)
+    assert publisher.speaks_for("gateway-1", ("gateway.prod",))
+    assert not publisher.speaks_for("gateway-1", ("spiffe://prod/chat",))
+    first.close("")
 
 
 def test_a_bad_cluster_is_rolled_back_for_old_and_new_proxies_and_its_origin_is_named() -> None:

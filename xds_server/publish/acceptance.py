@@ -10,7 +10,8 @@ and not every refusal is the content's fault:
 - What another proxy has accepted is not the content's fault but that proxy's (a port in use on its host): it is
   rolled back for nobody. The stream remembers not to send it to that proxy again.
 
-Parked content is replaced by the last accepted content of the same view, else of any view, else by nothing.
+Parked content is replaced by the last accepted content of the same view, else of any view that may see the same,
+else by nothing: routes and limits have one name in all views, and name pools that not every proxy may see.
 While a listener or route is parked, accepted clusters and endpoints that are no longer wanted stay: what is
 rolled back may still name them. A park ends with the next different content of that name.
 """
@@ -19,9 +20,11 @@ import re
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Final
 
 from xds_server.snapshot import Resource, Snapshot, content_of, snapshot
+from xds_server.translate.view import View
 from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE
 
 Key = tuple[str, str]
@@ -69,7 +72,7 @@ class Acceptance:
 
     def __init__(self) -> None:
         self._views: dict[Hashable, _View] = {}
-        self._accepted_somewhere: dict[Key, Resource] = {}
+        self._accepted_somewhere: dict[Key, dict[Hashable, Resource]] = {}
         self._parked: dict[Key, set[str]] = {}
         self._on_trial: dict[str, list[tuple[str, str]]] = {}
 
@@ -85,7 +88,7 @@ class Acceptance:
                 type_url=type_url,
                 name=name,
                 contents=tuple(sorted(contents)),
-                instead=self._accepted_somewhere.get((type_url, name)),
+                instead=self._accepted_somewhere.get((type_url, name), _NOWHERE).get(None),
             )
             for (type_url, name), contents in self._parked.items()
         )
@@ -96,7 +99,7 @@ class Acceptance:
             key = (park.type_url, park.name)
             self._parked[key] = set(park.contents)
             if park.instead is not None:
-                self._accepted_somewhere.setdefault(key, park.instead)
+                self._accepted_somewhere.setdefault(key, {}).setdefault(None, park.instead)
 
     def trial(self, type_url: str) -> tuple[str, str] | None:
         """The name and content hash of the suspect that is being tried, if any."""
@@ -118,7 +121,7 @@ class Acceptance:
                 continue
             memory.accepted[key] = item
             memory.unwanted_since_s.pop(key, None)
-            self._accepted_somewhere[key] = item
+            self._accepted_somewhere.setdefault(key, {})[_circle(view, key)] = item
             content = content_of(item.version)
             if content in self._parked.get(key, ()):
                 self._unpark(key, content)
@@ -191,7 +194,9 @@ class Acceptance:
         for item in parked:
             key = _key(item)
             rolled_back.setdefault(item.type_url, set()).add(item.name)
-            instead = memory.accepted.get(key) or self._accepted_somewhere.get(key)
+            instead = memory.accepted.get(key) or self._accepted_somewhere.get(key, _NOWHERE).get(
+                _circle(view, key)
+            )
             if instead is None or content_of(instead.version) in self._parked[key]:
                 del served[key]
             else:
@@ -233,6 +238,17 @@ class Acceptance:
         if not suspects:
             del self._on_trial[type_url]
         return True
+
+
+_NOWHERE: Final[Mapping[Hashable, Resource]] = MappingProxyType({})
+
+
+def _circle(view: Hashable, key: Key) -> Hashable:
+    """Whose content may stand in for a view's: None for that of all who may see everything.
+
+    A cluster and its endpoints are one pool's, and who is served one of them may see that pool.
+    """
+    return view.allowed if isinstance(view, View) and key[0] not in (CLUSTER, ENDPOINT) else None
 
 
 def _key(item: Resource) -> Key:

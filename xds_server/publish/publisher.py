@@ -25,6 +25,7 @@ from xds_server.streams import (
     Mode,
     Nacked,
     NodeInfo,
+    RefusedPeerError,
     Stream,
     StreamError,
     Stuck,
@@ -105,10 +106,7 @@ class Publisher:
 
     def speaks_for(self, node: str, identities: tuple[str, ...]) -> bool:
         """Whether a proxy with these identities is connected as ``node``, so that it may tell of it."""
-        return any(
-            session.identities == identities or not set(session.identities).isdisjoint(identities)
-            for session in self._sessions_of.get(node, ())
-        )
+        return any(_same_peer(session.identities, identities) for session in self._sessions_of.get(node, ()))
 
     def judge_again(self) -> None:
         """Ask ``view_of`` about every proxy once more, and end the streams of those with another answer."""
@@ -206,6 +204,8 @@ class Publisher:
         key = self._view_of(node)
         if key not in self._views and len(self._views) >= MAX_VIEWS:
             raise StreamError(f"more than {MAX_VIEWS} kinds of proxies", Flaw.CROWD)
+        if not all(_same_peer(one.identities, session.identities) for one in self._sessions_of.get(node.id, ())):
+            raise RefusedPeerError(f"node {node.id!r} is connected by another certificate")
         view = self._served(key)
         view.sessions[session] = None
         self._sessions_of.setdefault(node.id, {})[session] = None
@@ -368,3 +368,8 @@ class Publisher:
     def _review(self, now_s: float) -> None:
         self._review_at_s = now_s + REVIEW_EVERY_S
         self.acceptance.wanted([view.desired for view in self._views.values()], now_s)
+
+
+def _same_peer(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether two certificates are of one peer: they prove the same, or something in common."""
+    return one == other or not set(one).isdisjoint(other)
