@@ -1,0 +1,103 @@
+"""The incident of docs/incident-walkthrough.md, typed word for word into one shell, and looked at in a browser.
+
+Its programs are real, Envoys and agents included; engines are not. How fast things are is for the benchmarks: here
+they only have to happen, in this order, with certificates everywhere.
+"""
+
+import asyncio
+import shutil
+import ssl
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import pytest
+
+from tests.browser import page
+from tests.kubernetes.test_walkthrough import ROOT, Shell, shell
+from tests.kubernetes.walkthrough import Step, steps
+from tests.monitoring.promtool import PROMTOOL
+
+PAGE: Final = ROOT / "docs" / "incident-walkthrough.md"
+PICTURE: Final = "incident-dashboard.png"
+HUNG: Final = "document.querySelector('[data-name=\"chat/vllm-1\"]')"
+_LIMIT_S: Final = 90.0
+"""How long it may take until something is as the page says."""
+
+
+def carry_out(step: Step, shell: Shell) -> None:
+    """Type a step; fails where it does not print what the page says."""
+    if PROMTOOL is None and step.command.startswith("alerts "):
+        return
+    give_up_at = time.monotonic() + _LIMIT_S
+    output = shell.type(step.command)
+    while not step.shown_by(output):
+        if not step.until or time.monotonic() > give_up_at:
+            pytest.fail(f"{PAGE.name}:{step.line}\n$ {step.command}\n{step.printed}\n--- but it prints\n{output}")
+        time.sleep(0.1)
+        output = shell.type(step.command)
+
+
+async def look(url: str, token: str, path: Path) -> None:
+    """Log in as a screen would, read there why the engine is out, and take a picture."""
+    async with page() as at:
+        # The lab's authority is no browser's.
+        await at.tell("Security.setIgnoreCertificateErrors", ignore=True)
+        await at.open(f"{url}/dashboard/")
+        await at.until("location.pathname === '/login' && document.querySelector('[name=token]') !== null")
+        await at.value(
+            f"document.querySelector('[name=token]').value = '{token}'; document.querySelector('form').submit()"
+        )
+        await at.until(f"location.pathname === '/dashboard/' && {HUNG}?.classList.contains('s-bad')")
+        await at.value(f"{HUNG}.click()")
+        await at.until("document.querySelector('#story-body')?.textContent.includes('because it is hung')")
+        await at.press("Escape")
+        await at.until("!document.querySelector('#story').open")
+        assert (await at.picture(path)).stat().st_size > 10_000
+
+
+async def refused_without_certificate(host: str) -> None:
+    """Nobody without a certificate gets an answer of the ports that only take certificates."""
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"https://{host}:18001/v1/engines", ssl=trusting) as answer:
+            assert answer.status == 401
+        with pytest.raises(aiohttp.ClientError):
+            await session.get(f"https://{host}:18000/", ssl=trusting)
+        with pytest.raises(aiohttp.ClientError):
+            await session.get(f"http://{host}:18000/")
+
+
+# Half a minute where nobody else wants the cores, which on a busy machine nobody can promise.
+@pytest.mark.timeout(400)
+@pytest.mark.envoy
+async def test_the_incident_goes_as_the_page_says(tmp_path: Path, pictures: Path) -> None:
+    for needed in ("curl", "openssl"):
+        if shutil.which(needed) is None:
+            pytest.skip(f"whoever carries the pager types {needed}, and there is none here")
+    text = PAGE.read_text()
+    at_line = text.count("\n", 0, text.index(PICTURE)) + 1
+    looked = False
+    with shell(tmp_path, {}) as opened:
+        host = opened.type("echo $NET.1").strip()
+        try:
+            for step in steps(text):
+                if step.line > at_line and not looked:
+                    looked = True
+                    await refused_without_certificate(host)
+                    token = (tmp_path / "lab" / "screen.token").read_text().strip()
+                    try:
+                        await look(f"https://{host}:18001", token, pictures / PICTURE)
+                    except pytest.skip.Exception as nobody:
+                        sys.stderr.write(f"without the picture: {nobody.msg}\n")
+                await asyncio.to_thread(carry_out, step, opened)
+        except BaseException:
+            for log in sorted(tmp_path.glob("lab/*.log")):
+                sys.stderr.write(f"--- {log.name}\n" + log.read_text()[-3000:])
+            raise
+    assert looked
+    assert "PRIVATE KEY" not in (tmp_path / "lab" / "serve.log").read_text()
+    assert token not in (tmp_path / "lab" / "serve.log").read_text()
