@@ -1,0 +1,80 @@
+"""What the pages for operators tell people to type is understood, and rehearses scenarios that there are."""
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from chaos.cli import group
+from chaos.scenario.reading import judged
+from xds_server.cli import group as switchgear
+
+COOKBOOK = Path("docs/chaos-cookbook.md")
+PAGES = (COOKBOOK, Path("docs/faq.md"), Path("docs/quickstart.md"))
+COMMANDS = {"switchgear": switchgear, "switchgear-chaos": group}
+LIBRARY = {one.stem for one in Path("chaos/scenarios").glob("*.yaml")}
+
+
+def typed(page: Path) -> list[str]:
+    """The command lines of a page that are ours, whole."""
+    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.split(" ", 1)[0] in COMMANDS]
+
+
+LINES = [line for page in PAGES for line in typed(page)]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_what_is_typed_is_understood(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("policies", "a", "b", "certs", "histories"):
+        (tmp_path / folder).mkdir()
+    for file in (
+        "mine.yaml",
+        *(f"certs/{who}.{end}" for who in ("server", "proxy", "ca") for end in ("crt", "key")),
+    ):
+        (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
+    program, *words = shlex.split(line, comments=True)
+    words = words[: next((place for place, word in enumerate(words) if word in {"&", ">", "|"}), None)]
+    command: click.Command = COMMANDS[program]
+    context = click.Context(command, info_name=program)
+    while isinstance(command, click.Group):
+        name, *words = words
+        found = command.get_command(context, name)
+        assert found is not None, name
+        command = found
+        context = click.Context(command, info_name=name, parent=context)
+    # Raises where an option, its value or an argument is not what the command takes.
+    command.make_context(command.name, words, parent=context.parent)
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if re.match(r"switchgear-chaos (run|simulate) ", line)])
+def test_what_is_rehearsed_is_in_the_library(line: str) -> None:
+    names = shlex.split(line, comments=True)[2:]
+    scenarios = names[: next(place for place, word in enumerate(names) if word.startswith("--"))]
+    assert scenarios
+    assert not set(scenarios) - LIBRARY - {"mine.yaml"}
+
+
+def test_there_are_ten_recipes_and_each_has_something_to_type() -> None:
+    recipes = re.split(r"^## \d+\. ", COOKBOOK.read_text(), flags=re.MULTILINE)[1:]
+    assert len(recipes) == 10
+    assert all("```sh\nswitchgear" in one for one in recipes)
+
+
+def test_the_scenario_of_the_cookbook_resolves() -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", COOKBOOK.read_text(), re.DOTALL)
+    (only,), problems = judged(example.encode(), COOKBOOK)
+    assert not problems
+    slow, crash = only.experiment().outages
+    assert not set(slow.targets) & set(crash.targets)
+
+
+def test_promises_that_are_named_exist() -> None:
+    known = Path("docs/chaos/verdict.md").read_text()
+    names = set(re.findall(r"`([a-z]+[A-Z][A-Za-z0-9]+)`", COOKBOOK.read_text()))
+    assert len(names) > 8
+    assert not {name for name in names if f"`{name}`" not in known}
