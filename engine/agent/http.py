@@ -103,6 +103,9 @@ def _deadline_s(request: web.Request, default_s: float) -> float:
 
 def _permit(request: web.Request, agent: Answers) -> None:
     """Refuse who may not change anything."""
+    # A web page can make a browser on this machine post here, and a browser says so. Nobody else sends it.
+    if "Origin" in request.headers:
+        raise web.HTTPForbidden(text="not for web pages: this request carries Origin\n")
     if agent.remote_drain:
         if agent.permits is None or _is_local(request) or agent.permits(_proved(request)):
             return
