@@ -1,5 +1,6 @@
 """The pair of keys as HTTP over asyncio wants it: contexts of a server that rotates, and of a client."""
 
+import contextlib
 import ssl
 
 from engine.tls.files import CertificateError, KeyPair, Rotating
@@ -21,10 +22,9 @@ def server_context(keys: Rotating) -> ssl.SSLContext:
         nonlocal served
         pair = keys.look()
         if pair is not served[0]:
-            try:
+            # Where the files changed once more in between, the pair before them serves this handshake too.
+            with contextlib.suppress(CertificateError):
                 served = (pair, _context(pair, keys.files))
-            except CertificateError:
-                return  # the files changed once more in between: the next handshake sees to it
         if served[1] is not context:
             connection.context = served[1]
 

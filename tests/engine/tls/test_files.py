@@ -244,3 +244,39 @@ def test_the_command_makes_a_lab(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "c" / "ca.key").write_text("rubbish")
     assert main(["certs", "dev", str(tmp_path / "c")]) == 2
     assert "remove the folder" in capsys.readouterr().err
+
+
+def test_a_handshake_during_a_second_rotation_gets_the_pair_of_the_first(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = Rotating(files(lab, "server"))
+    context = server_context(keys)
+
+    def shown() -> bytes | None:
+        ours, theirs, back = (
+            ssl.MemoryBIO(),
+            ssl.MemoryBIO(),
+            client_context(read_pair(files(lab, "proxy")), trust),
+        )
+        server = context.wrap_bio(ours, theirs, server_side=True)
+        client = back.wrap_bio(theirs, ours, server_hostname="localhost")
+        for _ in range(4):
+            for one in (client, server):
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    one.do_handshake()
+        return client.getpeercert(binary_form=True)
+
+    trust = files(lab, "proxy")
+    first = shown()
+    make(lab, EVERYBODY, lasts=DAY / 2)
+    keys.look()
+    second = shown()
+    assert second != first
+    make(lab, EVERYBODY, lasts=DAY / 3)
+    keys.look()
+
+    def torn(*_: object) -> ssl.SSLContext:
+        raise CertificateError("half-written")
+
+    monkeypatch.setattr("engine.tls.contexts._context", torn)
+    assert shown() == second
