@@ -28,6 +28,8 @@ _VALUES_GONE: Final = frozenset(
         "response_headers_to_add",
     }
 )
+_NAMING: Final = frozenset({"key", "name"})
+_VALUED: Final = frozenset({"value", "raw_value"})
 _USERINFO: Final = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/\s@\"']+@")
 _QUERY: Final = re.compile(r"(?i)([?&;](?:[\w.-]*(?:key|token|secret|passw|sig|auth)[\w.-]*)=)[^&\s\"'#]+")
 _TOKENS: Final = re.compile(
@@ -57,10 +59,19 @@ def data(value: Any, name: str = "") -> Any:
         return GONE
     if isinstance(value, Mapping):
         whole = name in _VALUES_GONE
+        if not whole and _named_secret(value, name):
+            return {str(key): one if key in _NAMING else _emptied(one) for key, one in value.items()}
         return {str(key): _emptied(one) if whole else data(one, str(key)) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_header(one) if name in _VALUES_GONE else data(one, name) for one in value]
     return text(value) if isinstance(value, str) else value
+
+
+def _named_secret(value: Mapping[Any, Any], name: str) -> bool:
+    """Whether it is a pair of a name and a value that has to go: of a header, or of a name that sounds secret."""
+    if not _VALUED & value.keys():
+        return False
+    return name == "header" or any(isinstance(said := value.get(key), str) and _secret(said) for key in _NAMING)
 
 
 def _secret(name: str) -> bool:
