@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 import click
 
+from xds_server.config import Address
+
 TIMEOUT_S: Final = 5.0
 
 _META: Final = "switchgear.credentials"
@@ -103,6 +105,8 @@ def opened(admin: str, *, timeout_s: float = TIMEOUT_S) -> tuple[http.client.HTT
     context = click.get_current_context(silent=True)
     said: dict[str, Any] = {} if context is None else context.meta.get(_META, {})
     scheme, host, port = _place(admin)
+    if scheme == "http":
+        _plain(host, said)
     headers = {}
     if token_file := said.get("token_file"):
         headers["Authorization"] = f"Bearer {_token(token_file)}"
@@ -116,6 +120,17 @@ def opened(admin: str, *, timeout_s: float = TIMEOUT_S) -> tuple[http.client.HTT
         raise click.UsageError(f"--cacert, --cert, --key: {error}") from error
     name = said.get("server_name")
     return _Named(host, port, name=name or host, timeout_s=timeout_s, context=tls), headers
+
+
+def _plain(host: str, said: dict[str, Any]) -> None:
+    """``click.UsageError`` where plain text would ignore what was said of TLS, or send a token over a network."""
+    for name in ("cacert", "cert", "key", "server_name"):
+        if said.get(name):
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} is for https, and --admin is http: write https://..."
+            )
+    if said.get("token_file") and not Address(host, 0).loopback:
+        raise click.UsageError(f"--token-file would go to {host} in plain text: write --admin https://...")
 
 
 class _Named(http.client.HTTPSConnection):
