@@ -96,7 +96,7 @@ def application(
     _add_state(app, facts, metrics)
     _add_reasons(app, facts)
     _add_orders(app, facts)
-    add_dashboard(app, facts)
+    add_dashboard(app, facts, door.still)
     if inside is not None:
         add_inside(app, inside)
     if changer is not None:

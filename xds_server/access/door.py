@@ -9,6 +9,8 @@ header with its stream of events. The cookie only ever reads, whatever the token
 can make a browser give orders.
 """
 
+import heapq
+import ipaddress
 import json
 import secrets
 import time
@@ -16,6 +18,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
+from urllib.parse import urlsplit
 
 import structlog
 from aiohttp import web
@@ -87,7 +90,9 @@ class Door:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.written: deque[Written] = deque(maxlen=MAX_AUDIT)
+        # Apart, so that what nobody known sends takes no place from what somebody did.
+        self._written: deque[Written] = deque(maxlen=MAX_AUDIT)
+        self._tried: deque[Written] = deque(maxlen=MAX_AUDIT)
         self._rules = rules
         self._secure = secure
         self._state = state
@@ -97,7 +102,7 @@ class Door:
         self._wall = wall
         self._buckets: OrderedDict[tuple[str, str], Bucket] = OrderedDict()
         self._sessions: OrderedDict[str, tuple[str, float]] = OrderedDict()
-        self._refused: dict[str, int] = {"unknown": 0, "role": 0, "rate": 0}
+        self._refused: dict[str, int] = {"unknown": 0, "role": 0, "rate": 0, "host": 0}
 
     def add_to(self, app: web.Application) -> None:
         """The routes of the door itself."""
@@ -112,7 +117,7 @@ class Door:
         family = CounterMetricFamily(
             "switchgear_admin_refused",
             "Requests to the admin port that were turned away: unknown (no valid proof), role (may only read), "
-            "rate (too many).",
+            "rate (too many), host (a web page under a name of its own, over loopback).",
             labels=("reason",),
         )
         for reason, count in self._refused.items():
@@ -132,7 +137,8 @@ class Door:
         caller, refusal = self._judge(request, writes=writes)
         if caller is None or refusal is not None:
             assert refusal is not None  # noqa: S101  # for the type checker
-            self._note(request, caller, refusal.status, writes=writes)
+            if caller is not None or refusal.status != 429:  # a flood is counted, and nothing more
+                self._note(request, caller, refusal.status, writes=writes)
             return refusal
         request[CALLER] = caller
         status = 500
@@ -149,19 +155,25 @@ class Door:
     def _judge(self, request: web.Request, *, writes: bool) -> tuple[Caller | None, web.Response | None]:
         peer = request.remote or ""
         if self._is_open:
-            return NOBODY, None
+            return NOBODY, self._foreign(request)
         token, cookie = _token(request), request.cookies.get(COOKIE, "")
         if token and not self._left("failure", peer, FAILURES):
-            return None, self._refuse("rate", 429, "too many wrong tokens from this address: wait a minute")
+            return None, self._too_many()
         caller = self._caller(request, token, cookie)
         if caller is None:
-            if token:
-                self._take("failure", peer, FAILURES)
+            if (token or writes) and not self._take("failure", peer, FAILURES):
+                return None, self._too_many()
             if request.method == "GET" and "text/html" in request.headers.get("Accept", "") and self._rules:
                 self._refused["unknown"] += 1
                 return None, web.Response(status=302, headers={"Location": LOGIN})
             return None, self._unknown()
         return caller, self._bounded(caller, writes=writes)
+
+    def _foreign(self, request: web.Request) -> web.Response | None:
+        """The refusal of a web page that has a name of its own lead here, so that a browser lets it read."""
+        if not _is_rebound(request):
+            return None
+        return self._refuse("host", 403, "over loopback this answers to localhost and to IP addresses")
 
     def _bounded(self, caller: Caller, *, writes: bool) -> web.Response | None:
         """The refusal where somebody known asks too often, or for more than they may."""
@@ -196,12 +208,19 @@ class Door:
         answer.headers["WWW-Authenticate"] = "Bearer"
         return answer
 
+    def _too_many(self) -> web.Response:
+        return self._refuse("rate", 429, "too many wrong tokens from this address: wait a minute")
+
     def _refuse(self, reason: str, status: int, message: str) -> web.Response:
         self._refused[reason] += 1
         answer = web.json_response({"error": message}, status=status)
         if status == 429:
             answer.headers["Retry-After"] = "5"
         return answer
+
+    def still(self, request: web.Request) -> bool:
+        """Whether who asked this may go on reading: rules change while a stream is open."""
+        return self._is_open or self._caller(request, _token(request), request.cookies.get(COOKIE, "")) is not None
 
     # -- how often -----------------------------------------------------------------------------------------
 
@@ -230,11 +249,12 @@ class Door:
             what=f"{request.method} {request.rel_url.raw_path_qs} {request.get(SAID, '')}".rstrip()[:MAX_SAID],
             status=status,
         )
-        self.written.append(one)
+        (self._tried if caller is None else self._written).append(one)
         _log.info("admin.write", by=one.by, peer=one.peer, what=one.what, status=status)
 
     async def _audit(self, _: web.Request) -> web.Response:
-        rows = [{name: getattr(one, name) for name in one.__slots__} for one in self.written]
+        both = heapq.merge(self._written, self._tried, key=lambda one: one.at_unix_s)
+        rows = [{name: getattr(one, name) for name in one.__slots__} for one in both]
         return web.json_response({"writes": rows}, dumps=_dumps)
 
     async def _access(self, _: web.Request) -> web.Response:
@@ -247,26 +267,52 @@ class Door:
 
     async def _login(self, request: web.Request) -> web.StreamResponse:
         peer = request.remote or ""
+        token = ""
+        # Looked at once more with the token here: bodies that were all begun before it were used up.
+        if self._left("failure", peer, FAILURES):
+            token = await _posted(request)
         if not self._left("failure", peer, FAILURES):
             self._refused["rate"] += 1
             return _page("Too many wrong tokens from this address. Wait a minute.", 429)
-        said = (await request.post()).get("token", "")
-        token = said if isinstance(said, str) else ""
         rules = self._rules
         assert rules is not None  # noqa: S101  # the route exists only with them
-        caller = caller_of(rules.access, (), token.strip(), rules.tokens)
+        caller = caller_of(rules.access, (), token, rules.tokens)
         if caller is None:
             self._take("failure", peer, FAILURES)
             self._refused["unknown"] += 1
             return _page("That is no token of anybody here.", 401)
         name = secrets.token_urlsafe(32)
-        self._sessions[name] = (token.strip(), self._clock() + SESSION_S)
+        self._sessions[name] = (token, self._clock() + SESSION_S)
         while len(self._sessions) > MAX_SESSIONS:
             self._sessions.popitem(last=False)
         _log.info("admin.login", by=caller.name, peer=peer)
         answer = web.Response(status=303, headers={"Location": "/dashboard/"})
         answer.set_cookie(COOKIE, name, max_age=SESSION_S, httponly=True, samesite="Strict", secure=self._secure)
         return answer
+
+
+async def _posted(request: web.Request) -> str:
+    """The token of the form; empty where there is none that can be read."""
+    try:
+        said = (await request.post()).get("token", "")
+    except (LookupError, ValueError):  # an unknown charset, or text that is not of it
+        return ""
+    return said.strip() if isinstance(said, str) else ""
+
+
+def _is_rebound(request: web.Request) -> bool:
+    """Whether somebody came over loopback under a foreign name, as a page does whose name leads to 127.0.0.1."""
+    said = request.headers.get("Host", "")
+    own = request.get_extra_info("sockname")
+    if not said or not isinstance(own, tuple) or not ipaddress.ip_address(own[0]).is_loopback:
+        return False
+    try:
+        host = (urlsplit(f"//{said}").hostname or "").rstrip(".")
+        if host != "localhost":
+            ipaddress.ip_address(host)
+    except ValueError:
+        return True
+    return False
 
 
 def _token(request: web.Request) -> str:

@@ -67,9 +67,14 @@ def caller_of(
             identity = fitting(identities, rule.identity)
             if identity is not None:
                 return Caller(name=rule.name or identity, role=rule.role)
-        elif token and hmac.compare_digest(tokens.get(rule, "").encode(), token.encode()):
+        elif token and hmac.compare_digest(_bytes(tokens.get(rule, "")), _bytes(token)):
             return Caller(name=rule.name or f"token of {rule.token_file}", role=rule.role)
     return None
+
+
+def _bytes(token: str) -> bytes:
+    # Whatever somebody sends has bytes: a header that is no UTF-8 arrives with halves of surrogate pairs.
+    return token.encode(errors="surrogatepass")
 
 
 def _fits(rule: ProxyRule, node: str, zone: str) -> bool:

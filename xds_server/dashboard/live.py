@@ -80,8 +80,10 @@ class Live:
         return known[2]
 
 
-async def stream(request: web.Request, live: Live) -> web.StreamResponse:
-    """The events as a response that ends when the watcher goes."""
+async def stream(
+    request: web.Request, live: Live, still: Callable[[web.Request], bool] = lambda _: True
+) -> web.StreamResponse:
+    """The events as a response that ends when the watcher goes, or is ``still`` allowed no longer."""
     messages = live.messages()
     async with contextlib.aclosing(messages):  # type: ignore[type-var]  # an async generator has aclose
         try:
@@ -95,6 +97,8 @@ async def stream(request: web.Request, live: Live) -> web.StreamResponse:
         with contextlib.suppress(ConnectionResetError, TimeoutError):
             await _written(response, first)
             async for message in messages:
+                if not still(request):
+                    break
                 await _written(response, message)
     return response
 

@@ -1,5 +1,6 @@
 """The page and its stream as routes of the admin port. It works offline: all that it needs comes from here."""
 
+from collections.abc import Callable
 from importlib.resources import files
 from typing import Final
 
@@ -21,8 +22,10 @@ _HEADERS: Final = {
 }
 
 
-def add_dashboard(app: web.Application, shown: Shown) -> None:
-    """``/dashboard/`` with all its files, ``/v1/live``, and ``/`` leads there."""
+def add_dashboard(
+    app: web.Application, shown: Shown, still: Callable[[web.Request], bool] = lambda _: True
+) -> None:
+    """``/dashboard/`` with all its files, ``/v1/live`` for whoever is ``still`` allowed, and ``/`` leads there."""
     live = Live(shown)
     pages = {
         path.name: (path.read_bytes(), _TYPES["." + path.name.rpartition(".")[2]])
@@ -41,7 +44,7 @@ def add_dashboard(app: web.Application, shown: Shown) -> None:
         return web.Response(status=302, headers={"Location": "/dashboard/"})
 
     async def watch(request: web.Request) -> web.StreamResponse:
-        return await stream(request, live)
+        return await stream(request, live, still)
 
     app.router.add_get("/", home)
     app.router.add_get("/dashboard", home)

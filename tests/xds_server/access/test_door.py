@@ -1,5 +1,6 @@
 """The admin port's door: by token and by certificate, with both roles, for browsers, and for those who may not."""
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -8,11 +9,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp.test_utils import make_mocked_request
 from structlog.testing import capture_logs
 
 from engine.tls.contexts import client_context, server_context
 from engine.tls.files import Rotating, read_pair
 from engine.tls.paths import TlsFiles
+from xds_server.access import door as doors
 from xds_server.access.door import CALLS, COOKIE, FAILURES, MAX_BUCKETS, Door
 from xds_server.access.followed import FollowedRules
 from xds_server.access.lab_authority import EVERYBODY, Wanted, make
@@ -264,3 +267,97 @@ async def test_without_rules_a_certificate_reads_and_nobody_writes(tmp_path: Pat
         ):
             async with aiohttp.ClientSession(url) as http, http.request(method, path, ssl=tls) as answer:
                 assert (path, answer.status) == (path, status)
+
+
+async def test_a_token_of_any_bytes_is_a_wrong_one_and_counts(tmp_path: Path) -> None:
+    door = Door(rules=write_rules(tmp_path))
+    async with port(door) as (url, _), aiohttp.ClientSession(url) as http:
+        for _ in range(int(FAILURES.burst) - 2):
+            async with http.get("/v1/proxies", headers=bearer("sécret" * 5)) as answer:
+                assert answer.status == 401
+        number = int(url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", number)
+        writer.write(b"GET /v1/proxies HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \xff\xfe\r\n\r\n")
+        assert (await reader.readline()).split()[1] == b"401"
+        writer.close()
+        form = {"Content-Type": "application/x-www-form-urlencoded; charset=nonsense"}
+        async with http.post("/login", data=b"token=%FF", headers=form) as answer:
+            assert answer.status == 401
+        async with http.get("/v1/proxies", headers=bearer(READS)) as answer:
+            assert answer.status == 429, "all of them were counted"
+
+
+async def test_a_flood_of_nobody_known_leaves_the_record_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "MAX_AUDIT", 5)
+    door = Door(rules=write_rules(tmp_path))
+    with capture_logs() as logs:
+        async with port(door) as (url, _), aiohttp.ClientSession(url) as http:
+            async with http.post("/v1/allow-shrink", headers=bearer(WRITES)) as answer:
+                assert answer.status == 200
+            said = []
+            for _ in range(int(FAILURES.burst) + 5):
+                async with http.post("/v1/allow-shrink") as answer:
+                    said.append(answer.status)
+    assert said == [401] * int(FAILURES.burst) + [429] * 5
+    assert [one.by for one in door._written] == ["ann"]
+    assert len(door._tried) == 5
+    assert len([one for one in logs if one["event"] == "admin.write"]) == 1 + int(FAILURES.burst)
+
+
+async def test_forms_that_were_begun_early_are_guesses_like_any(tmp_path: Path) -> None:
+    door = Door(rules=write_rules(tmp_path))
+    async with port(door) as (url, _):
+        number = int(url.rpartition(":")[2])
+        begun = []
+        for _ in range(int(FAILURES.burst) + 5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", number)
+            writer.write(
+                b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n"
+                b"Content-Type: application/x-www-form-urlencoded\r\nExpect: 100-continue\r\n\r\n"
+            )
+            assert b"100" in await reader.readline(), "it is let in, and its body awaited"
+            await reader.readline()
+            begun.append((reader, writer))
+        said = []
+        for reader, writer in begun:
+            writer.write(b"token=abcd")
+            said.append((await reader.readline()).split()[1])
+            writer.close()
+    assert said == [b"401"] * int(FAILURES.burst) + [b"429"] * 5
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        (b"127.0.0.1:18001", 200),
+        (b"localhost", 200),
+        (b"LOCALHOST:18001", 200),
+        (b"[::1]:18001", 200),
+        (b"10.2.0.1:18001", 200),
+        (None, 200),
+        (b"evil.example:18001", 403),
+        (b"localhost.evil.example", 403),
+        (b"127.0.0.1.evil.example", 403),
+        (b"[::1", 403),
+    ],
+)
+async def test_an_open_port_on_loopback_answers_to_no_name_of_the_web(host: bytes | None, status: int) -> None:
+    async with port(Door()) as (url, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        version = b"1.1\r\nHost: " + host if host is not None else b"1.0"
+        writer.write(b"GET /v1/proxies HTTP/" + version + b"\r\n\r\n")
+        assert int((await reader.readline()).split()[1]) == status
+        writer.close()
+
+
+async def test_who_may_no_longer_read_is_not_still_allowed(tmp_path: Path) -> None:
+    rules = write_rules(tmp_path)
+    door = Door(rules=rules)
+    request = make_mocked_request("GET", "/v1/live", headers=bearer(READS))
+    assert door.still(request)
+    (tmp_path / "reads.token").unlink()
+    rules.look()
+    assert not door.still(request)
+    assert Door().still(request)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,9 +16,9 @@ from xds_server.dashboard.routes import add_dashboard
 
 
 @asynccontextmanager
-async def served(made: Made) -> AsyncIterator[str]:
+async def served(made: Made, still: Callable[[web.Request], bool] = lambda _: True) -> AsyncIterator[str]:
     app = web.Application()
-    add_dashboard(app, made)
+    add_dashboard(app, made, still)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -110,3 +110,19 @@ async def test_files_come_with_a_policy_that_lets_nothing_else_in() -> None:
         for name in ("nothing.js", "..%2fframe.py", "%2e%2e/frame.py"):
             async with client.get(f"{url}/dashboard/{name}") as file:
                 assert file.status == 404
+
+
+async def test_a_stream_ends_when_its_watcher_may_read_no_longer() -> None:
+    made = Made(3)
+    allowed = [True]
+    async with (
+        served(made, lambda _: allowed[0]) as url,
+        aiohttp.ClientSession(read_bufsize=1 << 22) as client,
+        client.get(f"{url}/v1/live") as response,
+    ):
+        assert (await told(response))[0] == "frame"
+        allowed[0] = False
+        made.change("vllm-1", health="UNHEALTHY")
+        async with asyncio.timeout(30):
+            rest = await response.content.read()
+    assert b"UNHEALTHY" not in rest
