@@ -126,8 +126,8 @@ class _Server:
         self._recording = Lines(config.record, recording.MAX_BYTES) if config.record else None
         self._recorder = Recorder(self._recording) if self._recording else None
         self._orders = Orders(config.state_dir, on_change=self._news, tell=self._ledger.tell)
-        self._telemetry = Telemetry(self._metrics, on_news=self._news, speaks_for=self._publisher.speaks_for)
         self._connected = Connected(self._publisher)
+        self._telemetry = Telemetry(self._metrics, on_news=self._news, speaks_for=self._connected.speaks_for)
         self._reconciler = Reconciler(
             self._connected,
             self._metrics,

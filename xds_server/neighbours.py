@@ -61,6 +61,10 @@ class Signals(Protocol):
         ...
 
 
+def _all(_pool: str) -> bool:
+    return True
+
+
 class Connected:
     """The publisher as the reconciler needs it."""
 
@@ -85,6 +89,13 @@ class Connected:
         """The node ids of those that report their traffic; the same object while nobody came or went."""
         self.nodes()
         return self._envoys
+
+    def speaks_for(self, node: str, identities: tuple[str, ...]) -> Callable[[str], bool] | None:
+        """Whether a pool may be told of by ``node`` with these identities; None where nobody is connected so."""
+        view = self.nodes().get(node)
+        if view is None or not self._publisher.speaks_for(node, identities):
+            return None
+        return _all if view.allowed is None else view.allowed.__contains__
 
     def proxies_by_role(self) -> Mapping[str, int]:
         return self._counts(lambda view: view.role)

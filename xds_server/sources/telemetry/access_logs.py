@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from policies.route import PriorityClass
 from xds_server.sources.telemetry.book import Book
-from xds_server.sources.telemetry.intake import IntakeError, named
+from xds_server.sources.telemetry.intake import IntakeError, MaySee, named
 from xds_server.sources.telemetry.loss import Signal
 from xds_server.sources.telemetry.outcomes import (
     ASKED_IN_VAIN,
@@ -56,8 +56,8 @@ class Desk(Protocol):
 
     book: Book
 
-    def known(self, node: str, signal: Signal, identities: tuple[str, ...]) -> bool:
-        """Whether ``node`` is a proxy that is served and proved the same of itself, so that its word counts."""
+    def known(self, node: str, signal: Signal, identities: tuple[str, ...]) -> MaySee | None:
+        """Of which pools ``node`` may tell; None unless it is served and proved the same of itself."""
 
     def admitted(self, entries: int, now_s: float) -> bool:
         """Whether a message with so many entries is read; what is not is counted as dropped."""
@@ -86,18 +86,19 @@ class AccessLogSitting:
             if message.identifier.log_name != LOG_NAME:
                 raise IntakeError("foreign", f"the log {message.identifier.log_name!r} is not ours")
         entries = message.http_logs.log_entry
-        if not self._desk.known(self._node, Signal.ACCESS_LOG, self._identities):
+        may_see = self._desk.known(self._node, Signal.ACCESS_LOG, self._identities)
+        if may_see is None:
             return
         if entries and self._desk.admitted(len(entries), now_s):
             weight = 1 / self._desk.logged(self._node, len(entries), now_s)
-            self._news(count(self._desk.book, self._node, entries, weight, now_s))
+            self._news(count(self._desk.book, self._node, entries, weight, now_s, may_see=may_see))
 
     def close(self) -> None:
         """Nothing is held for a stream: what it told ages by itself."""
 
 
-def count(book: Book, node: str, entries: Any, weight: float, now_s: float) -> bool:
-    """Count ``entries`` of ``node``, each for ``weight`` calls; whether one of them was bad news."""
+def count(book: Book, node: str, entries: Any, weight: float, now_s: float, *, may_see: MaySee) -> bool:
+    """Count ``entries`` about pools that ``node`` may see, each for ``weight`` calls; whether one is bad news."""
     pools, route_of = book.directory.pools, book.directory.route
     note = book.attempt
     bad = False
@@ -109,10 +110,10 @@ def count(book: Book, node: str, entries: Any, weight: float, now_s: float) -> b
         kind = common.access_log_type
         if kind != _ATTEMPT:
             if kind == _REQUEST:
-                bad |= _request(book, node, entry, weight, now_s)
+                bad |= _request(book, node, entry, weight, now_s, may_see=may_see)
             continue
         facts = pools.get(common.upstream_cluster)
-        if facts is None:
+        if facts is None or not may_see(facts.name):
             continue
         engine = _engine(facts, common.upstream_remote_address)
         if engine is None:
@@ -145,7 +146,7 @@ def count(book: Book, node: str, entries: Any, weight: float, now_s: float) -> b
     return bad
 
 
-def _request(book: Book, node: str, entry: Any, weight: float, now_s: float) -> bool:
+def _request(book: Book, node: str, entry: Any, weight: float, now_s: float, *, may_see: MaySee) -> bool:
     common = entry.common_properties
     route = book.directory.route(common.route_name)
     if route is None:
@@ -155,13 +156,13 @@ def _request(book: Book, node: str, entry: Any, weight: float, now_s: float) -> 
     outcome = of_request(_flags(common), entry.response.response_code_details, attempt)
     if outcome is Outcome.NOT_SENT:
         facts = book.directory.pools.get(route.pool)
-        if facts is not None:
+        if facts is not None and may_see(facts.name):
             book.refused(node, facts, route.priority, weight=weight, now_s=now_s)
             return True
     elif outcome is Outcome.FAILURE:
         facts = book.directory.pools.get(common.upstream_cluster)
         engine = None if facts is None else _engine(facts, common.upstream_remote_address)
-        if facts is not None and engine is not None:
+        if facts is not None and engine is not None and may_see(facts.name):
             book.failed(facts, engine, weight=weight, now_s=now_s)
             return True
     return False

@@ -18,6 +18,9 @@ from engine.tls.grpc_credentials import proved
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
+MaySee = Callable[[str], bool]
+"""Whether a proxy may see a pool, and so tell of it."""
+
 WRITE_LIMIT_S: Final = 1.0
 """An answer is thirty bytes, which a peer's buffer takes at once; one that does not is not worth waiting for."""
 

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from xds_server.sources.telemetry.book import Book
 from xds_server.sources.telemetry.directory import PoolFacts
-from xds_server.sources.telemetry.intake import IntakeError, named
+from xds_server.sources.telemetry.intake import IntakeError, MaySee, named
 from xds_server.sources.telemetry.loss import Signal
 from xds_server.wire.decode import decoder
 
@@ -48,8 +48,8 @@ class Desk(Protocol):
     def proxies(self) -> int:
         """Streams of load reports that are open."""
 
-    def known(self, node: str, signal: Signal, identities: tuple[str, ...]) -> bool:
-        """Whether ``node`` is a proxy that is served and proved the same of itself, so that its word counts."""
+    def known(self, node: str, signal: Signal, identities: tuple[str, ...]) -> MaySee | None:
+        """Of which pools ``node`` may tell; None unless it is served and proved the same of itself."""
 
     def reported(self, node: str, issued: int, now_s: float) -> None:
         """``node`` reported, and had issued so many requests since its last report."""
@@ -89,12 +89,13 @@ class LoadReportSitting:
         self._desk.opened(-1)
 
     def _report(self, message: Any, now_s: float) -> None:
-        if not self._desk.known(self._node, Signal.LOAD_REPORT, self._identities):
+        may_see = self._desk.known(self._node, Signal.LOAD_REPORT, self._identities)
+        if may_see is None:
             return
         book, issued = self._desk.book, 0
         for cluster in message.cluster_stats:
             facts = book.directory.pools.get(cluster.cluster_name)
-            if facts is None:
+            if facts is None or not may_see(facts.name):
                 continue
             counts = by_engine(facts, cluster)
             issued += sum(new for _, new in counts.values())

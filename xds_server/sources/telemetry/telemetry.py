@@ -19,7 +19,7 @@ from xds_server.metrics import Metrics, gauge
 from xds_server.sources.telemetry import access_logs, load_reports, totals
 from xds_server.sources.telemetry.book import Book
 from xds_server.sources.telemetry.directory import directory
-from xds_server.sources.telemetry.intake import Intake
+from xds_server.sources.telemetry.intake import Intake, MaySee
 from xds_server.sources.telemetry.loss import Losses, Signal
 from xds_server.sources.telemetry.sampling import BUDGET_PER_S, MESSAGE_COST, Sampling
 from xds_server.traffic import PoolTraffic
@@ -39,12 +39,16 @@ _log = structlog.get_logger()
 Traffic = Mapping[str, PoolTraffic]
 
 
+def _everything(_pool: str) -> bool:
+    return True
+
+
 class Telemetry:
     """What proxies tell. ``handlers`` are its gRPC services, ``traffic`` is what came of it.
 
     ``on_news`` is called in the event loop, at most once each ``NEWS_S``, or sooner for failures and refusals.
     ``watch`` says which pools and routes there are; ``connected`` which Envoys ought to be heard; ``speaks_for``
-    whether whoever proved these identities is that node.
+    which pools that node may see, and None where whoever proved these identities is not that node.
     """
 
     def __init__(
@@ -52,7 +56,7 @@ class Telemetry:
         metrics: Metrics,
         on_news: Callable[[], None] = lambda: None,
         *,
-        speaks_for: Callable[[str, tuple[str, ...]], bool] = lambda _node, _identities: True,
+        speaks_for: Callable[[str, tuple[str, ...]], MaySee | None] = lambda _node, _identities: _everything,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.book = Book()
@@ -161,12 +165,14 @@ class Telemetry:
 
     # -- what streams need ---------------------------------------------------------------------------------
 
-    def known(self, node: str, signal: Signal, identities: tuple[str, ...] = ()) -> bool:
-        """Whether ``node`` is connected for configuration, by the same identity: nobody else may tell of it."""
-        if (self._known is None or node in self._known) and self._speaks_for(node, identities):
-            return True
+    def known(self, node: str, signal: Signal, identities: tuple[str, ...] = ()) -> MaySee | None:
+        """Of which pools ``node`` may tell; None unless it is connected for configuration by this identity."""
+        if self._known is None or node in self._known:
+            may_see = self._speaks_for(node, identities)
+            if may_see is not None:
+                return may_see
         self._metrics.telemetry_errors.labels(signal=signal.value, flaw="stranger").inc()
-        return False
+        return None
 
     def admitted(self, entries: int, now_s: float) -> bool:
         """Whether a message with so many entries is read."""

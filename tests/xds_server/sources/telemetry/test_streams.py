@@ -260,7 +260,7 @@ async def test_nobody_speaks_for_a_proxy_that_proved_another_identity(policies):
 
     def speaks_for(node, identities):
         asked.append((node, identities))
-        return identities == ("spiffe://lab/p1",)
+        return (lambda _pool: True) if identities == ("spiffe://lab/p1",) else None
 
     metrics = Metrics()
     telemetry = Telemetry(metrics, speaks_for=speaks_for)
@@ -280,3 +280,21 @@ async def test_nobody_speaks_for_a_proxy_that_proved_another_identity(policies):
             "switchgear_telemetry_errors_total", {"signal": signal, "flaw": "stranger"}
         )
         assert value == 2, signal
+
+
+async def test_a_proxy_tells_of_no_pool_that_it_may_not_see(policies):
+    telemetry = Telemetry(Metrics(), speaks_for=lambda _node, _identities: {"small"}.__contains__)
+    telemetry.watch(policies, {"far.example": "192.0.2.7"})
+    now_s = time.monotonic()
+    logs = access_logs.AccessLogSitting(telemetry, lambda _bad: None)
+    logs.take(log(node="p1", code=500, calls=5), now_s)
+    logs.take(log(kind=5, code=503, flag="no_healthy_upstream", calls=5), now_s)
+    loads = load_reports.LoadReportSitting(telemetry)
+    for _ in range(2):
+        loads.take(report(in_progress=50), now_s)
+    assert telemetry.traffic(now_s) == {}
+    far = access_logs.AccessLogs.FromString(log(cluster="small", port=9000))
+    far.http_logs.log_entry[0].common_properties.upstream_remote_address.socket_address.address = "192.0.2.7"
+    logs.take(far.SerializeToString(), now_s)
+    assert set(telemetry.traffic(now_s)) == {"small"}
+    telemetry.stop()
