@@ -22,7 +22,7 @@ from xds_server.sources.files import Accepted
 from xds_server.sources.telemetry.book import Book
 from xds_server.streams.values import Sync
 from xds_server.translate.view import View
-from xds_server.type_urls import SHORT_NAMES
+from xds_server.type_urls import RUNTIME, SHORT_NAMES
 
 LOOK_EACH_S: Final = 0.25
 CONFIRM_S: Final = 10.0
@@ -102,7 +102,14 @@ class Run:
         return (Next.WAIT, ()) if now_s < self.began_at_s + self.plan.for_s else self._at_the_end(here, now_s)
 
     def _at_the_end(self, here: tuple[ProxyState, ...], now_s: float) -> tuple[Next, tuple[str, ...]]:
-        late = sorted({one.node.id for one in here if any(kind.state is not Sync.SYNCED for kind in one.types)})
+        # Live limits are always on their way: of those nothing is to be waited for.
+        late = sorted(
+            {
+                one.node.id
+                for one in here
+                if any(kind.state is not Sync.SYNCED for kind in one.types if kind.type_url != RUNTIME)
+            }
+        )
         if late and now_s < self.began_at_s + self.plan.for_s + CONFIRM_S:
             return Next.WAIT, ()
         if late:
@@ -195,7 +202,7 @@ class Canaries:
             while self.running is not None:
                 run, trial = self.running, self._reconciler.trial
                 failure = "it is no longer there" if trial is None else trial.failure
-                step, reasons = run.look(self._publisher.proxies(), failure, self._clock())
+                step, reasons = run.look(self._publisher.proxies(run.nodes), failure, self._clock())
                 if step is not Next.WAIT:
                     await on_end(run, step is Next.ON, reasons)
                 await asyncio.sleep(LOOK_EACH_S)

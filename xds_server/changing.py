@@ -242,6 +242,9 @@ class Changing:
     def _canary_back(self, reasons: tuple[str, ...]) -> bool:
         if self._canaries is None or self._canaries.running is None:
             return False
+        # Also where they were just offered to all: who was told that they are taken back is not served them later.
+        self._reconciler.withdraw(self._canaries.running.plan.accepted)
+        self._pending = None
         self._canaries.end("rolled-back", reasons)
         self._tell_canary("rolled back", "; ".join(reasons), alarm=True)
         return True
@@ -275,7 +278,6 @@ class Changing:
         if done.state == "served":
             canaries.end("served", reasons, done.version)
         else:
-            self._pending = None
             self._canary_back((done.reason,))
 
     async def rollback(self, asked: RollbackRequest) -> ChangeStatus:
@@ -309,7 +311,7 @@ class Changing:
             raise RefusedChangeError(
                 f"a canary of {by} is running: wait for it, or end it with `switchgear apply --end-canary`"
             )
-        if self._pending is not None and self._reconciler.files.state != "held":
+        if self._pending is not None and self._reconciler.files.state not in ("held", "failed"):
             raise RefusedChangeError("another change is under way: see `switchgear history`")
 
     async def _serve(self, accepted: Accepted, asked: Asked) -> ChangeStatus:
@@ -331,6 +333,8 @@ class Changing:
                     self._pending = None
                 return ChangeStatus(state=now.state, digest=accepted.digest, reason=now.reason)
             await asyncio.sleep(_LOOK_EACH_S)
+        if self._stands is not None and self._standing is accepted:  # a round may take longer than we wait
+            return ChangeStatus(state="served", digest=accepted.digest, version=self._stands.number)
         return ChangeStatus(state="pending", digest=accepted.digest, reason="it is still being looked at")
 
 

@@ -176,6 +176,7 @@ class Departures:
                 for pushed_s in one.waiting.values():
                     self._observe("push" if pushed_s is None else "ack", now_s - (pushed_s or one.published_s))
                     self._observe("news_to_ack", now_s - one.news_s)
+            if late or not (one.engines or one.waiting):
                 self._open.remove(one)
 
     def _observe(self, hop: str, seconds: float) -> None:

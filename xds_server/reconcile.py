@@ -200,6 +200,11 @@ class Reconciler:
         """Serve views of a canary what all others are served."""
         self.trial = None
 
+    def withdraw(self, accepted: Accepted) -> None:
+        """Take back what was offered, or is held, and is not served."""
+        self._offered = None if self._offered is accepted else self._offered
+        self._held = None if self._held is accepted else self._held
+
     def release_shrink(self) -> bool:
         """Let go of policies that are held back; False when none are."""
         if self._held is None:

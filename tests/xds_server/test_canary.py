@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -89,8 +89,9 @@ class Publisher:
     def nodes(self) -> Mapping[str, View]:
         return self._site.nodes()
 
-    def proxies(self) -> tuple[Any, ...]:
-        return tuple(state(node, refused=self._site.refused.get(node)) for node in self._site.nodes())
+    def proxies(self, nodes: Collection[str] | None = None) -> tuple[Any, ...]:
+        found = self._site.nodes() if nodes is None else [node for node in self._site.nodes() if node in nodes]
+        return tuple(state(node, refused=self._site.refused.get(node)) for node in found)
 
     def regroup(self) -> None:
         self._site.reconciler.proxies_changed()

@@ -278,6 +278,28 @@ class Fleet:
                 proxy.answer()
 
 
+def test_a_proxy_that_moves_is_counted_once_and_keeps_what_it_has() -> None:
+    counted: list[int] = []
+    views = {"now": "v"}
+    publisher = Publisher(
+        view_of=lambda _node: views["now"],
+        snapshot_for=lambda view: (
+            counted.append(sum(publisher.proxies_by_view.values())),
+            snapshot([cluster("c", "1")]) if view == "v" else snapshot([]),
+        )[1],
+    )
+    proxy = Proxy(publisher, "p")
+    proxy.receive()
+    proxy.answer()
+    assert proxy.holds == {"c": "1"}
+    views["now"] = "canary"
+    publisher.regroup()
+    assert counted == [0, 0]
+    assert publisher.proxies_by_view == {"canary": 1}
+    assert not proxy.receive(), "nothing could be made for the new view, and nothing is taken away"
+    assert [state.node.id for state in publisher.proxies({"p", "nobody"})] == ["p"]
+
+
 def test_a_node_is_one_peers_alone() -> None:
     publisher = Publisher(view_of=lambda _node: "v", snapshot_for=lambda _view: snapshot([]))
 

@@ -43,6 +43,10 @@ class Mirror(Generic[T]):
         """Whether there is no version that a watch could go on from."""
         return not self.resource_version
 
+    def begin(self) -> None:
+        """A list begins: half of one that came to nothing is no part of it."""
+        self._listing = {}
+
     def page(self, page: Page) -> frozenset[Key]:
         """What became different by this page: nothing before the last one."""
         for item in page.items:

@@ -98,7 +98,8 @@ class Reflector(Generic[T]):
     def again(self) -> None:
         """Take the watch up again over a new connection, from where it is; a wait ends."""
         if self._cut is not None:
-            self._cut.reschedule(asyncio.get_running_loop().time())
+            with contextlib.suppress(RuntimeError):  # it is ending by itself at this very moment
+                self._cut.reschedule(asyncio.get_running_loop().time())
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -115,6 +116,7 @@ class Reflector(Generic[T]):
                     await asyncio.Event().wait()
 
     async def _list(self) -> None:
+        self._mirror.begin()
         more = ""
         while True:
             page = await self._api.page(self.which, more=more, limit=self._page)

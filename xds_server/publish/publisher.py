@@ -7,7 +7,7 @@ asked when the first proxy of a view appears.
 Everything here runs in one thread and returns at once.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -150,8 +150,11 @@ class Publisher:
         served = self._views.get(view)
         return served.effective if served else None
 
-    def proxies(self) -> tuple[ProxyState, ...]:
-        """Every connected proxy that has said who it is, in the order they came."""
+    def proxies(self, nodes: Collection[str] | None = None) -> tuple[ProxyState, ...]:
+        """Every connected proxy that has said who it is, in the order they came; of these ``nodes`` only."""
+        if nodes is not None:
+            found = (session for node in nodes for session in self._sessions_of.get(node, ()))
+            return tuple(state for session in found if (state := session.state()))
         return tuple(
             state for view in self._views.values() for session in view.sessions if (state := session.state())
         )
@@ -224,10 +227,11 @@ class Publisher:
 
     def move(self, session: Session, view: Served, key: Hashable) -> Served:
         """The view of this key, with the session, which leaves ``view``."""
-        found = self._served(key)
+        # First: whoever is counted in both views while the new one is built would share limits with itself.
         view.sessions.pop(session, None)
-        found.sessions[session] = None
         self._nodes = None
+        found = self._served(key, instead=view.desired)
+        found.sessions[session] = None
         self._retire(view)
         return found
 
@@ -242,11 +246,16 @@ class Publisher:
         self._observer.on_disconnect(node, session.mode, reason)
         self._retire(view)
 
-    def _served(self, key: Hashable) -> Served:
-        """The view of this key, which has or is about to have a proxy."""
+    def _served(self, key: Hashable, instead: Snapshot | None = None) -> Served:
+        """The view of this key, which has or is about to have a proxy.
+
+        ``instead`` is served where nothing can be made for it: a proxy that has something keeps it.
+        """
         view = self._views.get(key)
         if view is None:
             desired = self._snapshot_for(key)
+            if instead is not None and not desired.resources:
+                desired = instead
             view = Served(key=key, desired=desired, effective=self.acceptance.effective(key, desired))
             self._views[key] = view
             self._idle.pop(key, None)

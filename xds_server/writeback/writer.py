@@ -152,8 +152,16 @@ class Writer:
                 await self._status(one, scene)
             for gate in wanted:
                 await self._gate(gate)
-            for telling in self._tellings.due(self._clock()):
+            await self._tell_all(self._tellings.due(self._clock()))
+
+    async def _tell_all(self, due: Sequence[Telling]) -> None:
+        for place, telling in enumerate(due):
+            try:
                 await self._tell(telling)
+            except _EnoughError:
+                for left in due[place + 1 :]:
+                    self._tellings.back(left)
+                raise
 
     def _settled(self, scene: Scene) -> Sequence[PolicyObject]:
         """The objects whose newest generation has been known for long enough."""

@@ -138,8 +138,13 @@ async def test_what_becomes_of_pods_becomes_of_traffic(site: Site, cluster: Clus
     assert "serving what was last known" in status
     assert (await site.get("/readyz"))["ready"]
     assert await site.metric("switchgear_source_stale_seconds") > 0
-    events = (await site.get("/v1/events"))["events"]
-    assert [one["after"] for one in events if one["kind"] == "source"][-1].startswith("lost: ")
+
+    async def on_record() -> bool:
+        events = (await site.get("/v1/events"))["events"]
+        told = [one["after"] for one in events if one["kind"] == "source"]
+        return bool(told) and told[-1].startswith("lost: ")
+
+    await eventually(on_record, "the loss is an event")
     await served_by(site, ["chat-0"])
     assert await site.health(zero) == "HEALTHY"
     await double.up()

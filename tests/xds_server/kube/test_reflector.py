@@ -129,6 +129,22 @@ async def test_a_list_that_expires_between_pages_is_read_in_one_piece() -> None:
     assert list(one.objects.values()) == ["b"]
 
 
+async def test_half_a_list_that_broke_off_leaves_no_ghosts() -> None:
+    away = ApiError(503, "ServiceUnavailable", "in a moment")
+    api = Scripted(listed("a", "gone", more="next"), away, listed("a", more="next"), listed("b", version="5"))
+    one = await asked(api, [f"list {PAGE}", "list next", f"list {PAGE}", "list next", "watch 5"])
+    assert set(one.objects) == {Key("ns", "a"), Key("ns", "b")}
+
+
+async def test_a_wait_that_ends_by_itself_may_be_ended_in_the_same_moment() -> None:
+    one = Reflector(Scripted(), PODS_OF_ALL, name)
+    async with one._until_cut(0.0):
+        # Its time is over, and the task it is to end has not had its turn yet.
+        asyncio.get_running_loop().call_soon(lambda: asyncio.get_running_loop().call_soon(one.again))
+        await asyncio.Event().wait()
+    one.again()
+
+
 async def test_what_cannot_be_read_is_not_asked_for_again() -> None:
     api = Scripted(listed("a"), [ApiError(0, "Malformed", "not JSON")], listed("a", version="3"))
     await asked(api, ["list 500", "watch 1", "list 500", "watch 3"])
