@@ -78,7 +78,7 @@ TELEMETRY: Final = (
         "stranger: somebody tells who is not connected; else another version.",
         labels={
             "signal": SIGNALS,
-            "flaw": ("garbage", "foreign", "nameless", "absurd", "stranger"),
+            "flaw": ("garbage", "foreign", "nameless", "absurd", "stranger", "crowd", "silent"),
         },
     ),
     of(
@@ -158,8 +158,8 @@ CONTROL: Final = (
     ),
     of(
         "admin_refused_total", "counter", "requests",
-        "Requests to the admin port that were turned away: unknown (no valid proof), role (may only read), rate.",
-        "unknown rising: a token that is old, or somebody who tries.",
-        labels={"reason": ("unknown", "role", "rate")},
+        "Requests to the admin port that were turned away: unknown (no proof), role (reads only), rate, host.",
+        "unknown rising: a token that is old, or somebody who tries. host: a web page tries to read.",
+        labels={"reason": ("unknown", "role", "rate", "host")},
     ),
 )  # fmt: skip

@@ -25,6 +25,13 @@ WRITE_LIMIT_S: Final = 1.0
 """An answer is thirty bytes, which a peer's buffer takes at once; one that does not is not worth waiting for."""
 
 
+MAX_STREAMS: Final = 16_384
+"""Open at once, of one method: as many as there may be streams of configuration, of which each proxy has one."""
+
+FIRST_MESSAGE_S: Final = 30.0
+"""Who opens a stream has something to say: a proxy sends its first message with it."""
+
+
 class IntakeError(Exception):
     """A peer's mistake; its stream ends, and ``flaw`` is what is counted."""
 
@@ -66,6 +73,9 @@ class Intake(grpc.GenericRpcHandler):
         sit: Callable[[tuple[str, ...]], Sitting],
         on_flaw: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        max_streams: int = MAX_STREAMS,
+        first_message_s: float = FIRST_MESSAGE_S,
     ) -> None:
         async def behave(_requests: object, context: Context) -> None:
             await self._serve(context)
@@ -74,6 +84,8 @@ class Intake(grpc.GenericRpcHandler):
         self._sit = sit
         self._on_flaw = on_flaw
         self._clock = clock
+        self._max_streams = max_streams
+        self._first_message_s = first_message_s
         self._streams: set[asyncio.Task[Any]] = set()
         self._stopping = False
         self._handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(behave)
@@ -89,6 +101,9 @@ class Intake(grpc.GenericRpcHandler):
             stream.cancel()
 
     async def _serve(self, context: Context) -> None:
+        if len(self._streams) >= self._max_streams:
+            self._on_flaw("crowd")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {self._max_streams} streams")
         stream = asyncio.current_task()
         assert stream is not None, "a coroutine runs in a task"  # noqa: S101  # for the type checker
         self._streams.add(stream)
@@ -96,11 +111,13 @@ class Intake(grpc.GenericRpcHandler):
         answering: asyncio.Task[None] | None = None
         reason = ""
         try:
-            while isinstance(data := await context.read(), bytes):  # anything else is the end
+            data = await self._first(context)
+            while isinstance(data, bytes):  # anything else is the end
                 answer = sitting.take(data, self._clock())
                 # One answer at a time, and nobody waits until it is taken.
                 if answer is not None and (answering is None or answering.done()):
                     answering = asyncio.create_task(_answer(context, answer))
+                data = await context.read()
         except IntakeError as error:
             reason = str(error)
             self._on_flaw(error.flaw)
@@ -115,6 +132,14 @@ class Intake(grpc.GenericRpcHandler):
                 await asyncio.wait([answering], timeout=WRITE_LIMIT_S)
         if reason:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+
+    async def _first(self, context: Context) -> object:
+        """The first message; ``IntakeError`` where none comes."""
+        try:
+            async with asyncio.timeout(self._first_message_s):
+                return await context.read()
+        except TimeoutError:
+            raise IntakeError("silent", f"no message within {self._first_message_s:g} s") from None
 
 
 async def _answer(context: Context, answer: bytes) -> None:

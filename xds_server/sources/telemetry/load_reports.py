@@ -46,7 +46,7 @@ class Desk(Protocol):
     book: Book
 
     def proxies(self) -> int:
-        """Streams of load reports that are open."""
+        """Open streams of load reports of proxies that are known."""
 
     def known(self, node: str, signal: Signal, identities: tuple[str, ...]) -> MaySee | None:
         """Of which pools ``node`` may tell; None unless it is served and proved the same of itself."""
@@ -55,7 +55,7 @@ class Desk(Protocol):
         """``node`` reported, and had issued so many requests since its last report."""
 
     def opened(self, by: int) -> None:
-        """So many more streams are open (1 or -1)."""
+        """So many more streams of known proxies are open (1 or -1)."""
 
 
 class LoadReportSitting:
@@ -66,7 +66,7 @@ class LoadReportSitting:
         self._identities = identities
         self._node = ""
         self._told_s = 0.0
-        desk.opened(1)
+        self._counted = False
 
     def take(self, data: bytes, now_s: float) -> bytes | None:
         """Take a report; the order how often to report, when it is new."""
@@ -86,12 +86,16 @@ class LoadReportSitting:
 
     def close(self) -> None:
         """One stream less; what it reported ages by itself, for a proxy that comes back at once."""
-        self._desk.opened(-1)
+        if self._counted:
+            self._desk.opened(-1)
 
     def _report(self, message: Any, now_s: float) -> None:
         may_see = self._desk.known(self._node, Signal.LOAD_REPORT, self._identities)
         if may_see is None:
             return
+        if not self._counted:  # not before: how often all others report goes by this number
+            self._counted = True
+            self._desk.opened(1)
         book, issued = self._desk.book, 0
         for cluster in message.cluster_stats:
             facts = book.directory.pools.get(cluster.cluster_name)

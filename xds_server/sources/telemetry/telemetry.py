@@ -193,7 +193,7 @@ class Telemetry:
         return self._sampling.counted(now_s)
 
     def proxies(self) -> int:
-        """Streams of load reports that are open."""
+        """Open streams of load reports of proxies that are known."""
         return self._streams
 
     def opened(self, by: int) -> None:

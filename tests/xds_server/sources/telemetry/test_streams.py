@@ -12,6 +12,7 @@ import pytest
 from xds_server.metrics import Metrics
 from xds_server.sources.telemetry import Telemetry, access_logs, load_reports
 from xds_server.sources.telemetry import telemetry as module
+from xds_server.sources.telemetry.intake import Intake
 from xds_server.sources.telemetry.load_reports import INTERVALS_S, MOST, REPORTS_PER_S, interval_s
 from xds_server.traffic import STALE_S
 from xds_server.translate.access_logs import ATTEMPT_HEADER, LOG_NAME
@@ -181,12 +182,50 @@ async def test_numbers_that_cannot_be_end_the_stream_and_count_nothing(rig):
     assert rig.traffic() is None
 
 
-async def test_a_peer_that_only_connects_costs_nothing(rig):
-    silent = rig.stream(load_reports.METHOD)
-    await until(lambda: rig.telemetry.proxies() == 1, "it is there")
-    await rig.stream(access_logs.METHOD).write(log(node="p1"))
-    await until(rig.traffic, "others are heard")
-    silent.cancel()
+async def test_a_peer_that_is_not_known_counts_for_nothing(rig):
+    rig.telemetry.connected(["p1"])
+    strange, known = rig.stream(load_reports.METHOD), rig.stream(load_reports.METHOD)
+    await strange.write(report(node="rogue"))
+    await strange.read()
+    await strange.write(report(node="rogue"))
+    await until(lambda: rig.errors("load_report", "stranger"), "it is judged")
+    assert rig.telemetry.proxies() == 0
+    await known.write(report())
+    await known.read()
+    await known.write(report())
+    await known.write(report())
+    await until(lambda: rig.telemetry.proxies() == 1, "the known one is counted")
+    strange.cancel()
+    known.cancel()
+    await until(lambda: rig.telemetry.proxies() == 0, "both have ended, and one was counted, once")
+
+
+@pytest.mark.parametrize(("first_message_s", "code", "flaw"), [
+    (3600.0, grpc.StatusCode.RESOURCE_EXHAUSTED, "crowd"), (0.05, grpc.StatusCode.INVALID_ARGUMENT, "silent"),
+])  # fmt: skip
+async def test_streams_have_a_limit_and_have_to_begin(first_message_s, code, flaw):
+    flaws, sat = [], []
+
+    def sit(identities):
+        sat.append(identities)
+        return access_logs.AccessLogSitting(Telemetry(Metrics()), lambda _bad: None, identities)
+
+    intake = Intake(access_logs.METHOD, sit, flaws.append, max_streams=1, first_message_s=first_message_s)
+    server = grpc.aio.server(handlers=[intake])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            silent = channel.stream_stream(access_logs.METHOD)()
+            await until(lambda: sat, "it is there")
+            refused = channel.stream_stream(access_logs.METHOD)() if flaw == "crowd" else silent
+            assert await asyncio.wait_for(refused.code(), LIMIT_S) is code
+            assert flaws == [flaw]
+            silent.cancel()
+            await until(lambda: not intake._streams, "there is room again")
+    finally:
+        intake.stop()
+        await server.stop(None)
 
 
 async def test_too_much_is_read_and_dropped_and_counted(rig, monkeypatch):
