@@ -9,14 +9,15 @@ header with its stream of events. The cookie only ever reads, whatever the token
 can make a browser give orders.
 """
 
-import heapq
 import ipaddress
+import itertools
 import json
 import secrets
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -91,8 +92,9 @@ class Door:
         wall: Callable[[], float] = time.time,
     ) -> None:
         # Apart, so that what nobody known sends takes no place from what somebody did.
-        self._written: deque[Written] = deque(maxlen=MAX_AUDIT)
-        self._tried: deque[Written] = deque(maxlen=MAX_AUDIT)
+        self._written: deque[tuple[int, Written]] = deque(maxlen=MAX_AUDIT)
+        self._tried: deque[tuple[int, Written]] = deque(maxlen=MAX_AUDIT)
+        self._numbers = itertools.count()
         self._rules = rules
         self._secure = secure
         self._state = state
@@ -249,11 +251,11 @@ class Door:
             what=f"{request.method} {request.rel_url.raw_path_qs} {request.get(SAID, '')}".rstrip()[:MAX_SAID],
             status=status,
         )
-        (self._tried if caller is None else self._written).append(one)
+        (self._tried if caller is None else self._written).append((next(self._numbers), one))
         _log.info("admin.write", by=one.by, peer=one.peer, what=one.what, status=status)
 
     async def _audit(self, _: web.Request) -> web.Response:
-        both = heapq.merge(self._written, self._tried, key=lambda one: one.at_unix_s)
+        both = [one for _, one in sorted((*self._written, *self._tried), key=itemgetter(0))]
         rows = [{name: getattr(one, name) for name in one.__slots__} for one in both]
         return web.json_response({"writes": rows}, dumps=_dumps)
 

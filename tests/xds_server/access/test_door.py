@@ -301,7 +301,7 @@ async def test_a_flood_of_nobody_known_leaves_the_record_of_others(
                 async with http.post("/v1/allow-shrink") as answer:
                     said.append(answer.status)
     assert said == [401] * int(FAILURES.burst) + [429] * 5
-    assert [one.by for one in door._written] == ["ann"]
+    assert [one.by for _, one in door._written] == ["ann"]
     assert len(door._tried) == 5
     assert len([one for one in logs if one["event"] == "admin.write"]) == 1 + int(FAILURES.burst)
 
