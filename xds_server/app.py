@@ -164,7 +164,7 @@ class _Server:
         self._summary = (
             None
             if config.summary is None
-            else SummaryServer(config.summary, config.region, self._guard.server_credentials())
+            else SummaryServer(config.summary, config.region, *self._guard.for_summaries())
         )
         self._telling: asyncio.TimerHandle | None = None
         self._facts = ServerFacts(

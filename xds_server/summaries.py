@@ -10,7 +10,7 @@ to it as capacity of its own.
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import grpc
@@ -19,6 +19,7 @@ import structlog
 
 from engine.proto import engine_report_pb2 as pb
 from engine.report import EngineReport, Evidence, Quantiles, Verdict
+from engine.tls.grpc_credentials import proved
 from engine.watch_server import WatchServer
 from policies.model import PolicySet
 from xds_server.config import Address, ConfigError
@@ -95,11 +96,21 @@ def _quantiles(tail: Tail | None) -> Quantiles | None:
 
 
 class SummaryServer:
-    """The service ``EngineAgent`` for whole pools; ``publish`` after each round, ``run`` until cancelled."""
+    """The service ``EngineAgent`` for whole pools; ``publish`` after each round, ``run`` until cancelled.
 
-    def __init__(self, address: Address, region: str, credentials: grpc.ServerCredentials | None = None) -> None:
+    ``permits`` says whether whoever proved these identities may watch, and is asked again at each message.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        region: str,
+        credentials: grpc.ServerCredentials | None = None,
+        permits: Callable[[tuple[str, ...]], bool] = lambda _: True,
+    ) -> None:
         self._address = address
         self._credentials = credentials
+        self._permits = permits
         self._region = region
         self._boot_id = secrets.token_hex(8)
         self._pools: dict[str, WatchServer] = {}
@@ -135,13 +146,19 @@ class SummaryServer:
 
     def _handlers(self) -> dict[str, "grpc.RpcMethodHandler[Any, Any]"]:
         async def watch(request: pb.WatchRequest, context: Any) -> Any:
+            if not self._permits(proved(context.auth_context())):
+                await context.abort(
+                    grpc.StatusCode.PERMISSION_DENIED, "no rule of access lets you watch summaries"
+                )
             served = self._pools.get(request.pool)
             if served is None:
                 reason = f"no engine of a pool named {request.pool!r} is in region {self._region}"
                 await context.abort(grpc.StatusCode.NOT_FOUND, reason)
                 return
             async for data in served.watch(request, context):
-                if self._pools.get(request.pool) is not served:
+                if self._pools.get(request.pool) is not served or not self._permits(
+                    proved(context.auth_context())
+                ):
                     return
                 yield data
 

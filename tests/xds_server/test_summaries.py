@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import grpc
 import pytest
 
 from chaos.fake_engine import Crash, EngineConfig, FakeEngine
+from engine.proto import engine_report_pb2 as pb
 from engine.report import EngineReport, Verdict
 from policies.load import load_contents
 from tests.eventually import eventually
-from xds_server.config import ConfigError, ServeConfig
+from xds_server.config import Address, ConfigError, ServeConfig
 from xds_server.decide.decide import decide
 from xds_server.fleet import declared, with_report
-from xds_server.summaries import summary
+from xds_server.summaries import SummaryServer, summary
 
 HEAD = "apiVersion: switchgear.dev/v1alpha1\nkind: EnginePool\nmetadata: {name: p}\n"
 POOL = f"""{HEAD}spec:
@@ -57,6 +59,29 @@ def test_only_the_own_region_counts(dead: tuple[str, ...], verdict: Verdict, slo
 def test_a_summary_is_of_a_region() -> None:
     with pytest.raises(ConfigError, match="--region"):
         ServeConfig(policies=(Path("p"),), summary=ServeConfig(policies=(Path("p"),)).admin)
+
+
+async def test_who_may_not_watch_is_denied_each_pool() -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def permits(identities: tuple[str, ...]) -> bool:
+        asked.append(identities)
+        return False
+
+    server = SummaryServer(Address("127.0.0.1", 0), "us", None, permits)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(server.run())
+        await eventually(lambda: answered(server.port > 0), "it listens", 60)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            watch = channel.unary_stream(f"/{pb.DESCRIPTOR.services_by_name['EngineAgent'].full_name}/Watch")
+            code = await watch(pb.WatchRequest(pool="p", watcher="w").SerializeToString()).code()
+        assert code is grpc.StatusCode.PERMISSION_DENIED
+        assert asked == [()]
+        running.cancel()
+
+
+async def answered(value: bool) -> bool:
+    return value
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,7 @@ certificate of the authorities may be any proxy. With rules, who is not named ma
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import grpc
@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from engine.tls.contexts import server_context
 from engine.tls.files import CertificateError, KeyPair, Rotating, expiry
 from engine.tls.grpc_credentials import channel_credentials, server_credentials
+from engine.tls.patterns import fitting
 from policies.findings import PolicyErrors
 from xds_server.access.door import Door
 from xds_server.access.followed import FollowedRules
@@ -127,6 +128,16 @@ class Guard:
             raise RefusedPeerError(judged.reason)
         return view_of(node, judged.pools or None)
 
+    def for_summaries(self) -> tuple[grpc.ServerCredentials | None, Callable[[tuple[str, ...]], bool]]:
+        """For the port of summaries: its credentials, and who may watch there."""
+        return self.server_credentials(), self.may_watch_summaries
+
+    def may_watch_summaries(self, identities: Sequence[str]) -> bool:
+        """Whether a control plane of another region may, that proved these identities."""
+        if self.rules is None or self.keys is None:
+            return True
+        return any(fitting(identities, one) is not None for one in self.rules.access.spec.summaries)
+
     # -- what time does ------------------------------------------------------------------------------------
 
     async def run(self, on_rules: Callable[[], None], on_keys: Callable[[], None]) -> None:
@@ -186,10 +197,12 @@ class Guard:
         yield family
 
     def _judge(self, access: Access) -> str:
-        if access.spec.proxies and self.keys is None:
-            return (
-                "rules for proxies need proof: give --tls-cert, --tls-key and --tls-ca, or leave spec.proxies out"
-            )
+        for rules, name in ((access.spec.proxies, "proxies"), (access.spec.summaries, "summaries")):
+            if rules and self.keys is None:
+                return (
+                    f"rules for {name} need proof: give --tls-cert, --tls-key and --tls-ca, "
+                    f"or leave spec.{name} out"
+                )
         return ""
 
     def _tell_of(self, node: NodeInfo, refused: Refused) -> None:

@@ -63,6 +63,9 @@ class AccessSpec(Spec):
     admin: tuple[AdminRule, ...] = described(
         (), "Who may use the admin port; the first rule that fits counts.", max_length=10_000
     )
+    summaries: tuple[Pattern, ...] = described(
+        (), "URIs or DNS names in certificates that may watch --summary; nobody when absent.", max_length=1000
+    )
 
 
 class Access(Spec):

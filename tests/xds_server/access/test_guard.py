@@ -246,3 +246,23 @@ def test_another_certificate_and_a_bad_edit_are_told_once(certs: Path) -> None:
     told = {family.name: family.samples[0].value for family in made.families()}
     assert told["switchgear_access_refused"] == 1
     assert 0 < told["switchgear_certificate_expiry_seconds"] <= 1800
+
+
+def test_summaries_are_for_those_whom_the_rules_name(certs: Path) -> None:
+    region = ("spiffe://switchgear.lab/region/eu",)
+    assert guard(certs, rules=None).may_watch_summaries(region)
+    assert not guard(certs).may_watch_summaries(region), "rules that name nobody"
+    made = guard(certs, rules=RULES + '  summaries: ["spiffe://switchgear.lab/region/*"]\n')
+    assert made.may_watch_summaries(region)
+    assert not made.may_watch_summaries(("spiffe://switchgear.lab/proxy/gateway", "localhost"))
+    assert not made.may_watch_summaries(())
+    (certs / "access.yaml").write_text(RULES)
+    made.look(lambda: None, lambda: None)
+    assert not made.may_watch_summaries(region), "no longer"
+
+
+def test_rules_for_summaries_need_proof(tmp_path: Path) -> None:
+    path = tmp_path / "access.yaml"
+    path.write_text(RULES.partition("  proxies")[0] + "  summaries: [region.eu]\n")
+    with pytest.raises(ConfigError, match="rules for summaries need proof"):
+        Guard(ServeConfig(policies=(tmp_path,), access=path))
