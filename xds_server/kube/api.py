@@ -287,6 +287,8 @@ async def connected(access: Access) -> AsyncIterator[Api]:
 
     configuration = Configuration()
     try:
+        if access.kubeconfig is not None:
+            _look_at(access.kubeconfig)
         if access.kubeconfig is not None or access.context:
             await load_kube_config(  # type: ignore[no-untyped-call]  # kubernetes' config module has no types
                 config_file=None if access.kubeconfig is None else str(access.kubeconfig),
@@ -307,6 +309,19 @@ async def connected(access: Access) -> AsyncIterator[Api]:
         raise ApiError(0, "NotConfigured", said or type(error).__name__) from error
     async with client:
         yield Api(client)
+
+
+def _look_at(kubeconfig: Path) -> None:
+    """``ApiError`` for what is no kubeconfig at all: the client would say so in words of its own insides."""
+    from yaml import safe_load  # noqa: PLC0415 - only where there is a cluster
+
+    try:
+        said = safe_load(kubeconfig.read_bytes())
+    except OSError as error:
+        raise ApiError(0, "NotConfigured", f"{kubeconfig}: {error.strerror or error}") from error
+    if not isinstance(said, dict) or not said.get("clusters"):
+        why = "it is empty" if said is None else "it names no clusters"
+        raise ApiError(0, "NotConfigured", f"{kubeconfig}: this is no kubeconfig: {why}")
 
 
 def _selectors(which: Selection) -> dict[str, str]:

@@ -234,9 +234,15 @@ async def test_no_way_to_know_whom_to_ask(tmp_path: Path, content: str) -> None:
     assert (caught.value.status, caught.value.reason) == (0, "NotConfigured")
 
 
+async def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ApiError, match="nowhere: No such file"):
+        async with connected(Access(kubeconfig=tmp_path / "nowhere")):
+            pass
+
+
 async def test_an_empty_kubeconfig_is_said_to_be_none(tmp_path: Path) -> None:
     file = tmp_path / "kubeconfig"
     file.write_text("\n")
-    with pytest.raises(ApiError, match="this is no kubeconfig"):
+    with pytest.raises(ApiError, match="kubeconfig: this is no kubeconfig: it is empty"):
         async with connected(Access(kubeconfig=file)):
             pass
