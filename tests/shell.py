@@ -1,0 +1,91 @@
+"""One shell into which tests type a page of the documentation, word for word, as a reader would."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.kubectl import kubectl
+from tests.walkthrough import Step
+
+ROOT: Final = Path(__file__).parents[1]
+_LIMIT_S: Final = 90.0
+"""How long one command may take, or what it asks for to become so."""
+
+
+class Shell:
+    """One bash in a folder of its own; what it started ends with it, and with whoever started it."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self._folder = folder
+        self._count = 0
+        # Reading from it ends when this process does, however it does: then the whole group is killed.
+        watched, self._life = os.pipe()
+        self._bash = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=[watched],
+        )
+        os.close(watched)
+        self.type(f"{{ cat <&{watched} >/dev/null; kill -KILL 0; }} &\nexec {watched}<&-")
+
+    def type(self, command: str) -> str:
+        """What a command prints, on either of its outputs; fails when it does not end."""
+        assert self._bash.stdin is not None
+        self._count += 1
+        typed, printed, done = (self._folder / f"{self._count}.{what}" for what in ("typed", "printed", "done"))
+        typed.write_text(command + "\n")
+        self._bash.stdin.write(f". {typed} </dev/null >{printed} 2>&1; : >{done}\n".encode())
+        self._bash.stdin.flush()
+        give_up_at = time.monotonic() + _LIMIT_S
+        while not done.exists():
+            if self._bash.poll() is not None or time.monotonic() > give_up_at:
+                pytest.fail(f"{command!r} does not end; it printed\n{printed.read_text()}")
+            time.sleep(0.01)
+        return printed.read_text()
+
+    def end(self) -> None:
+        """Kill it and all that it started."""
+        assert self._bash.stdin is not None
+        self._bash.stdin.close()
+        os.killpg(self._bash.pid, signal.SIGKILL)
+        self._bash.wait()
+        os.close(self._life)
+
+
+@contextmanager
+def shell(folder: Path, cluster: dict[str, str]) -> Iterator[Shell]:
+    """A shell that finds our programs, kubectl and Envoy, and knows nothing of whoever runs the tests."""
+    kept = {key: os.environ[key] for key in ("HOME", "LANG", "TMPDIR", "PYTHONPATH") if key in os.environ}
+    path = (str(Path(sys.executable).parent), str(kubectl().parent), os.environ["PATH"])
+    # Somewhere on this machine where nobody else is likely to be at the same time.
+    net = "127.{}.{}".format(*random.SystemRandom().sample(range(64, 250), 2))
+    environment = {**kept, **cluster, "PATH": ":".join(path), "REPO": str(ROOT), "NET": net}
+    opened = Shell(folder, environment)
+    try:
+        yield opened
+    finally:
+        opened.end()
+
+
+def carry_out(page: Path, step: Step, shell: Shell) -> None:
+    """Type a step of a page; fails where it does not print what the page says."""
+    give_up_at = time.monotonic() + _LIMIT_S
+    output = shell.type(step.command)
+    while not step.shown_by(output):
+        if not step.until or time.monotonic() > give_up_at:
+            pytest.fail(f"{page.name}:{step.line}\n$ {step.command}\n{step.printed}\n--- but it prints\n{output}")
+        time.sleep(0.1)
+        output = shell.type(step.command)
