@@ -20,28 +20,29 @@ import structlog
 from engine.report import EngineReport
 from xds_server.access.guard import Guard
 from xds_server.admin import AdminServer
-from xds_server.canary import Canaries
-from xds_server.changing import Changing
 from xds_server.config import Address, ConfigError, ServeConfig
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.departures import Departures
 from xds_server.draining import Draining
 from xds_server.facts import ServerFacts
-from xds_server.feed import Around, Feed, FilesFeed, Outlet
 from xds_server.history.archive import FOLDER, Archive
 from xds_server.inside.answers import ProcessAnswers
-from xds_server.keeping import keep, restore
 from xds_server.ledger import recording
 from xds_server.ledger.ledger import MAX_BYTES, ledger_from
 from xds_server.ledger.lines import Lines, tail
 from xds_server.ledger.orders import Orders
 from xds_server.ledger.recording import Moment, Recorder
 from xds_server.metrics import Metrics
-from xds_server.neighbours import Connected, Told
 from xds_server.observe import AnnouncingObserver
+from xds_server.offers.canary import Canaries
+from xds_server.offers.changing import Changing
+from xds_server.offers.feed import Around, Feed, FilesFeed, Outlet
+from xds_server.offers.keeping import keep, restore
 from xds_server.pipeline import Built
 from xds_server.publish import Publisher
-from xds_server.reconcile import Reconciler
+from xds_server.reconcile.loop import Reconciler
+from xds_server.reconcile.neighbours import Connected, Told
+from xds_server.reconcile.standing import Serving
 from xds_server.snapshot import Snapshot
 from xds_server.sources.agents import AgentDialer
 from xds_server.sources.files import PolicyFiles
@@ -49,7 +50,6 @@ from xds_server.sources.prober import Prober
 from xds_server.sources.resolver import Resolver, host_names
 from xds_server.sources.targets import Security
 from xds_server.sources.telemetry import Telemetry
-from xds_server.standing import Serving
 from xds_server.store import Store
 from xds_server.streams import NodeInfo
 from xds_server.summaries import SummaryServer

@@ -20,7 +20,7 @@ from xds_server.ledger.tables import order_rows, pool_rows, proxy_rows, shadow_r
 from xds_server.metrics import gauge
 from xds_server.overrides import Action, Override
 from xds_server.publish import ProxyState, Publisher
-from xds_server.reconcile import Reconciler
+from xds_server.reconcile.loop import Reconciler
 from xds_server.snapshot import Resource, Snapshot
 from xds_server.status import (
     AgentStatus,

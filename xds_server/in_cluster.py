@@ -17,7 +17,6 @@ from prometheus_client.core import Metric
 
 from xds_server.config import ConfigError, ServeConfig
 from xds_server.decide.changes.change import Change, ChangeKind, Subject
-from xds_server.feed import Around
 from xds_server.fleet import EngineId
 from xds_server.kube.api import Access, Api, ApiError, connected
 from xds_server.kube.elsewhere import NOWHERE, Elsewhere
@@ -25,6 +24,7 @@ from xds_server.kube.objects import PodRef
 from xds_server.kube.replicas import Replicas
 from xds_server.kube.resources import ENDPOINT_SLICES, NODES, PODS, POLICY_RESOURCES
 from xds_server.metrics import gauge
+from xds_server.offers.feed import Around
 from xds_server.reporting import Reporting
 from xds_server.sources.cluster import ClusterSource
 from xds_server.sources.files import PolicyState

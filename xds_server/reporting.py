@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from xds_server.confirming import Confirming, programming
-from xds_server.feed import Around
 from xds_server.kube import presence
 from xds_server.kube.presence import Presence, Refusal
 from xds_server.kube.replicas import Replicas
+from xds_server.offers.confirming import Confirming, programming
+from xds_server.offers.feed import Around
 from xds_server.sources.cluster import ClusterSource
 from xds_server.writeback.scene import Scene
 

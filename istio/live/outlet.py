@@ -7,11 +7,11 @@ from istio.live.steward import Steward
 from istio.live.wanted import Wanted, wanted
 from xds_server.bucket import Rate
 from xds_server.config import ConfigError
-from xds_server.feed import Around
 from xds_server.fleet import EngineId
 from xds_server.kube.api import Access, Api, ApiError, connected
 from xds_server.kube.lease import Lease
 from xds_server.kube.objects import PodRef
+from xds_server.offers.feed import Around
 from xds_server.pipeline import Built
 
 Pods = Mapping[EngineId, PodRef]

@@ -17,7 +17,7 @@ from xds_server.metrics import Metrics
 from xds_server.pipeline import Built, Inputs
 from xds_server.publish import Publisher
 from xds_server.publish.publisher import ProxyState
-from xds_server.reconcile import Reconciler
+from xds_server.reconcile.loop import Reconciler
 from xds_server.sources.prober import ProbeKind
 from xds_server.sources.telemetry import Telemetry
 from xds_server.sources.telemetry.loss import Signal

@@ -1,7 +1,7 @@
 """Of which pools a connected proxy may tell, and as which identity."""
 
-from xds_server.neighbours import Connected
 from xds_server.publish import Publisher
+from xds_server.reconcile.neighbours import Connected
 from xds_server.snapshot import snapshot
 from xds_server.streams import Mode, NodeInfo
 from xds_server.translate.view import View

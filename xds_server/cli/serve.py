@@ -23,7 +23,7 @@ from policies.quantity import format_duration, parse_duration
 from xds_server import logs
 from xds_server.app import Listening, serve
 from xds_server.config import ENVIRONMENT_PREFIX, Address, ConfigError, ServeConfig
-from xds_server.feed import Outlet
+from xds_server.offers.feed import Outlet
 
 CRASHED: Final = 70
 """Exit code after a bug (EX_SOFTWARE of sysexits.h), apart from 2: the operator asked wrongly."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from tests.xds_server.test_changing import Server, accepted, serving, text
+from tests.xds_server.offers.test_changing import Server, accepted, serving, text
 from xds_server.cli import main
 from xds_server.history.routes import add_history
 

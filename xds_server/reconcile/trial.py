@@ -10,10 +10,10 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from policies.model import PolicySet
-from xds_server.considering import parts_by_view
 from xds_server.decide.decisions import Decisions
 from xds_server.fleet import Fleet, redeclared
 from xds_server.pipeline import Built, Pipeline
+from xds_server.reconcile.considering import parts_by_view
 from xds_server.shrink import held_back
 from xds_server.sources.files import Accepted
 from xds_server.translate.view import View

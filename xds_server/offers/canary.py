@@ -17,7 +17,7 @@ from xds_server.history.canary import Judgement, Seen, Word, chosen, judged
 from xds_server.history.told import CanaryStatus
 from xds_server.history.version import Asked
 from xds_server.publish import ProxyState, Publisher
-from xds_server.reconcile import Reconciler
+from xds_server.reconcile.loop import Reconciler
 from xds_server.sources.files import Accepted
 from xds_server.sources.telemetry.book import Book
 from xds_server.streams.values import Sync

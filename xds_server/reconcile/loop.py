@@ -21,7 +21,14 @@ import structlog
 
 from engine.report import EngineReport
 from policies.model import PolicySet
-from xds_server.considering import (
+from xds_server.decide.decisions import Decisions
+from xds_server.decide.engines.health import can_change
+from xds_server.fleet import EngineId, Fleet, with_report, with_traffic
+from xds_server.metrics import Metrics
+from xds_server.orchestrator import OrchestratorWord
+from xds_server.overrides import Override
+from xds_server.pipeline import REFERENCE_VIEW, Built, Inputs, Pipeline
+from xds_server.reconcile.considering import (
     count_resources,
     count_state,
     fleet_for,
@@ -30,24 +37,17 @@ from xds_server.considering import (
     say_held,
     say_refused,
 )
-from xds_server.decide.decisions import Decisions
-from xds_server.decide.engines.health import can_change
-from xds_server.fleet import EngineId, Fleet, with_report, with_traffic
-from xds_server.metrics import Metrics
-from xds_server.neighbours import Proxies, Signals
-from xds_server.opening import Opening
-from xds_server.orchestrator import OrchestratorWord
-from xds_server.overrides import Override
-from xds_server.pacing import SPACING_S, TICK_S, TRAFFIC_TICK_S
-from xds_server.pipeline import REFERENCE_VIEW, Built, Inputs, Pipeline
-from xds_server.roll import Peers, Roll
+from xds_server.reconcile.neighbours import Proxies, Signals
+from xds_server.reconcile.opening import Opening
+from xds_server.reconcile.pacing import SPACING_S, TICK_S, TRAFFIC_TICK_S
+from xds_server.reconcile.roll import Peers, Roll
+from xds_server.reconcile.standing import Files, Serving
+from xds_server.reconcile.trial import Trial
 from xds_server.shrink import held_back
 from xds_server.snapshot import Resource, Snapshot, same_layers, unless_equal
 from xds_server.sources.files import Accepted, PolicyState, Refused
 from xds_server.sources.resolver import Addressing, resolved
-from xds_server.standing import Files, Serving
 from xds_server.translate.view import View
-from xds_server.trial import Trial
 from xds_server.words import Words
 
 _STALE: Final = "serving the policies of the last run until the files are accepted"

@@ -11,9 +11,9 @@ from xds_server.fleet import EngineId
 from xds_server.kube.elsewhere import NOWHERE, Elsewhere
 from xds_server.kube.objects import PodRef
 from xds_server.ledger.ledger import Ledger
-from xds_server.neighbours import Connected
 from xds_server.publish import Publisher
-from xds_server.reconcile import Reconciler
+from xds_server.reconcile.loop import Reconciler
+from xds_server.reconcile.neighbours import Connected
 from xds_server.sources.files import PolicyFiles, PolicyState
 
 _NOTHING: Final[Mapping[str, float]] = MappingProxyType({})

@@ -11,23 +11,23 @@ import pytest
 import structlog
 
 from policies.load import load_contents
-from tests.xds_server.test_reconcile import Peers, accepted, text, until
-from xds_server.canary import Canaries, Next, Plan, Run
-from xds_server.changing import Changing
+from tests.xds_server.reconcile.test_loop import Peers, accepted, text, until
 from xds_server.decide.decisions import Ceiling
 from xds_server.fleet import declared
 from xds_server.history.archive import Archive
 from xds_server.history.told import ApplyRequest, RefusedChangeError
 from xds_server.history.version import Asked, Source
 from xds_server.metrics import Metrics
+from xds_server.offers.canary import Canaries, Next, Plan, Run
+from xds_server.offers.changing import Changing
 from xds_server.pipeline import Inputs, Pipeline
-from xds_server.reconcile import Reconciler
+from xds_server.reconcile.loop import Reconciler
+from xds_server.reconcile.standing import Serving
+from xds_server.reconcile.trial import Trial
 from xds_server.sources.files import Accepted
 from xds_server.sources.telemetry.book import Book
-from xds_server.standing import Serving
 from xds_server.streams.values import Sync
 from xds_server.translate.view import View
-from xds_server.trial import Trial
 from xds_server.type_urls import CLUSTER, ROUTE
 
 

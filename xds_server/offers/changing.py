@@ -15,7 +15,6 @@ import structlog
 
 from policies.findings import PolicyError, PolicyErrors
 from policies.load import load_contents
-from xds_server.canary import Canaries, Plan, Run
 from xds_server.decide.changes.change import Change, ChangeKind, Subject
 from xds_server.history.archive import Archive
 from xds_server.history.told import (
@@ -40,9 +39,10 @@ from xds_server.history.version import (
     Version,
     digest_of,
 )
-from xds_server.reconcile import Reconciler
+from xds_server.offers.canary import Canaries, Plan, Run
+from xds_server.reconcile.loop import Reconciler
+from xds_server.reconcile.standing import Serving
 from xds_server.sources.files import Accepted, PolicyState, Refused
-from xds_server.standing import Serving
 
 ANSWER_WITHIN_S: Final = 4.0
 """How long a request waits for what becomes of its change; commands wait a second longer."""

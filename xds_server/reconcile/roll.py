@@ -9,7 +9,7 @@ from typing import Protocol
 
 from xds_server import roster as rosters
 from xds_server.kube.elsewhere import NOWHERE, Elsewhere, Joining
-from xds_server.neighbours import Proxies
+from xds_server.reconcile.neighbours import Proxies
 from xds_server.traffic import PoolTraffic
 from xds_server.translate.view import View
 

@@ -10,7 +10,7 @@ from policies.findings import PolicyErrors
 from policies.load import load_contents
 from xds_server.metrics import Metrics
 from xds_server.publish import Publisher
-from xds_server.reconcile import Reconciler
+from xds_server.reconcile.loop import Reconciler
 from xds_server.sources.files import Accepted
 from xds_server.store import LastGood, Store, StoreError
 

@@ -9,8 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tests.xds_server.test_reconcile import Peers, accepted, refused, text, until
-from xds_server.changing import Changing
+from tests.xds_server.reconcile.test_loop import Peers, accepted, refused, text, until
 from xds_server.decide.changes.change import Change, ChangeKind
 from xds_server.history.archive import Archive
 from xds_server.history.routes import add_history
@@ -22,8 +21,9 @@ from xds_server.history.told import (
     UnusableTextsError,
 )
 from xds_server.metrics import Metrics
-from xds_server.reconcile import Reconciler
-from xds_server.standing import Serving
+from xds_server.offers.changing import Changing
+from xds_server.reconcile.loop import Reconciler
+from xds_server.reconcile.standing import Serving
 
 
 class Server:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from xds_server.confirming import Confirming, programming
 from xds_server.kube.presence import Group, Presence, Refusal
+from xds_server.offers.confirming import Confirming, programming
 from xds_server.publish.publisher import ProxyState
 from xds_server.snapshot import Snapshot, resource, snapshot
 from xds_server.streams import Mode, NodeInfo, WatchStatus

@@ -18,7 +18,7 @@ from xds_server.fleet import EngineId
 from xds_server.metrics import Metrics
 from xds_server.orchestrator import OrchestratorWord, Standing
 from xds_server.pipeline import Pipeline
-from xds_server.reconcile import Reconciler
+from xds_server.reconcile.loop import Reconciler
 from xds_server.snapshot import Resource, Snapshot
 from xds_server.sources.files import Accepted, Refused
 from xds_server.translate.view import View
