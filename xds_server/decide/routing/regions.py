@@ -128,8 +128,7 @@ def region_shares(
     standby = policy.serving is Serving.ACTIVE_STANDBY and bool(policy.order)
     found = {}
     for caller in sorted({"", *revisions}):
-        home = policy.order[0] if standby else caller
-        out = barred(engines, home, revisions, policy)
+        out = barred(engines, _measure(policy.order, revisions) if standby else caller, revisions, policy)
         scene = _Scene(policy=policy, able=_able(engines, decisions, capacities, out), asked=asked, now_s=now_s)
         before = previous.get(caller)
         if before is not None and not scene.able:
@@ -147,6 +146,14 @@ def regions_due_s(shares: Mapping[str, RegionShares], policy: Regions) -> tuple[
     return tuple(
         one.towards_s + wait_s for one in shares.values() if one.towards_s is not None for wait_s in waits_s
     )
+
+
+def _measure(order: Sequence[str], revisions: Mapping[str, RegionRevisions]) -> str:
+    """The region whose revisions say who may stand in, where one serves everybody.
+
+    Not the one that serves now: what callers were given before a failover is what they may be given after it.
+    """
+    return next((region for region in order if region in revisions), order[0])
 
 
 def _able(

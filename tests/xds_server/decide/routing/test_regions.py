@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.resilience import Regions
+from policies.resilience import Regions, Serving
 from xds_server.decide.decisions import Capacity, EngineDecision, Health
 from xds_server.decide.regional import RegionRevisions, RegionShares
 from xds_server.decide.remembered import Demand
@@ -176,6 +176,25 @@ def test_a_region_out_of_the_order_never_serves() -> None:
     assert (dict(shares.shares), [set(tier) for tier in shares.then]) == ({"eu": 1.0}, [{"us"}])
 
 
+def test_a_standby_in_the_middle_of_a_rollout_serves_what_the_first_region_serves() -> None:
+    world = World("eu:1 ap:2 eu:2", serving="active-standby", order=["ap", "eu"])
+    world.out = frozenset((1,))
+    shares = world.decide()
+    assert {region: dict(one.shares) for region, one in shares.items()} == {
+        region: {"eu": 1.0} for region in ("", "ap", "eu")
+    }
+    assert {key.engine for one in shares.values() for key in one.barred} == {"e0"}
+    world.out = frozenset((1, 2))
+    stays = world.decide()["ap"]
+    assert {key.engine for key in stays.barred} == {"e0"}, "rather nobody than another model"
+
+
+def test_where_the_first_region_never_had_engines_the_next_one_says_what_may_be_served() -> None:
+    world = World("eu:1 us:2 us:1", serving="active-standby", order=["ap", "eu", "us"])
+    shares = world.decide()["eu"]
+    assert (dict(shares.shares), {key.engine for key in shares.barred}) == ({"eu": 1.0}, {"e1"})
+
+
 @pytest.mark.parametrize(
     ("across", "kept_out"),
     [("same-major", {"e3", "e4"}), ("exact", {"e2", "e3", "e4"}), ("any", set())],
@@ -225,10 +244,20 @@ def test_shares_come_to_one_and_never_include_who_may_not_serve(data: st.DataObj
     demand = st.dictionaries(st.sampled_from(("eu", "us", "ap")), st.floats(0, 80))
     for _ in range(6):
         world.out = data.draw(st.frozensets(st.integers(0, 5)))
-        for one in world.decide(data.draw(demand), data.draw(st.floats(0, 5))).values():
+        for caller, one in world.decide(data.draw(demand), data.draw(st.floats(0, 5))).items():
             assert sum(one.shares.values()) == pytest.approx(1)
             assert all(share > 0 for share in one.shares.values())
             listed = [*one.shares, *(region for tier in one.then for region in tier)]
             assert len(listed) == len(set(listed)), "a region stands in one tier"
-            own = {engine.revision for engine in world.engines if engine.region == one.home}
-            assert all(world.engines[int(key.engine[1:])].revision not in own for key in one.barred)
+            own = {engine.revision for engine in world.engines if engine.region == measure(world, caller)}
+            assert {key.engine for key in one.barred} == {
+                engine.id.engine for engine in world.engines if own and engine.revision not in own
+            }
+
+
+def measure(world: World, caller: str) -> str:
+    """The region whose revisions callers from here may be served."""
+    if world.policy.serving is Serving.ACTIVE_ACTIVE or not world.policy.order:
+        return caller
+    there = {engine.region for engine in world.engines}
+    return next((region for region in world.policy.order if region in there), "")
