@@ -26,6 +26,7 @@ from xds_server.ledger.orders import ImpossibleOrderError, RefusedOrderError
 from xds_server.ledger.scene import UnknownNameError
 from xds_server.metrics import Metrics
 from xds_server.overrides import Action
+from xds_server.shadow_status import ShadowStatus
 from xds_server.status import (
     EngineStatus,
     EventStatus,
@@ -35,9 +36,9 @@ from xds_server.status import (
     PoolStatus,
     ProxyStatus,
     Readiness,
-    ShadowStatus,
     SnapshotStatus,
     Story,
+    Trouble,
     ZoneStatus,
 )
 
@@ -56,6 +57,8 @@ class Facts(Protocol):
     def engines(self) -> Sequence[EngineStatus]: ...
 
     def policies(self) -> PoliciesStatus: ...
+
+    def troubles(self) -> Sequence[Trouble]: ...
 
     def snapshot(self, zone: str, role: str) -> SnapshotStatus: ...
 
@@ -133,6 +136,10 @@ def _add_state(app: web.Application, facts: Facts, metrics: Metrics) -> None:
         _only(request)
         return _json(asdict(facts.policies()))
 
+    async def troubles(request: web.Request) -> web.Response:
+        _only(request)
+        return _json({"troubles": [asdict(trouble) for trouble in facts.troubles()]})
+
     async def snapshot(request: web.Request) -> web.Response:
         asked = _only(request, "zone", "role")
         role = asked.get("role", "gateway")
@@ -153,6 +160,7 @@ def _add_state(app: web.Application, facts: Facts, metrics: Metrics) -> None:
     app.router.add_get("/v1/proxies", proxies)
     app.router.add_get("/v1/engines", engines)
     app.router.add_get("/v1/policies", policies)
+    app.router.add_get("/v1/troubles", troubles)
     app.router.add_get("/v1/snapshot", snapshot)
     app.router.add_post("/v1/allow-shrink", allow_shrink)
 

@@ -9,9 +9,8 @@ only look like a slow one.
 import asyncio
 import contextlib
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,6 +23,7 @@ from xds_server.config import Address, ConfigError, ServeConfig
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.departures import Departures
 from xds_server.draining import Draining
+from xds_server.ending import StopError, first, signals, stopped
 from xds_server.facts import ServerFacts
 from xds_server.history.archive import FOLDER, Archive
 from xds_server.inside.answers import ProcessAnswers
@@ -56,6 +56,7 @@ from xds_server.summaries import SummaryServer
 from xds_server.translate.view import View
 from xds_server.transport import GrpcAdsServer
 from xds_server.transport.free_port import check_free
+from xds_server.troubles import Troubles
 from xds_server.type_urls import ENDPOINT
 
 TELL_WITHIN_S: Final = 0.005
@@ -72,10 +73,6 @@ class Listening:
     admin: Address
 
 
-class _StopError(Exception):
-    """Ends the task group in good order."""
-
-
 async def serve(
     config: ServeConfig,
     on_listening: Callable[[Listening], None] = lambda _: None,
@@ -88,14 +85,14 @@ async def serve(
     """
     server = _Server(config, outlets)
     stop = asyncio.Event()
-    with _signals(stop):
+    with signals(stop):
         try:
             await server.run(stop, on_listening)
-        except* _StopError:
+        except* StopError:
             _log.info("serve.stopped")
         except* ConfigError as errors:
             # One sentence for the operator, not a tree of tasks.
-            raise _first(errors) from None
+            raise first(errors) from None
 
 
 class _Server:
@@ -167,6 +164,7 @@ class _Server:
             else SummaryServer(config.summary, config.region, *self._guard.for_summaries())
         )
         self._telling: asyncio.TimerHandle | None = None
+        self._troubles = Troubles((self._guard.troubles,))
         self._facts = ServerFacts(
             self._reconciler,
             self._publisher,
@@ -176,6 +174,7 @@ class _Server:
             orders=self._orders,
             source=self._feed.source,
             lost_s=lambda: self._feed.lost_s,
+            troubles=self._troubles.look,
         )
         tellers = (self._guard, self._door, self._feed, self._facts, self._telemetry, self._departures)
         for teller in tellers:
@@ -211,9 +210,10 @@ class _Server:
             ),
         )
         async with served as admin, asyncio.TaskGroup() as tasks:
-            tasks.create_task(_stopped(stop), name="signals")
+            tasks.create_task(stopped(stop), name="signals")
             guarding = self._guard.run(on_rules=self._publisher.judge_again, on_keys=self._agents.renew)
             tasks.create_task(guarding, name="guard")
+            tasks.create_task(self._troubles.run(), name="troubles")
             tasks.create_task(self._follow_policies(), name="policies")
             tasks.create_task(self._feed.run(around), name="source")
             for outlet in self._outlets:
@@ -373,28 +373,3 @@ def _feed(config: ServeConfig) -> Feed:
 
         return ClusterFeed(config)
     return FilesFeed(PolicyFiles(config.policies, settle_s=config.settle_s, poll_s=config.poll_s))
-
-
-async def _stopped(stop: asyncio.Event) -> None:
-    await stop.wait()
-    raise _StopError
-
-
-@contextlib.contextmanager
-def _signals(stop: asyncio.Event) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-
-
-def _first(errors: BaseExceptionGroup[ConfigError]) -> ConfigError:
-    """The first error of a group of groups."""
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error if isinstance(error, ConfigError) else ConfigError(str(error))

@@ -21,6 +21,7 @@ from xds_server.metrics import gauge
 from xds_server.overrides import Action, Override
 from xds_server.publish import ProxyState, Publisher
 from xds_server.reconcile.loop import Reconciler
+from xds_server.shadow_status import ShadowStatus
 from xds_server.snapshot import Resource, Snapshot
 from xds_server.status import (
     AgentStatus,
@@ -35,10 +36,10 @@ from xds_server.status import (
     Readiness,
     RefusedResource,
     ResourceStatus,
-    ShadowStatus,
     SnapshotStatus,
     Story,
     SyncState,
+    Trouble,
     TypeStatus,
     ZoneStatus,
 )
@@ -63,6 +64,7 @@ class ServerFacts:
         orders: Orders | None = None,
         source: str = "files",
         lost_s: Callable[[], Mapping[str, float]] = dict,
+        troubles: Callable[[], Sequence[Trouble]] = tuple,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -73,6 +75,8 @@ class ServerFacts:
         self._ledger = ledger or Ledger(clock=clock, wall=wall)
         self._source = source
         self._lost_s = lost_s
+        self.troubles = troubles
+        """What is wrong with files that trust depends on."""
         self._orders = orders or Orders(clock=clock, wall=wall)
         self._clock = clock
         self._wall = wall

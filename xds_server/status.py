@@ -194,6 +194,30 @@ class SnapshotStatus:
     resources: tuple[ResourceStatus, ...]
 
 
+class Defect(StrEnum):
+    """What is wrong with a file that trust depends on."""
+
+    UNUSABLE = "unusable"  # what it held before stays in use; a token is nobody's
+    ENDS = "ends"  # soon, and nobody has renewed it
+    ENDED = "ended"
+    OPEN = "open"  # others than its owner may read it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Trouble with a file that trust depends on; ``what`` is certificate, rules, token or secret.
+
+    ``sentence`` says what is wrong and never what is in the file; ``ends_in_s`` is negative once it has ended.
+    """
+
+    what: str
+    defect: Defect
+    file: str
+    sentence: str
+    age_s: float = 0.0
+    ends_in_s: float | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
     """Whether the server serves proxies, and one sentence why."""
@@ -353,36 +377,3 @@ class OrderStatus:
     force: bool
     given_at_unix_s: float
     left_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShadowEngineStatus:
-    """What would have become of one engine; see ``ledger.shadow``."""
-
-    pool: str
-    engine: str
-    reason: str
-    times: int
-    out_s: float
-    failed: int
-    succeeded: int
-    capacity_percent: float
-    out_now: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShadowPoolStatus:
-    """What a ceiling that is not in force would have refused, by estimate."""
-
-    pool: str
-    reason: str
-    over_s: float
-    refused: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShadowStatus:
-    """What decisions that are not enforced would have done since the server started."""
-
-    engines: tuple[ShadowEngineStatus, ...]
-    pools: tuple[ShadowPoolStatus, ...]

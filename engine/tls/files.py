@@ -27,13 +27,14 @@ class CertificateError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPair:
-    """A certificate chain, its key and the authorities to trust, as PEM; ``ends_unix_s`` is when it expires."""
+    """A certificate chain, its key and the authorities to trust, as PEM, and from when to when it is valid."""
 
     chain: bytes
     key: bytes = field(repr=False)
     authorities: bytes | None
     subject: str
     identities: tuple[str, ...]
+    begins_unix_s: float
     ends_unix_s: float
 
 
@@ -57,6 +58,7 @@ def read_pair(files: TlsFiles) -> KeyPair:
         authorities=authorities,
         subject=leaf.subject.rfc4514_string(),
         identities=identities(leaf),
+        begins_unix_s=leaf.not_valid_before_utc.timestamp(),
         ends_unix_s=leaf.not_valid_after_utc.timestamp(),
     )
 

@@ -5,7 +5,7 @@ else: not into a log, a metric or a status.
 """
 
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -13,6 +13,7 @@ from typing import Final
 from policies.findings import PolicyErrors
 from xds_server.access.model import Access, AdminRule
 from xds_server.access.reading import read_access
+from xds_server.status import Defect, Trouble
 
 MAX_TOKEN_BYTES: Final = 4096
 MIN_TOKEN_CHARACTERS: Final = 16
@@ -38,7 +39,7 @@ class FollowedRules:
         self.tokens: Mapping[AdminRule, str] = MappingProxyType({})
         self._judge = judge
         self._tell = tell
-        self._told: frozenset[str] = frozenset()
+        self._of_tokens: tuple[Trouble, ...] = ()
         self._token_stamps: Mapping[Path, Stamp] = {}
         self._stamp = _stamp(path)
         self.access = self._read()
@@ -59,6 +60,13 @@ class FollowedRules:
         self._look_at_tokens()
         return self.access
 
+    def troubles(self) -> Iterable[Trouble]:
+        """What is wrong with the rules and the tokens now."""
+        if self.trouble:
+            sentence = f"{self.trouble}; the rules before it stay in force"
+            yield Trouble(what="rules", defect=Defect.UNUSABLE, file=str(self.path), sentence=sentence)
+        yield from self._of_tokens
+
     def _read(self) -> Access:
         access = read_access(self.path)
         if reason := self._judge(access):
@@ -71,25 +79,30 @@ class FollowedRules:
         if stamps == self._token_stamps and self.tokens.keys() == rules.keys():
             return
         self._token_stamps = stamps
-        said: list[str] = []
+        found: list[Trouble] = []
         tokens: dict[AdminRule, str] = {}
         for rule, path in rules.items():
             try:
                 # A token that cannot be read is nobody's: unlike a certificate, it is a reason to let people in.
                 tokens[rule] = _token(path)
                 if path.stat().st_mode & _OTHERS:
-                    said.append(f"{path}: others than its owner may read this token; chmod 600 it")
+                    open_to = "others than its owner may read this token; chmod 600 it"
+                    found.append(_of_token(path, Defect.OPEN, open_to))
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) else str(error)
-                said.append(f"{path}: {reason}; nobody can use this token")
+                found.append(_of_token(path, Defect.UNUSABLE, f"{reason}; nobody can use this token"))
         self.tokens = MappingProxyType(tokens)
-        for one in said:
-            if one not in self._told:
-                self._tell(one)
-        self._told = frozenset(said)
+        for one in found:
+            if one not in self._of_tokens:
+                self._tell(f"{one.file}: {one.sentence}")
+        self._of_tokens = tuple(found)
 
     def _place(self, path: Path) -> Path:
         return path if path.is_absolute() else self.path.parent / path
+
+
+def _of_token(path: Path, defect: Defect, sentence: str) -> Trouble:
+    return Trouble(what="token", defect=defect, file=str(path), sentence=sentence)
 
 
 def _token(path: Path) -> str:

@@ -25,8 +25,10 @@ from xds_server.access.judging import Refused, proxy_allowed
 from xds_server.access.model import Access
 from xds_server.config import ConfigError, ServeConfig
 from xds_server.metrics import gauge
+from xds_server.status import Defect, Trouble
 from xds_server.streams import NodeInfo, RefusedPeerError
 from xds_server.translate.view import View
+from xds_server.troubles import ends
 from xds_server.views import view_of
 
 LOOK_EACH_S: Final = 1.0
@@ -117,6 +119,23 @@ class Guard:
             },
             "rules": None if rules is None else {"file": str(rules.path), "trouble": rules.trouble},
         }
+
+    def troubles(self) -> Iterable[Trouble]:
+        """What is wrong with certificate, rules and tokens now, for ``Troubles``."""
+        if self.keys is not None:
+            file, pair = str(self.keys.files.certificate), self.keys.pair
+            if self.keys.trouble:
+                sentence = f"{self.keys.trouble}; the pair before it stays in use"
+                yield Trouble(what="certificate", defect=Defect.UNUSABLE, file=file, sentence=sentence)
+            yield from ends(
+                "certificate",
+                file,
+                begins_unix_s=pair.begins_unix_s,
+                ends_unix_s=pair.ends_unix_s,
+                now_unix_s=self._wall(),
+            )
+        if self.rules is not None:
+            yield from self.rules.troubles()
 
     def view_of(self, node: NodeInfo) -> View:
         """The view of a proxy, within what it may see; ``RefusedPeerError`` where it may not be served."""

@@ -8,15 +8,13 @@ from xds_server.fleet import Engine, EngineId
 from xds_server.ledger.scene import Scene
 from xds_server.ledger.shadow import ShadowBook
 from xds_server.overrides import Override
+from xds_server.shadow_status import ShadowEngineStatus, ShadowPoolStatus, ShadowStatus
 from xds_server.status import (
     EngineStatus,
     OrderStatus,
     PoolStatus,
     ProxyPoolStatus,
     RegionStatus,
-    ShadowEngineStatus,
-    ShadowPoolStatus,
-    ShadowStatus,
     ZoneStatus,
 )
 from xds_server.traffic import EngineTraffic, PoolTraffic, ProxyTraffic
