@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from policies.discovery import Discovery
 from policies.document import API_VERSION, Labels, Metadata, Spec, described
+from policies.engine_tls import EngineTls
 from policies.quantity import Duration, EngineName, HostAddress, Port, Revision, Zone
 
 _LONGEST_PER_MEAN: Final = 4.0
@@ -150,6 +151,10 @@ class EnginePoolSpec(Spec):
         False,
         "Whether the engines hold response headers until the first token exists.",
         why="stock vLLM sends headers at once; say true only where the gate is installed",
+    )
+    tls: EngineTls | None = described(
+        None,
+        "TLS to the engines; plain HTTP when absent.",
     )
 
     @property

@@ -9,6 +9,9 @@ from istio.export.outcome import Judge, Outcome, Seen, Table, kept, lost, nearly
 _LONGEST_LABEL: Final = 63
 _JUDGED: Final = "Istio judges engines by their answers alone; `switchgear istio run` brings live verdicts back"
 _CARRIED: Final = "it describes the document and decides nothing; objects name the document in an annotation"
+_TLS: Final = (
+    "nothing is exported; where the mesh is not to reach the engines by its own mTLS, add trafficPolicy.tls"
+)
 _SUMS: Final = "it is in the ceiling as it was when exported; it no longer follows what is measured"
 
 DOCUMENT: Final[Table] = MappingProxyType(
@@ -64,6 +67,9 @@ TABLE: Final[Table] = MappingProxyType(
         "spec.probe.loadPath": lost(_JUDGED),
         "spec.probe.enabled": lost(_JUDGED),
         "spec.firstTokenGate": kept("decides which limits and hedges streams get", "VirtualService"),
+        "spec.tls.secret": lost(_TLS),
+        "spec.tls.serverName": lost(_TLS),
+        "spec.tls.subjectAltNames": lost(_TLS),
     }
 )
 

@@ -11,6 +11,7 @@ from istio.gateway_api.seen import Judge, Seen
 
 _JUDGED: Final = "a gateway judges engines by their answers alone"
 _AGENT: Final = "a gateway asks no agent"
+_TLS: Final = "nothing is exported; engines that speak TLS need a BackendTLSPolicy, written by hand"
 _SUMS: Final = "it is in the ceiling as it was when exported; it no longer follows what is measured"
 _SLICES: Final = "EndpointSlice"
 
@@ -52,6 +53,9 @@ TABLE: Final[Table] = MappingProxyType(
         "spec.probe.loadPath": lost(_JUDGED),
         "spec.probe.enabled": lost(_JUDGED),
         "spec.firstTokenGate": lost("no limit on the first token is exported, with or without the gate"),
+        "spec.tls.secret": lost(_TLS),
+        "spec.tls.serverName": lost(_TLS),
+        "spec.tls.subjectAltNames": lost(_TLS),
     }
 )
 

@@ -1,0 +1,85 @@
+"""How proxies speak TLS to the engines of a pool: which certificates, and whose name an engine has to prove.
+
+A policy names certificates and never a file: who may write policies must not be able to make the control plane
+send whatever it can read to a proxy. Where the named certificates are is said once, by ``serve --secrets DIR``.
+"""
+
+import re
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field
+
+from policies.document import Spec, described
+from policies.quantity import Name
+
+_LABEL: Final = r"[A-Za-z0-9_](?:[-A-Za-z0-9_]{0,61}[A-Za-z0-9_])?"
+_DNS: Final = re.compile(rf"(?:\*\.)?(?:{_LABEL}\.)*{_LABEL}")
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s*]+(?:\*[^\s*]*)*(?:/\*\*)?")
+_ADDRESS: Final = re.compile(r"[0-9.]+")
+
+
+def parse_server_name(value: str) -> str:
+    """The text when it is a DNS name that TLS can ask for; ValueError says what is allowed."""
+    if "*" in value or _ADDRESS.fullmatch(value) or not _DNS.fullmatch(value):
+        msg = f"{value!r} is no DNS name: TLS asks for names such as engine.example.com, never for an IP address"
+        raise ValueError(msg)
+    return value
+
+
+def parse_alt_name(value: str) -> str:
+    """The text when it says which names of a certificate do; ValueError says what is allowed."""
+    if "://" in value:
+        if not _URI.fullmatch(value):
+            msg = (
+                f"{value!r} is no URI: write spiffe://domain/path; * is anything but a slash, /** everything below"
+            )
+            raise ValueError(msg)
+        return value
+    if _ADDRESS.fullmatch(value) or not _DNS.fullmatch(value):
+        msg = (
+            f"{value!r} is neither a DNS name (engine.example.com, *.example.com) nor a URI (spiffe://domain/path)"
+        )
+        raise ValueError(msg)
+    return value
+
+
+ServerName = Annotated[str, Field(min_length=1, max_length=253), AfterValidator(parse_server_name)]
+"""A DNS name that a client says in TLS (SNI)."""
+
+AltName = Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(parse_alt_name)]
+"""A DNS name or URI of a certificate; ``*.x`` is one label before ``.x``, ``*`` in a URI anything but a slash."""
+
+
+class EngineTls(Spec):
+    """TLS from proxies to engines, and from the control plane that asks them how they are."""
+
+    secret: Name = described(
+        ...,
+        "Name of the certificates: a folder below `serve --secrets DIR` with ca.crt, and tls.crt and tls.key "
+        "where proxies have to prove who they are.",
+    )
+    server_name: ServerName | None = described(
+        None,
+        "Name asked of the engine (SNI), and looked for in its certificate; its host name when absent.",
+    )
+    subject_alt_names: tuple[AltName, ...] = described(
+        (),
+        "Names of which the engine's certificate has to have one, instead of serverName: DNS names, *.example.com "
+        "for one label before it, URIs such as spiffe://example.com/engine/*.",
+        max_length=64,
+    )
+
+
+def is_uri(alt_name: str) -> bool:
+    """Whether a name that was asked of a certificate is a URI; it is a DNS name otherwise."""
+    return "://" in alt_name
+
+
+def expression(alt_name: str) -> str:
+    """The regular expression that a whole name of a certificate has to fit; the same to RE2 and to Python."""
+    if not is_uri(alt_name):
+        label, wild, rest = alt_name.rpartition("*.")
+        return f"(?i)[^.]+\\.{re.escape(rest)}" if wild else f"(?i){re.escape(label + rest)}"
+    below = alt_name.endswith("/**")
+    parts = (alt_name.removesuffix("/**") if below else alt_name).split("*")
+    return "[^/]*".join(map(re.escape, parts)) + ("/.+" if below else "")
