@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from benchmarks.failover.picking import By
 from chaos.fitting.static_envoy import CEILING, NAIVE, PLAIN, TUNED, Static
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """``static`` is the configuration of one without a control plane; the rest says how Switchgear is set up.
+    """``static`` is the configuration of one without a control plane, ``picks_by`` says what an endpoint picker
+    goes by; the rest says how Switchgear is set up.
 
     ``agents``: one beside each engine; else the control plane asks the engines. ``service_time_told``: the pool
     says its exact service time; else that is left to default and learning.
@@ -19,6 +21,7 @@ class Contestant:
     name: str
     title: str
     static: Static | None = None
+    picks_by: By | None = None
     agents: bool = True
     service_time_told: bool = False
 
@@ -38,6 +41,14 @@ CONTESTANTS: Final[Mapping[str, Contestant]] = MappingProxyType(
             Contestant(name="naive", title="Envoy, 5 naive retries", static=NAIVE),
             Contestant(name="tuned", title="Envoy, hand-tuned", static=TUNED),
             Contestant(name="static", title="Envoy, hand-set ceiling", static=CEILING),
+            Contestant(
+                name="picker", title="Envoy and an endpoint picker, by queue and KV cache", picks_by="metrics"
+            ),
+            Contestant(
+                name="picker-counting",
+                title="Envoy and an endpoint picker, by its own count of requests in flight",
+                picks_by="in_flight",
+            ),
         )
     }
 )

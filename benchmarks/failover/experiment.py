@@ -15,7 +15,7 @@ from benchmarks.failover.fleet import Fleet, books, set_fault, start_fleet
 from benchmarks.failover.history import Attempt, History, Use, attempts_of
 from benchmarks.failover.scenarios import Outage, Scenario, outages
 from benchmarks.failover.setting import Setting
-from benchmarks.failover.sides import Side, ready, static_side, switchgear_side
+from benchmarks.failover.sides import Side, picked_side, ready, static_side, switchgear_side
 from benchmarks.failover.watch import VerdictWatch, watched
 from chaos.history.events import ProxySample
 from chaos.history.outcomes import Outcome
@@ -52,6 +52,8 @@ async def run(cell: Cell) -> History:
 async def _side(children: Processes, folder: Path, cell: Cell, fleet: Fleet) -> Side:
     if cell.contestant.static is not None:
         return await static_side(children, folder, cell.contestant, cell.setting, fleet)
+    if cell.contestant.picks_by is not None:
+        return await picked_side(children, folder, cell.contestant, cell.setting, fleet)
     relayed = cell.scenario.telemetry_lost_at is not None
     return await switchgear_side(children, folder, cell.contestant, cell.setting, fleet, relayed=relayed)
 
@@ -154,6 +156,7 @@ def _parts(fleet: Fleet, side: Side) -> dict[str, list[Child]]:
         "engines": list(fleet.children),
         "Envoys": list(side.envoys),
         "control plane": [] if side.server is None else [side.server],
+        "picker": [] if side.picker is None else [side.picker],
         "relay": [] if side.relay is None else [side.relay],
         "agents": [one.child for one in side.agents.values() if one.child is not None],
     }

@@ -12,6 +12,7 @@ import yaml
 
 from benchmarks.failover.contestants import Contestant
 from benchmarks.failover.fleet import MODEL, Fleet
+from benchmarks.failover.picked_envoy import picked_bootstrap
 from benchmarks.failover.setting import Setting
 from chaos.fitting.static_envoy import POOL, bootstrap
 from chaos.lab.agents import agent
@@ -37,6 +38,7 @@ class Side:
     control_plane: str = ""
     server: Child | None = None
     relay: Child | None = None
+    picker: Child | None = None
     agents: dict[int, Post] = field(default_factory=dict)
 
     def kill_control_plane(self) -> None:
@@ -86,6 +88,36 @@ async def static_side(
         targets.append(Target(url=f"http://127.0.0.1:{port}", name=f"proxy-{proxy}", weight=weight))
         admins.append(f"http://127.0.0.1:{admin}")
     return Side(targets=tuple(targets), admins=tuple(admins), children=children, envoys=tuple(envoys))
+
+
+async def picked_side(
+    children: Processes, folder: Path, contestant: Contestant, setting: Setting, fleet: Fleet
+) -> Side:
+    """Envoys that ask one endpoint picker about each request."""
+    engines = [argument for port in fleet.ports for argument in ("--engine", f"127.0.0.1:{port}")]
+    picker = await children.start(
+        "picker",
+        [sys.executable, "-m", "benchmarks.failover.picker", "--by", str(contestant.picks_by), *engines],
+        ready_within_s=START_LIMIT_S,
+    )
+    targets, admins, envoys = [], [], []
+    for proxy, weight in enumerate(setting.demand):
+        port, admin = free_ports(2)
+        text = picked_bootstrap(
+            int(picker.ready["port"]),
+            engine_ports=fleet.ports,
+            slots=setting.slots,
+            proxies=len(setting.demand),
+            deadline_s=setting.deadline_s,
+            listener_port=port,
+            admin_port=admin,
+        )
+        envoys.append(await _envoy(children, folder, proxy, text))
+        targets.append(Target(url=f"http://127.0.0.1:{port}", name=f"proxy-{proxy}", weight=weight))
+        admins.append(f"http://127.0.0.1:{admin}")
+    return Side(
+        targets=tuple(targets), admins=tuple(admins), children=children, envoys=tuple(envoys), picker=picker
+    )
 
 
 async def switchgear_side(
@@ -159,7 +191,8 @@ async def ready(session: aiohttp.ClientSession, side: Side, setting: Setting) ->
     """Wait until every proxy serves through every engine, as far as it can say; NotReadyError when it does not."""
     for target in side.targets:
         await until(session, f"{target.url}/v1/models", lambda _: True, f"the Envoy at {target.url}")
-    for admin in side.admins:
+    # An Envoy that is told where to send knows an engine once it has sent it something.
+    for admin in () if side.picker is not None else side.admins:
         await until_healthy(session, admin, POOL, setting.engines)
 
 
