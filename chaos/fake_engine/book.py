@@ -7,7 +7,7 @@ in exactly one state, and ``arrived == shed + finished + failed + aborted + in_f
 from collections import Counter, deque
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 # Enough for minutes of demo traffic; older calls are in the totals only.
 KEPT_CALLS = 20_000
@@ -20,13 +20,17 @@ class Outcome(StrEnum):
     ABORTED = "aborted"  # the client left
 
 
+LOAD_ID: Final = "x-load-id"
+"""The id that our own load gives a request. Envoys replace what callers send as ``x-request-id``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRecord:
     """One attempt at one request, closed. Times are the machine's monotonic clock, in seconds.
 
-    ``request_id`` and ``attempt`` are the headers ``x-request-id`` and ``x-envoy-attempt-count``, empty and 0
-    where absent. ``slot_s`` is how long it held a slot; ``stuck_s`` how long it was open while the GPU stood
-    still, slot or not. ``tokens_generated`` counts the GPU's, ``tokens_sent`` those written to the client.
+    ``request_id`` is the header ``LOAD_ID``, else ``x-request-id``, and ``attempt`` is ``x-envoy-attempt-count``;
+    empty and 0 where absent. ``slot_s`` is how long it held a slot; ``stuck_s`` how long it was open while the GPU
+    stood still, slot or not. ``tokens_generated`` counts the GPU's, ``tokens_sent`` those written to the client.
     """
 
     request_id: str

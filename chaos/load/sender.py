@@ -14,6 +14,7 @@ from typing import Final, Self
 
 import aiohttp
 
+from chaos.fake_engine.book import LOAD_ID
 from chaos.history.outcomes import Outcome, Reason
 
 _BUSY_STATUSES = (429, 503)
@@ -242,7 +243,8 @@ async def _exchange(
         body["prompt"] = words
     if asking.model is not None:
         body["model"] = asking.model
-    headers = {"content-type": "application/json", "x-request-id": request_id, **asking.headers}
+    headers = {"content-type": "application/json", "x-request-id": request_id, LOAD_ID: request_id}
+    headers |= asking.headers
     if arrival.batch:
         headers |= asking.batch_headers
     url = arrival.target.url + asking.path

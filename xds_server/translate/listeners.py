@@ -17,6 +17,7 @@ from envoy_data_plane.envoy.config.accesslog.v3 import (
 )
 from envoy_data_plane.envoy.config.core.v3 import (
     Address,
+    CidrRange,
     DataSource,
     HeaderValue,
     HeaderValueOption,
@@ -74,6 +75,9 @@ JSON_CONTENT_TYPES: Final = r"(?i)application/json\s*(;.*)?"
 
 REQUEST_HEADERS_TIMEOUT_S: Final = 30.0
 
+NO_CALLER: Final = "255.255.255.255"
+"""An address that no request comes from. Without any range Envoy takes all private addresses for internal."""
+
 
 def listener_name(port: int) -> str:
     """Name of the listener on this port."""
@@ -100,9 +104,14 @@ def connection_manager(port: int) -> Any:
         server_name="switchgear",
         normalize_path=True,
         merge_slashes=True,
-        # No caller is internal: x-envoy-* request headers could otherwise change retries and timeouts.
+        # No caller is internal: x-envoy-* request headers could otherwise change retries and timeouts. Nor is an
+        # x-request-id of theirs believed: Envoy makes its own, under which logs and engines know the request.
         use_remote_address=True,
-        internal_address_config=HttpConnectionManagerInternalAddressConfig(unix_sockets=False),
+        internal_address_config=HttpConnectionManagerInternalAddressConfig(
+            unix_sockets=False, cidr_ranges=[CidrRange(address_prefix=NO_CALLER, prefix_len=32)]
+        ),
+        # In refusals, too: whoever asks why has a name for what was refused.
+        always_set_request_id_in_response=True,
         local_reply_config=_local_replies(),
     )
     return packed(manager)
