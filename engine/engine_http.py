@@ -1,14 +1,15 @@
 """Asking one engine over HTTP, and coming back whatever it does: bounded time, bounded bytes, no exception.
 
 Everything that can go wrong between two machines becomes a ``Failure`` here, once. What is the prober's own
-fault (a name that does not resolve, no sockets left, an event loop that stood still) is kept apart from what is
-the engine's: it must never count against an engine.
+fault (a name that does not resolve, no sockets left, an event loop that stood still, certificates of its own that
+have expired) is kept apart from what is the engine's: it must never count against an engine.
 """
 
 import asyncio
 import contextlib
 import errno
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -19,6 +20,7 @@ from yarl import URL
 
 from engine.probe_settings import ProbeSettings
 from engine.reading import Answer, Failure, Look, Trouble
+from engine.tls.trust import EngineName, Means, TrustError, doubted
 from engine.vllm_metrics import Counters, MetricsError, counters
 
 # A busy vLLM's page is about 0.1 MiB; a completion of one token is under a kilobyte.
@@ -39,16 +41,23 @@ _NO_WAY: Final = frozenset({errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.EHOSTDOWN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One engine to ask, and how."""
+    """One engine to ask, and how; ``name`` is who it has to prove to be, None for plain HTTP."""
 
     address: str
     port: int
     model: str
     probe: ProbeSettings
+    name: EngineName | None = None
 
     def url(self, path: str) -> URL:
         """The engine's URL of this path."""
-        return URL.build(scheme="http", host=self.address, port=self.port, path=path)
+        scheme = "http" if self.name is None else "https"
+        return URL.build(scheme=scheme, host=self.address, port=self.port, path=path)
+
+    @property
+    def server_name(self) -> str | None:
+        """The name to ask for in TLS; None for plain HTTP."""
+        return None if self.name is None else self.name.server_name or self.address
 
 
 class TooLargeError(Exception):
@@ -66,7 +75,11 @@ def session() -> aiohttp.ClientSession:
 
 
 class EngineHttp:
-    """One engine, asked through a shared session. ``late_since(t)`` says whether our loop stood still since t."""
+    """One engine, asked through a shared session. ``late_since(t)`` says whether our loop stood still since t.
+
+    ``means`` gives what to speak TLS by, for a target with a name; connections that are open go on when it
+    gives something else. ``wall`` is the clock that certificates go by.
+    """
 
     def __init__(
         self,
@@ -74,11 +87,16 @@ class EngineHttp:
         target: Target,
         clock: Callable[[], float],
         late_since: Callable[[float], bool],
+        *,
+        means: Callable[[], Means] | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._http = http
         self._target = target
         self._clock = clock
         self._late_since = late_since
+        self._means = means
+        self._wall = wall
         self._looks_without_count = 0
         self._count_path = ""
         self._looked_at_s = clock()
@@ -143,9 +161,17 @@ class EngineHttp:
 
     async def gone(self) -> None:
         """Return when the engine closes a connection that asks nothing: a crash, seen at once and for free."""
+        target = self._target
         try:
-            reader, writer = await asyncio.open_connection(self._target.address, self._target.port, limit=1024)
-        except OSError:
+            means = self._secured()
+            reader, writer = await asyncio.open_connection(
+                target.address,
+                target.port,
+                limit=1024,
+                ssl=None if means is None else means.context,
+                server_hostname=target.server_name,
+            )
+        except (OSError, TrustError):
             return  # the look that follows says what is wrong
         try:
             while await reader.read(1024):
@@ -177,12 +203,15 @@ class EngineHttp:
         """The body of a 200 answer, or what came instead."""
         started_at_s = self._clock()
         try:
+            means = self._secured()
             async with self._http.request(
                 method,
                 self._target.url(path),
                 json=body,
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
+                ssl=True if means is None else means.context,
+                server_hostname=self._target.server_name,
             ) as response:
                 received = await _bounded(response, limit_bytes)
                 if response.status == 200:
@@ -198,18 +227,43 @@ class EngineHttp:
             return Failure(trouble=Trouble.SILENT, detail=f"no answer from {path} in {timeout_s:g} s")
         except TooLargeError as error:
             return Failure(trouble=Trouble.GARBAGE, detail=f"{path}: {error}")
-        except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
+        except (TrustError, aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
             return self._failure(path, error)
 
     def _failure(self, path: str, error: Exception) -> Failure:
         place = f"{self._target.address}:{self._target.port}"
+        if isinstance(error, TrustError):
+            return Failure(trouble=Trouble.OURS, detail=str(error))
         if isinstance(error, aiohttp.ClientConnectorDNSError):
             return Failure(trouble=Trouble.OURS, detail=f"cannot look {self._target.address} up")
+        doubt = "" if self._target.name is None else doubted(error)
+        if doubt:
+            return self._untrusted(place, doubt)
         if isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError):
             return Failure(trouble=Trouble.CUT, detail=f"{place} closed the connection during {path}")
         if isinstance(error, OSError):
             return _refused(place, path, error)
         return Failure(trouble=Trouble.GARBAGE, detail=f"{path} answers what is not HTTP: {type(error).__name__}")
+
+    def _secured(self) -> Means | None:
+        """What to speak TLS by; None for plain HTTP. ``TrustError`` where there is nothing to speak it by."""
+        if self._target.name is None:
+            return None
+        if self._means is None:
+            raise TrustError("there are no certificates to speak TLS by")
+        return self._means()
+
+    def _untrusted(self, place: str, doubt: str) -> Failure:
+        """Whose fault it is that TLS failed: ours where our own certificates are over, else the engine's."""
+        try:
+            means = self._secured()
+        except TrustError as error:
+            return Failure(trouble=Trouble.OURS, detail=str(error))
+        if means is not None and self._wall() >= means.ends_unix_s:
+            return Failure(
+                trouble=Trouble.OURS, detail=f"{place}: {doubt}; but our own certificates for it have expired"
+            )
+        return Failure(trouble=Trouble.UNTRUSTED, detail=f"{place}: {doubt}")
 
 
 async def _no() -> bool:

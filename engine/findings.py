@@ -61,6 +61,8 @@ def _unreachable(now: "Judgement", trouble: Failure, at_s: float, probe: ProbeSe
         return Finding(verdict=Verdict.DEAD, reading="connection", sentence=trouble.detail, since_s=at_s)
     if trouble.trouble is Trouble.OURS:
         return None
+    if trouble.trouble is Trouble.UNTRUSTED:
+        return _unproved(trouble)
     since_s = now.heard_at_s if now.heard_at_s is not None else at_s
     allowed_s = max(SILENCE_S, probe.timeout_s, probe.stall_after_s)
     if at_s - since_s >= allowed_s:
@@ -72,6 +74,20 @@ def _unreachable(now: "Judgement", trouble: Failure, at_s: float, probe: ProbeSe
             sentence=f"nothing answers for {at_s - since_s:.1f} s: {trouble.detail}",
         )
     return None
+
+
+def _unproved(failure: Failure) -> Finding:
+    """The verdict on an engine that does not prove who it is.
+
+    It may well be at work. But whoever trusts the same authorities cannot reach it either, Envoys among them, so
+    it is no good. As the authorities may be what is wrong, it is soft evidence, and doubted where many show it.
+    """
+    return Finding(
+        verdict=Verdict.DEGRADED,
+        reading="certificate",
+        threshold="a certificate that proves its name",
+        sentence=f"up, but cannot be trusted: {failure.detail}",
+    )
 
 
 def _stalled(now: "Judgement", at_s: float, probe: ProbeSettings) -> Finding | None:
@@ -103,11 +119,8 @@ def _after_failure(
         return replace(stalled, sentence=f"{stalled.sentence}; the probe got {failure.detail}")
     if failure.shed:
         return _shedding(now, failure, at_s, probe)
-    if failure.refusal:
-        return _probe_says(
-            Verdict.DEGRADED,
-            f"up, but refuses the probe: {failure.detail}; check model and path in policy and engine",
-        )
+    if failure.unproved or failure.refusal:
+        return _unproved(failure) if failure.unproved else _refusing(failure)
     if now.errored:
         # The API process outlives the core it spoke for, and says so itself.
         return Finding(
@@ -118,6 +131,12 @@ def _after_failure(
             sentence=f"the engine says that it is broken, and the probe got {failure.detail}",
         )
     return _probe_says(_not_started(now, Verdict.DEGRADED), f"answers the probe without a token: {failure.detail}")
+
+
+def _refusing(failure: Failure) -> Finding:
+    return _probe_says(
+        Verdict.DEGRADED, f"up, but refuses the probe: {failure.detail}; check model and path in policy and engine"
+    )
 
 
 def _probe_says(verdict: Verdict, sentence: str) -> Finding:

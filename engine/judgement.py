@@ -102,7 +102,9 @@ class Judgement:
     @property
     def wants_canary(self) -> bool:
         """Whether to ask for a token now: never behind the work of others, always when nothing moves."""
-        if self.asked_at_s is not None or (self.trouble is not None and self.trouble.gone):
+        if self.asked_at_s is not None or (
+            self.trouble is not None and (self.trouble.gone or self.trouble.unproved)
+        ):
             return False
         good = self.verdict is not None and self.verdict.good
         return not (good and self.progressed and self.saturated)
@@ -227,7 +229,7 @@ def _looked(before: Judgement, look: Look) -> Judgement:
             before,
             looked_at_s=look.at_s,
             # An engine that was never heard is silent from the first look on.
-            heard_at_s=look.at_s if look.counters.answered else (before.heard_at_s or look.at_s),
+            heard_at_s=look.at_s if look.counters.spoke else (before.heard_at_s or look.at_s),
             trouble=look.counters,
             progressed=False,
             counters=None,
@@ -272,7 +274,8 @@ def _doubt(now: Judgement, verdict: Verdict) -> Doubt | None:
     """Which reading behind the verdict could be our own fault."""
     if verdict is Verdict.DEAD and now.trouble is not None and now.trouble.trouble is Trouble.SILENT:
         return Doubt.SILENT
-    if verdict is Verdict.DEGRADED and now.answer is not None and now.answer.refusal:
+    refused = now.answer is not None and (now.answer.refusal or now.answer.unproved)
+    if verdict is Verdict.DEGRADED and (refused or (now.trouble is not None and now.trouble.unproved)):
         return Doubt.REFUSED
     return None
 

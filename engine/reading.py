@@ -17,6 +17,7 @@ class Trouble(StrEnum):
     CUT = "cut"  # the connection broke before the answer ended
     SILENT = "silent"  # no complete answer in time
     STATUS = "status"  # an HTTP status that is not 200
+    UNTRUSTED = "untrusted"  # somebody is there, and does not prove to be the engine (TLS)
     OURS = "ours"  # the prober could not ask: name look-up, out of sockets, or it came late itself
     GARBAGE = "garbage"  # an answer that cannot be read, or is larger than any honest one
 
@@ -33,6 +34,16 @@ class Failure:
     def answered(self) -> bool:
         """Whether a process was there and said something, whatever it was."""
         return self.trouble in (Trouble.STATUS, Trouble.GARBAGE)
+
+    @property
+    def unproved(self) -> bool:
+        """Whether somebody is there who does not prove to be the engine."""
+        return self.trouble is Trouble.UNTRUSTED
+
+    @property
+    def spoke(self) -> bool:
+        """Whether anybody was there at all."""
+        return self.answered or self.unproved
 
     @property
     def gone(self) -> bool:

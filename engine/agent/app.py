@@ -25,13 +25,14 @@ from engine.agent.follow import Follower
 from engine.agent.gpus import Gpus
 from engine.agent.health import Health
 from engine.agent.http import application
-from engine.agent.locks import Locks
+from engine.agent.locks import Locks, engine_means
 from engine.agent.questions import Reply
 from engine.agent.standing import DrainOrder, Standing
 from engine.engine_http import EngineHttp, Target, session
 from engine.gpu.judgement import GpuJudgement
 from engine.heartbeat import Heartbeat
 from engine.report import Verdict
+from engine.tls.trust import EngineName
 from engine.watch_server import Removal, WatchServer
 
 log = structlog.get_logger()
@@ -149,13 +150,19 @@ class Agent:
     async def run(self, announce: Callable[[Listening], None]) -> None:
         """Follow, serve and tell until ended. ConfigError when a port cannot be had."""
         config = self._config
+        trust = config.engine_trust
+        means = None if trust is None else engine_means(trust)
         target = Target(
-            address=config.engine.host, port=config.engine.port, model=config.model, probe=config.probe
+            address=config.engine.host,
+            port=config.engine.port,
+            model=config.model,
+            probe=config.probe,
+            name=None if trust is None else EngineName(server_name=config.engine_server_name),
         )
         self._heartbeat.start()
         try:
             async with session() as http, self._grpc() as grpc_port, self._http() as http_port:
-                engine = EngineHttp(http, target, self._clock, self._heartbeat.late_since)
+                engine = EngineHttp(http, target, self._clock, self._heartbeat.late_since, means=means)
                 self._follower = Follower(engine, config, self._changed, clock=self._clock, rng=self._rng)
                 self._listen_to_signals()
                 async with asyncio.TaskGroup() as tasks:

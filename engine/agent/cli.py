@@ -123,8 +123,7 @@ def _run(asked: argparse.Namespace) -> int:
 def _tell(asked: argparse.Namespace) -> int:
     """Ask a running agent; its answer on stdout."""
     try:
-        secure = asked.agent.startswith("https://")
-        agent = EngineUrl.parse(asked.agent.replace("https://", "http://", 1) if secure else asked.agent)
+        agent = EngineUrl.parse(asked.agent)
         deadline_s = seconds(asked.deadline) if asked.command == "drain" else 0.0
     except ValueError as error:
         print(f"switchgear-agent: {error}", file=sys.stderr)  # noqa: T201
@@ -135,7 +134,7 @@ def _tell(asked: argparse.Namespace) -> int:
     limit_s = deadline_s + _ANSWER_SPARE_S
     connection = http.client.HTTPConnection(agent.host, agent.port, timeout=limit_s)
     try:
-        if secure:
+        if agent.secure:
             context = ssl.create_default_context(cafile=asked.ca)
             if asked.cert:
                 context.load_cert_chain(asked.cert)

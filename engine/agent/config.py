@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from engine.gpu.policy import GpuPolicy
 from engine.probe_settings import ProbeSettings
-from engine.tls.paths import TlsFiles
+from engine.tls.paths import TlsFiles, TrustFiles
 
 ENVIRONMENT_PREFIX: Final = "SWITCHGEAR_AGENT_"
 
@@ -60,26 +60,28 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class EngineUrl:
-    """Where the engine answers; plain HTTP, for the agent stands beside it."""
+    """Where the engine answers, and whether by TLS."""
 
     host: str
     port: int
+    secure: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """The address in ``http://127.0.0.1:8000``."""
         parts = urlsplit(text)
+        secure = parts.scheme == "https"
         try:
-            port = parts.port or 80
+            port = parts.port or (443 if secure else 80)
         except ValueError as error:
             raise ValueError(f"{error}") from error
-        if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/"):
-            raise ValueError("write http://HOST:PORT, such as http://127.0.0.1:8000")
-        return cls(parts.hostname, port)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
+            raise ValueError("write http://HOST:PORT or https://HOST:PORT, such as http://127.0.0.1:8000")
+        return cls(parts.hostname, port, secure)
 
     def __str__(self) -> str:
         """The URL, without a path."""
-        return f"http://{Address(self.host, self.port)}"
+        return f"http{'s' if self.secure else ''}://{Address(self.host, self.port)}"
 
 
 def _about(text: str, least: float | None = None, most: float | None = None) -> Mapping[str, Any]:
@@ -99,6 +101,16 @@ class AgentConfig:
     """Settings of one agent; names that end in ``_s`` are durations, written like 250ms, 1s or 2m."""
 
     engine: EngineUrl = field(default=EngineUrl("127.0.0.1", 8000), metadata=_about("The engine's OpenAI API."))
+    engine_ca: str = _says(
+        "", "Authorities, PEM, that the certificate of an https engine must come from; read again when it changes."
+    )
+    engine_certificate: str = _says(
+        "", "Certificate (chain), PEM, to show the engine; read again when it changes."
+    )
+    engine_key: str = _says("", "Its key, PEM, without a passphrase.")
+    engine_server_name: str = _says(
+        "", "Name to ask the engine for (SNI), which its certificate must have; its host when empty."
+    )
     http: Address = field(
         default=Address("127.0.0.1", 18011), metadata=_about("Where probes, metrics and drain are answered.")
     )
@@ -163,8 +175,17 @@ class AgentConfig:
             return None
         return TlsFiles(certificate=Path(self.tls_cert), key=Path(self.tls_key), authorities=Path(self.tls_ca))
 
+    @property
+    def engine_trust(self) -> TrustFiles | None:
+        """What to ask the engine by; None for plain HTTP."""
+        if not self.engine.secure:
+            return None
+        proof = (Path(self.engine_certificate), Path(self.engine_key)) if self.engine_key else (None, None)
+        return TrustFiles(authorities=Path(self.engine_ca), certificate=proof[0], key=proof[1])
+
     def check(self) -> None:
         """ConfigError for settings that each are well and together cannot work."""
+        self._check_engine()
         said = {"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--tls-ca": self.tls_ca}
         missing = [name for name, path in said.items() if not path]
         if 0 < len(missing) < len(said):
@@ -179,6 +200,29 @@ class AgentConfig:
                     f"{name} {address} takes connections of other machines, in plain text and from anybody: give "
                     "--tls-cert, --tls-key and --tls-ca, or say --insecure"
                 )
+
+    def _check_engine(self) -> None:
+        said = {
+            "--engine-ca": self.engine_ca,
+            "--engine-certificate": self.engine_certificate,
+            "--engine-key": self.engine_key,
+            "--engine-server-name": self.engine_server_name,
+        }
+        idle = [name for name, text in said.items() if text]
+        if not self.engine.secure:
+            if idle:
+                raise ConfigError(
+                    f"{idle[0]}: --engine is {self.engine}, which is not asked by TLS: write https://"
+                )
+            return
+        if not self.engine_ca:
+            raise ConfigError(
+                f"--engine {self.engine}: name the authorities of its certificate with --engine-ca, such as "
+                "/etc/ssl/certs/ca-certificates.crt for those that this machine trusts"
+            )
+        if bool(self.engine_certificate) is not bool(self.engine_key):
+            missing = "--engine-key" if self.engine_certificate else "--engine-certificate"
+            raise ConfigError(f"{missing} is missing: a certificate and its key go together")
 
     @property
     def gpu_policy(self) -> GpuPolicy:

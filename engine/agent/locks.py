@@ -1,7 +1,11 @@
-"""The agent's ports under TLS: its certificate as it rotates, and which clients may watch and drain."""
+"""The agent's ends of TLS: its ports, with which clients may watch and drain, and what it asks its engine by.
+
+Certificates are followed as they rotate.
+"""
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -9,8 +13,9 @@ import grpc.aio
 import structlog
 
 from engine.agent.config import ConfigError
-from engine.tls.paths import TlsFiles
+from engine.tls.paths import TlsFiles, TrustFiles
 from engine.tls.patterns import fitting
+from engine.tls.trust import Connecting, Means, TrustError
 
 if TYPE_CHECKING:
     from engine.tls.files import KeyPair
@@ -64,9 +69,33 @@ class Locks:
             self._keys.look()
 
 
+def engine_means(files: TrustFiles) -> Callable[[], Means]:
+    """What to ask the engine by, as the files say from now on; ``ConfigError`` where they cannot be used."""
+    from engine.tls.files import CertificateError, Following, read_trust  # noqa: PLC0415
+
+    try:
+        following = Following(
+            (files.authorities, files.certificate, files.key),
+            lambda: read_trust(files),
+            on_change=lambda _: _log.info("certificate.changed", file=str(files.authorities), of="the engine"),
+            on_trouble=_troubled,
+        )
+        means = Connecting(following.look)
+        means()
+    except (CertificateError, TrustError) as error:
+        raise ConfigError(f"{_flag(files, str(error))}: {error}") from error
+    return means
+
+
+def _flag(files: TrustFiles, problem: str) -> str:
+    """The flag that named the file which a problem begins with."""
+    named = {files.certificate: "--engine-certificate", files.key: "--engine-key"}
+    return next((flag for path, flag in named.items() if problem.startswith(f"{path}:")), "--engine-ca")
+
+
 def _changed(pair: "KeyPair") -> None:
     _log.info("certificate.changed", subject=pair.subject, identities=pair.identities)
 
 
 def _troubled(reason: str) -> None:
-    _log.error("certificate.refused", reason=reason, effect="the pair before it stays in use")
+    _log.error("certificate.refused", reason=reason, effect="what was there before stays in use")

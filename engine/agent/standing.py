@@ -236,8 +236,11 @@ def _of_start(now: Standing, at_s: float, config: AgentConfig) -> tuple[Finding,
     """Why the engine has not started yet, if so."""
     if not now.boot.heard:
         trouble = now.judgement.trouble
-        if now.boot.number > 1 or trouble is None or at_s - now.begun_at_s >= config.start_limit_s:
-            return ()  # it was there and is gone, or should have come long ago: dead, as its finding says
+        late = now.boot.number > 1 or at_s - now.begun_at_s >= config.start_limit_s
+        if late or trouble is None or trouble.unproved:
+            # It was there and is gone, or should have come long ago: dead, as its finding says. Or somebody is
+            # there, and whether that is an engine which starts cannot be known.
+            return ()
         return (
             Finding(
                 verdict=Verdict.STARTING,
@@ -247,7 +250,7 @@ def _of_start(now: Standing, at_s: float, config: AgentConfig) -> tuple[Finding,
                 sentence=f"no engine yet, for {at_s - now.begun_at_s:.0f} s: {trouble.detail}",
             ),
         )
-    if now.judgement.trouble is not None and now.judgement.trouble.gone:
+    if now.judgement.trouble is not None and (now.judgement.trouble.gone or now.judgement.trouble.unproved):
         return ()
     if not now.boot.first_token:
         return (

@@ -8,6 +8,7 @@ Field names and labels: https://github.com/NVIDIA/dcgm-exporter, ``etc/default-c
 """
 
 import http.client
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -155,8 +156,8 @@ class DcgmSource:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = urlsplit(url)
-        if self._url.scheme != "http" or not self._url.hostname:
-            raise ValueError(f"{url!r} is not an http:// address")
+        if self._url.scheme not in ("http", "https") or not self._url.hostname:
+            raise ValueError(f"{url!r} is not an http:// or https:// address")
         self._wanted = tuple(devices)
         self._interval_s = interval_s
         self._timeout_s = timeout_s
@@ -213,10 +214,13 @@ class DcgmSource:
             self._stop.wait(self._interval_s)
 
     def _page(self) -> str:
-        connection = http.client.HTTPConnection(
-            self._url.hostname or "", self._url.port or 9400, timeout=self._timeout_s
-        )
+        host, port = self._url.hostname or "", self._url.port or 9400
+        connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
         try:
+            if self._url.scheme == "https":
+                # By the authorities that this machine trusts (SSL_CERT_FILE names others).
+                context = ssl.create_default_context()
+                connection = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
             connection.request("GET", self._url.path or "/metrics")
             answer = connection.getresponse()
             body = answer.read(_MAX_BYTES)

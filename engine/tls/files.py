@@ -5,17 +5,20 @@ them together: a key that does not belong to its certificate is a rotation half 
 in use until the other half is there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtensionOID
 
-from engine.tls.paths import TlsFiles
+from engine.tls.paths import TlsFiles, TrustFiles
+from engine.tls.trust import Trust
+
+T = TypeVar("T")
 
 MAX_BYTES: Final = 1024 * 1024
 """A chain of certificates has a few thousand bytes, a bundle of all public authorities a quarter of a million."""
@@ -45,13 +48,7 @@ def read_pair(files: TlsFiles) -> KeyPair:
     leaf = _certificates(chain, files.certificate)[0]
     if authorities is not None and files.authorities is not None:
         _certificates(authorities, files.authorities)
-    try:
-        private = load_pem_private_key(key, password=None)
-    except (ValueError, TypeError) as error:
-        raise CertificateError(f"{files.key}: not a PEM key without a passphrase") from error
-    shape = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    if private.public_key().public_bytes(*shape) != leaf.public_key().public_bytes(*shape):
-        raise CertificateError(f"{files.key}: not the key of the certificate in {files.certificate}")
+    _check_key(key, files.key, leaf, files.certificate)
     return KeyPair(
         chain=chain,
         key=key,
@@ -61,6 +58,30 @@ def read_pair(files: TlsFiles) -> KeyPair:
         begins_unix_s=leaf.not_valid_before_utc.timestamp(),
         ends_unix_s=leaf.not_valid_after_utc.timestamp(),
     )
+
+
+def read_trust(files: TrustFiles) -> Trust:
+    """What a client goes by now; ``CertificateError`` where the files cannot be read or do not belong together."""
+    authorities = _content(files.authorities)
+    # Of several authorities one that holds is enough: this is how they are rotated.
+    ends = [max(one.not_valid_after_utc.timestamp() for one in _certificates(authorities, files.authorities))]
+    chain = key = None
+    if files.certificate is not None and files.key is not None:
+        chain, key = _content(files.certificate), _content(files.key)
+        leaf = _certificates(chain, files.certificate)[0]
+        _check_key(key, files.key, leaf, files.certificate)
+        ends.append(leaf.not_valid_after_utc.timestamp())
+    return Trust(authorities=authorities, chain=chain, key=key, ends_unix_s=min(ends))
+
+
+def _check_key(key: bytes, path: Path, leaf: x509.Certificate, certificate: Path) -> None:
+    try:
+        private = load_pem_private_key(key, password=None)
+    except (ValueError, TypeError) as error:
+        raise CertificateError(f"{path}: not a PEM key without a passphrase") from error
+    shape = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    if private.public_key().public_bytes(*shape) != leaf.public_key().public_bytes(*shape):
+        raise CertificateError(f"{path}: not the key of the certificate in {certificate}")
 
 
 def identities(certificate: x509.Certificate) -> tuple[str, ...]:
@@ -85,11 +106,58 @@ def identities_of(pem: bytes) -> tuple[str, ...]:
         return ()
 
 
-class Rotating:
-    """A pair of keys that follows its files. ``look`` is cheap where nothing changed: call it often, anywhere.
+class Following(Generic[T]):
+    """What files hold, as it changes. ``look`` is cheap where nothing changed: call it often, anywhere.
 
-    ``on_change`` gets each new pair, ``on_trouble`` a sentence when the files cannot be used; once per change.
+    ``on_change`` gets each new value, ``on_trouble`` a sentence when the files cannot be used; once per change.
     """
+
+    def __init__(
+        self,
+        paths: Iterable[Path | None],
+        read: Callable[[], T],
+        *,
+        on_change: Callable[[T], None] = lambda _: None,
+        on_trouble: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Reads the files; ``CertificateError`` when they cannot be used, for there is nothing else to use."""
+        self._paths = tuple(path for path in paths if path is not None)
+        self._read = read
+        self._on_change = on_change
+        self._on_trouble = on_trouble
+        self._seen = self._stamp()
+        self._trouble = ""
+        self._value = read()
+
+    @property
+    def trouble(self) -> str:
+        """Why the files cannot be used now, so that the last good value is; empty when they can."""
+        return self._trouble
+
+    def look(self) -> T:
+        """What to use now: what the files hold, or the last good value while they cannot be used."""
+        stamp = self._stamp()
+        if stamp == self._seen and not self._trouble:
+            return self._value
+        try:
+            value = self._read()
+        except CertificateError as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                self._on_trouble(self._trouble)
+            return self._value
+        self._seen, self._trouble = stamp, ""
+        if value != self._value:
+            self._value = value
+            self._on_change(value)
+        return self._value
+
+    def _stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(map(_stamp, self._paths))
+
+
+class Rotating(Following[KeyPair]):
+    """A pair of keys that follows its files."""
 
     def __init__(
         self,
@@ -100,39 +168,17 @@ class Rotating:
     ) -> None:
         """Reads the files; ``CertificateError`` when they cannot be used, for there is nothing else to use."""
         self.files = files
-        self._on_change = on_change
-        self._on_trouble = on_trouble
-        self._seen = self._stamp()
-        self._trouble = ""
-        self.pair = read_pair(files)
+        super().__init__(
+            (files.certificate, files.key, files.authorities),
+            lambda: read_pair(files),
+            on_change=on_change,
+            on_trouble=on_trouble,
+        )
 
     @property
-    def trouble(self) -> str:
-        """Why the files cannot be used now, so that the last good pair is; empty when they can."""
-        return self._trouble
-
-    def look(self) -> KeyPair:
-        """The pair to use now: that of the files, or the last good one while they cannot be used."""
-        stamp = self._stamp()
-        if stamp == self._seen and not self._trouble:
-            return self.pair
-        try:
-            pair = read_pair(self.files)
-        except CertificateError as error:
-            if str(error) != self._trouble:
-                self._trouble = str(error)
-                self._on_trouble(self._trouble)
-            return self.pair
-        self._seen, self._trouble = stamp, ""
-        if (pair.chain, pair.key, pair.authorities) != (self.pair.chain, self.pair.key, self.pair.authorities):
-            self.pair = pair
-            self._on_change(pair)
-        return self.pair
-
-    def _stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
-        return tuple(
-            map(_stamp, (one for one in (self.files.certificate, self.files.key, self.files.authorities) if one))
-        )
+    def pair(self) -> KeyPair:
+        """The pair as it was at the last look."""
+        return self._value
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

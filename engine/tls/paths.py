@@ -14,3 +14,12 @@ class TlsFiles:
     certificate: Path
     key: Path
     authorities: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustFiles:
+    """Where the authorities are that a client trusts, and its certificate and key where it proves itself."""
+
+    authorities: Path
+    certificate: Path | None = None
+    key: Path | None = None

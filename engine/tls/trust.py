@@ -1,0 +1,222 @@
+"""How a client of ours speaks TLS to an engine: whom it trusts, by what it proves itself, which names will do.
+
+An engine is held to what an Envoy would hold it to: a chain to one of the authorities, dates that hold, and one of
+the names. What follows from a failure is not decided here; ``doubted`` only puts it in plain words.
+"""
+
+import os
+import ssl
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from engine.tls.patterns import matches
+
+_EXPIRED: Final = 10
+_NOT_YET: Final = 9
+_UNKNOWN_ISSUER: Final = frozenset({2, 18, 19, 20, 21})
+_WRONG_NAME: Final = 62
+"""Numbers of OpenSSL's X509_V_ERR_*. Source: x509_vfy.h; BoringSSL has the same."""
+
+_REFUSES_US: Final = (
+    "CERTIFICATE_REQUIRED",
+    "ALERT_UNKNOWN_CA",
+    "ALERT_BAD_CERTIFICATE",
+    "ALERT_CERTIFICATE",
+    "ALERT_ACCESS_DENIED",
+    "ALERT_UNSUPPORTED_CERTIFICATE",
+)
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
+
+
+class TrustError(Exception):
+    """There is nothing to speak TLS by, which is nobody's fault but ours; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """Authorities to trust and, where both are there, a certificate and its key to show; all as PEM.
+
+    ``ends_unix_s`` is when the first of them expires without which nothing works.
+    """
+
+    authorities: bytes
+    chain: bytes | None = None
+    key: bytes | None = field(default=None, repr=False)
+    ends_unix_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineName:
+    """Who an engine has to be: ``server_name`` is asked for (SNI), its host name or address when empty.
+
+    Its certificate must have one of ``alt_names``: DNS names, ``*.x`` for one label before ``.x``, or URIs, where
+    ``*`` is anything but a slash. When there are none, the name that is asked for.
+    """
+
+    server_name: str = ""
+    alt_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """A context to connect with, and when what it was made of ends."""
+
+    context: ssl.SSLContext
+    ends_unix_s: float
+
+
+class Connecting:
+    """Contexts for one name, made anew when what is trusted is another; ``trust`` gives what is, at any time."""
+
+    def __init__(self, trust: Callable[[], Trust], alt_names: tuple[str, ...] = ()) -> None:
+        self._trust = trust
+        self._alt_names = alt_names
+        self._made: tuple[Trust, Means] | None = None
+
+    def __call__(self) -> Means:
+        """What to connect with now, the same object while it is the same; ``TrustError`` when there is nothing."""
+        trust = self._trust()
+        made = self._made
+        if made is None or (made[0] is not trust and made[0] != trust):
+            made = trust, Means(context=client_context(trust, self._alt_names), ends_unix_s=trust.ends_unix_s)
+            self._made = made
+        return made[1]
+
+
+def client_context(trust: Trust, alt_names: tuple[str, ...] = ()) -> ssl.SSLContext:
+    """A context that takes an engine for what it says only if it proves it; ``TrustError`` if none can be made."""
+    context = _Naming(ssl.PROTOCOL_TLS_CLIENT)
+    context.alt_names = alt_names
+    context.sslobject_class = _Named
+    # The names are checked as an Envoy checks them, which knows patterns and URIs.
+    context.check_hostname = False
+    # An Envoy is content with an authority that is not a root, too.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        context.load_verify_locations(cadata=trust.authorities.decode())
+        if trust.chain is not None and trust.key is not None:
+            with _as_file(trust.chain + b"\n" + trust.key) as path:
+                context.load_cert_chain(path)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise TrustError(f"cannot speak TLS by what it was given: {error}") from error
+    return context
+
+
+def proves(certificate: Mapping[str, Any], asked_for: str, alt_names: tuple[str, ...]) -> bool:
+    """Whether a certificate, as ``getpeercert`` gives it, has one of the names; without any, ``asked_for``."""
+    names = _names(certificate)
+    if not alt_names:
+        return any(_is_asked(kind, name, asked_for) for kind, name in names)
+    return any(
+        (kind == "URI" and matches(wanted, name)) if "://" in wanted else (kind == "DNS" and _fits(wanted, name))
+        for wanted in alt_names
+        for kind, name in names
+    )
+
+
+def doubted(error: BaseException) -> str:
+    """What is wrong with the other end of a connection, in plain words; empty where TLS is not what failed."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ssl.SSLCertVerificationError):
+            return _of_certificate(seen)
+        if isinstance(seen, ssl.SSLError) and not isinstance(seen, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            return _of_agreement(seen)
+        seen = seen.__cause__ or seen.__context__
+    return ""
+
+
+class _Naming(ssl.SSLContext):
+    alt_names: tuple[str, ...] = ()
+
+
+class _Named(ssl.SSLObject):
+    """A connection that is none before the other end has proved its name."""
+
+    def do_handshake(self) -> None:
+        super().do_handshake()
+        context, certificate = self.context, self.getpeercert() or {}
+        alt_names = context.alt_names if isinstance(context, _Naming) else ()
+        if proves(certificate, self.server_hostname or "", alt_names):
+            return
+        wanted = " or ".join(alt_names) or self.server_hostname
+        has = ", ".join(name for _, name in _names(certificate)) or "no name at all"
+        problem = ssl.SSLCertVerificationError(f"its certificate is for {has[:200]}, and not for {wanted}")
+        problem.verify_code = _WRONG_NAME
+        raise problem
+
+
+def _names(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(str(kind), str(name)) for kind, name in certificate.get("subjectAltName", ())]
+
+
+def _is_asked(kind: str, name: str, asked_for: str) -> bool:
+    if kind == "IP Address":
+        return _address(name) == _address(asked_for)
+    return kind == "DNS" and _fits_exactly(asked_for, name)
+
+
+def _address(text: str) -> object:
+    import ipaddress  # noqa: PLC0415 -- only where an engine goes by its address
+
+    try:
+        return ipaddress.ip_address(text.strip())
+    except ValueError:
+        return text
+
+
+def _fits(wanted: str, name: str) -> bool:
+    if not wanted.startswith("*."):
+        return _fits_exactly(wanted, name)
+    label, dot, rest = name.partition(".")
+    return bool(label and dot) and rest.lower() == wanted.removeprefix("*.").lower()
+
+
+def _fits_exactly(wanted: str, name: str) -> bool:
+    """Whether a certificate's name is this DNS name, or a wildcard that stands for its first label."""
+    wanted, name = wanted.lower(), name.lower()
+    if wanted == name:
+        return True
+    label, _, rest = name.partition(".")
+    return label == "*" and bool(rest) and wanted.partition(".")[2] == rest
+
+
+def _of_certificate(error: ssl.SSLCertVerificationError) -> str:
+    code = getattr(error, "verify_code", 0)
+    if code == _WRONG_NAME:
+        return str(error.args[0] if error.args else error)
+    if code == _EXPIRED:
+        return "its certificate, or an authority behind it, has expired"
+    if code == _NOT_YET:
+        return "its certificate, or an authority behind it, is not valid yet; or a clock is wrong"
+    if code in _UNKNOWN_ISSUER:
+        return "its certificate comes from no authority that is trusted here"
+    return f"its certificate cannot be believed: {getattr(error, 'verify_message', '') or error}"
+
+
+def _of_agreement(error: ssl.SSLError) -> str:
+    reason = (error.reason or "").upper()
+    if any(word in reason for word in _REFUSES_US):
+        return f"it refuses our certificate, or asks for one ({error.reason})"
+    if any(word in reason for word in _NO_TLS):
+        return "it does not speak TLS"
+    return f"no agreement on TLS ({error.reason or error})"
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """A path to ``content`` for a while: OpenSSL reads keys from files alone. In memory where the system can."""
+    if hasattr(os, "memfd_create"):
+        number = os.memfd_create("certificate", os.MFD_CLOEXEC)
+        with os.fdopen(number, "wb") as file:
+            file.write(content)
+            file.flush()
+            yield f"/proc/self/fd/{number}"
+        return
+    with tempfile.NamedTemporaryFile() as kept:  # 0600
+        kept.write(content)
+        kept.flush()
+        yield kept.name
