@@ -156,6 +156,13 @@ class ServeConfig:
             "again when it changes."
         ),
     )
+    secrets: Path | None = field(
+        default=None,
+        metadata=_says(
+            "Folder with the certificates that pools name (spec.tls.secret): NAME/ca.crt, NAME/tls.crt and "
+            "NAME/tls.key; read again when they change."
+        ),
+    )
     agent_name: str = field(
         default="",
         metadata=_says(
@@ -208,6 +215,8 @@ class ServeConfig:
                 raise ConfigError(f"{flag} must be between 50ms and 1h")
         if self.state_dir is not None and self.state_dir.exists() and not self.state_dir.is_dir():
             raise ConfigError(f"--state-dir {self.state_dir} is not a folder")
+        if self.secrets is not None and not self.secrets.is_dir():
+            raise ConfigError(f"--secrets {self.secrets} is not a folder")
 
     @property
     def tls(self) -> TlsFiles | None:

@@ -1,0 +1,252 @@
+"""Certificates for engines from a folder: one folder in it per secret, as Kubernetes mounts a TLS Secret.
+
+Rotations write several files and not at once, or swap a link. So content counts and not events: it has to be the
+same at two looks in a row, and of one piece, before it takes the place of what was there. What was good stays in
+use while what is there now is not, and that is told once.
+
+Only what lies in the folder is read, wherever links in it lead: who may put a link there cannot have another
+file of this machine sent to proxies.
+"""
+
+import asyncio
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import structlog
+from prometheus_client.core import Metric
+
+from policies.quantity import NAME_PATTERN
+from xds_server.metrics import gauge
+from xds_server.secrets import Secrets
+from xds_server.sources.judged_secret import AUTHORITIES, FILES, Judged, UnusableSecretError, judged
+from xds_server.status import Defect, Trouble
+from xds_server.troubles import ends
+
+LOOK_EACH_S: Final = 1.0
+MAX_SECRETS: Final = 1000
+MAX_BYTES: Final = 1024 * 1024
+"""A bundle of all public authorities has a quarter of it."""
+
+_NAME_CHARACTERS: Final = 63
+_SHOWN: Final = 80
+_log = structlog.get_logger()
+
+_Content = tuple[bytes | None, ...]
+"""What ca.crt, tls.crt and tls.key hold; None for one that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unreadable:
+    """Why a folder's files cannot even be read."""
+
+    reason: str
+
+
+class SecretFolder:
+    """The secrets in ``folder`` as they are now, none where there is none; read at once, then at each ``look``.
+
+    ``in_use`` says which names policies ask for: what is gone from the folder and asked for by nobody is
+    forgotten. ``wall`` is the clock that certificates end by.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        *,
+        in_use: Callable[[], Collection[str]] = tuple,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder = folder
+        self._in_use = in_use
+        self._wall = wall
+        self._held: dict[str, Judged] = {}
+        self._contents: dict[str, _Content] = {}
+        self._seen: dict[str, _Content | _Unreadable] = {}
+        self._reasons: Mapping[str, str] = {}
+        self._folder_reason = ""
+        self.current: Secrets = MappingProxyType({})
+        """All that can be used, by name; the same object while nothing changes."""
+        self._look(settled=True)
+
+    async def run(self, on_change: Callable[[], None]) -> None:
+        """Look until cancelled; tells when something can be used that could not, or is different."""
+        while self._folder is not None:
+            await asyncio.sleep(LOOK_EACH_S)
+            # Beside the loop: the folder may be a mount that does not answer.
+            if await asyncio.to_thread(self.look):
+                on_change()
+
+    def look(self) -> bool:
+        """Look once; whether ``current`` is another."""
+        return self._look(settled=False)
+
+    def why_not(self, name: str) -> str:
+        """Why a secret cannot be used, for who asks for one that is not among ``current``."""
+        if self._folder is None:
+            return "this server was started without --secrets"
+        return self._reasons.get(name) or self._folder_reason or f"there is no folder {self._folder / name}"
+
+    def troubles(self) -> Iterable[Trouble]:
+        """What is wrong now."""
+        if self._folder is None:
+            return
+        if self._folder_reason:
+            yield _unusable(self._folder, f"{self._folder_reason}; secrets that were read stay in use")
+        for name, reason in self._reasons.items():
+            instead = "what it held before stays in use" if name in self._held else "policies cannot name it"
+            yield _unusable(self._folder / name, f"{reason}; {instead}")
+        for name, one in dict(self._held).items():
+            yield from ends(
+                "secret",
+                str(self._folder / name),
+                begins_unix_s=one.begins_unix_s,
+                ends_unix_s=one.secret.ends_unix_s,
+                now_unix_s=self._wall(),
+            )
+
+    def families(self) -> Iterable[Metric]:
+        """What an alert needs."""
+        now_s, held, reasons = self._wall(), dict(self._held), self._reasons
+        yield gauge(
+            "switchgear_secret_expiry_seconds",
+            "Time until the first certificate of a secret ends that has to hold; negative once it has.",
+            ("secret",),
+            {(name,): one.secret.ends_unix_s - now_s for name, one in held.items()},
+        )
+        yield gauge(
+            "switchgear_secret_trouble",
+            "1 while the files of a secret cannot be used, and those before them are, if there were any.",
+            ("secret",),
+            {(name,): float(name in reasons or bool(self._folder_reason)) for name in {*held, *reasons}},
+        )
+
+    # -- one look ------------------------------------------------------------------------------------------
+
+    def _look(self, *, settled: bool) -> bool:
+        if self._folder is None:
+            return False
+        found, reason = _listed(self._folder)
+        if reason and reason != self._folder_reason:
+            _log.error("secrets.unreadable", folder=str(self._folder), reason=reason)
+        self._folder_reason = reason
+        if reason:
+            return False
+        reasons: dict[str, str] = {}
+        changed = self._forget(found, reasons)
+        for name in found:
+            if not _is_name(name):
+                reasons[name] = "a secret is named by lower-case letters, digits and dashes, at most 63"
+                continue
+            content, before = _read(self._folder, name), self._seen.get(name)
+            self._seen[name] = content
+            if isinstance(content, _Unreadable):
+                reasons[name] = content.reason
+            elif content == self._contents.get(name):
+                continue
+            elif not settled and content != before:
+                # Somebody is writing; a reason that stood before stands until the next look.
+                reasons |= {name: self._reasons[name]} if name in self._reasons else {}
+            else:
+                changed = self._judge(name, content, reasons) or changed
+        self._tell(reasons)
+        self._reasons = reasons
+        if changed or settled:
+            self.current = MappingProxyType({name: one.secret for name, one in sorted(self._held.items())})
+        return changed
+
+    def _forget(self, found: Collection[str], reasons: dict[str, str]) -> bool:
+        """Let go of what is gone and asked for by nobody; whether there was any."""
+        gone, wanted = [name for name in self._held if name not in found], frozenset(self._in_use())
+        for name in gone:
+            if name in wanted:
+                reasons[name] = "its folder is gone, and policies ask for it"
+            else:
+                del self._held[name], self._contents[name]
+                _log.info("secret.gone", secret=name)
+        self._seen = {name: one for name, one in self._seen.items() if name in found}
+        return any(name not in wanted for name in gone)
+
+    def _judge(self, name: str, content: _Content, reasons: dict[str, str]) -> bool:
+        authorities, chain, key = content
+        try:
+            if authorities is None:
+                raise UnusableSecretError(
+                    f"{AUTHORITIES} is missing: without it no engine can be told from another"
+                )
+            one = judged(name, authorities=authorities, chain=chain, key=key, now_unix_s=self._wall())
+        except UnusableSecretError as error:
+            reasons[name] = str(error)
+            return False
+        self._held[name], self._contents[name] = one, content
+        _log.info(
+            "secret.changed",
+            secret=name,
+            subject=one.subject or "none: proxies prove nothing",
+            ends=datetime.fromtimestamp(one.secret.ends_unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        )
+        return True
+
+    def _tell(self, reasons: Mapping[str, str]) -> None:
+        for name, reason in reasons.items():
+            if self._reasons.get(name) != reason:
+                effect = "what it held before stays in use" if name in self._held else "policies cannot name it"
+                _log.error("secret.refused", secret=name[:_SHOWN], reason=reason, effect=effect)
+
+
+def _listed(folder: Path) -> tuple[list[str], str]:
+    """The names of the folders in this one; or why they cannot be told."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(one.name for one in entries if not one.name.startswith(".") and one.is_dir())
+    except OSError as error:
+        return [], f"{error.strerror or error}"
+    if len(found) > MAX_SECRETS:
+        return [], f"it has {len(found)} folders; at most {MAX_SECRETS} secrets are read"
+    return found, ""
+
+
+def _read(folder: Path, name: str) -> _Content | _Unreadable:
+    try:
+        return tuple(_file(folder, folder / name / file) for file in FILES)
+    except UnusableSecretError as error:
+        return _Unreadable(str(error))
+
+
+def _file(folder: Path, path: Path) -> bytes | None:
+    """What a file holds, None where there is none; ``UnusableSecretError`` where it is not to be read."""
+    root, real = os.path.realpath(folder), os.path.realpath(path)
+    if os.path.commonpath((root, real)) != root:
+        raise UnusableSecretError(f"{path.name} leads out of the folder of secrets; only what is in it is sent")
+    try:
+        # Not waiting: a pipe opened for reading waits for somebody who writes.
+        descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UnusableSecretError(f"{path.name}: {error.strerror or error}") from error
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise UnusableSecretError(f"{path.name} is not a file")
+        try:
+            content = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise UnusableSecretError(f"{path.name}: {error.strerror or error}") from error
+    if len(content) > MAX_BYTES:
+        raise UnusableSecretError(f"{path.name} is larger than {MAX_BYTES} bytes, so no certificate")
+    return content
+
+
+def _unusable(path: Path, sentence: str) -> Trouble:
+    return Trouble(what="secret", defect=Defect.UNUSABLE, file=str(path), sentence=sentence)
+
+
+def _is_name(name: str) -> bool:
+    return len(name) <= _NAME_CHARACTERS and re.fullmatch(NAME_PATTERN, name) is not None
