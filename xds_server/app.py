@@ -319,7 +319,13 @@ class _Server:
         if self._reconciler.built is not None:
             inputs = self._reconciler.built.inputs
             self._departures.round(decisions, inputs.fleet, inputs.nodes, self._reconciler.news_s)
-            self._ledger.observe(inputs.policies, inputs.fleet, decisions, self._telemetry.lost)
+            self._ledger.observe(
+                inputs.policies,
+                inputs.fleet,
+                decisions,
+                self._telemetry.lost,
+                failed_requests=self._telemetry.book.failed_requests,
+            )
             self._record(self._reconciler.built)
             if self._summary is not None:
                 self._summary.publish(inputs.policies, inputs.fleet, decisions, inputs.now_s)

@@ -232,7 +232,7 @@ class EventStatus:
 
     ``place`` is the ``file:line`` that set the field ``rule``, or says that nobody did. ``until_in_s`` is when it
     is looked at again at the latest, in seconds from the answer. ``times`` transitions like this one, the first
-    ``first_age_s`` ago, are told as one.
+    ``first_age_s`` ago, are told as one. ``requests``: the newest that the engine had failed (``x-request-id``).
     """
 
     number: int
@@ -276,6 +276,7 @@ class Story:
     """
 
     subject: str
+    requests: tuple[str, ...] = ()
     kind: str
     well: bool
     now: str

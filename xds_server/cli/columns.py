@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from xds_server.cli.engines_table import age
-from xds_server.diagnosis.check import Check
+from xds_server.diagnosis.check import Check, age
 from xds_server.diagnosis.remarks import on_engines, on_proxies, on_telemetry
 
 Item = dict[str, Any]
@@ -238,6 +237,7 @@ _EVENTS: Final = (
     _plain("kind"),
     Column(title="change", cell=_transition, state=True),
     _plain("place", "ruled by", wide=True),
+    Column(title="failed requests", cell=lambda item: " ".join(item.get("requests") or ()), wide=True),
     _plain("evidence", "why"),
 )
 _SHADOW: Final = (

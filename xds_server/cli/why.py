@@ -11,8 +11,8 @@ import click
 from xds_server.cli.asking import admin_option, ask
 from xds_server.cli.complaints import printable
 from xds_server.cli.completion import names
-from xds_server.cli.engines_table import age
 from xds_server.cli.forms import DATA, as_data, output_option
+from xds_server.diagnosis.check import age
 
 _WIDTH: Final = 100
 _NARROW: Final = 40
@@ -99,4 +99,11 @@ def event_line(event: dict[str, Any], *, whose: bool = False) -> str:
         times = f" ({event['times']} times in {age(event['first_age_s'] - event['age_s'])})"
     return (
         f"{age(event['age_s'])} ago: {subject}{event['kind']} {before}{event['after']}{times}: {event['evidence']}"
+        f"{failed_requests(event)}"
     )
+
+
+def failed_requests(event: dict[str, Any]) -> str:
+    """`` [failed requests: ...]`` where the event names any; servers of earlier versions name none."""
+    named = event.get("requests") or ()
+    return f" [failed requests: {', '.join(named)}]" if named else ""

@@ -1,6 +1,6 @@
 """The story of one engine: what it is, on what evidence, and why it is not what one might expect."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +10,7 @@ from xds_server.decide.changes.change import Subject
 from xds_server.decide.changes.rules import CONSECUTIVE, ERROR_RATE, rule_of_engine
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.fleet import Engine, EngineId
+from xds_server.ledger.event import Event
 from xds_server.ledger.scene import Scene, UnknownNameError, event_status, rule_status, span
 from xds_server.orchestrator import Standing
 from xds_server.overrides import Action, Override
@@ -49,6 +50,7 @@ class _Case:
     resilience: ResilienceSpec
     order: Override | None
     pool_traffic: PoolTraffic | None
+    failed: tuple[str, ...]
     now_s: float
 
     @property
@@ -65,12 +67,14 @@ def engine_story(key: EngineId, scene: Scene) -> Story:
     engine, decision = scene.fleet.engine(key), scene.decisions.engines.get(key)
     if engine is None or decision is None:
         raise UnknownNameError(f"{key} is declared, and nothing is decided of it yet: its address is not known")
+    events = scene.book.of([Subject(pool=key.pool, engine=key.engine)])
     case = _Case(
         engine=engine,
         decision=decision,
         resilience=scene.policies.effective[key.pool],
         order=scene.orders.get(key),
         pool_traffic=scene.fleet.traffic.get(key.pool),
+        failed=_failed_requests(decision, events),
         now_s=scene.now.s,
     )
     why_not = tuple(_why_not(case))
@@ -79,7 +83,6 @@ def engine_story(key: EngineId, scene: Scene) -> Story:
         rules.extend([ERROR_RATE] if decision.floor else [])
         rules.append(CONSECUTIVE)
     found = [rule_status(rule, key.pool, scene.policies) for rule in rules]
-    events = scene.book.of([Subject(pool=key.pool, engine=key.engine)])
     return Story(
         subject=str(key),
         kind="engine",
@@ -127,10 +130,19 @@ def _because(case: _Case) -> Iterator[str]:
     word = case.engine.orchestrator
     if word is not None and word.standing is not Standing.PRESENT:
         yield f"Its orchestrator says that it is {_STANDINGS[word.standing]}: {_sentence(word.reason)}"
+    if case.failed:
+        yield f"Requests that it failed before that: {', '.join(case.failed)}."
     if case.traffic is None:
         yield "No proxy has told of calls to it."
     else:
         yield _calls(case.traffic, case.resilience)
+
+
+def _failed_requests(decision: EngineDecision, events: Sequence[Event]) -> tuple[str, ...]:
+    """Names of requests that it failed before it became as it is; none while nothing is held against it."""
+    if decision.ejector is None:
+        return ()
+    return next((event.requests for event in reversed(events) if event.requests), ())
 
 
 def _calls(traffic: EngineTraffic, resilience: ResilienceSpec) -> str:

@@ -22,7 +22,8 @@ class Event:
     ``at_s`` is monotonic seconds of this process, ``at_unix_s`` for people and for the file. ``rule`` is the field
     that ruled it and ``place`` the ``file:line`` that set that field, or that nobody did. ``until_unix_s`` is when
     it is looked at again at the latest. ``times`` transitions like this one, the first at ``first_unix_s``, are
-    told as one: what goes to and fro must not push everything else out.
+    told as one: what goes to and fro must not push everything else out. ``requests`` names the
+    newest requests that the engine had failed by then, by their ``x-request-id``.
     """
 
     number: int
@@ -41,6 +42,7 @@ class Event:
     numbers: Mapping[str, float] = field(default_factory=lambda: _NO_NUMBERS)
     times: int = 1
     first_unix_s: float = 0.0
+    requests: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,14 @@ import structlog
 from policies.model import PolicySet
 from xds_server.decide.changes.change import Change, ChangeKind
 from xds_server.decide.changes.changes import ceiling_is_news, changes
-from xds_server.decide.decisions import Admission, Decisions
+from xds_server.decide.decisions import Admission, Decisions, Health
+from xds_server.decide.remembered import Phase
 from xds_server.fleet import EngineId, Fleet
 from xds_server.ledger.book import Book
 from xds_server.ledger.event import Event, Now, as_line, event_of, from_line
 from xds_server.ledger.lines import Lines
 from xds_server.ledger.losses import NOTHING_LOST, Lost, loss_changes
+from xds_server.ledger.resumed import resumed
 from xds_server.ledger.shadow import ShadowBook
 
 MAX_BYTES: Final = 32 * 1024 * 1024
@@ -34,6 +36,17 @@ _LOGGED: Final = frozenset(
     }
 )
 """Transitions that somebody who reads the log waits for; all are in the ledger, and telemetry logs its own."""
+
+_AGAINST: Final = {
+    (ChangeKind.HEALTH, Health.UNHEALTHY.value),
+    (ChangeKind.KEPT, "kept in"),
+    (ChangeKind.CUT, "cut"),
+    (ChangeKind.BREAKER, Phase.OPEN.value),
+}
+"""Transitions of an engine against which its failed requests are evidence."""
+
+FailedRequests = Callable[[str, str, float], tuple[str, ...]]
+"""Of a pool and an engine, now (monotonic): names of the newest requests that it failed."""
 
 _log = structlog.get_logger()
 
@@ -60,7 +73,13 @@ class Ledger:
         self.shadow = ShadowBook()
 
     def observe(
-        self, policies: PolicySet, fleet: Fleet, decisions: Decisions, lost: Lost = NOTHING_LOST
+        self,
+        policies: PolicySet,
+        fleet: Fleet,
+        decisions: Decisions,
+        lost: Lost = NOTHING_LOST,
+        *,
+        failed_requests: FailedRequests = lambda _pool, _engine, _now_s: (),
     ) -> Sequence[Event]:
         """Note what became different since the last round; the events of it.
 
@@ -72,10 +91,16 @@ class Ledger:
         self._lost = {signal: nodes for signal, nodes in lost.items() if nodes}
         before, self._decisions = self._decisions, decisions
         if before is not decisions:
-            found.extend(changes(before, decisions, self._told))
+            decided = changes(before, decisions, self._told)
+            found.extend(decided)
+            if before is None:
+                found.extend(resumed(self.book.since(0), decided, decisions))
             self._remember_ceilings(decisions)
         self.shadow.observe(fleet, decisions, now.s)
-        return [self._add(_with_traffic(change, fleet), now) for change in found]
+        return [
+            self._add(_with_traffic(change, fleet), now, _evidence(change, failed_requests, now.s))
+            for change in found
+        ]
 
     def tell(self, change: Change) -> Event:
         """Note something that is no decision: an order, say."""
@@ -103,8 +128,8 @@ class Ledger:
         for name in self._told.keys() - decisions.pools.keys():
             del self._told[name]
 
-    def _add(self, change: Change, now: Now) -> Event:
-        event = self.book.add(event_of(change, now, self._policies))
+    def _add(self, change: Change, now: Now, requests: tuple[str, ...] = ()) -> Event:
+        event = self.book.add(replace(event_of(change, now, self._policies), requests=requests))
         if self._lines is not None:
             if self._lines.full:
                 self._lines.rotate()
@@ -122,6 +147,13 @@ def ledger_from(lines: Lines | None, earlier: Sequence[str] = ()) -> Ledger:
     if foreign:
         _log.warning("ledger.skipped", lines=foreign, reason="half-written, or not of a ledger")
     return ledger
+
+
+def _evidence(change: Change, failed_requests: FailedRequests, now_s: float) -> tuple[str, ...]:
+    subject = change.subject
+    if not subject.engine or (change.kind, change.after) not in _AGAINST:
+        return ()
+    return failed_requests(subject.pool, subject.engine, now_s)
 
 
 def _with_traffic(change: Change, fleet: Fleet) -> Change:

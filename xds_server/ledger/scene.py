@@ -135,6 +135,7 @@ def event_status(event: Event, now: Now) -> EventStatus:
         numbers=dict(event.numbers),
         times=event.times,
         first_age_s=round(max(0.0, now.unix_s - event.first_unix_s), 3),
+        requests=event.requests,
     )
 
 

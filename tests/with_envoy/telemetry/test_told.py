@@ -5,6 +5,7 @@ this is where it shows.
 """
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -140,3 +141,20 @@ async def test_the_sampling_is_lowered_live(rig):
     await rig.set_runtime("switchgear.access_log.percent", 100)
     assert len(await rig.call("one-plain")) == 1
     assert len(rig.book.told) == 1
+
+
+async def test_failed_requests_are_known_by_the_name_that_the_caller_was_told(rig):
+    await rig.engines["e0"].set_fault(faults.ErrorAfterWork())
+    names = []
+    for route in ("one-plain", "one-timeout"):
+        if route == "one-timeout":
+            await rig.engines["e0"].set_fault(faults.Hang())
+        body = {"model": "fake-model", "prompt": "x", "max_tokens": 4}
+        async with rig.client.post(f"{rig.url}/{route}", json=body) as answer:
+            names.append(answer.headers["x-request-id"])
+
+    def known() -> tuple[str, ...]:
+        return rig.book.failed_requests("one", "e0", time.monotonic())
+
+    await until(lambda: len(known()) == 2, "both failures")
+    assert known() == (names[1], names[0])

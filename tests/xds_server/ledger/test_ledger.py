@@ -12,6 +12,7 @@ from policies.model import PolicySet
 from xds_server.decide.changes.change import ChangeKind
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.fleet import Fleet
+from xds_server.ledger.event import Now, as_line, from_line
 from xds_server.ledger.ledger import Ledger, ledger_from
 from xds_server.ledger.lines import Lines, tail
 from xds_server.traffic import EngineTraffic
@@ -123,3 +124,44 @@ async def test_the_file_is_read_again_and_half_a_line_is_passed_over(
     with structlog.testing.capture_logs() as logs:
         assert len(ledger_from(None, tail(file)).book) == 1
     assert [line["lines"] for line in logs] == [1]
+
+
+def test_what_is_held_against_an_engine_names_the_requests_that_it_failed(
+    policies: PolicySet, fleet: Fleet
+) -> None:
+    asked: list[tuple[str, str, float]] = []
+
+    def failed(pool: str, engine: str, now_s: float) -> tuple[str, ...]:
+        asked.append((pool, engine, now_s))
+        return ("id-2", "id-1")
+
+    ledger = Clock().ledger()
+    ledger.observe(policies, fleet, decided(fleet), failed_requests=failed)
+    (out,) = ledger.observe(policies, fleet, decided(fleet, r1=OUT), failed_requests=failed)
+    assert out.requests == ("id-2", "id-1")
+    assert asked == [("chat", "r1", 100.0)]
+    assert from_line(as_line(out), Now(s=100.0, unix_s=1_000_100.0)) == out
+    (back,) = ledger.observe(policies, fleet, decided(fleet, r1=BACK), failed_requests=failed)
+    assert back.requests == ()  # that it is back is nothing that these speak for
+
+
+def test_what_came_back_while_nobody_looked_is_told_once(policies: PolicySet, fleet: Fleet) -> None:
+    first = Clock().ledger()
+    first.observe(policies, fleet, decided(fleet, r1=OUT, r3=OUT))
+    again = Clock().ledger()
+    again.read([as_line(event) for event in first.book.since(0)])
+    told = again.observe(policies, fleet, decided(fleet, r1=BACK, r3=OUT))
+    assert [(one.subject.engine, one.before, one.after) for one in told] == [
+        ("r3", "", "UNHEALTHY"),
+        ("r1", "UNHEALTHY", "HEALTHY"),
+    ]
+    assert told[1].evidence == "found so at the start of the control plane: five good trial calls"
+    assert again.observe(policies, fleet, decided(fleet, r1=BACK, r3=OUT)) == []
+
+
+def test_of_engines_that_are_no_more_nothing_is_told_at_a_start(policies: PolicySet, fleet: Fleet) -> None:
+    first = Clock().ledger()
+    first.observe(policies, fleet, decided(fleet, r1=OUT))
+    again = Clock().ledger()
+    again.read([as_line(event).replace('"r1"', '"gone"') for event in first.book.since(0)])
+    assert again.observe(policies, fleet, decided(fleet)) == []

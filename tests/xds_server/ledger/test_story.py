@@ -10,6 +10,7 @@ from engine.report import EngineReport, Evidence, Verdict
 from policies.model import PolicySet
 from xds_server.decide.decisions import Admission, Ceiling, Ejector, EngineDecision, Health, LadderState
 from xds_server.fleet import EngineId, Fleet, with_report, with_words
+from xds_server.ledger.ledger import Ledger
 from xds_server.ledger.scene import UnknownNameError, meant
 from xds_server.ledger.story import story
 from xds_server.orchestrator import OrchestratorWord, Standing
@@ -251,3 +252,17 @@ def test_there_is_a_sentence_for_whatever_was_decided(
     assert found.returns or decision.health is Health.HEALTHY
     if decision.floor and decision.health is Health.HEALTHY:
         assert found.why_not
+
+
+def test_an_engine_that_is_out_names_the_requests_that_it_failed_until_it_is_back(
+    policies: PolicySet, fleet: Fleet
+) -> None:
+    out = EngineDecision(health=Health.UNHEALTHY, reason="12 of 25", since_s=59.0, ejector=Ejector.ERRORS)
+    ledger = Ledger(clock=lambda: 100.0, wall=lambda: 1_000_100.0)
+    ledger.observe(policies, fleet, decided(fleet))
+    ledger.observe(policies, fleet, decided(fleet, r1=out), failed_requests=lambda *_: ("id-2", "id-1"))
+    found = story("r1", scene(policies, fleet, decided(fleet, r1=out), ledger.book))
+    assert "Requests that it failed before that: id-2, id-1." in found.because
+    assert found.past[0].requests == ("id-2", "id-1")
+    back = story("r1", scene(policies, fleet, decided(fleet, r1=WELL), ledger.book))
+    assert "id-2" not in told(back)

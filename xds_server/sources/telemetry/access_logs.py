@@ -139,6 +139,7 @@ def count(book: Book, node: str, entries: Any, weight: float, now_s: float, *, m
             duration_s=_seconds(common.duration),
             first_byte_s=_seconds(common.time_to_first_upstream_rx_byte),
             late_s=newest_s - _ended_s(common),
+            request=entry.request.request_id if outcome is Outcome.FAILURE else "",
             weight=weight,
             now_s=now_s,
         )
@@ -163,7 +164,7 @@ def _request(book: Book, node: str, entry: Any, weight: float, now_s: float, *, 
         facts = book.directory.pools.get(common.upstream_cluster)
         engine = None if facts is None else _engine(facts, common.upstream_remote_address)
         if facts is not None and engine is not None and may_see(facts.name):
-            book.failed(facts, engine, weight=weight, now_s=now_s)
+            book.failed(facts, engine, request=entry.request.request_id, weight=weight, now_s=now_s)
             return True
     return False
 

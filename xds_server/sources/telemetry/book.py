@@ -26,7 +26,7 @@ from xds_server.sources.telemetry.directory import EMPTY, Directory, PoolFacts
 from xds_server.sources.telemetry.outcomes import Outcome
 from xds_server.sources.telemetry.tally import NOTHING, EngineTally, ProxyTally, coarse, silent
 from xds_server.sources.telemetry.totals import Totals, fate
-from xds_server.traffic import STALE_S, PoolTraffic, Tail
+from xds_server.traffic import STALE_S, WINDOW_S, PoolTraffic, Tail
 
 _FORGET_S: Final = 60.0
 _TAILS_EACH_S: Final = 1.0
@@ -127,6 +127,7 @@ class Book:
         duration_s: float,
         first_byte_s: float,
         late_s: float = 0.0,
+        request: str = "",
         weight: float,
         now_s: float,
     ) -> None:
@@ -134,7 +135,7 @@ class Book:
 
         ``asks``: it asked for work. What an engine refuses as wrong costs it nothing; a storm of that is no
         demand. ``complete``: a whole answer came. ``late_s``: how long before the newest of its message it ended,
-        which is when rates count it.
+        which is when rates count it. ``request`` is its name; failures are remembered by it.
         """
         pool = self._pool(facts)
         pool.heard_at_s = now_s
@@ -191,11 +192,12 @@ class Book:
         elif outcome is Outcome.FAILURE:
             record.failed += weight
             record.count(True, now_s)
+            record.failed_requests.add(request, now_s)
             pool.urgent = True
         else:
             record.neutral += weight
 
-    def failed(self, facts: PoolFacts, engine: str, *, weight: float, now_s: float) -> None:
+    def failed(self, facts: PoolFacts, engine: str, *, request: str = "", weight: float, now_s: float) -> None:
         """An attempt that had been counted as neutral was the engine's failure after all."""
         pool = self._pool(facts)
         pool.heard_at_s = now_s
@@ -204,6 +206,7 @@ class Book:
         record.heard_at_s = now_s
         record.failed += weight
         record.count(True, now_s)
+        record.failed_requests.add(request, now_s)
         pool.totals.timed_out += weight
 
     def refused(
@@ -288,6 +291,12 @@ class Book:
         known = self._pools.get(pool)
         record = None if known is None else known.engines.get(engine)
         return None if record is None or record.began_at_s == float("-inf") else record.began_at_s
+
+    def failed_requests(self, pool: str, engine: str, now_s: float) -> tuple[str, ...]:
+        """Names of the newest requests that this engine failed, of those that count against it, newest first."""
+        known = self._pools.get(pool)
+        record = None if known is None else known.engines.get(engine)
+        return () if record is None else record.failed_requests.since(now_s - WINDOW_S)
 
     def _sweep(self, pool: _Pool, now_s: float) -> None:
         """Let go of load reports that are stale, and of proxies that are gone."""

@@ -8,6 +8,7 @@ from typing import Final
 from policies.route import PriorityClass
 from xds_server.sources.telemetry.counting import Recent
 from xds_server.sources.telemetry.directory import PoolFacts
+from xds_server.sources.telemetry.request_ids import FailedRequests
 from xds_server.traffic import NEWEST_CALLS, RATE_S, WINDOW_S, EngineTraffic, ProxyTraffic
 
 SILENT_S: Final = 4.0
@@ -28,6 +29,7 @@ class EngineTally:
         "began_at_s",
         "done",
         "failed",
+        "failed_requests",
         "failures",
         "heard_at_s",
         "in_a_row",
@@ -49,6 +51,7 @@ class EngineTally:
         self.in_flight = 0
         self.heard_at_s = 0.0
         self.began_at_s = float("-inf")
+        self.failed_requests = FailedRequests()
         self.value = EngineTraffic()
 
     def count(self, failed: bool, now_s: float) -> None:
