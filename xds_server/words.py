@@ -2,9 +2,11 @@
 
 A source says first that an engine ends, and in the end no longer names it; the policies without it come a moment
 later, for they are read and judged as a whole. In between nothing would be said against an engine that is no more.
-So an end that was told holds for a while after nobody tells it, for the engine at that address.
+So an end that was told holds for a while after nobody tells it, for the engine at that address; not for one that
+the source knows to be another, such as a pod that came back under the same name and address.
 """
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -16,12 +18,18 @@ HELD_S: Final = 30.0
 """Long enough for policies to be judged, and short enough for an end that was not meant."""
 
 _NOTHING: Final[Mapping[EngineId, OrchestratorWord]] = MappingProxyType({})
+_UNKNOWN: Final[Mapping[EngineId, str]] = MappingProxyType({})
 
 
 class _Ended(NamedTuple):
     word: OrchestratorWord
     address: tuple[str, int]
+    uid: str
     until_s: float
+
+    def another(self, uid: str) -> bool:
+        """Whether the engine of this identity is known to be another than the one that ended."""
+        return bool(uid and self.uid) and uid != self.uid
 
 
 class Words:
@@ -29,18 +37,35 @@ class Words:
 
     def __init__(self) -> None:
         self._said = _NOTHING
+        self._uids = _UNKNOWN
         self._ended: dict[EngineId, _Ended] = {}
         self._any = False
+        self._upon: Mapping[str, Mapping[str, int]] | None = None
+        self._until_s = math.inf
 
-    def say(self, words: Mapping[EngineId, OrchestratorWord], fleet: Fleet | None, now_s: float) -> None:
-        """Note all words that stand from now on; of engines that are not in them nothing is said."""
-        self._ended = {key: ended for key, ended in self._ended.items() if now_s < ended.until_s}
+    def say(
+        self,
+        words: Mapping[EngineId, OrchestratorWord],
+        fleet: Fleet | None,
+        now_s: float,
+        uids: Mapping[EngineId, str] = _UNKNOWN,
+    ) -> None:
+        """Note all words that stand from now on; of engines that are not in them nothing is said.
+
+        ``uids`` tell engines of one name apart, as far as that is known.
+        """
+        ended = dict(self._ended)
         for key, word in self._said.items():
             engine = None if fleet is None or key in words or not word.standing.final else fleet.engine(key)
             if engine is not None:
-                self._ended[key] = _Ended(word, (engine.address, engine.port), now_s + HELD_S)
-        self._said = words
+                at = engine.address, engine.port
+                ended[key] = _Ended(word, at, self._uids.get(key, ""), now_s + HELD_S)
+        self._ended = {
+            key: one for key, one in ended.items() if now_s < one.until_s and not one.another(uids.get(key, ""))
+        }
+        self._said, self._uids = words, uids
         self._any = self._any or bool(words)
+        self._upon = None
 
     def over(self, fleet: Fleet, now_s: float) -> Fleet:
         """The fleet with what is said of its engines."""
@@ -52,3 +77,14 @@ class Words:
             if engine is not None and (engine.address, engine.port) == ended.address and now_s < ended.until_s:
                 held[key] = ended.word
         return with_words(fleet, {**held, **self._said})
+
+    def upon(self, fleet: Fleet, now_s: float) -> Fleet:
+        """The same for the one fleet that is carried from round to round: it is looked at where something is new.
+
+        Whatever else is folded into that fleet leaves its places, and the words on its engines, as they are.
+        """
+        if self._upon is fleet.places and now_s < self._until_s:
+            return fleet
+        self._upon = fleet.places
+        self._until_s = min((one.until_s for one in self._ended.values() if now_s < one.until_s), default=math.inf)
+        return self.over(fleet, now_s)

@@ -54,6 +54,7 @@ _STALE: Final = "serving the policies of the last run until the files are accept
 _BUG: Final = "a bug in Switchgear, not in the policies; see reconcile.failed in the log"
 
 _NO_ORDERS: Final[Mapping[EngineId, Override]] = MappingProxyType({})
+_NO_UIDS: Final[Mapping[EngineId, str]] = MappingProxyType({})
 
 _log = structlog.get_logger()
 
@@ -158,9 +159,9 @@ class Reconciler:
             self._urgent_since_s = now_s
         self._wake.set()
 
-    def stand(self, words: Mapping[EngineId, OrchestratorWord]) -> None:
-        """Note all that the orchestrator says of engines now."""
-        self._words.say(words, self.fleet, self._clock())
+    def stand(self, words: Mapping[EngineId, OrchestratorWord], uids: Mapping[EngineId, str] = _NO_UIDS) -> None:
+        """Note all that the orchestrator says of engines now; ``uids`` tell those of one name apart."""
+        self._words.say(words, self.fleet, self._clock(), uids)
         if self._held is not None and self._offered is None:
             self._offered = self._held  # that engines end may be why they are missing
         self._news(self._clock())
@@ -278,7 +279,7 @@ class Reconciler:
                 raise
         if self.serving is None or self.fleet is None:
             return
-        self.fleet = self._words.over(self.fleet, now_s)
+        self.fleet = self._words.upon(self.fleet, now_s)
         if self._signals is not None:
             self.fleet = with_traffic(self.fleet, self.roll.traffic(self._signals.traffic(now_s)))
         built = self._build(self.serving.policies, self.fleet, now_s)

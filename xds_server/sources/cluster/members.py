@@ -28,11 +28,15 @@ _RANK: Final = {None: 0, Standing.NOT_READY: 1, Standing.UNFIT: 2, Standing.LEAV
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One engine: its entry, what the cluster says of it, and the pod it runs in where there is one."""
+    """One engine: its entry, what the cluster says of it, and the pod it runs in where there is one.
+
+    ``uid`` is that of the pod it stands for, there or not; empty where nobody says.
+    """
 
     entry: Entry
     word: OrchestratorWord | None
     pod: PodRef | None
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +134,7 @@ class Finder:
             pod=None
             if pod is None or gone
             else PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid, has_gate=pod.gated),
+            uid=(sight.listed.pod_uid if sight.listed else "") or (pod.uid if pod else ""),
         )
         return member, remarks
 

@@ -28,10 +28,11 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What there is to say of the pools that are served."""
+    """What there is to say of the pools that are served; ``uids`` tell engines of one name apart."""
 
     words: Mapping[EngineId, OrchestratorWord]
     pods: Mapping[EngineId, PodRef]
+    uids: Mapping[EngineId, str]
 
 
 class Sightings:
@@ -116,6 +117,7 @@ class Sightings:
         """What there is to say of these pools."""
         words: dict[EngineId, OrchestratorWord] = {}
         pods: dict[EngineId, PodRef] = {}
+        uids: dict[EngineId, str] = {}
         for pool, block in serving.items():
             for member in self._found.get(block, Found()).members:
                 key = EngineId(pool, member.entry.name)
@@ -123,7 +125,9 @@ class Sightings:
                     words[key] = member.word
                 if member.pod is not None:
                     pods[key] = member.pod
-        return Seen(words=words, pods=pods)
+                if member.uid:
+                    uids[key] = member.uid
+        return Seen(words=words, pods=pods, uids=uids)
 
 
 def _documented(found: Found) -> tuple[tuple[Entry, ...], tuple[str, ...]]:

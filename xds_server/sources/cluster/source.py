@@ -41,9 +41,9 @@ class ClusterSource:
     """Policies, and the engines that their pools name, as the API server has them now; see ``states``.
 
     ``namespaces`` are those watched, all when empty; ``selector`` chooses policy objects, ``pod_selector`` pods,
-    by label. ``run`` watches until it is cancelled. ``on_words`` gets all words that stand, whenever they changed:
-    an engine without one is present. ``on_objects`` is called when ``policy_objects`` or ``pods`` became
-    different.
+    by label. ``run`` watches until it is cancelled. ``on_words`` gets all words that stand, and what tells engines
+    of one name apart, whenever either changed: an engine without a word is present. ``on_objects`` is called when
+    ``policy_objects`` or ``pods`` became different.
     """
 
     def __init__(
@@ -54,7 +54,9 @@ class ClusterSource:
         selector: str = "",
         pod_selector: str = "",
         signs: NodeSigns | None = None,
-        on_words: Callable[[Mapping[EngineId, OrchestratorWord]], None] = lambda _: None,
+        on_words: Callable[[Mapping[EngineId, OrchestratorWord], Mapping[EngineId, str]], None] = lambda _, __: (
+            None
+        ),
         on_objects: Callable[[], None] = lambda: None,
         settle_s: float = 0.05,
         pace: Pace | None = None,
@@ -89,6 +91,7 @@ class ClusterSource:
         )
         self._serving: dict[str, Block] = {}
         self._words: Mapping[EngineId, OrchestratorWord] = MappingProxyType({})
+        self._uids: Mapping[EngineId, str] = MappingProxyType({})
         self._looking = False
         self._due = asyncio.Event()
         self.policy_objects: tuple[PolicyObject, ...] = ()
@@ -196,9 +199,9 @@ class ClusterSource:
         if self._sightings.look():
             self._due.set()
         seen = self._sightings.seen(self._serving)
-        if seen.words != self._words:
-            self._words = MappingProxyType(seen.words)
-            self._on_words(self._words)
+        if seen.words != self._words or seen.uids != self._uids:
+            self._words, self._uids = MappingProxyType(seen.words), MappingProxyType(seen.uids)
+            self._on_words(self._words, self._uids)
         if seen.pods != self.pods:
             self.pods = MappingProxyType(seen.pods)
             self._on_objects()

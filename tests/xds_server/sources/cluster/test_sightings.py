@@ -93,6 +93,22 @@ def test_a_pod_that_comes_after_its_slice_is_recognised() -> None:
     assert list(there.seen({"p": block}).pods) == [EngineId("p", "a")]
 
 
+def test_a_pod_that_comes_back_under_its_name_and_address_is_told_apart() -> None:
+    there = Sightings()
+    (block,) = there.want([SERVICE], "ns")
+    see(there, part("s", endpoint("10.0.0.1", "a", uid="first")), pod("a", labels={}, uid="first"))
+    there.look()
+    assert there.seen({"p": block}).uids == {EngineId("p", "a"): "first"}
+    see(there, pod("a", labels={}, uid="second"))
+    there.look()
+    seen = there.seen({"p": block})
+    assert (seen.words[EngineId("p", "a")].standing, seen.uids) == (Standing.GONE, {EngineId("p", "a"): "first"})
+    see(there, part("s", endpoint("10.0.0.1", "a", uid="second")))
+    there.look()
+    seen = there.seen({"p": block})
+    assert (seen.words, seen.uids) == ({}, {EngineId("p", "a"): "second"})
+
+
 def test_a_slice_that_goes_over_to_another_service_leaves_the_first() -> None:
     there, by_service, _ = settled()
     moved = part("s", endpoint("10.0.0.1", "a"))

@@ -52,14 +52,19 @@ class Watched:
     def __init__(self, cluster: Cluster, **more: Any) -> None:
         self.states: list[PolicyState] = []
         self.words: list[Mapping[EngineId, OrchestratorWord]] = []
+        self.uids: list[Mapping[EngineId, str]] = []
         self.source = ClusterSource(
             cluster.api,
-            on_words=self.words.append,
+            on_words=self._hear,
             settle_s=0.01,
             pace=QUICK,
             rng=random.Random(0),
             **{"pulse_s": 60.0, **more},
         )
+
+    def _hear(self, words: Mapping[EngineId, OrchestratorWord], uids: Mapping[EngineId, str]) -> None:
+        self.words.append(words)
+        self.uids.append(uids)
 
     async def follow(self) -> None:
         async with contextlib.aclosing(self.source.states()) as states:
