@@ -77,6 +77,65 @@ _SERVING: Final = (
         situation="`switchgear why` of an engine that is out",
         fix="Read what would change it, in the same answer.",
     ),
+    Code(
+        code="SG217",
+        title="refused, and rolled back",
+        meaning="A proxy refused what the policies come to, so no proxy is sent it: all have the last content that was accepted, or nothing of that name. So it stays, whoever connects, until the content is another.",
+        situation="a regular expression that Envoy does not take, after the Envoy that refused it was restarted",
+        fix="Mend the line of the policies that is named, by Envoy's own words; what it comes to is tried again by itself.",
+    ),
+)
+
+_TRUST: Final = (
+    Code(
+        code="SG210",
+        title="certificate cannot be used",
+        meaning="The certificate files of the server cannot be read, or do not belong together. The pair that was read before stays in use, until the server is restarted: then it does not start.",
+        situation="a rotation that stopped half way: a new certificate beside the old key",
+        fix="Put back files that belong together; they are taken up without a restart.",
+    ),
+    Code(
+        code="SG211",
+        title="certificate ends soon",
+        meaning="A certificate ends within a week, or has less than a quarter of its life left where that is less. Whoever renews it has not.",
+        situation="cert-manager that cannot reach its issuer",
+        fix="Renew it; the files are taken up without a restart.",
+    ),
+    Code(
+        code="SG212",
+        title="certificate has ended",
+        meaning="A certificate is past its end. Connections that stand go on; whoever connects anew refuses it.",
+        situation="a certificate of a year, a year later",
+        fix="Renew it now; the files are taken up without a restart.",
+    ),
+    Code(
+        code="SG213",
+        title="rules of access refused",
+        meaning="The file of `--access` has errors. The rules that were read before stay in force, until the server is restarted: then it does not start.",
+        situation="a typing error in the rules",
+        fix="Mend the line that is named; the file is taken up without a restart.",
+    ),
+    Code(
+        code="SG214",
+        title="token cannot be used",
+        meaning="A token file of the rules of access cannot be read, or holds no token. Nobody can come in by it.",
+        situation="a token of eight characters",
+        fix="Write a token of at least 16 characters there, as in docs/security.md.",
+    ),
+    Code(
+        code="SG215",
+        title="token open to others",
+        meaning="Others than its owner may read a token file on the machine of the server. The token works.",
+        situation="a token written with the usual umask",
+        fix="`chmod 600` it, and think about who may have read it.",
+    ),
+    Code(
+        code="SG216",
+        title="secret cannot be used",
+        meaning="A folder of `--secrets` cannot be used. Proxies keep the secret that was read before; one that was never read is nobody's, and pools that name it cannot be reached.",
+        situation="a key that does not belong to its certificate",
+        fix="Put back files that belong together; they are taken up without a restart.",
+    ),
 )
 
 _REACH: Final = (
@@ -255,4 +314,4 @@ _FILES: Final = (
     ),
 )
 
-OPERATING: Final = (*_SERVING, *_REACH, *_PROCESS, *_CLUSTER, *_ENVOY, *_FILES)
+OPERATING: Final = (*_SERVING, *_TRUST, *_REACH, *_PROCESS, *_CLUSTER, *_ENVOY, *_FILES)

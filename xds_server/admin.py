@@ -36,6 +36,7 @@ from xds_server.status import (
     PoolStatus,
     ProxyStatus,
     Readiness,
+    RolledBack,
     SnapshotStatus,
     Story,
     Trouble,
@@ -60,10 +61,12 @@ class Facts(Protocol):
 
     def troubles(self) -> Sequence[Trouble]: ...
 
+    def rolled_back(self) -> Sequence[RolledBack]: ...
+
     def snapshot(self, zone: str, role: str) -> SnapshotStatus: ...
 
-    def release_shrink(self) -> bool:
-        """Let go of held policies; False when none are held."""
+    def release_shrink(self) -> str:
+        """Let go of held policies; else why not."""
         ...
 
     def story(self, name: str) -> Story: ...
@@ -138,7 +141,12 @@ def _add_state(app: web.Application, facts: Facts, metrics: Metrics) -> None:
 
     async def troubles(request: web.Request) -> web.Response:
         _only(request)
-        return _json({"troubles": [asdict(trouble) for trouble in facts.troubles()]})
+        return _json(
+            {
+                "troubles": [asdict(one) for one in facts.troubles()],
+                "rolled_back": [asdict(one) for one in facts.rolled_back()],
+            }
+        )
 
     async def snapshot(request: web.Request) -> web.Response:
         asked = _only(request, "zone", "role")
@@ -150,8 +158,8 @@ def _add_state(app: web.Application, facts: Facts, metrics: Metrics) -> None:
     async def allow_shrink(request: web.Request) -> web.Response:
         _only(request)
         _not_from_a_page(request)
-        if not facts.release_shrink():
-            raise _RefusalError(409, "no policies are held back")
+        if why_not := facts.release_shrink():
+            raise _RefusalError(409, why_not)
         return _json({"released": True})
 
     app.router.add_get("/healthz", healthz)

@@ -39,10 +39,11 @@ from xds_server.offers.changing import Changing
 from xds_server.offers.feed import Around, Feed, FilesFeed, Outlet
 from xds_server.offers.keeping import keep, restore
 from xds_server.pipeline import Built
-from xds_server.publish import Publisher
+from xds_server.publish import Nack, Publisher
 from xds_server.reconcile.loop import Reconciler
 from xds_server.reconcile.neighbours import Connected, Told
 from xds_server.reconcile.standing import Serving
+from xds_server.refusals import Refusals
 from xds_server.snapshot import Snapshot
 from xds_server.sources.agents import AgentDialer
 from xds_server.sources.files import PolicyFiles
@@ -109,6 +110,7 @@ class _Server:
         epoch = f"{os.getpid():x}-{time.time_ns():x}"
         self._guard = Guard(config)
         self._door = self._guard.door(config)
+        self._refusals = Refusals()
         self._publisher = Publisher(
             view_of=self._view_of,
             snapshot_for=self._snapshot_for,
@@ -175,6 +177,7 @@ class _Server:
             source=self._feed.source,
             lost_s=lambda: self._feed.lost_s,
             troubles=self._troubles.look,
+            refusals=self._refusals,
         )
         tellers = (self._guard, self._door, self._feed, self._facts, self._telemetry, self._departures)
         for teller in tellers:
@@ -290,7 +293,8 @@ class _Server:
     def _news(self) -> None:
         self._reconciler.look_again()
 
-    def _refused(self) -> None:
+    def _refused(self, nack: Nack) -> None:
+        self._refusals.note(nack)
         self._reconciler.worth_keeping.set()
 
     def _resolved(self) -> None:

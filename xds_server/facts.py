@@ -21,6 +21,7 @@ from xds_server.metrics import gauge
 from xds_server.overrides import Action, Override
 from xds_server.publish import ProxyState, Publisher
 from xds_server.reconcile.loop import Reconciler
+from xds_server.refusals import Refusals
 from xds_server.shadow_status import ShadowStatus
 from xds_server.snapshot import Resource, Snapshot
 from xds_server.status import (
@@ -36,6 +37,7 @@ from xds_server.status import (
     Readiness,
     RefusedResource,
     ResourceStatus,
+    RolledBack,
     SnapshotStatus,
     Story,
     SyncState,
@@ -65,6 +67,7 @@ class ServerFacts:
         source: str = "files",
         lost_s: Callable[[], Mapping[str, float]] = dict,
         troubles: Callable[[], Sequence[Trouble]] = tuple,
+        refusals: Refusals | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -75,6 +78,7 @@ class ServerFacts:
         self._ledger = ledger or Ledger(clock=clock, wall=wall)
         self._source = source
         self._lost_s = lost_s
+        self._refusals = refusals or Refusals(clock=clock)
         self.troubles = troubles
         """What is wrong with files that trust depends on."""
         self._orders = orders or Orders(clock=clock, wall=wall)
@@ -141,6 +145,10 @@ class ServerFacts:
             lost_s=dict(self._lost_s()),
         )
 
+    def rolled_back(self) -> Sequence[RolledBack]:
+        """What proxies refused and are served something else for."""
+        return self._refusals.rolled_back(self._publisher)
+
     def snapshot(self, zone: str, role: str) -> SnapshotStatus:
         """What a proxy of this zone and role is served, or would be."""
         view = View(zone=zone, role=role)
@@ -153,8 +161,8 @@ class ServerFacts:
             ),
         )
 
-    def release_shrink(self) -> bool:
-        """Let go of policies that are held back; False when none are."""
+    def release_shrink(self) -> str:
+        """Let go of policies that are held back; else why not."""
         return self._reconciler.release_shrink()
 
     # -- why, and who ordered what -------------------------------------------------------------------------

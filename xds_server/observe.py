@@ -96,7 +96,7 @@ class AnnouncingObserver(ProxyObserver):
         self,
         metrics: Metrics,
         changed: Callable[[], None],
-        refused: Callable[[], None],
+        refused: Callable[[Nack], None],
         confirmed: Callable[[str], None],
         departures: Departures,
     ) -> None:
@@ -117,7 +117,7 @@ class AnnouncingObserver(ProxyObserver):
 
     def on_nack(self, nack: Nack) -> None:
         super().on_nack(nack)
-        self._refused()
+        self._refused(nack)
 
     def on_connect(self, node: NodeInfo, mode: Mode) -> None:
         super().on_connect(node, mode)

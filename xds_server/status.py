@@ -29,6 +29,27 @@ class RefusedResource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBack:
+    """A resource that connected proxies are meant to have and are not served, because one refused it.
+
+    ``refused_by`` are the first of ``refusals`` proxies; ``age_s`` is None where that was in an earlier run.
+    ``on_...`` counts proxies by what they have instead; on trial they are sent it again, to tell which it is.
+    """
+
+    type: str
+    name: str
+    version: str
+    origins: tuple[str, ...]
+    refused_by: tuple[str, ...]
+    refusals: int
+    age_s: float | None
+    reason: str
+    on_content_before: int
+    on_nothing: int
+    on_trial: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TypeStatus:
     """One resource type of one proxy; ``age_s`` is how long it has been in this state."""
 
@@ -255,6 +276,7 @@ class EventStatus:
     numbers: Mapping[str, float]
     times: int
     first_age_s: float
+    requests: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +298,6 @@ class Story:
     """
 
     subject: str
-    requests: tuple[str, ...] = ()
     kind: str
     well: bool
     now: str

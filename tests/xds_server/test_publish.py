@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from xds_server.publish import Acceptance, Nack, Publisher, Scope, Session, Silent
+from xds_server.refusals import Refusals
 from xds_server.snapshot import Resource, Snapshot, resource, snapshot
+from xds_server.status import RolledBack
 from xds_server.streams import Mode, NodeInfo, RefusedPeerError, StreamError
 from xds_server.translate.view import View
 from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
@@ -193,9 +195,14 @@ class Log(Silent):
     nacks: list[Nack] = field(default_factory=list)
     connected: list[str] = field(default_factory=list)
     acks: int = 0
+    now_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.refusals = Refusals(clock=lambda: self.now_s)
 
     def on_nack(self, nack: Nack) -> None:
         self.nacks.append(nack)
+        self.refusals.note(nack)
 
     def on_connect(self, node: NodeInfo, mode: Mode) -> None:  # noqa: ARG002
         self.connected.append(node.id)
@@ -271,6 +278,13 @@ class Fleet:
         self.publisher.publish({"v": self.wanted}, 0.0)
         self.settle()
 
+    def leave(self, proxy: Proxy) -> None:
+        self.proxies.remove(proxy)
+        proxy.session.close()
+
+    def rolled_back(self) -> tuple[RolledBack, ...]:
+        return self.log.refusals.rolled_back(self.publisher)
+
     def settle(self) -> None:
         # A push is on its way to all before the first answer comes back.
         while [proxy for proxy in self.proxies if proxy.receive()]:
@@ -335,6 +349,46 @@ def test_a_bad_cluster_is_rolled_back_for_old_and_new_proxies_and_its_origin_is_
     fleet.publish(cluster("c", "better"), cluster("d", "good"))
     assert one.holds == newcomer.holds == {"c": "better", "d": "good"}
     assert not fleet.publisher.proxies()[0].types[0].refused
+
+
+def test_what_is_rolled_back_is_told_after_whoever_refused_it_has_gone_and_until_it_is_mended() -> None:
+    fleet = Fleet(cluster("c", "good"))
+    one = fleet.join("one")
+    assert fleet.rolled_back() == ()
+    fleet.publish(cluster("c", "bad", "policy.yaml:7"), cluster("d", "bad", "policy.yaml:9"))
+    fleet.log.now_s = 40.0
+    fleet.leave(one)
+    assert fleet.rolled_back() == (), "with nobody connected nobody has anything else than is meant"
+    fleet.join("two")
+    assert not any(kind.refused for state in fleet.publisher.proxies() for kind in state.types)
+    found = {told.name: told for told in fleet.rolled_back()}
+    assert found.keys() == {"c", "d"}
+    told = found["c"]
+    assert (told.type, told.origins, told.refused_by, told.refusals) == ("CDS", ("policy.yaml:7",), ("one",), 1)
+    assert (told.age_s, told.reason) == (40.0, "Proto constraint validation failed")
+    assert (told.on_content_before, told.on_nothing) == (1, 0)
+    assert (found["d"].on_content_before, found["d"].on_nothing) == (0, 1)
+    fleet.publish(cluster("c", "better"))
+    assert fleet.rolled_back() == ()
+
+
+def test_refusals_of_an_earlier_run_are_told_without_an_age() -> None:
+    fleet = Fleet(cluster("c", "bad"))
+    before = Acceptance()
+    before.accepted("v", [cluster("c", "good")])
+    before.refused([cluster("c", "bad")], "no")
+    fleet.publisher.acceptance.remember(before.memory())
+    fleet.join("one")
+    [told] = fleet.rolled_back()
+    assert (told.age_s, told.refused_by, told.reason) == (None, (), "")
+
+
+def test_what_one_proxy_alone_cannot_take_is_rolled_back_for_nobody() -> None:
+    fleet = Fleet(cluster("c", "good"))
+    fleet.join("two")
+    fleet.join("one")
+    fleet.publish(cluster("c", "not for one"))
+    assert fleet.rolled_back() == ()
 
 
 def test_the_culprits_among_many_are_found() -> None:

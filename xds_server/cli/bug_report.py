@@ -31,7 +31,7 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 MOST_EVENTS: Final = 2_000
 MOST_VIEWS: Final = 20
 
-_STATE: Final = ("proxies", "policies", "engines", "pools", "zones", "orders", "shadow")
+_STATE: Final = ("proxies", "policies", "engines", "pools", "zones", "orders", "shadow", "troubles")
 
 
 @dataclass(slots=True)

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from xds_server.diagnosis.check import age
+
 MOST_ROWS: Final = 20
 _STYLES: Final = {"HEALTHY": "green", "DRAINING": "yellow", "UNHEALTHY": "bold red"}
 _CALM_GPU: Final = ("", "none")
@@ -44,15 +46,6 @@ def show_engines(console: Console, engines: Sequence[dict[str, Any]], *, every: 
     console.print(table)
     if len(engines) > most:
         console.print(Text(f"... and {len(engines) - most} more (-o wide shows all)"))
-
-
-def age(seconds: float) -> str:
-    """``0.3s``, ``12s``, ``5m``, ``3h``."""
-    if seconds < 10:
-        return f"{seconds:.1f}s"
-    if seconds < 120:
-        return f"{seconds:.0f}s"
-    return f"{seconds / 60:.0f}m" if seconds < 7200 else f"{seconds / 3600:.0f}h"
 
 
 def _calmness(engine: dict[str, Any]) -> int:

@@ -10,8 +10,8 @@ from rich.text import Text
 from xds_server.cli.asking import RefusedError, admin_option, ask
 from xds_server.cli.complaints import printable
 from xds_server.cli.diff import compared, of_texts, told
-from xds_server.cli.engines_table import age
 from xds_server.cli.forms import DATA, as_data, console, output_option
+from xds_server.diagnosis.check import age
 
 _UNKNOWN = 404
 

@@ -10,7 +10,7 @@ from policies.quantity import parse_duration
 from xds_server.cli.asking import RefusedError, admin_option, ask
 from xds_server.cli.complaints import printable
 from xds_server.cli.completion import names
-from xds_server.cli.engines_table import age
+from xds_server.diagnosis.check import age
 
 _FLOOR_OR_STATE = 409
 _by = click.option("--by", default="", metavar="NAME", help="Who orders it; the user of this shell when absent.")

@@ -10,7 +10,7 @@ import click
 from policies.findings import PolicyErrors
 from policies.load import load
 from xds_server.cli.complaints import as_text, of_errors, printable
-from xds_server.cli.engines_table import age
+from xds_server.diagnosis.check import age
 from xds_server.ledger.recording import RecordingError
 from xds_server.ledger.replay import EngineReplay, PoolReplay, Range, ReplayReport, replay
 

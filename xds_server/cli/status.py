@@ -1,7 +1,9 @@
 """``switchgear status``: each proxy and whether it has what it should, from the admin port of a server.
 
-The answer is "no" (exit code 1) while any proxy refuses something, and while the policy files are refused or
-held back: then what the operator wrote is not what is served. STALE alone is "yes": a push is under way.
+The answer is "no" (exit code 1) while what the operator wrote is not what is in force: a proxy refuses something,
+or what one refused is rolled back; the policy files are refused or held back; certificates, rules of access,
+tokens or secrets cannot be used or have ended. STALE alone is "yes", for a push is under way, and so is a
+certificate that ends soon.
 """
 
 from typing import Any, Final
@@ -13,10 +15,10 @@ from rich.text import Text
 
 from xds_server.cli.asking import NoAnswerError, admin_option, ask
 from xds_server.cli.complaints import printable
-from xds_server.cli.engines_table import age, show_engines
+from xds_server.cli.engines_table import show_engines
 from xds_server.cli.forms import DATA, as_data, console, output_option, remark, style_of
-from xds_server.diagnosis.check import Check
-from xds_server.diagnosis.remarks import on_engines, on_policies, on_proxies
+from xds_server.diagnosis.check import Check, age, failed
+from xds_server.diagnosis.remarks import on_engines, on_policies, on_proxies, on_rolled_back, on_troubles
 
 _STYLES: Final = {"SYNCED": "green", "STALE": "yellow", "NACK": "bold red"}
 
@@ -27,14 +29,16 @@ _STYLES: Final = {"SYNCED": "green", "STALE": "yellow", "NACK": "bold red"}
 def command(admin: str, output: str) -> int:
     """Show each connected proxy, the policies and the engines of a running server.
 
-    Exit code: 0 when nothing is refused, 1 when a proxy refuses a resource (NACK) or the policy files are
-    refused or held back, 2 when the server cannot be asked.
+    Exit code: 0 when what you wrote is in force, 1 when a proxy refuses a resource (NACK) or one is rolled back,
+    when the policy files are refused or held back, or when certificates, rules of access, tokens or secrets cannot
+    be used or have ended, 2 when the server cannot be asked.
     """
     answer = {
         "proxies": ask(admin, "/v1/proxies")["proxies"],
         "policies": ask(admin, "/v1/policies"),
         "engines": ask(admin, "/v1/engines")["engines"],
         "served": _served(admin),
+        **_troubles(admin),
     }
     if output in DATA:
         click.echo(
@@ -43,7 +47,17 @@ def command(admin: str, output: str) -> int:
     else:
         _show(answer, wide=output == "wide")
     refused = any(kind["state"] == "NACK" for proxy in answer["proxies"] for kind in proxy["types"])
-    return 1 if refused or answer["policies"]["state"] != "accepted" else 0
+    broken = failed(_on_trust(answer))
+    return 1 if refused or broken or answer["policies"]["state"] != "accepted" else 0
+
+
+def _troubles(admin: str) -> dict[str, Any]:
+    """What is wrong with certificates, rules and the like, and what is rolled back; nothing of an older server."""
+    try:
+        answer = ask(admin, "/v1/troubles")
+    except NoAnswerError:
+        return {"troubles": [], "rolled_back": []}
+    return {"troubles": answer["troubles"], "rolled_back": answer["rolled_back"]}
 
 
 def _served(admin: str) -> dict[str, Any]:
@@ -81,15 +95,23 @@ def _show_served(console: Console, served: dict[str, Any]) -> None:
 def _remarks(answer: dict[str, Any]) -> list[Check]:
     return [
         *on_policies(answer["policies"]),
+        *_on_trust(answer),
         *on_proxies(answer["proxies"]),
         *on_engines(answer["engines"]),
     ]
+
+
+def _on_trust(answer: dict[str, Any]) -> list[Check]:
+    return [*on_rolled_back(answer["rolled_back"]), *on_troubles(answer["troubles"])]
 
 
 def _show(answer: dict[str, Any], *, wide: bool) -> None:
     out = console(whole_lines=wide)
     _show_policies(out, answer["policies"])
     _show_served(out, answer["served"])
+    for one in _on_trust(answer):
+        out.print(Text(printable(remark(one)).replace("\n", " "), style=style_of(one.state)), soft_wrap=True)
+        out.print(Text(f"  {printable(one.fix)}", style="dim"), soft_wrap=True)
     show_engines(out, answer["engines"], every=wide)
     _show_proxies(out, answer["proxies"])
     # What is told above with its place need not be told again.

@@ -81,12 +81,24 @@ def _server(admin: str, about: dict[str, Any], asked_s: float, answered_s: float
         yield disk
     policies = list(remarks.on_policies(ask(admin, "/v1/policies")))
     yield from policies or [ok("policies", "accepted and served")]
+    yield from _trust(admin)
     said = [*remarks.on_proxies(proxies), *remarks.on_telemetry(proxies)]
     yield from said or [ok("proxies", f"{len(proxies)} connected, each with what it should have")]
     yield from process.on_envoys(about["proxies"])
     heard = list(remarks.on_engines(engines))
     yield from heard or [ok("engines", f"{len(engines)} heard, none out")]
     yield from _engines(engines, frozenset(about["gated_pools"]))
+
+
+def _trust(admin: str) -> Iterator[Check]:
+    """Certificates, rules of access, tokens, secrets, and what is rolled back; an older server tells of none."""
+    try:
+        answer = ask(admin, "/v1/troubles")
+    except NoAnswerError:
+        return
+    yield from remarks.on_rolled_back(answer["rolled_back"])
+    found = list(remarks.on_troubles(answer["troubles"]))
+    yield from found or [ok("certificates and access", "nothing is wrong with the files of the server")]
 
 
 def _without_server(admin: str, why: str) -> Iterator[Check]:

@@ -8,8 +8,8 @@ from typing import Any, Final
 from rich.text import Text
 
 from xds_server.cli.complaints import printable
-from xds_server.cli.engines_table import age
 from xds_server.diagnosis.board import Board, Row, bar, load, window
+from xds_server.diagnosis.check import age
 
 NARROW: Final = 90
 """Below this there is no room for bars and sentences side by side."""
@@ -38,7 +38,7 @@ def picture(board: Board, choice: Choice, width: int, height: int, trouble: str 
         lines += [Text(""), *map(Text, choice.story.splitlines())]
         lines = lines[: height - 1] if height else lines
         return _joined([*lines, Text("esc back  q quit", style="dim")] if height else lines, width)
-    lines += [Text(""), *_pools(board, choice, width), *_behind(board)]
+    lines += [Text(""), *_pools(board, choice, width), *_troubles(board), *_behind(board)]
     events = _events(board, choice)
     rows = board.engines(choice.pool, choice.sort)
     if height:
@@ -103,6 +103,15 @@ def _pools(board: Board, choice: Choice, width: int) -> Iterator[Text]:
         yield Text(f"... and {len(pools) - _MOST_POOLS} more (p chooses one)", style="dim")
     if not pools:
         yield Text("no pool is served")
+
+
+def _troubles(board: Board) -> Iterator[Text]:
+    """What is rolled back, and what is wrong with certificates, rules and the like."""
+    troubles = board.server.get("troubles", [])
+    for said in troubles[:_MOST_BEHIND]:
+        yield Text(printable(said).replace("\n", " "), style="bold red")
+    if len(troubles) > _MOST_BEHIND:
+        yield Text(f"... and {len(troubles) - _MOST_BEHIND} more: `switchgear status`", style="bold red")
 
 
 def _behind(board: Board) -> Iterator[Text]:

@@ -5,10 +5,11 @@ second is a small part of that, so after the first frame only the fields that be
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias
 
+from xds_server.diagnosis.remarks import on_rolled_back, on_troubles
 from xds_server.status import (
     EngineStatus,
     EventStatus,
@@ -16,6 +17,8 @@ from xds_server.status import (
     PoolStatus,
     ProxyStatus,
     Readiness,
+    RolledBack,
+    Trouble,
     ZoneStatus,
 )
 
@@ -34,6 +37,10 @@ class Shown(Protocol):
     def readiness(self) -> Readiness: ...
 
     def policies(self) -> PoliciesStatus: ...
+
+    def troubles(self) -> Sequence[Trouble]: ...
+
+    def rolled_back(self) -> Sequence[RolledBack]: ...
 
     def engines(self) -> Sequence[EngineStatus]: ...
 
@@ -67,7 +74,7 @@ def frame(shown: Shown, at_unix_s: float) -> Frame:
     return Frame(
         at_unix_s=round(at_unix_s, 1),
         tables={
-            "server": {"server": _server(shown.readiness(), shown.policies())},
+            "server": {"server": _server(shown.readiness(), shown.policies()) | {"troubles": _troubles(shown)}},
             "pools": {pool.pool: _pool(pool) for pool in pools},
             "zones": {f"{zone.pool}/{zone.zone}": _zone(zone) for zone in shown.zones()},
             "engines": {
@@ -107,7 +114,7 @@ def _different(before: Row | None, now: Row) -> Row:
     return now if before is None else {name: value for name, value in now.items() if before.get(name) != value}
 
 
-def _server(readiness: Readiness, policies: PoliciesStatus) -> Row:
+def _server(readiness: Readiness, policies: PoliciesStatus) -> dict[str, Any]:
     return {
         "ready": readiness.ready,
         "reason": readiness.reason,
@@ -118,6 +125,13 @@ def _server(readiness: Readiness, policies: PoliciesStatus) -> Row:
         "held": policies.held,
         "lost": sorted(policies.lost_s),
     }
+
+
+def _troubles(shown: Shown) -> list[str]:
+    """What stands in the way of trust, as ``switchgear status`` says it, without ages: they change each second."""
+    rows = [asdict(replace(one, age_s=None)) for one in shown.rolled_back()]
+    found = [*on_rolled_back(rows), *on_troubles([asdict(one) | {"age_s": None} for one in shown.troubles()])]
+    return [f"{one.code} {one.subject}: {one.sentence}" for one in found]
 
 
 def _pool(pool: PoolStatus) -> Row:

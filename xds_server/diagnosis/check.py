@@ -57,11 +57,20 @@ def failed(checks: Iterable[Check]) -> bool:
     return any(one.state is State.FAIL for one in checks)
 
 
-def few(names: Iterable[str], most: int = 5) -> str:
-    """``a, b and 3 more``."""
+def few(names: Iterable[str], most: int = 5, *, of: int = 0) -> str:
+    """``a, b and 3 more``; ``of`` is how many there are, where not all of them are named."""
     listed = list(names)
-    shown = ", ".join(listed[:most])
-    return shown if len(listed) <= most else f"{shown} and {len(listed) - most} more"
+    left = max(of, len(listed)) - len(listed[:most])
+    return ", ".join(listed[:most]) + (f" and {left} more" if left else "")
+
+
+def age(seconds: float) -> str:
+    """``0.3s``, ``12s``, ``5m``, ``3h``."""
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    if seconds < 120:
+        return f"{seconds:.0f}s"
+    return f"{seconds / 60:.0f}m" if seconds < 7200 else f"{seconds / 3600:.0f}h"
 
 
 def number(value: Any) -> float:

@@ -4,9 +4,23 @@ What goes in is JSON of the admin port.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
-from xds_server.diagnosis.check import Check, fail, few, warn
+from xds_server.diagnosis.check import Check, age, fail, few, warn
+
+_CODES: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
+    {
+        ("certificate", "unusable"): "SG210",
+        ("rules", "unusable"): "SG213",
+        ("token", "unusable"): "SG214",
+        ("token", "open"): "SG215",
+        ("secret", "unusable"): "SG216",
+        ("", "ends"): "SG211",
+        ("", "ended"): "SG212",
+    }
+)
+"""By what it is about and what is wrong with it."""
 
 Row = Mapping[str, Any]
 
@@ -57,6 +71,39 @@ def on_telemetry(proxies: Sequence[Row]) -> Iterator[Check]:
         silent = [one["pool"] for one in proxy.get("traffic", ()) if one["telemetry_age_s"] is None]
         if silent and proxy["connected_s"] > SILENT_S:
             yield warn(f"proxy {proxy['node']}", "SG224", f"tells nothing of its calls to {few(silent)}")
+
+
+def on_rolled_back(rolled_back: Sequence[Row]) -> Iterator[Check]:
+    """What no proxy is sent any more, because one refused it."""
+    for one in rolled_back:
+        places = few(one["origins"]) or "built-in defaults"
+        by = few(one["refused_by"], of=one["refusals"]) or "a proxy, in an earlier run of the server"
+        has = (
+            (one["on_content_before"], "the content that was accepted before it"),
+            (one["on_nothing"], "nothing of that name"),
+            (one["on_trial"], "it once more, on trial"),
+        )
+        instead = "; ".join(f"{_proxies(count)} {what}" for count, what in has if count)
+        reason = f": {one['reason']}" if one["reason"] else ""
+        sentence = f"refused by {by}{_since(one['age_s'])}, and rolled back: {instead} ({places}){reason}"
+        yield fail(f"{one['type']} {one['name']}", "SG217", sentence)
+
+
+def on_troubles(troubles: Sequence[Row]) -> Iterator[Check]:
+    """Certificates, rules of access, tokens and secrets."""
+    for one in troubles:
+        code = _CODES.get((one["what"], one["defect"])) or _CODES.get(("", one["defect"]), "SG216")
+        make = warn if one["defect"] in ("ends", "open") else fail
+        said = "" if one["file"] in one["sentence"] else f"{one['file']}: "
+        yield make(one["what"], code, f"{said}{one['sentence']}{_since(one['age_s'])}")
+
+
+def _proxies(count: int) -> str:
+    return f"{count} {'proxy has' if count == 1 else 'proxies have'}"
+
+
+def _since(age_s: float | None) -> str:
+    return "" if age_s is None else f", for {age(age_s)} now"
 
 
 def on_engines(engines: Sequence[Row]) -> Iterator[Check]:

@@ -53,6 +53,7 @@ def admin() -> Iterator[str]:
         "/v1/about": about | leak,
         "/v1/proxies": {"proxies": [proxy]},
         "/v1/shadow": leak,
+        "/v1/troubles": leak | {"troubles": [], "rolled_back": []},
         "/v1/snapshot": leak,
         "/v1/policies": {
             "state": "refused", "held": "", "stale": False, "serving_digest": "", "lost_s": {},

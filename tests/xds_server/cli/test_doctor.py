@@ -114,6 +114,22 @@ def test_a_sound_server_fails_nothing(server: Double, capsys: pytest.CaptureFixt
     assert "warn SG206 proxies: no proxy is connected" in capsys.readouterr().out
 
 
+def test_trouble_with_certificates_and_what_is_rolled_back_is_told(
+    server: Double, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.pages["/v1/troubles"] = {"troubles": [], "rolled_back": []}
+    code, said = told("--admin", server.url, capsys=capsys)
+    assert (code, said["certificates and access"]["state"]) == (0, "ok")
+    expiring = {"what": "certificate", "defect": "ends", "file": "a.crt", "sentence": "soon", "age_s": 5.0}
+    server.pages["/v1/troubles"]["troubles"] = [expiring]
+    code, said = told("--admin", server.url, capsys=capsys)
+    assert (code, said["certificate"]["state"], said["certificate"]["code"]) == (0, "warn", "SG211")
+    server.pages["/v1/troubles"]["troubles"] = [expiring | {"what": "rules", "defect": "unusable"}]
+    code, said = told("--admin", server.url, capsys=capsys)
+    assert (code, said["rules"]["code"]) == (1, "SG213")
+    assert said["rules"]["fix"]
+
+
 def test_nobody_there_is_a_failure_with_its_code(capsys: pytest.CaptureFixture[str]) -> None:
     code, said = told("--admin", "http://127.0.0.1:1", capsys=capsys)
     assert (code, said["server"]["code"]) == (1, "SG220")

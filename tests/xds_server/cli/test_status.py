@@ -220,3 +220,84 @@ def test_which_version_is_served_and_the_canary_beside_it(
     out = capsys.readouterr().out
     assert "  version 2, applied by ann; it stands until the files change\n" in out
     assert "canary of bob at 10 % (1 proxies) for 20s, 40s left: unknown" in out
+
+
+def trouble(what: str, defect: str, file: str, **said: Any) -> dict[str, Any]:
+    base = {"what": what, "defect": defect, "file": file, "sentence": "why", "age_s": 40.0, "ends_in_s": None}
+    return base | said
+
+
+def rolled_back(**said: Any) -> dict[str, Any]:
+    return {
+        "type": "RDS",
+        "name": "port-10000",
+        "version": "v2",
+        "origins": ["routes.yaml:7:3"],
+        "refused_by": ["n1"],
+        "refusals": 1,
+        "age_s": 240.0,
+        "reason": "bad regex",
+        "on_content_before": 2,
+        "on_nothing": 1,
+        "on_trial": 0,
+    } | said
+
+
+@pytest.mark.parametrize(
+    ("found", "answer", "line"),
+    [
+        (trouble("certificate", "unusable", "/t/tls.crt"), 1, "SG210 certificate: /t/tls.crt: why, for 40s now"),
+        (trouble("certificate", "ends", "/t/tls.crt"), 0, "SG211 certificate: /t/tls.crt: why"),
+        (trouble("certificate", "ended", "/t/tls.crt"), 1, "SG212 certificate: /t/tls.crt: why"),
+        (trouble("rules", "unusable", "/t/a.yaml", sentence="/t/a.yaml:1: no"), 1, "SG213 rules: /t/a.yaml:1: no"),
+        (trouble("token", "unusable", "/t/token"), 1, "SG214 token: /t/token: why"),
+        (trouble("token", "open", "/t/token"), 0, "SG215 token: /t/token: why"),
+        (trouble("secret", "unusable", "/t/mesh"), 1, "SG216 secret: /t/mesh: why"),
+        (trouble("secret", "ends", "/t/mesh"), 0, "SG211 secret: /t/mesh: why"),
+        (trouble("something", "new", "/t/x"), 1, "SG216 something: /t/x: why"),
+    ],
+)
+def test_trouble_with_what_trust_depends_on_is_told_with_its_way_out(
+    server: Server, capsys: pytest.CaptureFixture[str], found: dict[str, Any], answer: int, line: str
+) -> None:
+    server.pages["/v1/troubles"] = {"troubles": [found], "rolled_back": []}
+    assert main(["status", "--admin", server.url]) == answer
+    out = capsys.readouterr().out.splitlines()
+    [at] = [number for number, text in enumerate(out) if text.startswith(line)]
+    assert out[at + 1].startswith("  ")
+    assert out[at + 1].endswith(".")
+    assert main(["status", "--admin", server.url, "-o", "json"]) == answer
+    said = json.loads(capsys.readouterr().out)
+    assert said["troubles"] == [found]
+    assert line.split(maxsplit=1)[0] in [one["code"] for one in said["remarks"]]
+
+
+def test_what_is_rolled_back_is_the_answer_no_also_when_every_proxy_is_in_sync(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.pages["/v1/troubles"] = {"troubles": [], "rolled_back": [rolled_back()]}
+    assert main(["status", "--admin", server.url]) == 1
+    assert (
+        "SG217 RDS port-10000: refused by n1, for 4m now, and rolled back: 2 proxies have the content that was "
+        "accepted before it; 1 proxy has nothing of that name (routes.yaml:7:3): bad regex\n"
+    ) in capsys.readouterr().out
+    many = rolled_back(refused_by=[f"n{one}" for one in range(10)], refusals=300, on_nothing=0, origins=[])
+    unknown = rolled_back(refused_by=[], refusals=0, age_s=None, reason="", on_content_before=1, on_nothing=0)
+    server.pages["/v1/troubles"]["rolled_back"] = [many, unknown]
+    assert main(["status", "--admin", server.url]) == 1
+    out = capsys.readouterr().out
+    assert "refused by n0, n1, n2, n3, n4 and 295 more, for 4m now" in out
+    assert "(built-in defaults)" in out
+    assert "refused by a proxy, in an earlier run of the server, and rolled back: 1 proxy has" in out
+
+
+def test_names_that_a_peer_chose_do_nothing_to_the_terminal(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = rolled_back(refused_by=["n\x1b[2J"], reason="two\nlines\x07")
+    server.pages["/v1/troubles"] = {"troubles": [], "rolled_back": [hostile]}
+    assert main(["status", "--admin", server.url]) == 1
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\x07" not in out
+    assert "two lines" in out

@@ -16,9 +16,11 @@ from xds_server.status import (
     ProxyStatus,
     Readiness,
     RefusedResource,
+    RolledBack,
     RuleStatus,
     Story,
     SyncState,
+    Trouble,
     TypeStatus,
     ZoneStatus,
 )
@@ -50,6 +52,8 @@ class Made:
         self.count = proxies
         self.policy_state = "accepted"
         self.ready = True
+        self.wrong: list[Trouble] = []
+        self.refused: list[RolledBack] = []
 
     def _engine(self, number: int, zones: int) -> EngineStatus:
         verdict, health, reason = _STATES[number % len(_STATES)]
@@ -133,6 +137,12 @@ class Made:
             pools=("chat", "small"),
             routes=("chat",),
         )
+
+    def troubles(self) -> Sequence[Trouble]:
+        return self.wrong
+
+    def rolled_back(self) -> Sequence[RolledBack]:
+        return self.refused
 
     def engines(self) -> Sequence[EngineStatus]:
         return self.rows

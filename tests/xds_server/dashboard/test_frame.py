@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.xds_server.dashboard.made import Made
 from xds_server.dashboard.frame import MOST_EVENTS, Frame, difference, frame, whole
+from xds_server.status import Defect, RolledBack, Trouble
 
 
 def laid_over(told: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
@@ -92,3 +93,29 @@ def test_a_server_that_knows_nothing_yet_has_a_frame() -> None:
     assert told.tables["engines"] == {}
     assert told.tables["server"]["server"]["ready"] is False
     assert isinstance(told, Frame)
+
+
+def test_troubles_are_told_without_an_age_so_that_they_travel_once() -> None:
+    made = Made(2)
+    calm = frame(made, 1.0)
+    made.wrong = [Trouble(what="token", defect=Defect.OPEN, file="/t", sentence="chmod it", age_s=3.0)]
+    made.refused = [
+        RolledBack(
+            type="CDS",
+            name="chat",
+            version="v",
+            origins=("a.yaml:3",),
+            refused_by=("n1",),
+            refusals=1,
+            age_s=9.0,
+            reason="no",
+            on_content_before=1,
+            on_nothing=0,
+            on_trial=0,
+        )
+    ]
+    troubled = frame(made, 2.0)
+    told = difference(calm, troubled)["tables"]["server"]["server"]["troubles"]
+    assert [one.split()[0] for one in told] == ["SG217", "SG215"]
+    made.wrong = [replace(made.wrong[0], age_s=4.0)]
+    assert "server" not in difference(troubled, frame(made, 3.0))["tables"]

@@ -12,6 +12,7 @@ from tests.browser import Page, page
 from tests.xds_server.dashboard.made import Made
 from tests.xds_server.dashboard.test_live import fast as fast  # noqa: PLC0414 - a fixture
 from xds_server.dashboard.routes import add_dashboard
+from xds_server.status import Defect, Trouble
 
 axe = pytest.importorskip("axe_core_python")
 SHOWN = "[...document.querySelectorAll('.cell:not([hidden])')].map((cell) => cell.dataset.name)"
@@ -60,6 +61,12 @@ async def test_a_day_at_the_page(pictures: Path) -> None:
             await at.until("document.querySelector('[data-name=\"small/vllm-0\"]').classList.contains('s-bad')")
             made.policy_state = "refused"
             await at.until("document.querySelector('#policies').classList.contains('bad')")
+            assert await at.value("document.querySelector('#alert').hidden")
+            made.wrong = [Trouble(what="rules", defect=Defect.UNUSABLE, file="/a.yaml", sentence="<b>line 3</b>")]
+            await at.until(
+                "document.querySelector('#alert').textContent === 'SG213 rules: /a.yaml: <b>line 3</b>'"
+            )
+            assert not await at.value("document.querySelector('#alert').hidden")
 
             # By keyboard alone: find, into the map, along it, why, and back to where one was.
             await at.press("/", "/")

@@ -38,6 +38,7 @@ function summary() {
   say(badge, server.stale ? `policies ${server.policies}, stale` : `policies ${server.policies ?? "?"} ${server.digest ?? ""}`);
   badge.className = `badge ${server.policies === "accepted" && !server.stale ? "good" : "bad"}`;
   const troubles = [...(server.problems ?? [])];
+  troubles.push(...(server.troubles ?? []));
   if (server.held) troubles.push(`held back: ${server.held}`);
   if (server.lost?.length) troubles.push(`out of touch: ${server.lost.join(", ")}; what was last known is served`);
   if (server.ready === false) troubles.push(server.reason);

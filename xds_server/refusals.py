@@ -1,0 +1,106 @@
+"""What proxies refused and is therefore rolled back: who refused it, why, since when, and what is served instead.
+
+The publisher knows what is parked, and each proxy what it refused itself. A proxy that comes back, or comes new,
+has refused nothing and has something else than the policies say all the same; only here is that told.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from xds_server.publish import Nack, Publisher
+from xds_server.snapshot import Resource, content_of
+from xds_server.status import RolledBack
+from xds_server.type_urls import SHORT_NAMES
+
+MOST_NAMED: Final = 10
+MOST_REMEMBERED: Final = 1_000
+"""Refused contents, and proxies of each: there are as many as somebody has tried out in one sitting."""
+
+_Key = tuple[str, str, str]
+"""Type URL, name and content."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Refusal:
+    since_s: float
+    reason: str
+    nodes: dict[str, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Effect:
+    """How many proxies have what, of those that are meant to have the refused content."""
+
+    wanted: Resource
+    before: int = 0
+    nothing: int = 0
+    trying: int = 0
+
+
+class Refusals:
+    """Remembers refusals. ``note`` each; ``rolled_back`` says which of them still change what is served."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: dict[_Key, _Refusal] = {}
+
+    def note(self, nack: Nack) -> None:
+        """A proxy refused something."""
+        for item in nack.resources:
+            key = (item.type_url, item.name, content_of(item.version))
+            known = self._known.get(key)
+            if known is None:
+                while len(self._known) >= MOST_REMEMBERED:
+                    del self._known[next(iter(self._known))]
+                known = self._known[key] = _Refusal(since_s=self._clock(), reason=nack.reason)
+            known.reason = nack.reason or known.reason
+            if len(known.nodes) < MOST_REMEMBERED:
+                known.nodes[nack.node.id] = None
+
+    def rolled_back(self, publisher: Publisher) -> tuple[RolledBack, ...]:
+        """What connected proxies are meant to have and are not served, because it was refused."""
+        now_s = self._clock()
+        parked = publisher.acceptance.parked
+        self._known = {key: one for key, one in self._known.items() if key[2] in parked.get(key[:2], ())}
+        return tuple(
+            self._told(key, effect, now_s) for key, effect in _effects(publisher) if effect.before + effect.nothing
+        )
+
+    def _told(self, key: _Key, effect: _Effect, now_s: float) -> RolledBack:
+        known = self._known.get(key)
+        nodes = () if known is None else tuple(known.nodes)
+        return RolledBack(
+            type=SHORT_NAMES.get(key[0], key[0]),
+            name=key[1],
+            version=effect.wanted.version,
+            origins=effect.wanted.origins,
+            refused_by=nodes[:MOST_NAMED],
+            refusals=len(nodes),
+            age_s=None if known is None else round(now_s - known.since_s, 3),
+            reason="" if known is None else known.reason,
+            on_content_before=effect.before,
+            on_nothing=effect.nothing,
+            on_trial=effect.trying,
+        )
+
+
+def _effects(publisher: Publisher) -> Iterator[tuple[_Key, _Effect]]:
+    counts = publisher.proxies_by_view
+    for (type_url, name), contents in publisher.acceptance.parked.items():
+        found: dict[str, _Effect] = {}
+        for view, proxies in counts.items():
+            desired, effective = publisher.desired(view), publisher.effective(view)
+            wanted = None if desired is None else desired.of(type_url).get(name)
+            if wanted is None or effective is None or (content := content_of(wanted.version)) not in contents:
+                continue
+            effect = found.setdefault(content, _Effect(wanted=wanted))
+            served = effective.of(type_url).get(name)
+            if served is None:
+                effect.nothing += proxies
+            elif content_of(served.version) == content:
+                effect.trying += proxies
+            else:
+                effect.before += proxies
+        yield from (((type_url, name, content), effect) for content, effect in found.items())
