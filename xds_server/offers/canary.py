@@ -28,6 +28,7 @@ LOOK_EACH_S: Final = 0.25
 CONFIRM_S: Final = 10.0
 """Beyond its time a canary waits so long for proxies that have not confirmed what they were sent last."""
 
+_OTHERS: Final = "other policies are served meanwhile than those that it was to be held against"
 _NOTHING_SAID: Final = Judgement(word=Word.UNKNOWN, reasons=())
 _log = structlog.get_logger()
 
@@ -96,7 +97,7 @@ class Run:
                 kind = SHORT_NAMES.get(refusal.type_url, refusal.type_url)
                 return Next.BACK, (f"{refusal.node} refuses {kind} {refusal.name}: {reason}",)
         if failure:
-            return Next.BACK, (f"nothing can be made of them: {failure}",)
+            return Next.BACK, (failure,)
         if self.said.word is Word.BAD:
             return Next.BACK, self.said.reasons
         return (Next.WAIT, ()) if now_s < self.began_at_s + self.plan.for_s else self._at_the_end(here, now_s)
@@ -201,7 +202,7 @@ class Canaries:
             self._begun.clear()
             while self.running is not None:
                 run, trial = self.running, self._reconciler.trial
-                failure = "it is no longer there" if trial is None else trial.failure
+                failure = _OTHERS if trial is None else trial.failure
                 step, reasons = run.look(self._publisher.proxies(run.nodes), failure, self._clock())
                 if step is not Next.WAIT:
                     await on_end(run, step is Next.ON, reasons)

@@ -243,8 +243,10 @@ class Changing:
         if self._canaries is None or self._canaries.running is None:
             return False
         # Also where they were just offered to all: who was told that they are taken back is not served them later.
-        self._reconciler.withdraw(self._canaries.running.plan.accepted)
+        held = self._reconciler.withdraw(self._canaries.running.plan.accepted)
         self._pending = None
+        if held and self._said is not None:
+            self._reconciler.offer(self._standing or self._said)  # how it stands with these is to be said again
         self._canaries.end("rolled-back", reasons)
         self._tell_canary("rolled back", "; ".join(reasons), alarm=True)
         return True

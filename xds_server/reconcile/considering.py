@@ -55,6 +55,15 @@ def say_held(reason: str, serving: str) -> None:
     )
 
 
+def say_stale(serving: str) -> None:
+    """Log that what the last run served has to do."""
+    _log.warning(
+        "policies.stale",
+        reason="serving the policies of the last run until the files are accepted",
+        serving=serving,
+    )
+
+
 def say_accepted(accepted: Accepted, fleet: Fleet) -> None:
     """Log that policies are served from now on."""
     _log.info(

@@ -27,30 +27,30 @@ from xds_server.fleet import EngineId, Fleet, with_report, with_traffic
 from xds_server.metrics import Metrics
 from xds_server.orchestrator import OrchestratorWord
 from xds_server.overrides import Override
-from xds_server.pipeline import REFERENCE_VIEW, Built, Inputs, Pipeline
+from xds_server.pipeline import Built, Inputs, Pipeline
 from xds_server.reconcile.considering import (
-    count_resources,
     count_state,
     fleet_for,
     parts_by_view,
     say_accepted,
     say_held,
     say_refused,
+    say_stale,
 )
 from xds_server.reconcile.neighbours import Proxies, Signals
 from xds_server.reconcile.opening import Opening
 from xds_server.reconcile.pacing import SPACING_S, TICK_S, TRAFFIC_TICK_S
+from xds_server.reconcile.publishing import Publishing
 from xds_server.reconcile.roll import Peers, Roll
 from xds_server.reconcile.standing import Files, Serving
 from xds_server.reconcile.trial import Trial
 from xds_server.shrink import held_back
-from xds_server.snapshot import Resource, Snapshot, same_layers, unless_equal
+from xds_server.snapshot import Snapshot
 from xds_server.sources.files import Accepted, PolicyState, Refused
 from xds_server.sources.resolver import Addressing, resolved
 from xds_server.translate.view import View
 from xds_server.words import Words
 
-_STALE: Final = "serving the policies of the last run until the files are accepted"
 _BUG: Final = "a bug in Switchgear, not in the policies; see reconcile.failed in the log"
 
 _NO_ORDERS: Final[Mapping[EngineId, Override]] = MappingProxyType({})
@@ -100,8 +100,7 @@ class Reconciler:
         self._failure = ""
         self.trial: Trial | None = None
         self._told_stale = False
-        self._published: dict[View, Snapshot] = {}
-        self._own: Mapping[str, Resource] = {}
+        self._publishing = Publishing(proxies, metrics)
         self.roll = Roll(proxies, peers)
         self.files = Files(state="unread", digest="", since_s=clock())
         self.serving: Serving | None = None
@@ -201,20 +200,24 @@ class Reconciler:
         """Serve views of a canary what all others are served."""
         self.trial = None
 
-    def withdraw(self, accepted: Accepted) -> None:
-        """Take back what was offered, or is held, and is not served."""
+    def withdraw(self, accepted: Accepted) -> bool:
+        """Take back what was offered, or is held, and is not served; whether it was held."""
+        held = self._held is accepted
         self._offered = None if self._offered is accepted else self._offered
-        self._held = None if self._held is accepted else self._held
+        self._held = None if held else self._held
+        return held
 
-    def release_shrink(self) -> bool:
-        """Let go of policies that are held back; False when none are."""
+    def release_shrink(self) -> str:
+        """Let go of policies that are held back; else why not."""
         if self._held is None:
-            return False
+            return "no policies are held back"
+        if self.trial is not None:
+            return "a canary is running, and is held against what is served: wait for it, or end it first"
+        if self._offered is not None and self._offered is not self._held:
+            return "newer policies are being looked at: ask again in a moment"
         _log.warning("policies.released", digest=self._held.digest[:12], reason=self.files.reason)
         self._adopt(self._held, stale=False)
-        self._held = None
-        self._wake.set()
-        return True
+        return ""
 
     # -- what is asked -------------------------------------------------------------------------------------
 
@@ -232,9 +235,9 @@ class Reconciler:
             return Snapshot()
         others = self.built.snapshots if self.built else {}
         self.built = replace(made, snapshots=MappingProxyType({**others, **made.snapshots}))
-        self._published[view] = made.snapshots[view]
+        self._publishing.served[view] = made.snapshots[view]
         self._wake.set()
-        return self._published[view]
+        return made.snapshots[view]
 
     def peek(self, view: View) -> Snapshot | None:
         """What a proxy of this view would be served; None while nothing is."""
@@ -292,7 +295,7 @@ class Reconciler:
         self._publish(built)
         # First: who only watches the rounds must not keep proxies from being served.
         self.ready.set()
-        self._on_round(built.decisions, self._published)
+        self._on_round(built.decisions, self._publishing.served)
         self.news_s = None
 
     def _news(self, now_s: float) -> None:
@@ -336,7 +339,7 @@ class Reconciler:
             return self.trial.beside(built, fleet, built.inputs.views)
         except Exception as error:  # noqa: BLE001 - only the canary may be hurt by what is on trial
             self._failed(error)
-            self.trial.failure = f"{type(error).__name__}: {error}"
+            self.trial.failure = f"nothing can be made of them: {type(error).__name__}: {error}"
             return built
 
     def _consider(self, offered: Accepted) -> None:
@@ -357,7 +360,8 @@ class Reconciler:
         self._adopt(offered, stale=False)
 
     def _adopt(self, accepted: Accepted, *, stale: bool) -> None:
-        self._held = None
+        # A canary is judged beside what the rest is served; of anything else it says nothing.
+        self._held = self.trial = None
         self.fleet = fleet_for(accepted.policies, self.fleet, self.serving)
         self.serving = Serving(
             policies=accepted.policies, texts=accepted.texts, digest=accepted.digest, stale=stale
@@ -372,25 +376,14 @@ class Reconciler:
     def _tell_stale(self) -> None:
         stale = self.serving is not None and self.serving.stale
         if stale and not self._told_stale:
-            _log.warning("policies.stale", reason=_STALE, serving=self._serving_digest())
+            say_stale(self._serving_digest())
         self._told_stale = stale
         self._metrics.policy_stale.set(stale)
 
     def _publish(self, built: Built) -> None:
-        # The same snapshot again would be a push that has to be compared on every stream to find nothing in it.
-        fresh = {view: unless_equal(self._published.get(view), made) for view, made in built.snapshots.items()}
-        same = fresh.keys() == self._published.keys() and all(
-            fresh[view] is self._published[view] for view in fresh
-        )
-        if same and same_layers(self._own, built.own):
-            self._urgent_since_s = None
-            return
-        self._published, self._own = fresh, built.own
-        self._proxies.publish(fresh, built.own)
-        if self._urgent_since_s is not None:
+        if self._publishing.publish(built) and self._urgent_since_s is not None:
             self._metrics.report_to_push_seconds.observe(self._clock() - self._urgent_since_s)
-            self._urgent_since_s = None
-        count_resources(self._metrics, fresh[REFERENCE_VIEW])
+        self._urgent_since_s = None
 
     def _failed(self, error: Exception) -> None:
         self._metrics.reconcile_failures.inc()

@@ -51,9 +51,9 @@ class Answers:
     def proxies(self) -> list[object]:
         return []
 
-    def release_shrink(self) -> bool:
+    def release_shrink(self) -> str:
         self.released += 1
-        return True
+        return ""
 
 
 class Clock:

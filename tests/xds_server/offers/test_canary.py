@@ -252,6 +252,46 @@ async def test_too_small_is_not_even_tried() -> None:
         assert site.changing.canary().state == "none"
 
 
+async def test_nothing_that_is_held_is_let_go_while_a_canary_is_held_against_what_is_served() -> None:
+    async with running() as site:
+        site.changing.offer(accepted("p", "q", "r"))
+        await until(lambda: site.served() == {False: {"p", "q", "r"}})
+        site.changing.offer(accepted("p"))
+        await until(lambda: site.reconciler.files.state == "held")
+        done = await site.changing.apply(asked("p", "q", "r", "s"))
+        assert done.state == "canary"
+        await until(lambda: site.served() == {True: {"p", "q", "r", "s"}, False: {"p", "q", "r"}})
+        assert "a canary is running" in site.reconciler.release_shrink()
+        assert site.changing.end_canary("ann")
+        assert not site.reconciler.release_shrink()
+        await until(lambda: site.served() == {False: {"p"}})
+
+
+async def test_a_canary_ends_when_what_it_is_held_against_is_replaced_under_it() -> None:
+    async with running() as site:
+        await begun(site)
+        site.reconciler.offer(accepted("p", engines=3))  # by whatever way
+        await ended(site, "rolled-back", "other policies are served meanwhile")
+        assert {len(pools["p"]) for pools in [site.reconciler.fleet.pools]} == {3}  # type: ignore[union-attr]
+
+
+async def test_a_canary_that_is_held_back_at_its_end_leaves_nothing_to_let_go() -> None:
+    async with running() as site:
+        await begun(site)
+        calls(site)
+        site.now_s += 61
+        # What is served grew meanwhile, so that the same policies now take away more than half of it.
+        grown = accepted(*"pqrstuvwxyz")
+        trial, site.reconciler.trial = site.reconciler.trial, None
+        site.reconciler._adopt(grown, stale=False)
+        site.reconciler.trial = trial
+        await until(lambda: site.changing.canary().state == "rolled-back")
+        assert "would drop" in "; ".join(site.changing.canary().reasons)
+        # It is the files that are held now, as long as they say less than what is served.
+        await until(lambda: site.reconciler.files.digest == accepted("p").digest)
+        assert site.reconciler.files.state == "held"
+
+
 def test_a_proxy_that_has_not_confirmed_is_waited_for_and_then_speaks_against_it() -> None:
     plan = Plan(
         accepted=accepted("p"), asked=Asked(source=Source.APPLIED), percent=50, for_s=5.0, yes_if_unknown=True

@@ -154,7 +154,7 @@ async def test_too_small_is_held_back_and_let_go() -> None:
         assert done.state == "held"
         assert "would drop" in done.reason
         assert len(server.told) == 1
-        assert server.reconciler.release_shrink()
+        assert not server.reconciler.release_shrink()
         await server.serves("p")
         assert server.told[1:] == [(2, "applied", "ann", 0)]
 

@@ -179,14 +179,14 @@ async def test_refused_files_change_nothing_and_are_told_once() -> None:
 async def test_a_shrinking_set_is_held_until_it_is_released() -> None:
     peers = Peers()
     async with running(peers) as reconciler:
-        assert reconciler.release_shrink() is False
+        assert reconciler.release_shrink() == "no policies are held back"
         reconciler.offer(accepted("p", "q", "r", "s"))
         await reconciler.ready.wait()
         reconciler.offer(accepted("p"))
         await until(lambda: reconciler.files.state == "held")
         await settled(reconciler)
         assert peers.pools == ["p", "q", "r", "s"]
-        assert reconciler.release_shrink() is True
+        assert not reconciler.release_shrink()
         await until(lambda: peers.pools == ["p"])
         assert reconciler.files.state == "accepted"
 
@@ -200,7 +200,7 @@ async def test_a_held_set_is_forgotten_when_the_files_are_well_again() -> None:
         await until(lambda: reconciler.files.state == "held")
         reconciler.offer(accepted("p", "q", "r"))
         await until(lambda: peers.pools == ["p", "q", "r"])
-        assert reconciler.release_shrink() is False
+        assert reconciler.release_shrink() == "no policies are held back"
 
 
 async def test_shrinking_may_be_allowed_from_the_start() -> None:
