@@ -75,7 +75,7 @@ class Translator:
                 weight=one.weight,
                 hosts=tuple(
                     Host(
-                        engine=dict(host.labels)[ENGINE_LABEL],
+                        engine=str(dict(host.labels)[ENGINE_LABEL]),
                         weight=host.weight or 1,
                         healthy=host.health == _HEALTHY,
                     )

@@ -8,7 +8,10 @@ Source: envoy/config/endpoint/v3/endpoint.proto, endpoint_components.proto
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
+
+Label: TypeAlias = tuple[str, str | tuple[str, ...]]
+"""Name and value of a label, or all of its values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +48,15 @@ class EndpointSpec:
     """One engine as a cluster sees it.
 
     ``health`` is a number of ``envoy.config.core.v3.HealthStatus`` (1 healthy, 2 unhealthy, 3 draining);
-    ``weight`` is relative, 1..128, ``None`` for Envoy's default of 1. ``labels`` are (name, value) pairs that
-    subset load balancing and access logs read as ``envoy.lb`` metadata; of two with one name the last counts.
+    ``weight`` is relative, 1..128, ``None`` for Envoy's default of 1. ``labels`` are what subset load
+    balancing and access logs read as ``envoy.lb`` metadata; of two with one name the last counts.
     """
 
     address: HostPort | InternalListener
     health: int = 0
     weight: int | None = None
     hostname: str = ""
-    labels: tuple[tuple[str, str], ...] = ()
+    labels: tuple[Label, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,8 +169,8 @@ def _endpoint(spec: EndpointSpec) -> dict[str, Any]:
     }
 
 
-def _metadata(spec: EndpointSpec) -> dict[str, dict[str, str]]:
-    labels = {"envoy.lb": dict(spec.labels)}
+def _metadata(spec: EndpointSpec) -> dict[str, dict[str, str | list[str]]]:
+    labels = {"envoy.lb": {name: said if isinstance(said, str) else list(said) for name, said in spec.labels}}
     if isinstance(spec.address, HostPort):
         return labels
     return {**labels, DESTINATION_METADATA: {"local": spec.address.endpoint_id}}

@@ -1,12 +1,14 @@
 """Where requests may go: engines outside of a route's regions are out of its reach, whatever else happens.
 
-A route with ``allowedRegions`` asks for endpoints that bear a label of its own, one for each set of regions that
-routes name. Every cluster such a route reaches divides its endpoints by these labels, and has nothing to fall back
-on where none bears the label: Envoy then answers 503. So the promise rests on what Envoy holds, and holds for
-retries, hedges, spills between zones and regions, and while there is no control plane.
+A route with ``allowedRegions`` asks for endpoints on whose list its set of regions stands. Every cluster divides
+its endpoints by that list, and has nothing to fall back on where none has the set: Envoy then answers 503. So the
+promise rests on what Envoy holds, and holds for retries, hedges, spills between zones and regions, and while there
+is no control plane.
 
-Envoy ignores what a route asks of labels at a cluster that does not divide by them. Which clusters do follows from
-the routes alone, so both come of the same policies. Measured, with alternatives: docs/adr/0019.
+Envoy ignores what a route asks of labels at a cluster that does not divide by them. So every cluster does, from
+the beginning and whether or not a route is bound: a route that becomes bound meets a cluster that refuses what it
+does not know, in whatever order a proxy is told, and also where it refuses to be told. Measured, with
+alternatives: docs/adr/0019.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,9 +26,13 @@ from envoy_data_plane.google.protobuf import Struct, Value
 from policies.route import ModelRoute
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.fleet import Fleet
+from xds_server.translate.assignment import Label
 
 RESERVED: Final = "allowed/"
 """What labels made here begin with. An operator's label of such a name is not passed on: it could be a way in."""
+
+SETS: Final = RESERVED + "*"
+"""The label that lists the sets of regions an engine is in; no region has such a name."""
 
 _INSIDE: Final = "yes"
 _LB: Final = "envoy.lb"
@@ -52,28 +58,34 @@ def allowed_by_pool(
         if route.spec.allowed_regions:
             for pool in pools(route):
                 found.setdefault(pool, set()).add(allowed(route))
-    return {pool: tuple(sorted(sets, key=_label)) for pool, sets in found.items()}
+    return {pool: tuple(sorted(sets, key=_name)) for pool, sets in found.items()}
 
 
-def labels(region: str, sets: Iterable[Allowed]) -> tuple[tuple[str, str], ...]:
+def labels(region: str, sets: Iterable[Allowed]) -> tuple[Label, ...]:
     """The labels of an engine in this region; one without a region is in no set."""
-    return tuple((_label(one), _INSIDE) for one in sets if region in one)
+    inside = tuple(_name(one) for one in sets if region in one)
+    if not inside:
+        return ()
+    return ((SETS, inside), *((RESERVED + name, _INSIDE) for name in inside))
 
 
-def subsets(sets: tuple[Allowed, ...]) -> ClusterLbSubsetConfig | None:
-    """How a cluster divides its endpoints; None where no route asks it to."""
-    if not sets:
-        return None
+def subsets(sets: tuple[Allowed, ...]) -> ClusterLbSubsetConfig:
+    """How a cluster divides its endpoints, where routes to it are bound to these sets of regions."""
+    # By a label for each set: what routes asked for that a version before this one made. Such a route must find
+    # nobody outside either while this cluster has come already and the route has not.
+    keys = [SETS, *(RESERVED + _name(one) for one in sets)]
     return ClusterLbSubsetConfig(
         # For routes that ask for nothing. What a selector is asked for and does not have is refused.
         fallback_policy=ClusterLbSubsetConfigLbSubsetFallbackPolicy.ANY_ENDPOINT,
         subset_selectors=[
             ClusterLbSubsetConfigLbSubsetSelector(
-                keys=[_label(one)],
+                keys=[key],
                 fallback_policy=ClusterLbSubsetConfigLbSubsetSelectorLbSubsetSelectorFallbackPolicy.NO_FALLBACK,
             )
-            for one in sets
+            for key in keys
         ],
+        # An engine is in as many sets as its list names.
+        list_as_any=True,
         # Regions are whole localities, so a zone's weight is as right within a subset as without.
         locality_weight_aware=True,
     )
@@ -83,7 +95,7 @@ def metadata_match(route: ModelRoute) -> Metadata | None:
     """What the route asks of endpoints; None where it may go anywhere."""
     if not route.spec.allowed_regions:
         return None
-    wanted = Struct(fields={_label(allowed(route)): Value(string_value=_INSIDE)})
+    wanted = Struct(fields={SETS: Value(string_value=_name(allowed(route)))})
     return Metadata(filter_metadata={_LB: wanted})
 
 
@@ -98,5 +110,5 @@ def nobody_left(route: ModelRoute, pools: Iterable[str], fleet: Fleet, decisions
     )
 
 
-def _label(regions: Allowed) -> str:
-    return RESERVED + "+".join(sorted(regions))
+def _name(regions: Allowed) -> str:
+    return "+".join(sorted(regions))

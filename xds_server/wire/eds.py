@@ -19,6 +19,7 @@ from xds_server.translate.assignment import (
     DropOverload,
     EndpointSpec,
     HostPort,
+    Label,
     LocalitySpec,
 )
 
@@ -174,9 +175,16 @@ def _metadata(number: int, endpoint: EndpointSpec) -> bytes:
     return delimited(number, _map(structs)) if structs else b""
 
 
-def _strings(fields: tuple[tuple[str, str], ...]) -> bytes:
-    """The payload of a Struct of strings."""
-    return _map([(name, delimited(3, value.encode())) for name, value in fields])
+def _strings(fields: tuple[Label, ...]) -> bytes:
+    """The payload of a Struct of strings and lists of strings."""
+    return _map([(name, _value(value)) for name, value in fields])
+
+
+def _value(value: str | tuple[str, ...]) -> bytes:
+    """The payload of a google.protobuf.Value."""
+    if isinstance(value, str):
+        return delimited(3, value.encode())
+    return delimited(6, b"".join(delimited(1, delimited(3, one.encode())) for one in value))
 
 
 def _map(entries: list[tuple[str, bytes]]) -> bytes:

@@ -103,7 +103,8 @@ async def test_another_region_is_a_backstop_and_no_part_of_the_pool(engine, rig)
     before = arrived(rest)
     assert set(await statuses(there, 30)) == {200}
     assert (arrived(rest) - before, arrived(other)) == (30, 0), "two thirds are in: nothing leaves the region"
-    hosts = (await there.envoy.json("/clusters?format=json"))["cluster_statuses"][0]["host_statuses"]
+    clusters = {one["name"]: one for one in (await there.envoy.json("/clusters?format=json"))["cluster_statuses"]}
+    hosts = clusters["p"]["host_statuses"]
     active = {
         stat["name"]: int(stat.get("value", 0))
         for host in hosts

@@ -1,11 +1,14 @@
 """Requests of a bound route reach engines of its regions and no other, whatever becomes of those engines."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chaos.fake_engine import Crash
+from policies.load import load_contents
+from tests.with_envoy.translate.conftest import write_routes
 from xds_server.decide.decisions import NO_DECISIONS, EngineDecision, Health
 from xds_server.fleet import EngineId
 from xds_server.translate.render import as_json
@@ -99,3 +102,36 @@ async def test_requests_stay_inside_and_are_refused_when_nobody_is_left_there(en
     await inside.set_fault(Crash())
     assert {status for status, _ in await bound(20)} == {503}
     assert reached() == before
+
+
+async def test_a_route_that_becomes_bound_leaks_nothing_while_endpoints_and_clusters_are_those_of_before(
+    engine, rig
+):
+    inside, outside, other = await engine(), await engine(), await engine()
+    bound_policy = policy(inside, outside, other)
+    free_policy = bound_policy.replace("  allowedRegions: [eu]\n", "")
+    there = await rig(free_policy, dynamic_endpoints=True, dynamic_routes=True)
+    assert {(await there.complete(headers=BOUND)).status for _ in range(20)} == {200}
+    reached = outside.book.totals().arrived
+    assert reached > 0, "nobody is bound yet"
+
+    now = load_contents({Path("policy.yaml"): bound_policy.encode()})
+    items = translate(now, there.fleet, NO_DECISIONS, View())
+    taken = "http.port-8080.rds.port-8080.config_reload"
+    before = (await there.envoy.stats(taken))[taken]
+    write_routes(there.routes_path, items)
+
+    async def reloaded() -> bool:
+        return bool((await there.envoy.stats(taken))[taken] > before)
+
+    await there.envoy.wait_for(reloaded, "serving the routes of who is bound")
+    # The cluster is the one of before, and endpoints say nothing of regions: as while they are on their way.
+    assert {(await there.complete(headers=BOUND)).status for _ in range(20)} == {503}
+    there.push_endpoints({item.name: as_json(item) for item in items if item.type_url == ENDPOINT})
+
+    async def served() -> bool:
+        return (await there.complete(headers=BOUND)).status == 200
+
+    await there.envoy.wait_for(served, "knowing who is inside")
+    assert {(await there.complete(headers=BOUND)).status for _ in range(20)} == {200}
+    assert (outside.book.totals().arrived, other.book.totals().arrived) == (reached, 0)

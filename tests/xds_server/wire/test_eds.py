@@ -36,7 +36,7 @@ ENDPOINTS = st.builds(
     health=st.sampled_from([0, 1, 2, 3, 5]),
     weight=st.sampled_from([None, 0, 1, 128, 2**32 - 1]),
     hostname=WORDS,
-    labels=st.lists(st.tuples(WORDS, WORDS), max_size=3).map(tuple),
+    labels=st.lists(st.tuples(WORDS, WORDS | st.lists(WORDS, max_size=3).map(tuple)), max_size=3).map(tuple),
 )
 LOCALITIES = st.builds(
     LocalitySpec,
@@ -99,7 +99,8 @@ def _lb_endpoint(spec: EndpointSpec) -> endpoint.LbEndpoint:
                 server_listener_name=spec.address.name, endpoint_id=spec.address.endpoint_id
             )
         )
-    structs = {"envoy.lb": Struct.from_dict(dict(spec.labels))} if spec.labels else {}
+    labels = {name: said if isinstance(said, str) else list(said) for name, said in spec.labels}
+    structs = {"envoy.lb": Struct.from_dict(labels)} if labels else {}
     if isinstance(spec.address, InternalListener):
         structs["envoy.filters.listener.original_dst"] = Struct.from_dict({"local": spec.address.endpoint_id})
     return endpoint.LbEndpoint(
