@@ -6,7 +6,8 @@ are still broken (docs/adr/0009-last-good-policies.md). Beside them stands how m
 that a restarted server divides by them from the start, and what proxies refused, so that it offers it to nobody.
 
 A file is replaced in one step and carries a checksum; one that is damaged, foreign or from another version of
-the format is reported and ignored, never half believed.
+the format is reported and ignored, never half believed. What a later version added within a format is passed over:
+who goes back to an earlier version starts from what the later one kept.
 """
 
 import json
@@ -21,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from xds_server.publish import Parked
 from xds_server.snapshot import Resource
-from xds_server.whole_file import sweep, write_whole
+from xds_server.whole_file import of_another_version, sweep, write_whole
 
 FORMAT: Final = "switchgear-last-good/1"
 FILE_NAME: Final = "last-good.json"
@@ -38,7 +39,8 @@ class LastGood:
     """What was last served: policy texts by file name, their digest, and when (Unix seconds) they were kept.
 
     ``proxies_by_role`` is whom fleet-wide limits were divided by, ``proxies_by_zone`` where requests came from;
-    ``parked`` what proxies refused, and what they are served instead.
+    ``parked`` what proxies refused, and what they are served instead. ``certified`` are names of secrets that proxies
+    prove themselves with; what is in secrets is nowhere in here.
     """
 
     texts: Mapping[str, str]
@@ -47,10 +49,11 @@ class LastGood:
     saved_at_unix_s: float
     proxies_by_zone: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     parked: tuple[Parked, ...] = ()
+    certified: tuple[str, ...] = ()
 
 
 class _Resource(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_bytes="base64", val_json_bytes="base64")
 
     type_url: str
     name: str
@@ -60,7 +63,7 @@ class _Resource(BaseModel):
 
 
 class _Parked(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     type_url: str
     name: str
@@ -69,7 +72,7 @@ class _Parked(BaseModel):
 
 
 class _Payload(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     texts: dict[str, str]
     digest: str
@@ -77,10 +80,11 @@ class _Payload(BaseModel):
     saved_at_unix_s: float
     proxies_by_zone: dict[str, int] = {}
     parked: tuple[_Parked, ...]
+    certified: tuple[str, ...] = ()
 
 
 class _Envelope(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     format: str
     checksum: str
@@ -107,7 +111,10 @@ class Store:
             proxies_by_zone=dict(last_good.proxies_by_zone),
             saved_at_unix_s=last_good.saved_at_unix_s,
             parked=tuple(_Parked.model_validate(asdict(park)) for park in last_good.parked),
+            certified=last_good.certified,
         ).model_dump(mode="json")
+        if not last_good.certified:
+            del payload["certified"]  # unknown to servers that know no secrets
         text = json.dumps({"format": FORMAT, "checksum": _checksum(payload), "payload": payload}, indent=1)
         try:
             write_whole(self._path, text.encode())
@@ -132,7 +139,7 @@ class Store:
         except ValidationError as error:
             raise StoreError(f"{self._path} was not written by Switchgear, or is damaged") from error
         if envelope.format != FORMAT:
-            raise StoreError(f"{self._path} has format {envelope.format!r}; this version reads {FORMAT!r}")
+            raise StoreError(f"{self._path} has {of_another_version(envelope.format, FORMAT)}")
         if envelope.checksum != _checksum(envelope.payload):
             raise StoreError(f"{self._path} is damaged: its checksum does not match")
         try:
@@ -154,6 +161,7 @@ class Store:
                 )
                 for park in payload.parked
             ),
+            certified=payload.certified,
         )
 
 

@@ -36,6 +36,11 @@ def sweep(path: Path) -> None:
         return  # a folder that cannot be read or written to: whoever writes says so
 
 
+def of_another_version(found: object, read: object) -> str:
+    """What is said of a file whose format is not the one that this version reads."""
+    return f"format {found!r}; this version reads {read!r}: run the version that wrote it, or move the file away"
+
+
 def _prefix(path: Path) -> str:
     return f".{path.name}."
 

@@ -79,7 +79,10 @@ def _began(path: Path, line: bytes) -> Began:
     if first.event != "began":
         raise HistoryError(f"{path}:1: a history begins with the event began, not {first.event}")
     if first.format != FORMAT:
-        raise HistoryError(f"{path}:1: this history has format {first.format}; this version reads format {FORMAT}")
+        raise HistoryError(
+            f"{path}:1: this history has format {first.format}; this version reads format {FORMAT}: "
+            "judge it with the version that wrote it"
+        )
     try:
         began = from_line(line)
     except ValidationError as error:

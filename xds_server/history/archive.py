@@ -1,8 +1,8 @@
 """Versions of the policies, in memory and, where there is a folder, on disk: one file each.
 
 A file is written in one step, carries a checksum and is for this user only. One that is damaged, foreign or of
-another format is reported and left alone. The oldest go when there are too many, or too much of them; the one that
-is served is the newest and always stays.
+another format is reported and left alone; what a later version added within the format is passed over. The oldest
+go when there are too many, or too much of them; the one that is served is the newest and always stays.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from xds_server.history.version import Source, Version
-from xds_server.whole_file import write_whole
+from xds_server.whole_file import of_another_version, write_whole
 
 FOLDER: Final = "history"
 FORMAT: Final = "switchgear-version/1"
@@ -35,7 +35,7 @@ _log = structlog.get_logger()
 
 
 class _Payload(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     number: int
     digest: str
@@ -49,7 +49,7 @@ class _Payload(BaseModel):
 
 
 class _Envelope(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     format: str
     checksum: str
@@ -193,7 +193,7 @@ def read(path: Path, number: int) -> Version:
             raise DamagedError(f"larger than {MAX_BYTES} bytes: not written by Switchgear")
         envelope = _Envelope.model_validate_json(path.read_bytes())
         if envelope.format != FORMAT:
-            raise DamagedError(f"format {envelope.format!r}; this version reads {FORMAT!r}")
+            raise DamagedError(of_another_version(envelope.format, FORMAT))
         if envelope.checksum != _checksum(envelope.payload):
             raise DamagedError("its checksum does not match")
         payload = _Payload.model_validate(envelope.payload)

@@ -12,6 +12,10 @@ from policies.model import PolicySet
 from xds_server.decide.changes.change import Change, ChangeKind, Subject
 
 BUILT_IN: Final = "built-in default"
+
+FORMAT: Final = 1
+"""Begins each line, for a file outlives the versions that write to it; a line without it is of format 1."""
+
 _NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
 
 
@@ -96,15 +100,25 @@ def place_of(rule: str, pool: str, policies: PolicySet | None) -> str:
 
 
 _ADAPTER: Final = TypeAdapter(Event)
+_BEGINS: Final = '{"format":'
+
+
+def is_later(line: str) -> bool:
+    """Whether a line is of a format that this version does not read."""
+    number = line.removeprefix(_BEGINS).partition(",")[0]
+    return line.startswith(_BEGINS) and number.isdigit() and number != str(FORMAT)
 
 
 def as_line(event: Event) -> str:
     """The event as one line of JSON, without what is empty."""
-    return _ADAPTER.dump_json(event, exclude_defaults=True, fallback=dict, warnings="none").decode()
+    text = _ADAPTER.dump_json(event, exclude_defaults=True, fallback=dict, warnings="none").decode()
+    return f"{_BEGINS}{FORMAT},{text.removeprefix('{')}"
 
 
 def from_line(line: str, now: Now) -> Event | None:
-    """The event of one line, its monotonic time counted back from ``now``; None when it is not one."""
+    """The event of one line, its monotonic time counted back from ``now``; None when it is none that we know."""
+    if is_later(line):
+        return None
     try:
         event = _ADAPTER.validate_json(line)
     except ValidationError:

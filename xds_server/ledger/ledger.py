@@ -14,7 +14,7 @@ from xds_server.decide.decisions import Admission, Decisions, Health
 from xds_server.decide.remembered import Phase
 from xds_server.fleet import EngineId, Fleet
 from xds_server.ledger.book import Book
-from xds_server.ledger.event import Event, Now, as_line, event_of, from_line
+from xds_server.ledger.event import Event, Now, as_line, event_of, from_line, is_later
 from xds_server.ledger.lines import Lines
 from xds_server.ledger.losses import NOTHING_LOST, Lost, loss_changes
 from xds_server.ledger.resumed import resumed
@@ -145,7 +145,14 @@ def ledger_from(lines: Lines | None, earlier: Sequence[str] = ()) -> Ledger:
     ledger = Ledger(lines)
     foreign = ledger.read(earlier)
     if foreign:
-        _log.warning("ledger.skipped", lines=foreign, reason="half-written, or not of a ledger")
+        later = sum(map(is_later, earlier))
+        _log.warning(
+            "ledger.skipped",
+            lines=foreign,
+            reason=f"{later} of a later version, which still reads them; the others half-written, or of no ledger"
+            if later
+            else "half-written, or not of a ledger",
+        )
     return ledger
 
 

@@ -21,9 +21,12 @@ from xds_server.decide.decisions import EngineDecision, Health
 from xds_server.fleet import Engine, EngineId
 from xds_server.ledger.scene import span
 from xds_server.overrides import Action, Override
-from xds_server.whole_file import sweep, write_whole
+from xds_server.whole_file import of_another_version, sweep, write_whole
 
 FILE_NAME: Final = "orders.json"
+FORMAT: Final = 1
+"""Stands in each order: the file is a mere list of them. An order without it is of format 1."""
+
 LONGEST_S: Final = 7 * 86_400.0
 MOST: Final = 10_000
 
@@ -50,9 +53,18 @@ class _Kept:
     by: str = ""
     force: bool = False
     given_at_unix_s: float = 0.0
+    format: int = FORMAT
 
 
 _KEPT: Final = TypeAdapter(tuple[_Kept, ...])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Short:
+    """That too little is left without an engine: a sentence, and whether the engine takes requests ``now``."""
+
+    sentence: str
+    now: bool
 
 
 def below_floor(
@@ -60,10 +72,11 @@ def below_floor(
     engines: Sequence[Engine],
     decisions: Mapping[EngineId, EngineDecision],
     breaker: Breaker,
-) -> str:
-    """Why ``leaving`` may not go without force; empty when enough slots stay, or it is out already.
+) -> Short | None:
+    """Why ``leaving`` may not stay out without force; None when enough slots are left without it.
 
-    Engines of its tensor-parallel group leave with it.
+    Who is out already costs nothing now, and is wanted back as soon as it is well. Engines of its tensor-parallel
+    group leave with it.
     """
     group = next((one.tensor_parallel_group for one in engines if one.id == leaving), "")
 
@@ -74,8 +87,7 @@ def below_floor(
         decision = decisions.get(engine.id)
         return decision is not None and decision.health is Health.HEALTHY
 
-    if not any(takes(engine) for engine in engines if goes(engine)):
-        return ""
+    now = any(takes(engine) for engine in engines if goes(engine))
     zones = sorted({engine.zone for engine in engines if goes(engine) and engine.zone})
     for place, members in (
         ("the pool", list(engines)),
@@ -84,16 +96,18 @@ def below_floor(
         stay = [engine for engine in members if takes(engine) and not goes(engine)]
         share = 100 * sum(engine.slots for engine in stay) / max(1, sum(engine.slots for engine in members))
         if share < breaker.capacity_floor_percent:
-            return (
-                f"without it {place} has {share:.0f} % of its slots, capacityFloorPercent is "
-                f"{breaker.capacity_floor_percent:g} %"
+            return Short(
+                sentence=f"without it {place} has {share:.0f} % of its slots, capacityFloorPercent is "
+                f"{breaker.capacity_floor_percent:g} %",
+                now=now,
             )
         if place == "the pool" and len(stay) < breaker.capacity_floor_engines:
-            return (
-                f"without it the pool has {len(stay)} engines, capacityFloorEngines is "
-                f"{breaker.capacity_floor_engines}"
+            return Short(
+                sentence=f"without it the pool has {len(stay)} engines, capacityFloorEngines is "
+                f"{breaker.capacity_floor_engines}",
+                now=now,
             )
-    return ""
+    return None
 
 
 class Orders:
@@ -186,6 +200,11 @@ class Orders:
             return
         now_s, now_unix_s = self._clock(), self._wall()
         for one in kept[:MOST]:
+            if one.format > FORMAT:
+                # Half of an order may be its opposite.
+                reason = f"{one.pool}/{one.engine} has {of_another_version(one.format, FORMAT)}"
+                _log.error("orders.ignored", file=str(self._path), reason=reason)
+                continue
             until_s = now_s + one.until_unix_s - now_unix_s
             if until_s > now_s:
                 self._orders[EngineId(one.pool, one.engine)] = Override(

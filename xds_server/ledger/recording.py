@@ -21,6 +21,7 @@ from xds_server.ledger.lines import Lines
 from xds_server.orchestrator import OrchestratorWord
 from xds_server.overrides import Override
 from xds_server.traffic import EngineTraffic, PoolTraffic, Proxy
+from xds_server.whole_file import of_another_version
 
 FORMAT: Final = "switchgear-recording/1"
 MAX_BYTES: Final = 256 * 1024 * 1024
@@ -317,7 +318,7 @@ def _check_header(path: Path, line: bytes) -> None:
     except ValidationError as error:
         raise RecordingError(f"{path}:1: this is no recording of `switchgear serve --record`") from error
     if header.format != FORMAT:
-        raise RecordingError(f"{path}:1: format {header.format!r}; this version reads {FORMAT!r}")
+        raise RecordingError(f"{path}:1: {of_another_version(header.format, FORMAT)}")
 
 
 def _first(error: ValidationError) -> str:
