@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, Final
 
 import aiohttp
@@ -66,12 +67,33 @@ class TooLargeError(Exception):
 
 def session() -> aiohttp.ClientSession:
     """A session that shares nothing between engines but the event loop: no cookies, no proxy, no decompression."""
+    traced = aiohttp.TraceConfig()
+    traced.on_connection_reuseconn.append(_reused)
+    traced.on_connection_create_start.append(_new)
     return aiohttp.ClientSession(
+        trace_configs=[traced],
         connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=10),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,  # a small answer must not become a large one
         headers={"User-Agent": "switchgear-probe", "Accept-Encoding": "identity"},
     )
+
+
+@dataclass(slots=True)
+class _Way:
+    """The connection of one exchange: whether it had brought an answer before."""
+
+    reused: bool = False
+
+
+async def _reused(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
+    if isinstance(context.trace_request_ctx, _Way):
+        context.trace_request_ctx.reused = True
+
+
+async def _new(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
+    if isinstance(context.trace_request_ctx, _Way):
+        context.trace_request_ctx.reused = False
 
 
 class EngineHttp:
@@ -202,6 +224,7 @@ class EngineHttp:
     ) -> bytes | Failure:
         """The body of a 200 answer, or what came instead."""
         started_at_s = self._clock()
+        way = _Way()
         try:
             means = self._secured()
             async with self._http.request(
@@ -212,6 +235,7 @@ class EngineHttp:
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
                 ssl=True if means is None else means.context,
                 server_hostname=self._target.server_name,
+                trace_request_ctx=way,
             ) as response:
                 received = await _bounded(response, limit_bytes)
                 if response.status == 200:
@@ -228,7 +252,15 @@ class EngineHttp:
         except TooLargeError as error:
             return Failure(trouble=Trouble.GARBAGE, detail=f"{path}: {error}")
         except (TrustError, aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
-            return self._failure(path, error)
+            return self._ended(path, error, way)
+
+    def _ended(self, path: str, error: Exception, way: _Way) -> Failure:
+        failure = self._failure(path, error)
+        if self._target.name is None or failure.trouble is not Trouble.CUT or way.reused:
+            return failure
+        # Not every server says why before it closes. One whose process has ended refuses the next connection.
+        doubt = "closes new connections without an answer, as who wants another certificate than ours"
+        return self._untrusted(f"{self._target.address}:{self._target.port}", doubt)
 
     def _failure(self, path: str, error: Exception) -> Failure:
         place = f"{self._target.address}:{self._target.port}"

@@ -231,6 +231,8 @@ def _looked(before: Judgement, look: Look) -> Judgement:
             # An engine that was never heard is silent from the first look on.
             heard_at_s=look.at_s if look.counters.spoke else (before.heard_at_s or look.at_s),
             trouble=look.counters,
+            # No canary is sent to a stranger, so the looks speak for themselves.
+            answer=None if look.counters.unproved else before.answer,
             progressed=False,
             counters=None,
             in_flight=look.in_flight,

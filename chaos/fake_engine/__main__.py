@@ -30,6 +30,10 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     if arguments.journal and arguments.count != 1:
         parser.error("--journal is the book of one engine: leave out --count")
+    if bool(arguments.tls_cert) is not bool(arguments.tls_key) or (
+        arguments.tls_client_ca and not arguments.tls_cert
+    ):
+        parser.error("--tls-cert and --tls-key go together, and --tls-client-ca with both")
     settings = {f.name: getattr(arguments, f.name) for f in fields(EngineConfig) if f.name != "name"}
     first = EngineConfig(**settings)
     configs = [

@@ -1,6 +1,9 @@
 """What a fake engine is made of. One dataclass makes the library's arguments and the command line's flags."""
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from engine.tls.paths import TlsFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,3 +33,16 @@ class EngineConfig:
     seed: int = 0  # picks the calls that a fault with a share hits
     # File in which the book survives a SIGKILL; an engine that has one also knows when its process was stopped.
     journal: str = ""
+    # vLLM: --ssl-certfile, --ssl-keyfile, --enable-ssl-refresh; and --ssl-ca-certs with --ssl-cert-reqs=2, which
+    # makes callers prove themselves. PEM.
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """What it is called by over TLS; None for plain HTTP."""
+        if not self.tls_cert:
+            return None
+        authorities = Path(self.tls_client_ca) if self.tls_client_ca else None
+        return TlsFiles(certificate=Path(self.tls_cert), key=Path(self.tls_key), authorities=authorities)

@@ -56,7 +56,7 @@ class FakeEngine:
         self.book = Book()
         self.metrics = VllmMetrics(config.model)
         self.terminated = asyncio.Event()  # after Sigterm: port closed and nobody connected
-        self._port = Port(config.host, config.port)
+        self._port = Port(config.host, config.port, config.tls)
         self._fault: Fault | None = None
         self._acting: SteadyFault | Sigterm | None = None  # what a flap does right now, or the fault itself
         self._rng = random.Random(config.seed)  # noqa: S311 -- picks calls to fail, guards no secret
@@ -80,7 +80,7 @@ class FakeEngine:
 
     @property
     def url(self) -> str:
-        return f"http://{self.config.host}:{self.port}"
+        return f"{self._port.scheme}://{self.config.host}:{self.port}"
 
     @property
     def fault(self) -> Fault | None:

@@ -2,21 +2,26 @@
 
 import asyncio
 import socket
+import ssl
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from chaos.fake_engine.routes import reset
+from engine.tls.paths import TlsFiles
 
 
 class Port:
     """``await open(app)``, then ``await listen()``; ``refuse()`` and ``listen()`` in turn; ``close()``.
 
-    ``number`` is the port, which stays ours from the first ``listen`` on.
+    ``number`` is the port, which stays ours from the first ``listen`` on. With ``tls`` callers come by TLS, each
+    new connection by what the files hold at that moment; where they name authorities, nobody else may call.
     """
 
-    def __init__(self, host: str, number: int) -> None:
+    def __init__(self, host: str, number: int, tls: TlsFiles | None = None) -> None:
         self._host = host
+        self._tls = tls
+        self._context: ssl.SSLContext | None = None
         self.number = number
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
@@ -27,6 +32,10 @@ class Port:
         return self._listener is not None
 
     @property
+    def scheme(self) -> str:
+        return "http" if self._tls is None else "https"
+
+    @property
     def connections(self) -> list[RequestHandler]:
         """Those that are open."""
         if self._runner is None or self._runner.server is None:
@@ -34,7 +43,12 @@ class Port:
         return self._runner.server.connections
 
     async def open(self, app: web.Application) -> None:
-        """Be ready to answer as ``app`` does."""
+        """Be ready to answer as ``app`` does; ``CertificateError`` where the files of TLS cannot be used."""
+        if self._tls is not None:
+            from engine.tls.contexts import server_context  # noqa: PLC0415 -- cryptography, only where there is TLS
+            from engine.tls.files import Rotating  # noqa: PLC0415
+
+            self._context = server_context(Rotating(self._tls), only_proved=self._tls.authorities is not None)
         # vLLM's server notices a client that leaves; aiohttp only with handler_cancellation.
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.0)
         await self._runner.setup()
@@ -44,7 +58,9 @@ class Port:
         assert self._runner is not None  # noqa: S101 -- open() came first
         assert self._runner.server is not None  # noqa: S101
         held, self._held = self._held or self._bound(), None
-        self._listener = await asyncio.get_running_loop().create_server(self._runner.server, sock=held)
+        self._listener = await asyncio.get_running_loop().create_server(
+            self._runner.server, sock=held, ssl=self._context
+        )
 
     def refuse(self) -> None:
         """Take no more connections; those that are open stay."""

@@ -7,13 +7,14 @@ from engine.tls.files import CertificateError, KeyPair, Rotating
 from engine.tls.paths import TlsFiles
 
 
-def server_context(keys: Rotating) -> ssl.SSLContext:
+def server_context(keys: Rotating, *, only_proved: bool = False) -> ssl.SSLContext:
     """A context for a server that follows its files: each handshake gets the pair of that moment.
 
-    Clients may prove themselves by a certificate of the authorities, and need not: whoever answers them says what
-    that means. TLS 1.3, without resumption, so that nobody comes back by what was true before.
+    Clients may prove themselves by a certificate of the authorities, and need not unless ``only_proved``: whoever
+    answers them says what that means. TLS 1.3, without resumption, so that nobody comes back by what was true
+    before.
     """
-    context = _context(keys.pair, keys.files)
+    context = _context(keys.pair, keys.files, only_proved=only_proved)
     served = (keys.pair, context)
 
     def swap(
@@ -24,7 +25,7 @@ def server_context(keys: Rotating) -> ssl.SSLContext:
         if pair is not served[0]:
             # Where the files changed once more in between, the pair before them serves this handshake too.
             with contextlib.suppress(CertificateError):
-                served = (pair, _context(pair, keys.files))
+                served = (pair, _context(pair, keys.files, only_proved=only_proved))
         if served[1] is not context:
             connection.context = served[1]
 
@@ -39,13 +40,13 @@ def client_context(pair: KeyPair, files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-def _context(pair: KeyPair, files: TlsFiles) -> ssl.SSLContext:
+def _context(pair: KeyPair, files: TlsFiles, *, only_proved: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0
     _load(context, pair, files)
     if pair.authorities is not None:
-        context.verify_mode = ssl.CERT_OPTIONAL
+        context.verify_mode = ssl.CERT_REQUIRED if only_proved else ssl.CERT_OPTIONAL
     return context
 
 

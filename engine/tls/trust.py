@@ -119,13 +119,15 @@ def proves(certificate: Mapping[str, Any], asked_for: str, alt_names: tuple[str,
 
 def doubted(error: BaseException) -> str:
     """What is wrong with the other end of a connection, in plain words; empty where TLS is not what failed."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, ssl.SSLCertVerificationError):
-            return _of_certificate(seen)
-        if isinstance(seen, ssl.SSLError) and not isinstance(seen, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-            return _of_agreement(seen)
-        seen = seen.__cause__ or seen.__context__
+    chain: list[BaseException] = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(cause)
+    # The innermost knows most: what wraps it may be of its class, and know only its text.
+    for one in reversed(chain):
+        if isinstance(one, ssl.SSLCertVerificationError):
+            return _of_certificate(one)
+        if isinstance(one, ssl.SSLError) and not isinstance(one, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            return _of_agreement(one)
     return ""
 
 
@@ -198,12 +200,12 @@ def _of_certificate(error: ssl.SSLCertVerificationError) -> str:
 
 
 def _of_agreement(error: ssl.SSLError) -> str:
-    reason = (error.reason or "").upper()
+    reason = str(getattr(error, "reason", None) or error).upper().replace(" ", "_")
     if any(word in reason for word in _REFUSES_US):
-        return f"it refuses our certificate, or asks for one ({error.reason})"
+        return f"it refuses our certificate, or asks for one ({reason})"
     if any(word in reason for word in _NO_TLS):
         return "it does not speak TLS"
-    return f"no agreement on TLS ({error.reason or error})"
+    return f"no agreement on TLS ({reason})"
 
 
 @contextmanager

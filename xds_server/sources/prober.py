@@ -24,9 +24,12 @@ from engine.judgement import OUT_INTERVAL_S, Judgement
 from engine.probe_settings import ProbeSettings
 from engine.reading import Answer, Failure, Look
 from engine.report import EngineReport
+from engine.tls.trust import Connecting, EngineName, Means, Trust, TrustError
+from policies.engine_tls import EngineTls
 from policies.model import PolicySet
 from policies.pool import Probe
 from xds_server.fleet import EngineId
+from xds_server.secrets import Secrets
 
 # Engines of one policy were probably started together; looks at them should not be.
 _JITTER: Final = 0.1
@@ -52,12 +55,13 @@ def _uncounted(kind: ProbeKind, outcome: str, seconds: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """One engine of a policy, and how to ask it."""
+    """One engine of a policy, and how to ask it; ``secret`` names the certificates where that goes by TLS."""
 
     pool: str
     engine: str
     slots: int
     target: Target
+    secret: str = ""
 
 
 def settings(probe: Probe) -> ProbeSettings:
@@ -87,7 +91,9 @@ def probed(policies: PolicySet, besides: Collection[EngineId] = ()) -> Mapping[E
                     port=endpoint.port,
                     model=pool.spec.model,
                     probe=settings(pool.spec.probe),
+                    name=_name(pool.spec.tls),
                 ),
+                secret="" if pool.spec.tls is None else pool.spec.tls.secret,
             )
             for name, pool in policies.pools.items()
             if pool.spec.probe.enabled
@@ -97,11 +103,19 @@ def probed(policies: PolicySet, besides: Collection[EngineId] = ()) -> Mapping[E
     )
 
 
+def _name(tls: EngineTls | None) -> EngineName | None:
+    """Who an engine has to prove to be: the same that proxies ask of it."""
+    if tls is None:
+        return None
+    return EngineName(server_name=tls.server_name or "", alt_names=tls.subject_alt_names)
+
+
 class Prober:
     """Probes the engines of the policies it was last given.
 
     ``watch(policies)`` says which, at any time, before ``run`` too; ``run()`` probes until it is cancelled.
     Reports arrive through ``on_report`` in the event loop, each with a sequence that grows over all engines.
+    ``secrets`` gives the certificates by which engines are asked over TLS, as they are at any time.
     """
 
     def __init__(
@@ -109,14 +123,17 @@ class Prober:
         on_report: OnReport,
         *,
         on_probe: OnProbe = _uncounted,
+        secrets: Callable[[], Secrets] = lambda: MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
         self._on_report = on_report
         self._on_probe = on_probe
+        self._secrets = secrets
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311 -- spreads load, guards no secret
         self._probed: Mapping[EngineId, Probed] = MappingProxyType({})
+        self._means: dict[tuple[str, tuple[str, ...]], Callable[[], Means]] = {}
         self._out: Collection[EngineId] = frozenset()
         self._changed = asyncio.Event()
         self._sequence = itertools.count(1)
@@ -125,6 +142,8 @@ class Prober:
     def watch(self, policies: PolicySet, besides: Collection[EngineId] = ()) -> None:
         """Probe the engines of these policies from now on, ``besides`` those; others are left undisturbed."""
         self._probed = probed(policies, besides)
+        used = {(one.secret, one.target.name.alt_names) for one in self._probed.values() if one.target.name}
+        self._means = {key: means for key, means in self._means.items() if key in used}
         self._changed.set()
 
     def hurry(self, out: Collection[EngineId]) -> None:
@@ -145,11 +164,34 @@ class Prober:
                             del followers[key]
                     for key, one in self._probed.items():
                         if key not in followers:
-                            asking = EngineHttp(http, one.target, self._clock, self._heartbeat.late_since)
+                            means = self._means_for(one)
+                            asking = EngineHttp(
+                                http, one.target, self._clock, self._heartbeat.late_since, means=means
+                            )
                             followers[key] = (one, group.create_task(self._follow(one, asking)))
                     await self._changed.wait()
         finally:
             self._heartbeat.stop()
+
+    def _means_for(self, one: Probed) -> Callable[[], Means] | None:
+        """What to ask an engine by, shared by all of the same certificates and names; None for plain HTTP."""
+        if one.target.name is None:
+            return None
+        key = one.secret, one.target.name.alt_names
+        if key not in self._means:
+            self._means[key] = Connecting(lambda: self._trust(one.secret), one.target.name.alt_names)
+        return self._means[key]
+
+    def _trust(self, name: str) -> Trust:
+        secret = self._secrets().get(name)
+        if secret is None:
+            raise TrustError(f"no certificates called {name!r} can be used; see --secrets")
+        return Trust(
+            authorities=secret.authorities,
+            chain=secret.chain,
+            key=secret.key,
+            ends_unix_s=secret.ends_unix_s,
+        )
 
     async def _follow(self, one: Probed, engine: EngineHttp) -> None:
         """Look, ask, report, wait: for ever."""

@@ -275,7 +275,7 @@ def test_a_handshake_during_a_second_rotation_gets_the_pair_of_the_first(
     make(lab, EVERYBODY, lasts=DAY / 3)
     keys.look()
 
-    def torn(*_: object) -> ssl.SSLContext:
+    def torn(*_: object, **_how: object) -> ssl.SSLContext:
         raise CertificateError("half-written")
 
     monkeypatch.setattr("engine.tls.contexts._context", torn)

@@ -1,0 +1,225 @@
+"""One engine asked over TLS: whom it is taken for, whose fault it is when that fails, and rotations."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.fake_engine import Crash, EngineConfig, FakeEngine, Hang
+from engine.engine_http import EngineHttp, Target, session
+from engine.judgement import Judgement
+from engine.probe_settings import ProbeSettings
+from engine.reading import Failure, Look, Trouble
+from engine.report import Doubt, Verdict
+from engine.tls.trust import EngineName, Means, TrustError
+from tests.engine.tls.made import DAY, certificate, means, swapped
+
+NAME = "engine.example"
+
+
+@contextlib.asynccontextmanager
+async def engine(folder: Path, name: str, *, client_ca: bool = False) -> AsyncIterator[FakeEngine]:
+    """A fake engine with a certificate of the folder; without a name, one that speaks plain HTTP."""
+    tls: dict[str, Any] = (
+        {"tls_cert": str(folder / f"{name}.crt"), "tls_key": str(folder / f"{name}.key")} if name else {}
+    )
+    authorities: dict[str, Any] = {"tls_client_ca": str(folder / "ca.crt")} if client_ca else {}
+    one = FakeEngine(EngineConfig(prefill_s=0.01, **tls, **authorities))
+    await one.start()
+    try:
+        yield one
+    finally:
+        await one.stop()
+
+
+@contextlib.asynccontextmanager
+async def asked(
+    port: int,
+    means: Callable[[], Means],
+    *,
+    name: EngineName = EngineName(server_name=NAME),  # noqa: B008 - frozen
+    wall: Callable[[], float] = time.time,
+) -> AsyncIterator[EngineHttp]:
+    target = Target(
+        address="127.0.0.1", port=port, model="fake-model", probe=ProbeSettings(timeout_s=20.0), name=name
+    )
+    async with session() as http:
+        yield EngineHttp(http, target, time.monotonic, lambda _: False, means=means, wall=wall)
+
+
+async def trouble(port: int, means: Callable[[], Means], *, wall: Callable[[], float] = time.time) -> Failure:
+    """What comes of a look and of a canary, which is the same."""
+    async with asked(port, means, wall=wall) as one:
+        look, answer = await one.look(), await one.ask("x")
+    assert isinstance(look.counters, Failure)
+    assert answer.failure is not None
+    assert answer.failure.trouble is look.counters.trouble
+    return look.counters
+
+
+async def test_an_engine_that_proves_its_name_is_asked_as_any_other(tmp_path: Path) -> None:
+    certificate(tmp_path, "engine", NAME)
+    async with engine(tmp_path, "engine") as one, asked(one.port, means(tmp_path)) as http:
+        assert not isinstance((await http.look()).counters, Failure)
+        assert (await http.ask("x")).failure is None
+        tripped = asyncio.create_task(http.gone())
+        await asyncio.sleep(0)
+        assert not tripped.done()
+        await one.stop()
+        await asyncio.wait_for(tripped, 30)
+
+
+async def test_without_a_name_its_address_is_what_it_has_to_prove(tmp_path: Path) -> None:
+    certificate(tmp_path, "engine", "127.0.0.1")
+    certificate(tmp_path, "other", NAME)
+    async with engine(tmp_path, "engine") as one, asked(one.port, means(tmp_path), name=EngineName()) as http:
+        assert (await http.ask("x")).failure is None
+    async with engine(tmp_path, "other") as one, asked(one.port, means(tmp_path), name=EngineName()) as http:
+        failure = (await http.ask("x")).failure
+        assert failure is not None
+        assert (
+            f"its certificate is for spiffe://switchgear.lab/engine, {NAME}, and not for 127.0.0.1"
+            in failure.detail
+        )
+
+
+async def test_names_of_the_policy_are_held_against_the_certificate(tmp_path: Path) -> None:
+    certificate(tmp_path, "engine", "a.pool.svc", path="engine/a")
+    async with engine(tmp_path, "engine") as one:
+        for alt_name in ("*.pool.svc", "spiffe://switchgear.lab/engine/*"):
+            async with asked(one.port, means(tmp_path, alt_name)) as http:
+                assert (await http.ask("x")).failure is None, alt_name
+        failure = await trouble(one.port, means(tmp_path, "*.other.svc", "spiffe://x/**"))
+    assert failure.trouble is Trouble.UNTRUSTED
+    assert "not for *.other.svc or spiffe://x/**" in failure.detail
+
+
+async def test_what_is_wrong_with_a_certificate_is_said_in_plain_words(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    certificate(ours, "engine", NAME)
+    certificate(ours, "old", NAME, ago=3 * DAY)
+    certificate(ours, "early", NAME, ago=-3 * DAY)
+    certificate(theirs, "strange", NAME)
+    for folder, name, words in (
+        (ours, "old", "has expired"),
+        (ours, "early", "is not valid yet; or a clock is wrong"),
+        (theirs, "strange", "comes from no authority that is trusted here"),
+        (ours, "", "it does not speak TLS"),
+    ):
+        async with engine(folder, name) as one:
+            failure = await trouble(one.port, means(ours))
+        assert failure.trouble is Trouble.UNTRUSTED, name
+        assert f"127.0.0.1:{one.port}: " in failure.detail
+        assert words in failure.detail, name
+
+
+async def test_an_engine_that_wants_proof_gets_it_or_says_so(tmp_path: Path) -> None:
+    certificate(tmp_path, "engine", NAME)
+    certificate(tmp_path, "prober", "prober")
+    async with engine(tmp_path, "engine", client_ca=True) as one:
+        async with asked(one.port, means(tmp_path, proof="prober")) as http:
+            assert (await http.ask("x")).failure is None
+        failure = await trouble(one.port, means(tmp_path))
+    assert failure.trouble is Trouble.UNTRUSTED
+    assert "without an answer, as who wants another certificate than ours" in failure.detail
+
+
+async def test_our_own_certificates_that_are_over_are_our_own_fault(tmp_path: Path) -> None:
+    certificate(tmp_path, "engine", NAME)
+    certificate(tmp_path, "old", NAME, ago=3 * DAY)
+    years_s = timedelta(days=3650).total_seconds()
+    async with engine(tmp_path, "old") as one:
+        failure = await trouble(one.port, means(tmp_path), wall=lambda: time.time() + years_s)
+    assert failure.trouble is Trouble.OURS
+    assert "our own certificates for it have expired" in failure.detail
+
+
+async def test_with_nothing_to_speak_tls_by_nothing_counts_against_the_engine(tmp_path: Path) -> None:
+    certificate(tmp_path, "engine", NAME)
+
+    def nothing() -> Means:
+        raise TrustError("no certificates called 'x'")
+
+    async with engine(tmp_path, "engine") as one:
+        failure = await trouble(one.port, nothing)
+        assert failure.trouble is Trouble.OURS
+        assert failure.detail == "no certificates called 'x'"
+        async with asked(one.port, nothing) as http:
+            await asyncio.wait_for(http.gone(), 30)
+
+
+async def test_new_connections_go_by_new_certificates_and_open_ones_go_on(tmp_path: Path) -> None:
+    """On both sides: an engine's own, and the authorities that it is held to."""
+    certificate(tmp_path, "engine", NAME)
+    certificate(tmp_path, "next", NAME)
+    certificate(tmp_path, "stranger", "stranger.example")
+    async with engine(tmp_path, "engine") as one, asked(one.port, means(tmp_path)) as http:
+        assert (await http.ask("x")).failure is None
+        with swapped(tmp_path, "engine", "stranger"):
+            # The connection of before is still there.
+            assert (await http.ask("x")).failure is None
+            refused = await trouble(one.port, means(tmp_path))
+            assert refused.trouble is Trouble.UNTRUSTED
+        with swapped(tmp_path, "engine", "next"):
+            async with asked(one.port, means(tmp_path)) as anew:
+                assert (await anew.ask("x")).failure is None
+        # Other authorities: the next question is asked on a new connection, and judged by them.
+        certificate(tmp_path / "others", "engine", NAME)
+        kept = [means(tmp_path)]
+    now = lambda: kept[0]()  # noqa: E731, PLW0108 - another one later
+    async with engine(tmp_path / "others", "engine") as one, asked(one.port, now) as http:
+        assert (await http.ask("x")).failure is not None
+        kept[0] = means(tmp_path / "others")
+        assert (await http.ask("x")).failure is None
+
+
+async def test_a_certificate_that_fails_is_soft_evidence_and_shared_it_is_doubted(tmp_path: Path) -> None:
+    certificate(tmp_path, "engine", "stranger.example")
+    probe = ProbeSettings()
+    judgement = Judgement(slots=8)
+    async with engine(tmp_path, "engine") as one, asked(one.port, means(tmp_path)) as http:
+        look = await http.look()
+        judgement = judgement.after(look, probe)
+        assert judgement.verdict is Verdict.DEGRADED
+        assert judgement.doubt is Doubt.REFUSED
+        assert not judgement.wants_canary
+        assert "cannot be trusted" in judgement.evidence
+        answered = judgement.asked(look.at_s).after(await http.ask("x"), probe)
+        assert (answered.verdict, answered.doubt) == (Verdict.DEGRADED, Doubt.REFUSED)
+    # What was silent since is not dead at once: somebody was there a moment ago.
+    silent = Look(at_s=look.at_s + 1, counters=Failure(trouble=Trouble.SILENT, detail="no answer"))
+    assert judgement.after(silent, probe).verdict is not Verdict.DEAD
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_our_own_fault_leaves_what_was_known(known: bool) -> None:
+    probe = ProbeSettings()
+    judgement = Judgement(slots=8)
+    if known:
+        gone = Failure(trouble=Trouble.REFUSED, detail="refused")
+        judgement = judgement.after(Look(at_s=1.0, counters=gone), probe)
+    ours = Look(at_s=2.0, counters=Failure(trouble=Trouble.OURS, detail="our certificates have expired"))
+    assert judgement.after(ours, probe).verdict is (Verdict.DEAD if known else None)
+    assert not judgement.after(ours, probe).fresh
+
+
+async def test_a_process_that_ends_is_gone_and_not_untrusted(tmp_path: Path) -> None:
+    certificate(tmp_path, "engine", NAME)
+    async with engine(tmp_path, "engine") as one, asked(one.port, means(tmp_path)) as http:
+        assert (await http.ask("x")).failure is None
+        await one.set_fault(Hang())
+        held = asyncio.create_task(http.ask("y"))
+        while not one.calls_in_flight:
+            await asyncio.sleep(0.01)
+        await one.set_fault(Crash())
+        failure = (await held).failure
+        look = await http.look()
+    assert failure is not None
+    assert failure.trouble is Trouble.CUT
+    assert isinstance(look.counters, Failure)
+    assert look.counters.trouble is Trouble.REFUSED
