@@ -13,6 +13,7 @@ import contextlib
 import json
 import lzma
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -79,7 +80,22 @@ async def record(folder: Path, scratch: Path) -> None:
         await server(folder, scratch, http)
         if find_spec("chaos.cluster_double") is not None:
             await cluster(folder / "cluster", scratch, http)
+    (folder / "flags.json").write_text(json.dumps(await flags(), indent=1) + "\n")
     await experiments(folder / "experiments", scratch)
+
+
+async def flags() -> dict[str, list[str]]:
+    """The flags that the long-running programs take, by program: those which charts and units give them."""
+    commands = {"serve": ("xds_server", "serve"), "agent": ("engine.agent", "run")}
+    found = {}
+    for name, (module, command) in commands.items():
+        asked = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module, command, "--help"), stdout=asyncio.subprocess.PIPE
+        )
+        said, _ = await asked.communicate()
+        # At the beginning of a line, but for the second name of a pair: elsewhere it is only spoken of.
+        found[name] = re.findall(r"^  (?:-h, )?(--[a-z0-9-]+)", said.decode(), re.MULTILINE)
+    return found
 
 
 # -- what an agent says ------------------------------------------------------------------------------------------
