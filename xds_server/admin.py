@@ -26,6 +26,7 @@ from xds_server.ledger.orders import ImpossibleOrderError, RefusedOrderError
 from xds_server.ledger.scene import UnknownNameError
 from xds_server.metrics import Metrics
 from xds_server.overrides import Action
+from xds_server.refusals import RolledBack
 from xds_server.shadow_status import ShadowStatus
 from xds_server.status import (
     EngineStatus,
@@ -36,7 +37,6 @@ from xds_server.status import (
     PoolStatus,
     ProxyStatus,
     Readiness,
-    RolledBack,
     SnapshotStatus,
     Story,
     Trouble,

@@ -21,7 +21,7 @@ from xds_server.metrics import gauge
 from xds_server.overrides import Action, Override
 from xds_server.publish import ProxyState, Publisher
 from xds_server.reconcile.loop import Reconciler
-from xds_server.refusals import Refusals
+from xds_server.refusals import Refusals, RolledBack
 from xds_server.shadow_status import ShadowStatus
 from xds_server.snapshot import Resource, Snapshot
 from xds_server.status import (
@@ -37,7 +37,6 @@ from xds_server.status import (
     Readiness,
     RefusedResource,
     ResourceStatus,
-    RolledBack,
     SnapshotStatus,
     Story,
     SyncState,
@@ -227,15 +226,17 @@ class ServerFacts:
         """Take an order; ``UnknownNameError`` and ``RefusedOrderError`` say why not."""
         scene, key = self._engine_meant(asked.engine)
         action = Action(asked.action)
+        note = ""
         if action is not Action.RESTORE and not asked.force:
-            refusal = below_floor(
+            short = below_floor(
                 key,
                 scene.fleet.pools[key.pool],
                 scene.decisions.engines,
                 scene.policies.effective[key.pool].breaker,
             )
-            if refusal:
-                raise RefusedOrderError(f"{refusal}; --force does it all the same")
+            if short is not None and short.now:
+                raise RefusedOrderError(f"{short.sentence}; --force does it all the same")
+            note = "" if short is None else short.later
         self._orders.give(
             Override(
                 engine=key,
@@ -246,7 +247,8 @@ class ServerFacts:
                 force=asked.force,
             )
         )
-        return next(one for one in self.orders() if EngineId(one.pool, one.engine) == key)
+        given = next(one for one in self.orders() if EngineId(one.pool, one.engine) == key)
+        return replace(given, note=note)
 
     def end_order(self, name: str, by: str) -> bool:
         """End the order for an engine; False when there is none."""

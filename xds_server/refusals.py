@@ -11,7 +11,6 @@ from typing import Final
 
 from xds_server.publish import Nack, Publisher
 from xds_server.snapshot import Resource, content_of
-from xds_server.status import RolledBack
 from xds_server.type_urls import SHORT_NAMES
 
 MOST_NAMED: Final = 10
@@ -20,6 +19,27 @@ MOST_REMEMBERED: Final = 1_000
 
 _Key = tuple[str, str, str]
 """Type URL, name and content."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBack:
+    """A resource that connected proxies are meant to have and are not served, because one refused it.
+
+    ``refused_by`` are the first of ``refusals`` proxies; ``age_s`` is None where that was in an earlier run.
+    ``on_...`` counts proxies by what they have instead; on trial they are sent it again, to tell which it is.
+    """
+
+    type: str
+    name: str
+    version: str
+    origins: tuple[str, ...]
+    refused_by: tuple[str, ...]
+    refusals: int
+    age_s: float | None
+    reason: str
+    on_content_before: int
+    on_nothing: int
+    on_trial: int
 
 
 @dataclass(slots=True, kw_only=True)

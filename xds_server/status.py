@@ -29,27 +29,6 @@ class RefusedResource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolledBack:
-    """A resource that connected proxies are meant to have and are not served, because one refused it.
-
-    ``refused_by`` are the first of ``refusals`` proxies; ``age_s`` is None where that was in an earlier run.
-    ``on_...`` counts proxies by what they have instead; on trial they are sent it again, to tell which it is.
-    """
-
-    type: str
-    name: str
-    version: str
-    origins: tuple[str, ...]
-    refused_by: tuple[str, ...]
-    refusals: int
-    age_s: float | None
-    reason: str
-    on_content_before: int
-    on_nothing: int
-    on_trial: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TypeStatus:
     """One resource type of one proxy; ``age_s`` is how long it has been in this state."""
 
@@ -222,6 +201,7 @@ class Defect(StrEnum):
     ENDS = "ends"  # soon, and nobody has renewed it
     ENDED = "ended"
     OPEN = "open"  # others than its owner may read it
+    WITHHELD = "withheld"  # some proxies are not sent it, for they did not prove who they are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,7 +369,7 @@ class OrderRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderStatus:
-    """An operator's order that is in force."""
+    """An operator's order that is in force; ``note`` is what whoever gives it should know at once."""
 
     pool: str
     engine: str
@@ -399,3 +379,4 @@ class OrderStatus:
     force: bool
     given_at_unix_s: float
     left_s: float
+    note: str = ""

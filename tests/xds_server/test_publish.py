@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from xds_server.publish import Acceptance, Nack, Publisher, Scope, Session, Silent
-from xds_server.refusals import Refusals
+from xds_server.refusals import Refusals, RolledBack
 from xds_server.snapshot import Resource, Snapshot, resource, snapshot
-from xds_server.status import RolledBack
 from xds_server.streams import Mode, NodeInfo, RefusedPeerError, StreamError
 from xds_server.translate.view import View
 from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME

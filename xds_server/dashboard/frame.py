@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias
 
 from xds_server.diagnosis.remarks import on_rolled_back, on_troubles
+from xds_server.refusals import RolledBack
 from xds_server.status import (
     EngineStatus,
     EventStatus,
@@ -17,7 +18,6 @@ from xds_server.status import (
     PoolStatus,
     ProxyStatus,
     Readiness,
-    RolledBack,
     Trouble,
     ZoneStatus,
 )

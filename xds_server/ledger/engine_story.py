@@ -112,7 +112,8 @@ def _headline(case: _Case) -> str:
         told = decision.ejector is Ejector.VERDICT and decision.verdict is not None
         text += f", because {f'it is {decision.verdict}' if told else _WANTED_OUT[decision.ejector]}"
     if decision.cut:
-        text += "; the requests it holds are being ended"
+        ended = case.traffic is not None and case.traffic.in_flight == 0
+        text += "; no proxy has a request there any more" if ended else "; the requests it holds are being ended"
     return f"{text}."
 
 
@@ -127,6 +128,11 @@ def _because(case: _Case) -> Iterator[str]:
         for reason in report.reasons:
             held = f" (held against {reason.threshold})" if reason.threshold else ""
             yield f"- {_sentence(reason.sentence + held)}"
+        if case.decision.cut:
+            yield (
+                "Requests to it are ended while it is hung, so it has none to work on: that it says so, or seems "
+                "idle, speaks neither for nor against it. What counts is that nothing comes of a request to it."
+            )
     word = case.engine.orchestrator
     if word is not None and word.standing is not Standing.PRESENT:
         yield f"Its orchestrator says that it is {_STANDINGS[word.standing]}: {_sentence(word.reason)}"

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from policies.resilience import Breaker
 from xds_server.decide.changes.change import Change, ChangeKind, Subject
-from xds_server.decide.decisions import EngineDecision, Health
+from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.fleet import Engine, EngineId
 from xds_server.ledger.scene import span
 from xds_server.overrides import Action, Override
@@ -61,10 +61,18 @@ _KEPT: Final = TypeAdapter(tuple[_Kept, ...])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Short:
-    """That too little is left without an engine: a sentence, and whether the engine takes requests ``now``."""
+    """That too little is left without an engine: a sentence, and whether an order would make it so ``now``."""
 
     sentence: str
     now: bool
+
+    @property
+    def later(self) -> str:
+        """What will become of an unforced order for an engine that is out already."""
+        return (
+            "it is out already, which costs nothing; but once it is well it goes in again in spite of the order, "
+            f"because {self.sentence}. --force keeps it out"
+        )
 
 
 def below_floor(
@@ -75,8 +83,8 @@ def below_floor(
 ) -> Short | None:
     """Why ``leaving`` may not stay out without force; None when enough slots are left without it.
 
-    Who is out already costs nothing now, and is wanted back as soon as it is well. Engines of its tensor-parallel
-    group leave with it.
+    Who is out on evidence costs nothing now, and is wanted back as soon as it is well. Who is out on an order is
+    well, and comes back with the order that takes its place. Engines of its tensor-parallel group leave with it.
     """
     group = next((one.tensor_parallel_group for one in engines if one.id == leaving), "")
 
@@ -87,7 +95,11 @@ def below_floor(
         decision = decisions.get(engine.id)
         return decision is not None and decision.health is Health.HEALTHY
 
-    now = any(takes(engine) for engine in engines if goes(engine))
+    def ordered(engine: Engine) -> bool:
+        decision = decisions.get(engine.id)
+        return decision is not None and decision.ejector is Ejector.OPERATOR
+
+    now = any(takes(engine) or ordered(engine) for engine in engines if goes(engine))
     zones = sorted({engine.zone for engine in engines if goes(engine) and engine.zone})
     for place, members in (
         ("the pool", list(engines)),

@@ -210,6 +210,26 @@ def test_an_order_across_the_floor_must_be_forced(server: Server) -> None:
     assert "--force" in error
     assert server.run("eject", "r1", "--for", "5m", "--reason", "x", "--force")[0] == 0
     server.until(lambda: server.engine("r1")["health"] == "UNHEALTHY")
+    # An order that is not forced would take the place of the forced one, and the floor would overrule it at once.
+    assert server.run("drain", "r1", "--for", "5m", "--reason", "y")[0] == 1
+    assert server.engine("r1")["health"] == "UNHEALTHY"
+
+
+def test_an_order_for_who_is_out_already_says_what_the_floor_will_make_of_it(
+    server: Server, engines: list[Engine]
+) -> None:
+    server.run("drain", "r0", "--for", "5m", "--reason", "x")
+    server.until(lambda: server.engine("r0")["health"] == "DRAINING")
+    for name in ("r1", "r2"):
+        engines[int(name[1])].close()
+    server.until(
+        lambda: server.engine("r2")["health"] == "UNHEALTHY" and server.engine("r1")["health"] == "UNHEALTHY"
+    )
+    code, out, remark = server.run("drain", "r1", "--for", "5m", "--reason", "x")
+    assert (code, out) == (0, "drain chat/r1 for 5m: x\n")
+    assert "but: it is out already" in remark
+    assert "once it is well it goes in again in spite of the order" in remark
+    assert server.run("drain", "r1", "--for", "5m", "--reason", "x", "--force")[2] == ""
 
 
 @pytest.mark.parametrize(

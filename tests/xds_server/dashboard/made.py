@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from engine.report import GpuSummary, GpuVitals
 from xds_server.ledger.scene import UnknownNameError
+from xds_server.refusals import RolledBack
 from xds_server.status import (
     EngineStatus,
     EventStatus,
@@ -16,7 +17,6 @@ from xds_server.status import (
     ProxyStatus,
     Readiness,
     RefusedResource,
-    RolledBack,
     RuleStatus,
     Story,
     SyncState,

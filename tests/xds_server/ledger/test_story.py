@@ -55,6 +55,30 @@ def test_a_hung_engine_names_verdict_threshold_and_line(policies: PolicySet, fle
     assert found.until_in_s == 60.0
 
 
+def test_an_engine_whose_requests_were_ended_is_not_told_of_as_if_it_had_some(
+    policies: PolicySet, fleet: Fleet
+) -> None:
+    cut = EngineDecision(
+        health=Health.UNHEALTHY,
+        reason="hung: claims to be idle, and no token for 3.2 s",
+        since_s=59.0,
+        verdict=Verdict.HUNG,
+        ejector=Ejector.VERDICT,
+        cut=True,
+    )
+    reported = with_report(fleet, HUNG, 99.5)
+    busy = seen(reported, {"r1": EngineTraffic(in_flight=4)})
+    assert (
+        "the requests it holds are being ended" in story("r1", scene(policies, busy, decided(fleet, r1=cut))).now
+    )
+    quiet = seen(reported, {"r1": EngineTraffic(in_flight=0)})
+    found = story("r1", scene(policies, quiet, decided(fleet, r1=cut)))
+    assert found.now.endswith("; no proxy has a request there any more.")
+    assert any("speaks neither for nor against it" in one for one in found.because)
+    kept = story("r1", scene(policies, quiet, decided(fleet, r1=replace(cut, cut=False))))
+    assert not any("speaks neither for nor against it" in one for one in kept.because)
+
+
 def test_a_pod_that_is_being_deleted_says_so_and_nothing_brings_it_back(policies: PolicySet, fleet: Fleet) -> None:
     word = OrchestratorWord(standing=Standing.LEAVING, reason="its pod is being deleted")
     out = EngineDecision(
