@@ -55,7 +55,7 @@ def judge(raw: RawDocument) -> tuple[Judged | None, tuple[Problem, ...]]:
         name=name,
         model=cast("Document | None", found.model),
         places=raw.places,
-        digest=hashlib.sha256(json.dumps(raw.value).encode()).hexdigest(),
+        digest=hashlib.sha256(json.dumps(raw.value, sort_keys=True).encode()).hexdigest(),
         pools=tuple(_pools(raw.value, {problem.path for problem in found.problems})),
     )
     return judged, found.problems

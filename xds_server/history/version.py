@@ -33,6 +33,9 @@ ORDERED: Final = frozenset({Source.APPLIED, Source.ROLLBACK})
 class Version:
     """One set of policies that was served; ``texts`` by file name.
 
+    ``digest`` is of what they say, whatever their files are called, so that versions which say the same have the
+    same. One that an earlier version of Switchgear kept has another, of names and texts, and keeps it.
+
     ``by`` is who brought it as far as that is known: what was given with --by, else the name of the source. For
     one that somebody applied, ``beside`` is the digest of the files that it stands in place of; ``restores`` is
     the number of the version that a rollback brought back, 0 for others.
@@ -60,7 +63,7 @@ class Asked:
 
 
 def digest_of(texts: Mapping[str, str]) -> str:
-    """A hash over the names and contents of texts."""
+    """A hash over the names and contents of texts: the digest that versions had which somebody applied, once."""
     hashed = blake2b(digest_size=16)
     for name in sorted(texts):
         for part in (name, texts[name]):

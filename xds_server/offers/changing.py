@@ -15,6 +15,7 @@ import structlog
 
 from policies.findings import PolicyError, PolicyErrors
 from policies.load import load_contents
+from policies.model import PolicySet
 from xds_server.decide.changes.change import Change, ChangeKind, Subject
 from xds_server.history.archive import Archive
 from xds_server.history.told import (
@@ -76,14 +77,18 @@ class Changing:
         source: str = "files",
         canaries: Canaries | None = None,
         tell: Callable[[Change], object] = lambda _: None,
+        flaws: Callable[[PolicySet], tuple[PolicyError, ...]] = lambda _: (),
         wall: Callable[[], float] = time.time,
     ) -> None:
+        """``flaws`` are why policies that are well in themselves cannot be used here, as things stand now."""
         self._reconciler = reconciler
         self._archive = archive
         self._source = Source(source)
         self._canaries = canaries
         self._tell = tell
+        self._flaws = flaws
         self._wall = wall
+        self._read: PolicyState | None = None
         self._said: PolicyState | None = None
         self._stands: Version | None = None
         self._standing: Accepted | None = None
@@ -107,6 +112,9 @@ class Changing:
 
     def offer(self, state: PolicyState) -> None:
         """Note what the source says now; an applied version stands before it while it says what it did then."""
+        self._read = state
+        if isinstance(state, Accepted) and (flaws := self._flaws(state.policies)):
+            state = Refused(errors=flaws, digest=state.digest)
         if self._said is None or state.digest != self._said.digest:
             self._pending = None
             self._canary_back(("the policy files changed meanwhile, and they win",))
@@ -115,7 +123,7 @@ class Changing:
             self._reconciler.offer(state)  # broken files end nothing
             return
         if self._stands is not None and self._standing is not None:
-            if state.digest == self._stands.beside:
+            if self._stands.beside in (state.digest, state.former):
                 _log.info("policies.applied_stands", version=self._stands.number, by=self._stands.by)
                 self._reconciler.offer(self._standing)
                 return
@@ -127,14 +135,19 @@ class Changing:
         self._stands = self._standing = None
         self._reconciler.offer(state)
 
+    def look_again(self) -> None:
+        """Take up what the source said last, where it could not be used and now perhaps can."""
+        if isinstance(self._read, Accepted) and isinstance(self._said, Refused):
+            self.offer(self._read)
+
     def adopted(self, serving: Serving) -> None:
         """Note that this is served from now on."""
         if serving.stale:
             return
         pending, newest = self._pending, self._archive.newest
         mine = pending is not None and pending.accepted.digest == serving.digest
-        if not mine and newest is not None and newest.digest == serving.digest:
-            return  # after a restart
+        if not mine and _is(newest, serving):
+            return  # after a restart, or with other comments
         asked = pending.asked if mine and pending is not None else Asked(source=self._source)
         version = Version(
             number=self._archive.next_number(),
@@ -177,9 +190,7 @@ class Changing:
 
     def _serving_number(self) -> int:
         serving, newest = self._reconciler.serving, self._archive.newest
-        if serving is None or newest is None or newest.digest != serving.digest:
-            return 0
-        return newest.number
+        return newest.number if newest is not None and _is(newest, serving) else 0
 
     def _version(self, number: int) -> Version:
         version = self._archive.version(number)
@@ -197,7 +208,7 @@ class Changing:
             raise RefusedChangeError("a text has the name of its file: one line of printable characters")
         if sum(len(name) + len(text) for name, text in asked.texts.items()) > MAX_TEXT_BYTES:
             raise RefusedChangeError(f"these texts are larger than {MAX_TEXT_BYTES // 1024**2} MiB together")
-        accepted = await asyncio.to_thread(_judged, asked.texts)
+        accepted = await asyncio.to_thread(self._usable, asked.texts)
         if asked.dry_run:
             return ChangeStatus(state="judged", digest=accepted.digest)
         self._check_open()  # it took a while
@@ -287,16 +298,23 @@ class Changing:
         self._check_open()
         check_said(asked.by, asked.reason)
         version = self._version(asked.version) if asked.version else self._before()
-        accepted = await asyncio.to_thread(_judged, version.texts)
+        accepted = await asyncio.to_thread(self._usable, version.texts)
         self._check_open()
         told = Asked(source=Source.ROLLBACK, by=asked.by, reason=asked.reason, restores=version.number)
         return await self._serve(accepted, told)
+
+    def _usable(self, texts: Mapping[str, str]) -> Accepted:
+        """The policies of these texts; ``UnusableTextsError`` with every problem, those of this server, too."""
+        accepted = _judged(texts)
+        if flaws := self._flaws(accepted.policies):
+            raise UnusableTextsError(flaws)
+        return accepted
 
     def _before(self) -> Version:
         """The newest version that says something else than what is served."""
         serving = self._reconciler.serving
         for version in reversed(self._archive.versions):
-            if serving is None or version.texts != serving.texts:
+            if serving is None or not (_is(version, serving) or version.texts == serving.texts):
                 return version
         raise UnknownVersionError("there is no version before the one that is served")
 
@@ -356,7 +374,12 @@ def _judged(texts: Mapping[str, str]) -> Accepted:
         raise UnusableTextsError(
             tuple(error for error in refusal.exceptions if isinstance(error, PolicyError))
         ) from refusal
-    return Accepted(policies=policies, texts=dict(texts), digest=digest_of(texts))
+    return Accepted(policies=policies, texts=dict(texts), digest=policies.digest, former=digest_of(texts))
+
+
+def _is(version: Version | None, serving: Serving | None) -> bool:
+    """Whether this version is what is served."""
+    return version is not None and serving is not None and version.digest in (serving.digest, serving.former)
 
 
 def _change(before: Version | None, after: Version) -> Change:

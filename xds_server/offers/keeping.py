@@ -8,6 +8,7 @@ import structlog
 
 from policies.findings import PolicyErrors
 from policies.load import load_contents
+from xds_server.entrusted import Entrusted
 from xds_server.metrics import Metrics
 from xds_server.publish import Publisher
 from xds_server.reconcile.loop import Reconciler
@@ -17,7 +18,7 @@ from xds_server.store import LastGood, Store, StoreError
 _log = structlog.get_logger()
 
 
-def restore(store: Store, publisher: Publisher, reconciler: Reconciler) -> None:
+def restore(store: Store, publisher: Publisher, reconciler: Reconciler, entrusted: Entrusted) -> None:
     """Take up what the last run kept; what cannot be used is said and left alone."""
     try:
         kept = store.read()
@@ -33,6 +34,7 @@ def restore(store: Store, publisher: Publisher, reconciler: Reconciler) -> None:
         _log.warning("store.ignored", reason="this version refuses the stored policies", errors=reasons[:10])
         return
     publisher.acceptance.remember(kept.parked)
+    entrusted.restore(kept.certified)
     reconciler.restore(
         Accepted(policies=policies, texts=kept.texts, digest=kept.digest),
         kept.proxies_by_role,
@@ -40,7 +42,9 @@ def restore(store: Store, publisher: Publisher, reconciler: Reconciler) -> None:
     )
 
 
-async def keep(store: Store, publisher: Publisher, reconciler: Reconciler, metrics: Metrics) -> None:
+async def keep(
+    store: Store, publisher: Publisher, reconciler: Reconciler, entrusted: Entrusted, metrics: Metrics
+) -> None:
     """Keep what is served, each time it has changed; for ever."""
     failing = False
     while True:
@@ -56,6 +60,7 @@ async def keep(store: Store, publisher: Publisher, reconciler: Reconciler, metri
             proxies_by_zone=dict(reconciler.roll.callers.counts()),
             saved_at_unix_s=time.time(),
             parked=publisher.acceptance.memory(),
+            certified=entrusted.certified(),
         )
         try:
             await asyncio.to_thread(store.save, last_good)

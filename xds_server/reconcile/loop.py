@@ -42,8 +42,9 @@ from xds_server.reconcile.opening import Opening
 from xds_server.reconcile.pacing import SPACING_S, TICK_S, TRAFFIC_TICK_S
 from xds_server.reconcile.publishing import Publishing
 from xds_server.reconcile.roll import Peers, Roll
-from xds_server.reconcile.standing import Files, Serving
+from xds_server.reconcile.standing import Files, Serving, serving_of
 from xds_server.reconcile.trial import Trial
+from xds_server.secrets import NO_CERTIFICATES
 from xds_server.shrink import held_back
 from xds_server.snapshot import Snapshot
 from xds_server.sources.files import Accepted, PolicyState, Refused
@@ -323,6 +324,7 @@ class Reconciler:
                 nodes=self._proxies.nodes(),
                 elsewhere=self.roll.elsewhere().proxies,
                 overrides=self._signals.overrides(now_s) if self._signals else _NO_ORDERS,
+                certificates=self._signals.certificates() if self._signals else NO_CERTIFICATES,
                 access_log_percent=self._signals.access_log_percent if self._signals else 100.0,
                 now_s=now_s,
             )
@@ -363,9 +365,7 @@ class Reconciler:
         # A canary is judged beside what the rest is served; of anything else it says nothing.
         self._held = self.trial = None
         self.fleet = fleet_for(accepted.policies, self.fleet, self.serving)
-        self.serving = Serving(
-            policies=accepted.policies, texts=accepted.texts, digest=accepted.digest, stale=stale
-        )
+        self.serving = serving_of(accepted, stale=stale)
         if not stale:
             self._set_files("accepted", accepted.digest)
             self.worth_keeping.set()

@@ -13,6 +13,7 @@ from xds_server.fleet import EngineId
 from xds_server.ledger.orders import Orders
 from xds_server.overrides import Override
 from xds_server.publish import Publisher
+from xds_server.secrets import NO_CERTIFICATES, Certificates
 from xds_server.snapshot import Resource, Snapshot
 from xds_server.sources.telemetry import Telemetry
 from xds_server.traffic import PoolTraffic
@@ -58,6 +59,10 @@ class Signals(Protocol):
 
     def overrides(self, now_s: float) -> Mapping[EngineId, Override]:
         """The orders of operators that hold now."""
+        ...
+
+    def certificates(self) -> Certificates:
+        """The certificates for connections to engines; the same object while they are the same."""
         ...
 
 
@@ -119,11 +124,20 @@ class Connected:
 
 
 class Told:
-    """Telemetry and orders as the reconciler needs them."""
+    """Telemetry, orders and certificates as the reconciler needs them."""
 
-    def __init__(self, telemetry: Telemetry, orders: Orders) -> None:
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        orders: Orders,
+        certificates: Callable[[], Certificates] = lambda: NO_CERTIFICATES,
+    ) -> None:
         self._telemetry = telemetry
         self._orders = orders
+        self._certificates = certificates
+
+    def certificates(self) -> Certificates:
+        return self._certificates()
 
     @property
     def access_log_percent(self) -> float:

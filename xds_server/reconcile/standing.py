@@ -7,17 +7,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from policies.model import PolicySet
-from xds_server.sources.files import Refused
+from xds_server.sources.files import Accepted, Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """The policies that are served. ``stale``: they are from the last run of the server, not from the files."""
+    """The policies that are served, with their digests as ``Accepted`` has them.
+
+    ``stale``: they are from the last run of the server, not from the files.
+    """
 
     policies: PolicySet
     texts: Mapping[str, str]
     digest: str
     stale: bool
+    former: str = ""
+
+
+def serving_of(accepted: Accepted, *, stale: bool) -> Serving:
+    """These policies, being served."""
+    return Serving(
+        policies=accepted.policies,
+        texts=accepted.texts,
+        digest=accepted.digest,
+        former=accepted.former,
+        stale=stale,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

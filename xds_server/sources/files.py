@@ -35,11 +35,17 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """The files say this. ``texts`` maps each file to its text; ``digest`` is a hash over all of them."""
+    """The files say this. ``texts`` maps each file to its text.
+
+    ``digest`` is a hash of what the documents say, whichever files they stand in, with whatever comments.
+    ``former`` is what the version of Switchgear before this one took for it, a hash over names and texts: versions
+    that it kept have that one.
+    """
 
     policies: PolicySet
     texts: Mapping[str, str]
     digest: str
+    former: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +74,10 @@ class PolicyFiles:
         seen: str | None = None
         while True:
             if await asyncio.to_thread(_digest, self._paths) != seen:
-                state = await self._judged()
+                judged, state = await self._judged()
                 # An editor may write the same text twice, or take an edit back while we look.
-                if state.digest != seen:
-                    seen = state.digest
+                if judged != seen:
+                    seen = judged
                     yield state
             # Not wait_for: before Python 3.12 it can swallow a cancellation that meets the end of the wait.
             with contextlib.suppress(TimeoutError):
@@ -79,8 +85,8 @@ class PolicyFiles:
                     await self._announced.wait()
             self._announced.clear()
 
-    async def _judged(self) -> PolicyState:
-        """The state of content that stood still before and while it was judged."""
+    async def _judged(self) -> tuple[str, PolicyState]:
+        """A hash of content that stood still before and while it was judged, and the state that it is."""
         before = await asyncio.to_thread(_digest, self._paths)
         while True:
             await asyncio.sleep(self._settle_s)
@@ -89,7 +95,7 @@ class PolicyFiles:
                 state = await asyncio.to_thread(self._judge, settled)
                 before = await asyncio.to_thread(_digest, self._paths)
                 if before == settled:
-                    return state
+                    return settled, state
             else:
                 before = settled
 
@@ -99,7 +105,7 @@ class PolicyFiles:
         except PolicyErrors as refusal:
             errors = tuple(error for error in refusal.exceptions if isinstance(error, PolicyError))
             return Refused(errors=errors, digest=digest)
-        return Accepted(policies=policies, texts=_texts(self._paths), digest=digest)
+        return Accepted(policies=policies, texts=_texts(self._paths), digest=policies.digest, former=digest)
 
     async def watch(self) -> None:
         """Wake ``states`` up whenever the operating system announces a change; runs for ever.

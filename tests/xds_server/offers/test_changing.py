@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -20,10 +22,12 @@ from xds_server.history.told import (
     UnknownVersionError,
     UnusableTextsError,
 )
+from xds_server.history.version import digest_of
 from xds_server.metrics import Metrics
 from xds_server.offers.changing import Changing
 from xds_server.reconcile.loop import Reconciler
 from xds_server.reconcile.standing import Serving
+from xds_server.sources.files import Accepted, PolicyFiles
 
 
 class Server:
@@ -247,3 +251,80 @@ async def test_over_http_each_refusal_has_its_status_and_its_words() -> None:
             assert answer.status == 400
         async with session.get("/v1/history") as answer:
             assert len((await answer.json())["versions"]) == 2
+
+
+async def from_files(folder: Path) -> Accepted:
+    """What these files say."""
+    async with contextlib.aclosing(PolicyFiles([folder], settle_s=0.001).states()) as states:
+        state = await anext(states)
+    assert isinstance(state, Accepted)
+    return state
+
+
+def written(folder: Path, **texts: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        path.unlink()
+    for name, said in texts.items():
+        (folder / f"{name}.yaml").write_text(said)
+    return folder
+
+
+async def test_what_says_the_same_has_the_same_digest_whatever_its_files_are_called(tmp_path: Path) -> None:
+    folder = tmp_path / "policies"
+    async with serving() as server:
+        server.changing.offer(await from_files(written(folder, a=text("p"), b=text("q"))))
+        await server.serves("p", "q")
+        await server.changing.apply(asked("p", "q", "r", by="ann"))
+        done = await server.changing.rollback(RollbackRequest(version=1))
+        assert (done.state, done.version) == ("served", 3)
+        first, second, third = server.changing.history().versions
+        assert first.digest == third.digest == done.digest != second.digest
+        back = await server.changing.rollback(RollbackRequest())
+        assert back.digest == second.digest, "the newest that says something else"
+
+
+async def test_comments_and_names_of_files_are_no_version_and_end_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "policies"
+    async with serving() as server:
+        server.changing.offer(await from_files(written(folder, a=text("p"))))
+        await server.serves("p")
+        other = await from_files(written(folder, moved=f"# said by nobody\n{text('p')}"))
+        server.changing.offer(other)
+        await until(
+            lambda: server.reconciler.serving is not None and server.reconciler.serving.texts == other.texts
+        )
+        assert len(server.told) == 1, "served with its places, and no version"
+        assert [one.serving for one in server.changing.history().versions] == [True]
+        await server.changing.apply(asked("p", "q"))
+        server.changing.offer(await from_files(written(folder, again=text("p"))))
+        await server.serves("p", "q")
+        assert server.changing.history().stands == 2
+
+
+@pytest.mark.parametrize("applied", [False, True])
+async def test_history_of_the_version_before_is_taken_up_with_its_digests(tmp_path: Path, applied: bool) -> None:
+    folder, kept = written(tmp_path / "policies", a=text("p")), tmp_path / "history"
+    now = await from_files(folder)
+    assert now.former
+    assert now.former != now.digest
+    async with serving(kept) as server:
+        server.changing.offer(replace(now, digest=now.former, former=""))
+        await server.serves("p")
+        if applied:
+            await server.changing.apply(asked("p", "q"))
+            newest = server.archive.newest
+            assert newest is not None
+            server.archive._versions[2] = replace(newest, digest=digest_of(newest.texts))
+            server.archive._unsaved = deque([*list(server.archive._unsaved)[:-1], server.archive._versions[2]])
+    async with serving(kept) as server:
+        before = server.told
+        assert len(before) == 1 + applied
+        server.changing.offer(now)
+        await server.serves(*(("p", "q") if applied else ("p",)))
+        await until(lambda: server.reconciler.files.state == "accepted")
+        assert server.told == before, "an upgrade alone is no version"
+        history = server.changing.history()
+        assert history.versions[-1].serving
+        assert history.stands == (2 if applied else 0)
+        assert history.versions[0].digest == now.former
