@@ -17,6 +17,9 @@ from tests.kubectl import kubectl
 from tests.walkthrough import Step
 
 ROOT: Final = Path(__file__).parents[1]
+APART: Final = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--mount-proc", "--kill-child")
+"""A network and processes of its own: ports and names are then those of the page, whatever else runs here."""
+
 _LIMIT_S: Final = 90.0
 """How long one command may take, or what it asks for to become so."""
 
@@ -24,13 +27,13 @@ _LIMIT_S: Final = 90.0
 class Shell:
     """One bash in a folder of its own; what it started ends with it, and with whoever started it."""
 
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+    def __init__(self, folder: Path, environment: dict[str, str], *, apart: bool = False) -> None:
         self._folder = folder
         self._count = 0
         # Reading from it ends when this process does, however it does: then the whole group is killed.
         watched, self._life = os.pipe()
         self._bash = subprocess.Popen(
-            ["bash", "--noprofile", "--norc"],
+            [*(APART if apart else ()), "bash", "--noprofile", "--norc"],
             cwd=folder,
             env=environment,
             stdin=subprocess.PIPE,
@@ -43,18 +46,23 @@ class Shell:
 
     def type(self, command: str) -> str:
         """What a command prints, on either of its outputs; fails when it does not end."""
+        return self.typed(command)[1]
+
+    def typed(self, command: str) -> tuple[int, str]:
+        """A command's exit status, and what it prints; fails when it does not end."""
         assert self._bash.stdin is not None
         self._count += 1
         typed, printed, done = (self._folder / f"{self._count}.{what}" for what in ("typed", "printed", "done"))
         typed.write_text(command + "\n")
-        self._bash.stdin.write(f". {typed} </dev/null >{printed} 2>&1; : >{done}\n".encode())
+        self._bash.stdin.write(f". {typed} </dev/null >{printed} 2>&1; echo $? >{done}\n".encode())
         self._bash.stdin.flush()
         give_up_at = time.monotonic() + _LIMIT_S
-        while not done.exists():
+        # The line is written in one piece.
+        while not (done.exists() and done.read_text()):
             if self._bash.poll() is not None or time.monotonic() > give_up_at:
                 pytest.fail(f"{command!r} does not end; it printed\n{printed.read_text()}")
             time.sleep(0.01)
-        return printed.read_text()
+        return int(done.read_text()), printed.read_text()
 
     def end(self) -> None:
         """Kill it and all that it started."""
@@ -66,14 +74,14 @@ class Shell:
 
 
 @contextmanager
-def shell(folder: Path, cluster: dict[str, str]) -> Iterator[Shell]:
+def shell(folder: Path, cluster: dict[str, str], *, apart: bool = False) -> Iterator[Shell]:
     """A shell that finds our programs, kubectl and Envoy, and knows nothing of whoever runs the tests."""
     kept = {key: os.environ[key] for key in ("HOME", "LANG", "TMPDIR", "PYTHONPATH") if key in os.environ}
     path = (str(Path(sys.executable).parent), str(kubectl().parent), os.environ["PATH"])
     # Somewhere on this machine where nobody else is likely to be at the same time.
     net = "127.{}.{}".format(*random.SystemRandom().sample(range(64, 250), 2))
     environment = {**kept, **cluster, "PATH": ":".join(path), "REPO": str(ROOT), "NET": net}
-    opened = Shell(folder, environment)
+    opened = Shell(folder, environment, apart=apart)
     try:
         yield opened
     finally:

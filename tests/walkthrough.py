@@ -3,6 +3,9 @@
 In a block, a line that begins with ``$ `` is typed (``> `` goes on with it), and the lines up to the next one are
 what it prints, where ``...`` stands for any text, however many lines of it. Before a block, ``<!-- until -->``
 says that what is asked is still becoming so: it is asked until it prints that.
+
+``sh`` blocks are for copying and say nothing of what is printed. They are typed as well, but where
+``<!-- not typed: REASON -->`` stands before one.
 """
 
 import re
@@ -12,6 +15,10 @@ from typing import Final
 
 _BLOCK: Final = re.compile(
     r"^(?P<until><!-- until -->\n)?```console\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+
+_COPIED: Final = re.compile(
+    r"^(?:<!-- not typed: (?P<reason>[^\n]+) -->\n)?```sh\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 
 
@@ -51,3 +58,17 @@ def steps(page: str) -> Iterator[Step]:
             msg = f"line {first}: nothing is typed in this block"
             raise ValueError(msg)
         yield Step(line=at, command=typed, printed="\n".join(printed), until=bool(block["until"]))
+
+
+def copied(page: str) -> Iterator[tuple[int, str]]:
+    """The commands of a page's ``sh`` blocks that are typed, in order, each with its line."""
+    for block in _COPIED.finditer(page):
+        if block["reason"]:
+            continue
+        first = page.count("\n", 0, block.start("text")) + 1
+        begun, command = first, ""
+        for number, line in enumerate(block["text"].splitlines(), first):
+            begun, command = (begun, command + "\n" + line) if command else (number, line)
+            if not line.endswith("\\"):
+                yield begun, command
+                command = ""

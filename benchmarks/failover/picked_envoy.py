@@ -58,7 +58,8 @@ def _asks() -> dict[str, Any]:
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor",
             "grpc_service": {"envoy_grpc": {"cluster_name": _PICKER}},
-            "message_timeout": "1s",
+            # As long as it takes: on a busy machine its delay is not its verdict.
+            "message_timeout": "10s",
             # The answer's headers as well: its stream ends with them, and so does the picker's count.
             "processing_mode": {"request_header_mode": "SEND", "response_header_mode": "SEND"},
         },
