@@ -3,7 +3,7 @@
 Apart from ``snapshot``, which streams read, so that a stream need not know how anything is encoded.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from weakref import WeakKeyDictionary
 
 from xds_server.snapshot import Resource, Snapshot, resource, snapshot
@@ -32,6 +32,10 @@ class Assembler:
             known = resource(item.type_url, item.name, self._bytes(item), item.origins)
             self._encoded[item] = known
         return known
+
+    def retain(self, pools: Collection[str]) -> None:
+        """Forget what was kept of the endpoints of other pools."""
+        self._assignments.retain(pools)
 
     def _bytes(self, item: Item) -> bytes:
         if isinstance(item.message, AssignmentSpec):
