@@ -197,3 +197,26 @@ def test_a_file_that_cannot_be_written_is_said(tmp_path, capsys):
     file = tmp_path / "missing" / "envoy.yaml"
     assert main(["bootstrap", "--node", "n", "--zone", "a", "-o", str(file)]) != 0
     assert "cannot write" in capsys.readouterr().err
+
+
+def _with_tls(folder: Path, *more: str) -> list[str]:
+    files = [f"--tls-{name}={folder / name}.pem" for name in ("cert", "key", "ca")]
+    return ["bootstrap", "--node", "n", "--zone", "a", *files, *more]
+
+
+def test_the_folder_for_the_names_of_certificates_is_made_for_this_user_alone(tmp_path, capsys):
+    folder = tmp_path / "not" / "yet"
+    assert main(_with_tls(tmp_path, "--sds-dir", str(folder))) == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["tls-authorities.json", "tls-identity.json"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    said = capsys.readouterr()
+    assert str(folder / "tls-identity.json") in said.out
+    assert "for this user alone" in said.err
+    assert main(_with_tls(tmp_path, "--sds-dir", str(folder))) == 0
+    assert capsys.readouterr().err == "", "what is there already is no news"
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(_with_tls(tmp_path, "--sds-dir", str(tmp_path / "file" / "below"))) == 2
+    assert f"cannot make the folder {tmp_path / 'file' / 'below'}: Not a directory" in capsys.readouterr().err

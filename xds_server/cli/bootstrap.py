@@ -162,7 +162,8 @@ def _place_of_node(name: str) -> tuple[str, str]:
 @click.option(
     "--sds-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for two small files that tell Envoy where certificates are; beside -o when absent.",
+    help="Folder for two small files that tell Envoy where certificates are, made if missing; "
+    "beside -o when absent.",
 )
 @click.option(
     "-o",
@@ -218,6 +219,7 @@ def command(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if tls is not None:
+        _make(tls.folder)
         for name, content in secret_files(tls).items():
             _write(tls.folder / name, content)
     if output is None:
@@ -236,6 +238,19 @@ def _tls(paths: tuple[Path | None, Path | None, Path | None], folder: Path | Non
         raise click.UsageError("say with --sds-dir or -o where the files that name the certificates may stand")
     files = TlsFiles(certificate=certificate.absolute(), key=key.absolute(), authorities=authorities.absolute())
     return Tls(files=files, folder=folder.absolute(), server_name=name)
+
+
+def _make(folder: Path) -> None:
+    """Make the folder where it is missing: whoever may write there says by which certificate Envoy is known."""
+    if folder.is_dir():
+        return
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+    except FileExistsError as error:
+        raise click.ClickException(f"--sds-dir {folder} is a file: name a folder") from error
+    except OSError as error:
+        raise click.ClickException(f"cannot make the folder {folder}: {error.strerror}") from error
+    click.echo(f"made {folder}, for this user alone: an Envoy of another user needs `chmod o+x` there", err=True)
 
 
 def _write(path: Path, content: str) -> None:
