@@ -30,6 +30,7 @@ from xds_server.inside.answers import ProcessAnswers
 from xds_server.ledger import recording
 from xds_server.ledger.ledger import MAX_BYTES, ledger_from
 from xds_server.ledger.lines import Lines, tail
+from xds_server.ledger.moments import moment_of
 from xds_server.ledger.orders import Orders
 from xds_server.ledger.recording import Moment, Recorder
 from xds_server.metrics import Metrics
@@ -54,6 +55,7 @@ from xds_server.sources.telemetry import Telemetry
 from xds_server.store import Store
 from xds_server.streams import NodeInfo
 from xds_server.summaries import SummaryServer
+from xds_server.tracing.tracing import Tracing
 from xds_server.translate.view import View
 from xds_server.transport import GrpcAdsServer
 from xds_server.transport.free_port import check_free
@@ -101,10 +103,8 @@ class _Server:
         self._config = config
         self._outlets = outlets
         self._metrics = Metrics()
-        self._departures = Departures(
-            self._metrics,
-            lambda pool, engine: self._telemetry.book.began_at_s(pool, engine),  # noqa: PLW0108 - made below
-        )
+        self._departures = Departures(self._metrics, self._began_at_s)
+        self._tracing = Tracing(config.otlp, self._began_at_s)
         self._store = Store(config.state_dir) if config.state_dir else None
         self._feed = _feed(config)
         epoch = f"{os.getpid():x}-{time.time_ns():x}"
@@ -115,13 +115,19 @@ class _Server:
             view_of=self._view_of,
             snapshot_for=self._snapshot_for,
             observer=AnnouncingObserver(
-                self._metrics, self._proxies_changed, self._refused, self._confirmed, self._departures
+                self._metrics,
+                self._proxies_changed,
+                self._refused,
+                self._confirmed,
+                self._departures,
+                following=self._tracing.following,
             ),
             epoch=epoch,
             identifier="switchgear",
         )
         self._lines = Lines(config.ledger, MAX_BYTES) if config.ledger else None
         self._ledger = ledger_from(self._lines, tail(config.ledger) if config.ledger else ())
+        self._ledger.onlooker = self._tracing.event
         self._recording = Lines(config.record, recording.MAX_BYTES) if config.record else None
         self._recorder = Recorder(self._recording) if self._recording else None
         self._orders = Orders(config.state_dir, on_change=self._news, tell=self._ledger.tell)
@@ -182,6 +188,7 @@ class _Server:
         tellers = (self._guard, self._door, self._feed, self._facts, self._telemetry, self._departures)
         for teller in tellers:
             self._metrics.observe(teller.families)
+        self._metrics.observe(self._tracing.families)
 
     async def run(self, stop: asyncio.Event, on_listening: Callable[[Listening], None]) -> None:
         config = self._config
@@ -212,7 +219,7 @@ class _Server:
                 gated_pools=self._gated_pools,
             ),
         )
-        async with served as admin, asyncio.TaskGroup() as tasks:
+        async with served as admin, self._tracing, asyncio.TaskGroup() as tasks:
             tasks.create_task(stopped(stop), name="signals")
             guarding = self._guard.run(on_rules=self._publisher.judge_again, on_keys=self._agents.renew)
             tasks.create_task(guarding, name="guard")
@@ -276,6 +283,7 @@ class _Server:
     async def _follow_policies(self) -> None:
         async with contextlib.aclosing(self._feed.states()) as states:
             async for state in states:
+                self._tracing.offered(state.digest)
                 self._changing.offer(state)
 
     # -- joints --------------------------------------------------------------------------------------------
@@ -293,6 +301,9 @@ class _Server:
     def _news(self) -> None:
         self._reconciler.look_again()
 
+    def _began_at_s(self, pool: str, engine: str) -> float | None:
+        return self._telemetry.book.began_at_s(pool, engine)
+
     def _refused(self, nack: Nack) -> None:
         self._refusals.note(nack)
         self._reconciler.worth_keeping.set()
@@ -304,6 +315,7 @@ class _Server:
 
     def _adopted(self, serving: Serving) -> None:
         self._changing.adopted(serving)
+        self._tracing.adopted(serving.digest, self._archive.newest)
         self._agents.watch(serving.policies)
         self._prober.watch(serving.policies, self._agents.covered)
         self._resolver.want(host_names(serving.policies))
@@ -330,6 +342,7 @@ class _Server:
                 self._telemetry.lost,
                 failed_requests=self._telemetry.book.failed_requests,
             )
+            self._tracing.round(self._reconciler.built, snapshots, self._reconciler.news_s)
             self._record(self._reconciler.built)
             if self._summary is not None:
                 self._summary.publish(inputs.policies, inputs.fleet, decisions, inputs.now_s)
@@ -342,20 +355,8 @@ class _Server:
             self._tell_soon()
 
     def _record(self, built: Built) -> None:
-        if self._recorder is None or self._reconciler.serving is None:
-            return
-        self._recorder.note(
-            Moment(
-                now_s=built.inputs.now_s,
-                unix_s=time.time(),
-                texts=self._reconciler.serving.texts,
-                fleet=built.inputs.fleet,
-                proxies=built.proxies,
-                proxies_by_role=built.inputs.proxies_by_role,
-                calling_zones=built.calling_zones,
-                orders=built.inputs.overrides,
-            )
-        )
+        if self._recorder is not None and self._reconciler.serving is not None:
+            self._recorder.note(moment_of(built, self._reconciler.serving.texts, time.time()))
 
     def _confirmed(self, type_url: str) -> None:
         if type_url == ENDPOINT and self._draining.engines:

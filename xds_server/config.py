@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Self
+from urllib.parse import urlsplit
 
 from engine.tls.paths import TlsFiles
 
@@ -184,6 +185,13 @@ class ServeConfig:
         default=False,
         metadata=_says("Take connections of other machines in plain text and from anybody, without --tls-cert."),
     )
+    otlp: str = field(
+        default="",
+        metadata=_says(
+            "URL of an OpenTelemetry collector (OTLP over HTTP), such as http://127.0.0.1:4318, that traces of "
+            "decisions and pushes go to; headers and certificates by OTEL_EXPORTER_OTLP_*.  [switchgear[otel]]"
+        ),
+    )
     log_format: Literal["text", "json"] = field(default="text", metadata=_says("Form of the log on stderr."))
     log_level: Literal["debug", "info", "warning", "error"] = field(
         default="info", metadata=_says("Least important line logged.")
@@ -205,6 +213,7 @@ class ServeConfig:
         """Refuse what cannot work."""
         self._check_source()
         self._check_tls()
+        self._check_otlp()
         if self.summary is not None and not self.region:
             raise ConfigError("--summary tells of the engines of one region: name it with --region")
         for flag, seconds in (("--settle", self.settle_s), ("--first-reports", self.first_reports_s)):
@@ -224,6 +233,22 @@ class ServeConfig:
         if self.tls_cert is None or self.tls_key is None:
             return None
         return TlsFiles(certificate=self.tls_cert, key=self.tls_key, authorities=self.tls_ca)
+
+    def _check_otlp(self) -> None:
+        try:
+            parts = urlsplit(self.otlp)
+            usable = not self.otlp or bool(
+                parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+            )
+        except ValueError:
+            usable = False
+        if not usable or not self.otlp.isprintable() or " " in self.otlp:
+            raise ConfigError(f"--otlp is {self.otlp!r}; write a URL, such as http://127.0.0.1:4318")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            # What stands on a command line is in the list of processes.
+            raise ConfigError(
+                "--otlp takes no user, password or query: give secrets as OTEL_EXPORTER_OTLP_HEADERS"
+            )
 
     def _check_tls(self) -> None:
         files = {"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--tls-ca": self.tls_ca}

@@ -24,8 +24,8 @@ from typing import Final
 from prometheus_client import Histogram
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from xds_server.decide.decisions import Decisions, Ejector, Health
-from xds_server.fleet import EngineId, Fleet
+from xds_server.decide.decisions import Decisions, Ejector, EngineDecision, Health
+from xds_server.fleet import Engine, EngineId, Fleet
 from xds_server.metrics import Metrics
 from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
 from xds_server.translate.view import View
@@ -155,11 +155,7 @@ class Departures:
     def _detected_s(self, key: EngineId, fleet: Fleet, now_s: float) -> float | None:
         decision = None if self._decisions is None else self._decisions.engines.get(key)
         engine = fleet.engine(key)
-        if decision is None or decision.ejector is not Ejector.VERDICT or engine is None:
-            return None
-        if engine.report is None or engine.received_at_s is None or not engine.report.reasons:
-            return None
-        return engine.report.reasons[0].age_s + now_s - engine.received_at_s
+        return None if decision is None or engine is None else detected_s(decision, engine, now_s)
 
     def _settle(self, decisions: Decisions, now_s: float) -> None:
         """Close what is over: engines that are back or were followed long enough, proxies that never answered."""
@@ -181,3 +177,10 @@ class Departures:
 
     def _observe(self, hop: str, seconds: float) -> None:
         self._hops.labels(hop=hop).observe(max(0.0, seconds))
+
+
+def detected_s(decision: EngineDecision, engine: Engine, now_s: float) -> float | None:
+    """How long what the judge goes by has been so; None where no judge decided."""
+    if decision.ejector is not Ejector.VERDICT or engine.report is None or engine.received_at_s is None:
+        return None
+    return engine.report.reasons[0].age_s + now_s - engine.received_at_s if engine.report.reasons else None

@@ -9,6 +9,7 @@ from xds_server.departures import Departures
 from xds_server.metrics import Metrics
 from xds_server.publish import Nack
 from xds_server.streams import Mode, NodeInfo, Stuck
+from xds_server.tracing.following import Following
 from xds_server.type_urls import SHORT_NAMES
 
 OTHER: Final = "other"
@@ -99,8 +100,11 @@ class AnnouncingObserver(ProxyObserver):
         refused: Callable[[Nack], None],
         confirmed: Callable[[str], None],
         departures: Departures,
+        *,
+        following: Following | None = None,
     ) -> None:
         super().__init__(metrics)
+        self._following = following
         self._departures = departures
         self._changed = changed
         self._refused = refused
@@ -109,15 +113,21 @@ class AnnouncingObserver(ProxyObserver):
     def on_push(self, node: NodeInfo, type_url: str, size_bytes: int) -> None:
         super().on_push(node, type_url, size_bytes)
         self._departures.pushed(node.id, type_url)
+        if self._following is not None:
+            self._following.pushed(node.id, type_url)
 
     def on_ack(self, node: NodeInfo, type_url: str, latency_s: float) -> None:
         super().on_ack(node, type_url, latency_s)
         self._departures.acked(node.id, type_url, latency_s)
+        if self._following is not None:
+            self._following.acked(node.id, type_url, latency_s)
         self._confirmed(type_url)
 
     def on_nack(self, nack: Nack) -> None:
         super().on_nack(nack)
         self._refused(nack)
+        if self._following is not None:
+            self._following.nacked(nack)
 
     def on_connect(self, node: NodeInfo, mode: Mode) -> None:
         super().on_connect(node, mode)
@@ -126,4 +136,6 @@ class AnnouncingObserver(ProxyObserver):
     def on_disconnect(self, node: NodeInfo, mode: Mode, reason: str) -> None:
         super().on_disconnect(node, mode, reason)
         self._departures.gone(node.id)
+        if self._following is not None:
+            self._following.gone(node.id)
         self._changed()

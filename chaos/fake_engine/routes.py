@@ -133,7 +133,7 @@ class _Routes:
         attempt = request.headers.get("x-envoy-attempt-count", "")
         call = self._engine.accept(
             generation,
-            request_id=request.headers.get(LOAD_ID) or request.headers.get("x-request-id", ""),
+            request_id=request.headers.get(LOAD_ID, request.headers.get("x-request-id", "")),
             attempt=int(attempt) if attempt.isdecimal() else 0,
             path=request.path,
             connection=request.protocol,

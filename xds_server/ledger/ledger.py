@@ -71,6 +71,8 @@ class Ledger:
         self._policies: PolicySet | None = None
         self.book = book or Book()
         self.shadow = ShadowBook()
+        self.onlooker: Callable[[Event], None] | None = None
+        """Told of each event."""
 
     def observe(
         self,
@@ -130,6 +132,8 @@ class Ledger:
 
     def _add(self, change: Change, now: Now, requests: tuple[str, ...] = ()) -> Event:
         event = self.book.add(replace(event_of(change, now, self._policies), requests=requests))
+        if self.onlooker is not None:
+            self.onlooker(event)
         if self._lines is not None:
             if self._lines.full:
                 self._lines.rotate()

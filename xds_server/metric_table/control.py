@@ -133,6 +133,12 @@ CONTROL: Final = (
         "Runbook SwitchgearStoreFailing.",
     ),
     of(
+        "trace_spans_total", "counter", "spans",
+        "Spans of traces, by what became of them: sent, failed (not taken by the collector), dropped (too many).",
+        "failed rising: the log line `otlp.failed` says why. dropped: the collector is too slow, or gone.",
+        labels={"result": ("sent", "failed", "dropped")}, where="with --otlp",
+    ),
+    of(
         "source_stale_seconds", "gauge", "seconds", "Time without contact to the Kubernetes API.",
         "Runbook SwitchgearSourceStale.", labels={"resource": ()}, per=("resource",), where="with --kubernetes",
     ),

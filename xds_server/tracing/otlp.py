@@ -1,0 +1,95 @@
+"""Traces to a collector, by OpenTelemetry's SDK and its exporter: the one module that knows them.
+
+``OTEL_EXPORTER_OTLP_*`` (headers, certificates, time limit, compression), ``OTEL_SERVICE_NAME``,
+``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_TRACES_SAMPLER`` mean what OpenTelemetry says. ``Otlp`` is for one thread.
+"""
+
+import logging
+import os
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Final
+
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.trace import Status, StatusCode, set_span_in_context
+
+from xds_server.tracing.spans import Span
+
+SERVICE: Final = "switchgear"
+
+
+class Otlp:
+    """Sends to the collector at ``url``."""
+
+    def __init__(self, url: str) -> None:
+        # Environment before ours: OpenTelemetry lets what is given in code win.
+        named = os.environ.get("OTEL_SERVICE_NAME") or _in_resource("service.name")
+        version = metadata.version(SERVICE)
+        resource = Resource.create({"service.version": version, **({} if named else {"service.name": SERVICE})})
+        provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._ended = _Ended()
+        provider.add_span_processor(self._ended)
+        self._tracer = provider.get_tracer(SERVICE, version)
+        self._words = _words_of("opentelemetry")
+        self._exporter = OTLPSpanExporter(endpoint=url)
+
+    def send(self, traces: Sequence[Span]) -> str:
+        """Why they were not taken; empty when they were. As long as the exporter's time limit allows."""
+        self._words.last = ""
+        for trace in traces:
+            self._put(trace, Context())
+        batch, self._ended.spans = self._ended.spans, []
+        # None, where a sampler chose so.
+        if not batch or self._exporter.export(batch) is SpanExportResult.SUCCESS:
+            return ""
+        return self._words.last or "the collector did not take them"
+
+    def hurry(self) -> None:
+        """Wait for no further try."""
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]  # the library's own omission
+
+    def _put(self, span: Span, within: Context) -> None:
+        made = self._tracer.start_span(
+            span.name, context=within, attributes=dict(span.attributes), start_time=span.start_ns
+        )
+        if span.error:
+            made.set_status(Status(StatusCode.ERROR, span.error))
+        inside = set_span_in_context(made, within)
+        for child in span.children:
+            self._put(child, inside)
+        made.end(span.end_ns)
+
+
+class _Ended(SpanProcessor):
+    """Spans that have ended, in that order."""
+
+    def __init__(self) -> None:
+        self.spans: list[ReadableSpan] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.spans.append(span)
+
+
+class _Words(logging.Handler):
+    """Hears what the library says, and says nothing: a line for each try is too many, and the last one is told."""
+
+    last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.last = record.getMessage()
+
+
+def _words_of(logger: str) -> _Words:
+    heard, words = logging.getLogger(logger), _Words()
+    heard.handlers[:] = [words]
+    heard.propagate = False
+    return words
+
+
+def _in_resource(name: str) -> bool:
+    said = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    return any(pair.partition("=")[0].strip() == name for pair in said.split(","))

@@ -1,0 +1,92 @@
+"""Traces as one part of the server: joined to what goes by, or nothing at all where no collector is named."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Self
+
+from prometheus_client.core import Metric
+
+from xds_server.history.version import Version
+from xds_server.ledger.event import Event
+from xds_server.pipeline import Built
+from xds_server.snapshot import Snapshot
+from xds_server.tracing.exporting import Exporter, exporter_to
+from xds_server.tracing.following import Following, Round
+from xds_server.tracing.journey import Policies
+from xds_server.translate.view import View
+
+
+class Tracing:
+    """``following`` is to be told what proxies do; None without a collector. As a context it ends what it began.
+
+    ``ConfigError`` when traces cannot go to ``url``.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        began_at_s: Callable[[str, str], float | None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._policies = Policies()
+        self._offered: tuple[str, float] | None = None
+        self._exporter: Exporter | None = None
+        self.following: Following | None = None
+        if url:
+            self._exporter = exporter_to(url)
+            self.following = Following(
+                self._exporter.offer, self._exporter.skip, began_at_s=began_at_s, clock=clock
+            )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Send what is still followed and what waits, for a bounded time."""
+        if self.following is not None:
+            self.following.stop()
+        if self._exporter is not None:
+            await asyncio.to_thread(self._exporter.stop)
+
+    @property
+    def event(self) -> Callable[[Event], None] | None:
+        """Who is to be told of each event of the ledger."""
+        return None if self.following is None else self.following.event
+
+    def offered(self, digest: str) -> None:
+        """Policies were read."""
+        self._offered = digest, self._clock()
+
+    def adopted(self, digest: str, newest: Version | None) -> None:
+        """These policies are served from now on; ``newest`` is the last version of the history."""
+        known = newest if newest is not None and newest.digest == digest else None
+        self._policies = (
+            Policies(digest=digest)
+            if known is None
+            else Policies(version=known.number, digest=digest, author=known.by, source=known.source.value)
+        )
+
+    def round(self, built: Built, snapshots: Mapping[View, Snapshot], news_s: float | None) -> None:
+        """A round was published."""
+        if self.following is None:
+            return
+        offered = self._offered
+        self.following.round(
+            Round(
+                decisions=built.decisions,
+                fleet=built.inputs.fleet,
+                stages_s=built.stages_s,
+                snapshots=snapshots,
+                nodes=built.inputs.nodes,
+                policies=self._policies,
+                news_s=news_s,
+                offered_s=offered[1] if offered is not None and offered[0] == self._policies.digest else None,
+            )
+        )
+
+    def families(self) -> Iterable[Metric]:
+        """What became of spans; nothing without a collector."""
+        return () if self._exporter is None else self._exporter.families()
