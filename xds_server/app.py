@@ -32,7 +32,7 @@ from xds_server.ledger.ledger import MAX_BYTES, ledger_from
 from xds_server.ledger.lines import Lines, tail
 from xds_server.ledger.moments import moment_of
 from xds_server.ledger.orders import Orders
-from xds_server.ledger.recording import Moment, Recorder
+from xds_server.ledger.recording import Recorder
 from xds_server.metrics import Metrics
 from xds_server.observe import AnnouncingObserver
 from xds_server.offers.canary import Canaries
