@@ -295,8 +295,8 @@ DASHBOARDS: Final = (_OVERVIEW, _POOL, _ENGINE, _CONTROL)
 _ALERTED: Final = frozenset(one.name for one in ALERTS)
 
 
-def dashboard_json(one: Dashboard) -> str:
-    """The page as Grafana imports it."""
+def dashboard_json(one: Dashboard, runbooks: str = "") -> str:
+    """The page as Grafana imports it; with links where ``runbooks`` is the URL that the pages are published at."""
     made = {
         "uid": f"switchgear-{one.name}",
         "title": one.title,
@@ -309,7 +309,7 @@ def dashboard_json(one: Dashboard) -> str:
         "templating": {"list": [_source(), *(_variable(*each) for each in one.variables)]},
         "links": [{"type": "dashboards", "tags": ["switchgear"], "title": "Switchgear", "asDropdown": False}],
         "annotations": {"list": []},
-        "panels": list(_placed(one.panels)),
+        "panels": list(_placed(one.panels, runbooks)),
     }
     return json.dumps(made, indent=1) + "\n"
 
@@ -334,17 +334,17 @@ def _variable(name: str, known: str) -> Mapping[str, object]:
     }
 
 
-def _placed(panels: Sequence[Panel]) -> Iterator[Mapping[str, object]]:
+def _placed(panels: Sequence[Panel], runbooks: str) -> Iterator[Mapping[str, object]]:
     x = y = row = 0
     for number, one in enumerate(panels, start=1):
         height = 5 if one.kind == "stat" else 8
         if x + one.width > _WIDE:
             x, y, row = 0, y + row, 0
-        yield _panel(number, one, {"x": x, "y": y, "w": one.width, "h": height})
+        yield _panel(number, one, {"x": x, "y": y, "w": one.width, "h": height}, runbooks)
         x, row = x + one.width, max(row, height)
 
 
-def _panel(number: int, one: Panel, place: Mapping[str, int]) -> Mapping[str, object]:
+def _panel(number: int, one: Panel, place: Mapping[str, int], runbooks: str) -> Mapping[str, object]:
     if one.alert and one.alert not in _ALERTED:
         raise KeyError(one.alert)
     defaults: dict[str, object] = {"unit": one.unit}
@@ -355,17 +355,18 @@ def _panel(number: int, one: Panel, place: Mapping[str, int]) -> Mapping[str, ob
             "mode": "absolute",
             "steps": [{"color": colour, "value": value} for colour, value in one.steps],
         }
-    links = [{"title": f"Runbook {one.alert}", "url": f"{RUNBOOKS}/{one.alert}/", "targetBlank": True}]
+    links = [{"title": f"Runbook {one.alert}", "url": f"{runbooks}/{one.alert}/", "targetBlank": True}]
+    page = f"Runbook: {RUNBOOKS}/{one.alert}.md" if one.alert else ""
     return {
         "id": number,
         "type": one.kind,
         "title": one.title,
-        "description": one.says,
+        "description": " ".join(filter(None, (one.says, page))),
         "datasource": _SOURCE,
         "gridPos": place,
         "fieldConfig": {"defaults": defaults, "overrides": _coloured(one)},
         "options": _options(one),
-        "links": links if one.alert else [],
+        "links": links if one.alert and runbooks else [],
         "targets": [
             {
                 "refId": "ABCDEFGH"[place],

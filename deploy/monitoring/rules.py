@@ -13,8 +13,8 @@ import yaml
 
 from xds_server.metric_table.table import TABLE
 
-RUNBOOKS: Final = "https://switchgear.dev/runbooks"
-"""Where ``docs/runbooks`` is taken to be; ``monitoring.rules.runbooks`` of the chart says where it is."""
+RUNBOOKS: Final = "docs/runbooks"
+"""Where the pages stand in the repository, which is all that is sure: who publishes them says where to."""
 
 OBJECTIVE: Final = 0.99
 """Share of requests that ought to be answered in 30 days, which the budget is reckoned from."""
@@ -231,20 +231,20 @@ ALERTS: Final[Sequence[Alert]] = (
 )  # fmt: skip
 
 
-def groups() -> Mapping[str, object]:
-    """The rules as Prometheus, and a PrometheusRule, want them."""
+def groups(runbooks: str = "") -> Mapping[str, object]:
+    """The rules as Prometheus, and a PrometheusRule, want them; ``runbooks`` as for ``rules_yaml``."""
     return {
         "groups": [
             {
                 "name": "switchgear.ratios",
                 "rules": [{"record": one.record, "expr": one.expr} for one in recordings()],
             },
-            {"name": "switchgear.alerts", "rules": [_alert(one) for one in ALERTS]},
+            {"name": "switchgear.alerts", "rules": [_alert(one, runbooks) for one in ALERTS]},
         ]
     }
 
 
-def _alert(one: Alert) -> Mapping[str, object]:
+def _alert(one: Alert, runbooks: str) -> Mapping[str, object]:
     return {
         "alert": one.name,
         "expr": one.expr,
@@ -253,12 +253,13 @@ def _alert(one: Alert) -> Mapping[str, object]:
         "annotations": {
             "summary": one.summary,
             "description": f"It has been so for {one.held}: {one.because}.",
-            "runbook_url": f"{RUNBOOKS}/{one.name}/",
+            "runbook": f"{RUNBOOKS}/{one.name}.md",
+            **({"runbook_url": f"{runbooks}/{one.name}/"} if runbooks else {}),
         },
     }
 
 
-def rules_yaml() -> str:
-    """``deploy/monitoring/rules.yaml``."""
-    text = yaml.safe_dump(groups(), sort_keys=False, width=115, allow_unicode=True)
+def rules_yaml(runbooks: str = "") -> str:
+    """``deploy/monitoring/rules.yaml``; with links, where ``runbooks`` is the URL that the pages stand at."""
+    text = yaml.safe_dump(groups(runbooks), sort_keys=False, width=115, allow_unicode=True)
     return f"# Made by deploy/monitoring/rules.py; `make manifests`.\n{text}"

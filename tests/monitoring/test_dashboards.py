@@ -83,11 +83,15 @@ def test_every_label_that_a_legend_shows_is_in_its_query() -> None:
 
 
 def test_links_lead_to_runbooks_of_alerts() -> None:
-    named = {
-        link["url"].rstrip("/").rpartition("/")[2] for page in PAGES for p in page["panels"] for link in p["links"]
-    }
-    assert named <= {one.name for one in ALERTS}
-    assert len(named) > 12
+    pages = [json.loads(dashboard_json(one, "https://docs.example/runbooks")) for one in DASHBOARDS]
+    links = {link["url"] for page in pages for p in page["panels"] for link in p["links"]}
+    assert links <= {f"https://docs.example/runbooks/{one.name}/" for one in ALERTS}
+    assert len(links) > 12
+    assert not [link for page in PAGES for p in page["panels"] for link in p["links"]], (
+        "nowhere, unless it is said"
+    )
+    told = {name for page in PAGES for p in page["panels"] for name in re.findall(r"(\w+)\.md", p["description"])}
+    assert told == {link.split("/")[-2] for link in links}
 
 
 @pytest.mark.parametrize(

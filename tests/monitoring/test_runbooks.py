@@ -39,7 +39,9 @@ def test_every_alert_has_a_page_and_every_page_an_alert() -> None:
 def test_the_alert_leads_to_its_page() -> None:
     rules = [rule for one in groups()["groups"] for rule in one["rules"] if "alert" in rule]  # type: ignore[attr-defined]
     for rule in rules:
-        assert rule["annotations"]["runbook_url"].endswith(f"/{rule['alert']}/")
+        assert (ROOT / rule["annotations"]["runbook"]).is_file()
+        assert rule["annotations"]["runbook"].endswith(f"/{rule['alert']}.md")
+        assert "runbook_url" not in rule["annotations"], "nobody has said where they are published"
 
 
 def test_the_index_and_the_site_have_them_all() -> None:
