@@ -15,8 +15,8 @@ from policies.load import load_contents
 from policies.model import PolicySet
 from tests.fuzz.mutating import seeds, spoiled
 from xds_server.metrics import Metrics
-from xds_server.publish import Publisher
-from xds_server.publish.publisher import MAX_VIEWS
+from xds_server.publish import Publisher, Session
+from xds_server.publish.publisher import MAX_VIEWS, MAX_VIEWS_OF_HOST
 from xds_server.snapshot import snapshot
 from xds_server.sources.heard import Heard
 from xds_server.sources.telemetry import Telemetry
@@ -276,17 +276,26 @@ def test_a_corpus_is_read_as_it_was_recorded() -> None:
 def test_a_peer_that_is_somebody_else_each_time_finds_an_end() -> None:
     publisher = Publisher(view_of=lambda node: node.zone, snapshot_for=lambda _: snapshot(()))
 
-    def come(zone: str) -> None:
+    def come(zone: str, host: int) -> Session:
         message = DeltaDiscoveryRequest(type_url="t")
         message.node.id, message.node.locality.zone = "n", zone
-        publisher.connect(Mode.DELTA, "peer", lambda: None).request(message.SerializeToString(), 0.0)
+        session = publisher.connect(Mode.DELTA, f"ipv4:10.0.0.{host}:4711", lambda: None)
+        session.request(message.SerializeToString(), 0.0)
+        return session
 
-    for number in range(MAX_VIEWS):
-        come(f"z{number}")
-    with pytest.raises(StreamError, match="kinds of proxies"):
-        come("one more")
-    come("z0")
+    here = [come(f"z{number}", number // MAX_VIEWS_OF_HOST) for number in range(MAX_VIEWS)]
+    with pytest.raises(StreamError, match=f"more than {MAX_VIEWS} kinds of proxies"):
+        come("one more", 200)
+    here[-1].close()
+    with pytest.raises(StreamError, match=f"more than {MAX_VIEWS_OF_HOST} kinds of proxies of one host"):
+        come("one more", 0)
+    come("z0", 200)
+    come(f"z{MAX_VIEWS_OF_HOST}", 0)  # of a kind that is there already
+    come("one more", 200)
     assert len(publisher.views) == MAX_VIEWS
+    here[0].close()
+    here[1].close()
+    come("in the place of the second", 0)
 
 
 def test_a_refusal_moves_no_cursor() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -170,6 +171,64 @@ async def test_one_stream_too_many_is_told_so_and_the_others_stay() -> None:
                 assert await third.ended() is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert not one.call.done()
             assert flaws == [Flaw.CROWD]
+    finally:
+        await plane.stop()
+
+
+@contextlib.asynccontextmanager
+async def elsewhere(port: int, host: str) -> AsyncIterator[str]:
+    """An address whose connections come to this port from another host of the loopback network."""
+    ways: set[asyncio.Task[None]] = set()
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+        for way in (pass_on(reader, there[1]), pass_on(there[0], writer)):
+            ways.add(asyncio.create_task(way))
+
+    relay = await asyncio.start_server(meet, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{relay.sockets[0].getsockname()[1]}"
+    finally:
+        relay.close()
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+
+
+async def test_one_host_takes_no_places_of_others() -> None:
+    plane, flaws = _plane(max_streams=4, max_streams_of_host=2)
+    port = await plane.start()
+    try:
+        async with contextlib.AsyncExitStack() as all_of_it:
+            far = await all_of_it.enter_async_context(elsewhere(port, "127.0.0.9"))
+            greedy = [
+                await all_of_it.enter_async_context(connected(f"127.0.0.1:{port}", name)) for name in ("a", "b")
+            ]
+            for peer in greedy:
+                await peer.subscribe()
+                assert isinstance(await peer.call.read(), bytes)
+            async with connected(f"127.0.0.1:{port}", "c") as third:
+                assert await third.ended() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            other = await all_of_it.enter_async_context(connected(far, "d"))
+            await other.subscribe()
+            assert isinstance(await other.call.read(), bytes), "there is room for other hosts"
+            assert flaws == [Flaw.HOST]
+            greedy[0].call.cancel()
+
+            async def fits() -> bool:
+                async with connected(f"127.0.0.1:{port}", "e") as peer:
+                    await peer.subscribe()
+                    with contextlib.suppress(grpc.aio.AioRpcError):
+                        return isinstance(await peer.call.read(), bytes)
+                    return False
+
+            await eventually(fits, "who leaves makes room", LIMIT_S)
     finally:
         await plane.stop()
 

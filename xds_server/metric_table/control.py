@@ -78,7 +78,7 @@ TELEMETRY: Final = (
         "stranger: somebody tells who is not connected; else another version.",
         labels={
             "signal": SIGNALS,
-            "flaw": ("garbage", "foreign", "nameless", "absurd", "stranger", "crowd", "silent"),
+            "flaw": ("garbage", "foreign", "nameless", "absurd", "stranger", "crowd", "host", "silent"),
         },
     ),
     of(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from xds_server.crowd import Crowd
 from xds_server.publish.acceptance import Acceptance, Scope, Verdict
 from xds_server.publish.observer import Nack, Observer, Silent
 from xds_server.publish.served import Served
@@ -37,6 +38,9 @@ REVIEW_EVERY_S: Final = 10.0
 MAX_VIEWS: Final = 1_024
 """Views with proxies: each is built in every round. Zones times kinds of proxies are tens; beyond lies a peer that
 says something else of itself on each stream."""
+
+MAX_VIEWS_OF_HOST: Final = 128
+"""Views that exist because of proxies of one host: all zones and kinds of proxies that a gateway stands before."""
 
 MAX_IDLE_VIEWS: Final = 256
 """Views without proxies whose accepted content is remembered, for a proxy that comes back."""
@@ -70,6 +74,7 @@ class Publisher:
         self._encoder = Encoder(identifier)
         self._changes = Changes()
         self._views: dict[Hashable, Served] = {}
+        self._kinds = Crowd("kinds of proxies", MAX_VIEWS, MAX_VIEWS_OF_HOST)
         self._idle: dict[Hashable, None] = {}
         self._own: Mapping[str, Resource] = _NOTHING_OWN
         self._nodes: Mapping[str, Hashable] | None = None
@@ -205,11 +210,13 @@ class Publisher:
     def attach(self, session: Session, node: NodeInfo, now_s: float) -> tuple[Served, Stream]:
         """The view of ``node`` and a new stream on it."""
         key = self._view_of(node)
-        if key not in self._views and len(self._views) >= MAX_VIEWS:
-            raise StreamError(f"more than {MAX_VIEWS} kinds of proxies", Flaw.CROWD)
+        if key not in self._views:
+            for flaw, full in ((Flaw.CROWD, self._kinds.full()), (Flaw.HOST, self._kinds.full_for(session.host))):
+                if full:
+                    raise StreamError(full, flaw)
         if not all(_same_peer(one.identities, session.identities) for one in self._sessions_of.get(node.id, ())):
             raise RefusedPeerError(f"node {node.id!r} is connected by another certificate")
-        view = self._served(key)
+        view = self._served(key, session.host)
         view.sessions[session] = None
         self._sessions_of.setdefault(node.id, {})[session] = None
         self._nodes = None
@@ -230,7 +237,7 @@ class Publisher:
         # First: whoever is counted in both views while the new one is built would share limits with itself.
         view.sessions.pop(session, None)
         self._nodes = None
-        found = self._served(key, instead=view.desired)
+        found = self._served(key, session.host, instead=view.desired)
         found.sessions[session] = None
         self._retire(view)
         return found
@@ -246,7 +253,7 @@ class Publisher:
         self._observer.on_disconnect(node, session.mode, reason)
         self._retire(view)
 
-    def _served(self, key: Hashable, instead: Snapshot | None = None) -> Served:
+    def _served(self, key: Hashable, host: str, instead: Snapshot | None = None) -> Served:
         """The view of this key, which has or is about to have a proxy.
 
         ``instead`` is served where nothing can be made for it: a proxy that has something keeps it.
@@ -256,8 +263,9 @@ class Publisher:
             desired = self._snapshot_for(key)
             if instead is not None and not desired.resources:
                 desired = instead
-            view = Served(key=key, desired=desired, effective=self.acceptance.effective(key, desired))
-            self._views[key] = view
+            effective = self.acceptance.effective(key, desired)
+            view = self._views[key] = Served(key=key, founder=host, desired=desired, effective=effective)
+            self._kinds.enter(host)
             self._idle.pop(key, None)
         return view
 
@@ -266,6 +274,7 @@ class Publisher:
         if view.sessions or view.key not in self._views:
             return
         del self._views[view.key]
+        self._kinds.leave(view.founder)
         self._idle[view.key] = None
         while len(self._idle) > MAX_IDLE_VIEWS:
             oldest = next(iter(self._idle))

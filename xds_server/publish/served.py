@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 class Served:
     """One view: what it should have, and what it gets in the meantime.
 
+    ``founder`` is the host of the proxy that it was first made for.
+
     ``personal`` holds ``effective`` with the own resource of single proxies in it, by the identity of that
     resource: proxies with the same one are served the same snapshot.
     """
 
     key: Hashable
+    founder: str
     desired: Snapshot
     effective: Snapshot
     sessions: "dict[Session, None]" = field(default_factory=dict)

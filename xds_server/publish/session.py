@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from xds_server.crowd import host_of
 from xds_server.streams import Mode, NodeInfo, Stream, StreamError, read_request
 from xds_server.streams.values import WatchStatus
 
@@ -27,7 +28,7 @@ class ProxyState:
 class Session:
     """One stream between a transport and the publisher."""
 
-    __slots__ = ("_closed", "_end", "_publisher", "_stream", "_view", "identities", "mode", "peer", "wake")
+    __slots__ = ("_closed", "_end", "_publisher", "_stream", "_view", "host", "identities", "mode", "peer", "wake")
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Session:
     ) -> None:
         self.mode = mode
         self.peer = peer
+        self.host = host_of(peer, identities)
         self.wake = wake
         self.identities = identities
         self._end = end

@@ -49,6 +49,7 @@ class Flaw(StrEnum):
     REFUSED = "refused"  # somebody who may not be served
     SILENT = "silent"  # no request
     CROWD = "crowd"  # more streams than are served
+    HOST = "host"  # more streams than one host may have
 
 
 class StreamError(Exception):

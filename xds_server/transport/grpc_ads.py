@@ -15,6 +15,7 @@ from typing import Any, Final
 import grpc
 
 from engine.tls.grpc_credentials import proved
+from xds_server.crowd import Crowd, host_of
 from xds_server.publish import Publisher, Session
 from xds_server.streams import Flaw, Mode, RefusedPeerError, StreamError
 
@@ -35,6 +36,9 @@ MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 
 MAX_STREAMS: Final = 16_384
 """Discovery streams of all proxies together: ten thousand, and room for them to come back before they are gone."""
+
+MAX_STREAMS_OF_HOST: Final = 4_096
+"""Of these, those of one host: all sidecars behind one gateway, and a quarter of what everybody shares."""
 
 FIRST_REQUEST_S: Final = 30.0
 """A proxy asks as soon as it has a stream. One that says nothing holds a place, and need not."""
@@ -78,12 +82,13 @@ class GrpcAdsServer:
         handlers: Iterable[grpc.GenericRpcHandler] = (),
         on_flaw: Callable[[Flaw], None] = lambda _: None,
         max_streams: int = MAX_STREAMS,
+        max_streams_of_host: int = MAX_STREAMS_OF_HOST,
         first_request_s: float = FIRST_REQUEST_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._publisher = publisher
         self._on_flaw = on_flaw
-        self._max_streams = max_streams
+        self._crowd = Crowd("streams", max_streams, max_streams_of_host)
         self._first_request_s = first_request_s
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._credentials = credentials
@@ -126,12 +131,16 @@ class GrpcAdsServer:
     async def _serve(self, mode: Mode, context: Context) -> None:
         stream = asyncio.current_task()
         assert stream is not None, "a coroutine runs in a task"  # noqa: S101  # for the type checker
-        if len(self._streams) >= self._max_streams:
-            self._on_flaw(Flaw.CROWD)
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {self._max_streams} streams")
-        call = _Call(self._publisher, mode, context, self._clock, stream)
+        identities = proved(context.auth_context())
+        host = host_of(context.peer(), identities)
+        for flaw, full in ((Flaw.CROWD, self._crowd.full()), (Flaw.HOST, self._crowd.full_for(host))):
+            if full:
+                self._on_flaw(flaw)
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, full)
+        call = _Call(self._publisher, mode, context, self._clock, stream, identities=identities)
         ended: StreamError | None = None
         self._streams.add(stream)
+        self._crowd.enter(host)
         try:
             await call.read(self._first_request_s)
         except StreamError as error:
@@ -142,6 +151,7 @@ class GrpcAdsServer:
                 raise
         finally:
             self._streams.discard(stream)
+            self._crowd.leave(host)
             await call.close("" if ended is None else str(ended))
         if ended is not None:
             self._on_flaw(ended.flaw)
@@ -183,6 +193,8 @@ class _Call:
         context: Context,
         clock: Callable[[], float],
         stream: asyncio.Task[Any],
+        *,
+        identities: tuple[str, ...],
     ) -> None:
         self._context = context
         self._clock = clock
@@ -192,7 +204,7 @@ class _Call:
         self._closed = False
         self.ended: StreamError | None = None
         self._session: Session = publisher.connect(
-            mode, context.peer(), self._wake, identities=proved(context.auth_context()), end=self._end
+            mode, context.peer(), self._wake, identities=identities, end=self._end
         )
 
     async def read(self, first_within_s: float) -> None:

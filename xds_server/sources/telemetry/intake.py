@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 import grpc
 
 from engine.tls.grpc_credentials import proved
+from xds_server.crowd import Crowd, host_of
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -27,6 +28,9 @@ WRITE_LIMIT_S: Final = 1.0
 
 MAX_STREAMS: Final = 16_384
 """Open at once, of one method: as many as there may be streams of configuration, of which each proxy has one."""
+
+MAX_STREAMS_OF_HOST: Final = 4_096
+"""Of these, those of one host: as many as it may have streams of configuration."""
 
 FIRST_MESSAGE_S: Final = 30.0
 """Who opens a stream has something to say: a proxy sends its first message with it."""
@@ -75,6 +79,7 @@ class Intake(grpc.GenericRpcHandler):
         clock: Callable[[], float] = time.monotonic,
         *,
         max_streams: int = MAX_STREAMS,
+        max_streams_of_host: int = MAX_STREAMS_OF_HOST,
         first_message_s: float = FIRST_MESSAGE_S,
     ) -> None:
         async def behave(_requests: object, context: Context) -> None:
@@ -84,7 +89,7 @@ class Intake(grpc.GenericRpcHandler):
         self._sit = sit
         self._on_flaw = on_flaw
         self._clock = clock
-        self._max_streams = max_streams
+        self._crowd = Crowd("streams", max_streams, max_streams_of_host)
         self._first_message_s = first_message_s
         self._streams: set[asyncio.Task[Any]] = set()
         self._stopping = False
@@ -101,13 +106,17 @@ class Intake(grpc.GenericRpcHandler):
             stream.cancel()
 
     async def _serve(self, context: Context) -> None:
-        if len(self._streams) >= self._max_streams:
-            self._on_flaw("crowd")
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {self._max_streams} streams")
+        identities = proved(context.auth_context())
+        host = host_of(context.peer(), identities)
+        for flaw, full in (("crowd", self._crowd.full()), ("host", self._crowd.full_for(host))):
+            if full:
+                self._on_flaw(flaw)
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, full)
         stream = asyncio.current_task()
         assert stream is not None, "a coroutine runs in a task"  # noqa: S101  # for the type checker
         self._streams.add(stream)
-        sitting = self._sit(proved(context.auth_context()))
+        self._crowd.enter(host)
+        sitting = self._sit(identities)
         answering: asyncio.Task[None] | None = None
         reason = ""
         try:
@@ -126,6 +135,7 @@ class Intake(grpc.GenericRpcHandler):
                 raise
         finally:
             self._streams.discard(stream)
+            self._crowd.leave(host)
             sitting.close()
             if answering is not None:
                 # gRPC cannot say how a stream ended while it still writes to it, not even if that was cancelled.

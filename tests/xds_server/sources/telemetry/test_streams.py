@@ -201,7 +201,8 @@ async def test_a_peer_that_is_not_known_counts_for_nothing(rig):
 
 
 @pytest.mark.parametrize(("first_message_s", "code", "flaw"), [
-    (3600.0, grpc.StatusCode.RESOURCE_EXHAUSTED, "crowd"), (0.05, grpc.StatusCode.INVALID_ARGUMENT, "silent"),
+    (3600.0, grpc.StatusCode.RESOURCE_EXHAUSTED, "crowd"), (3600.0, grpc.StatusCode.RESOURCE_EXHAUSTED, "host"),
+    (0.05, grpc.StatusCode.INVALID_ARGUMENT, "silent"),
 ])  # fmt: skip
 async def test_streams_have_a_limit_and_have_to_begin(first_message_s, code, flaw):
     flaws, sat = [], []
@@ -210,7 +211,8 @@ async def test_streams_have_a_limit_and_have_to_begin(first_message_s, code, fla
         sat.append(identities)
         return access_logs.AccessLogSitting(Telemetry(Metrics()), lambda _bad: None, identities)
 
-    intake = Intake(access_logs.METHOD, sit, flaws.append, max_streams=1, first_message_s=first_message_s)
+    most = {"max_streams_of_host" if flaw == "host" else "max_streams": 1}
+    intake = Intake(access_logs.METHOD, sit, flaws.append, first_message_s=first_message_s, **most)
     server = grpc.aio.server(handlers=[intake])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -218,7 +220,7 @@ async def test_streams_have_a_limit_and_have_to_begin(first_message_s, code, fla
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             silent = channel.stream_stream(access_logs.METHOD)()
             await until(lambda: sat, "it is there")
-            refused = channel.stream_stream(access_logs.METHOD)() if flaw == "crowd" else silent
+            refused = channel.stream_stream(access_logs.METHOD)() if flaw != "silent" else silent
             assert await asyncio.wait_for(refused.code(), LIMIT_S) is code
             assert flaws == [flaw]
             silent.cancel()
