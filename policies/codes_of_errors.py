@@ -315,6 +315,26 @@ _RELATIONS: Final = (
         ),
         fix="Lower maxWait to 0.6 x (total - longest service time), or raise the total.",
     ),
+    Code(
+        code="SG043",
+        title="secret cannot be used",
+        meaning="A pool names certificates that this server does not have, or that cannot be used as they are: a file "
+        "is missing, a key belongs to another certificate, something has ended. The policies before stay in force. "
+        "Only a server that was started with --secrets knows; `switchgear validate` does not look.",
+        situation="`spec: {tls: {secret: engines}}`, and --secrets has no folder `engines`",
+        fix="Put the files there, or name a secret that is there. It is looked at again by itself.",
+    ),
+    Code(
+        code="SG044",
+        title="no name to hold an engine to",
+        meaning="Engines at IP addresses, or found in a cluster, are to be spoken to by TLS, and nothing says whose "
+        "name their certificates have to prove: any certificate of the same authority would do, an attacker's too.",
+        example=_example(
+            "kind: EnginePool\n"
+            "spec: {model: llama, endpoints: [{address: 10.0.0.1, port: 8000}], tls: {secret: engines}}\n"
+        ),
+        fix="Say tls.serverName, or tls.subjectAltNames; or give the engines by host names, which are then the names.",
+    ),
 )
 
 ERRORS: Final = (*_FILES, *_TEXT, *_DOCUMENTS, *_RELATIONS)

@@ -5,11 +5,14 @@ send whatever it can read to a proxy. Where the named certificates are is said o
 """
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
 
 from policies.document import Spec, described
+from policies.findings import PolicyError, did_you_mean
+from policies.origin import Origin
 from policies.quantity import Name
 
 _LABEL: Final = r"[A-Za-z0-9_](?:[-A-Za-z0-9_]{0,61}[A-Za-z0-9_])?"
@@ -67,6 +70,21 @@ class EngineTls(Spec):
         "Names of which the engine's certificate has to have one, instead of serverName: DNS names, *.example.com "
         "for one label before it, URIs such as spiffe://example.com/engine/*.",
         max_length=64,
+    )
+
+
+def unusable_secret(at: Origin, name: str, reason: str, known: Iterable[str]) -> PolicyError:
+    """The pool at this place names a secret that cannot be used, for this reason; ``known`` are those that can."""
+    usable = sorted(known)
+    return PolicyError(
+        code="SG043",
+        origin=at,
+        path="spec.tls.secret",
+        message=f"the secret {name} cannot be used: {reason}",
+        found=name,
+        allowed=", ".join(usable) if usable else "no secret can be used now",
+        hint=did_you_mean(name, usable)
+        or f"put ca.crt, and tls.crt and tls.key where proxies show one, into {name}/ in the folder of --secrets",
     )
 
 

@@ -129,6 +129,15 @@ def parse_ip(value: str) -> str:
     return value
 
 
+def is_ip(value: str) -> bool:
+    """Whether it is an IP address, and so no host name."""
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        return False
+    return True
+
+
 def parse_host(value: str) -> str:
     """The text when it is an IP address or a host name; ValueError says what is allowed."""
     if "/" in value:

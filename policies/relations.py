@@ -11,7 +11,7 @@ from policies.judge import Judged
 from policies.merge import DEFAULT, effective, layers
 from policies.origin import Step, line_of, origin, path_text
 from policies.pool import EnginePool
-from policies.quantity import format_duration
+from policies.quantity import format_duration, is_ip
 from policies.resilience import WAIT_SHARE, ResiliencePolicy, ResilienceSpec
 from policies.route import Match, ModelRoute
 
@@ -91,6 +91,7 @@ def _in_pool(pool: EnginePool, document: Judged) -> Iterator[Problem]:
             if both
             else "say service, the name of the Service in front of the engines",
         )
+    yield from _names_to_prove(pool, document)
     longest = pool.spec.longest_service_time
     if longest is not None and longest < pool.spec.service_time:
         yield _problem(
@@ -100,6 +101,23 @@ def _in_pool(pool: EnginePool, document: Judged) -> Iterator[Problem]:
             "the longest service time is shorter than the mean",
             found=format_duration(longest),
             allowed=f"at least serviceTime, {format_duration(pool.spec.service_time)}",
+        )
+
+
+def _names_to_prove(pool: EnginePool, document: Judged) -> Iterator[Problem]:
+    """A client asks for names and not for addresses, so an address names nobody."""
+    tls = pool.spec.tls
+    if tls is None or tls.server_name or tls.subject_alt_names:
+        return
+    nameless = next((one.address for one in pool.spec.endpoints if is_ip(one.address)), None)
+    if nameless is not None or pool.spec.kubernetes is not None:
+        yield _problem(
+            document,
+            "SG044",
+            ("spec", "tls"),
+            f"nothing says which name the certificate of {nameless or 'a pod'} has to prove",
+            allowed="serverName, subjectAltNames, or engines that are given by host names",
+            hint="say serverName, the name that all of the certificates have, or subjectAltNames",
         )
 
 

@@ -24,6 +24,7 @@ from xds_server.decide.decisions import Decisions, Health
 from xds_server.departures import Departures
 from xds_server.draining import Draining
 from xds_server.ending import StopError, first, signals, stopped
+from xds_server.entrusted import Entrusted
 from xds_server.facts import ServerFacts
 from xds_server.history.archive import FOLDER, Archive
 from xds_server.inside.answers import ProcessAnswers
@@ -133,10 +134,11 @@ class _Server:
         self._orders = Orders(config.state_dir, on_change=self._news, tell=self._ledger.tell)
         self._connected = Connected(self._publisher)
         self._telemetry = Telemetry(self._metrics, on_news=self._news, speaks_for=self._connected.speaks_for)
+        self._entrusted = Entrusted(config, lambda: self._reconciler.serving, self._connected.nodes)
         self._reconciler = Reconciler(
             self._connected,
             self._metrics,
-            signals=Told(self._telemetry, self._orders),
+            signals=Told(self._telemetry, self._orders, self._entrusted.certificates),
             peers=self._feed,
             allow_shrink=config.allow_shrink,
             first_reports_s=config.first_reports_s,
@@ -151,6 +153,7 @@ class _Server:
             source=self._feed.source,
             canaries=self._canaries,
             tell=self._ledger.tell,
+            flaws=self._entrusted.errors,
         )
         self._resolver = Resolver(self._resolved, refresh_s=config.resolve_s)
         self._prober = Prober(self._reconciler.hear, on_probe=self._metrics.probed)
@@ -172,7 +175,7 @@ class _Server:
             else SummaryServer(config.summary, config.region, *self._guard.for_summaries())
         )
         self._telling: asyncio.TimerHandle | None = None
-        self._troubles = Troubles((self._guard.troubles,))
+        self._troubles = Troubles((self._guard.troubles, self._entrusted.troubles))
         self._facts = ServerFacts(
             self._reconciler,
             self._publisher,
@@ -185,7 +188,15 @@ class _Server:
             troubles=self._troubles.look,
             refusals=self._refusals,
         )
-        tellers = (self._guard, self._door, self._feed, self._facts, self._telemetry, self._departures)
+        tellers = (
+            self._guard,
+            self._door,
+            self._feed,
+            self._facts,
+            self._telemetry,
+            self._departures,
+            self._entrusted,
+        )
         for teller in tellers:
             self._metrics.observe(teller.families)
         self._metrics.observe(self._tracing.families)
@@ -198,7 +209,7 @@ class _Server:
         self._orders.restore()
         self._changing.restore()
         if self._store is not None:
-            restore(self._store, self._publisher, self._reconciler)
+            restore(self._store, self._publisher, self._reconciler, self._entrusted)
         around = Around(
             reconciler=self._reconciler,
             publisher=self._publisher,
@@ -224,6 +235,8 @@ class _Server:
             guarding = self._guard.run(on_rules=self._publisher.judge_again, on_keys=self._agents.renew)
             tasks.create_task(guarding, name="guard")
             tasks.create_task(self._troubles.run(), name="troubles")
+            rotated = (self._changing.look_again, self._news, self._reconciler.worth_keeping.set)
+            tasks.create_task(self._entrusted.run(*rotated), name="secrets")
             tasks.create_task(self._follow_policies(), name="policies")
             tasks.create_task(self._feed.run(around), name="source")
             for outlet in self._outlets:
@@ -241,7 +254,7 @@ class _Server:
             if self._summary is not None:
                 tasks.create_task(self._summary.run(), name="summary")
             if self._store is not None:
-                kept = keep(self._store, self._publisher, self._reconciler, self._metrics)
+                kept = keep(self._store, self._publisher, self._reconciler, self._entrusted, self._metrics)
                 tasks.create_task(kept, name="store")
             admin_address = Address(config.admin.host, admin.port)
             policies = [str(path) for path in config.policies] or "kubernetes"

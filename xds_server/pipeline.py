@@ -16,6 +16,7 @@ from xds_server.decide.decide import decide
 from xds_server.decide.decisions import Decisions
 from xds_server.fleet import EngineId, Fleet
 from xds_server.overrides import Override
+from xds_server.secrets import UNKNOWN, Certificates
 from xds_server.snapshot import Resource, Snapshot
 from xds_server.traffic import Proxy
 from xds_server.translate.layers import own_runtime_items
@@ -37,7 +38,7 @@ class Inputs:
     ``nodes`` are the views of connected proxies by node id, ``views`` those to build; ``proxies_by_role`` and
     ``calling_zones`` also count proxies on their way back. ``elsewhere`` are proxies of other replicas, which have
     a part in what is divided and are served nothing here. ``access_log_percent`` is the share of calls that
-    proxies are to report. ``now_s`` is monotonic.
+    proxies are to report. ``certificates`` are those for connections to engines. ``now_s`` is monotonic.
     """
 
     policies: PolicySet
@@ -51,6 +52,7 @@ class Inputs:
     elsewhere: Mapping[str, Proxy] = field(default_factory=lambda: _NOBODY)
     overrides: Mapping[EngineId, Override] = field(default_factory=dict)
     access_log_percent: float = 100.0
+    certificates: Certificates = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +107,14 @@ class Pipeline:
                 view,
                 self._memo,
                 access_log_percent=inputs.access_log_percent,
+                certificates=inputs.certificates,
             )
             for view in self._wanted(inputs.views)
         }
         if inputs.policies is not self._swept_for:
             # Not every time: what unchanged pools were made of is not asked for, and would be forgotten.
             self._memo.sweep()
+            self._assembler.retain(inputs.policies.pools)
             self._swept_for = inputs.policies
         translated_s = perf_counter()
         snapshots = {view: self._assembler.assemble(found) for view, found in items.items()}
@@ -134,7 +138,14 @@ class Pipeline:
     def peek(self, built: Built, view: View) -> Snapshot:
         """The snapshot of one more view, from the same inputs and decisions."""
         return self._assembler.assemble(
-            translate(built.inputs.policies, built.inputs.fleet, built.decisions, view, self._memo)
+            translate(
+                built.inputs.policies,
+                built.inputs.fleet,
+                built.decisions,
+                view,
+                self._memo,
+                certificates=built.inputs.certificates,
+            )
         )
 
     def _known(self, nodes: Mapping[str, View], elsewhere: Mapping[str, Proxy]) -> Mapping[str, Proxy]:

@@ -33,7 +33,7 @@ class Resource:
 
     type_url: str
     name: str
-    value: bytes
+    value: bytes = field(repr=False)  # of a secret it is one
     version: str
     origins: tuple[str, ...] = ()
 

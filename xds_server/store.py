@@ -39,8 +39,8 @@ class LastGood:
     """What was last served: policy texts by file name, their digest, and when (Unix seconds) they were kept.
 
     ``proxies_by_role`` is whom fleet-wide limits were divided by, ``proxies_by_zone`` where requests came from;
-    ``parked`` what proxies refused, and what they are served instead. ``certified`` are names of secrets that proxies
-    prove themselves with; what is in secrets is nowhere in here.
+    ``parked`` what proxies refused, and what they are served instead. ``certified`` are names of secrets that
+    proxies prove themselves with; what is in secrets is nowhere in here.
     """
 
     texts: Mapping[str, str]

@@ -15,11 +15,12 @@ NO_POOL: Final = ""
 """No pool can be called this: who asks for it sees none, and is nobody's caller."""
 
 
-def view_of(node: NodeInfo, allowed: frozenset[str] | None = None) -> View:
+def view_of(node: NodeInfo, allowed: frozenset[str] | None = None, *, keys: bool = False) -> View:
     """The view of this node: its place, and ``role``, ``pools``, ``listen_address`` and ``cuts`` of its metadata.
 
     Who names no role that exists is a gateway, unless it is a gRPC client with its own xDS stack, which cannot
     be served what an Envoy is. ``allowed`` are the pools that its identity may see; None means all.
+    ``keys``: it may be sent private keys, which a gRPC client has no use for.
     """
     role = node.metadata.get("role")
     if role not in ROLES:
@@ -37,6 +38,7 @@ def view_of(node: NodeInfo, allowed: frozenset[str] | None = None) -> View:
         allowed=allowed,
         listen_address=_address(node.metadata.get("listen_address")),
         cuts=role != GRPC_ROLE and node.metadata.get("cuts") is True,
+        keys=keys and role != GRPC_ROLE,
     )
 
 

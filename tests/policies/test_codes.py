@@ -17,7 +17,20 @@ SOURCES = [
 ]
 
 # Drawn in test_reading, test_load and test_discovery: they are about files and clusters, not about text.
-SITUATIONS = {"SG001", "SG002", "SG003", "SG004", "SG005", "SG006", "SG007", "SG010", "SG100", "SG150", "SG151"}
+SITUATIONS = {
+    "SG001",
+    "SG002",
+    "SG003",
+    "SG004",
+    "SG005",
+    "SG006",
+    "SG007",
+    "SG010",
+    "SG100",
+    "SG043",
+    "SG150",
+    "SG151",
+}
 
 
 @pytest.mark.parametrize("code", [one for one in CODES.values() if one.example], ids=lambda one: one.code)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from policies import load as loading
+from policies.engine_tls import unusable_secret
 from policies.findings import PolicyError, PolicyErrors
 from policies.lint import lint
 from policies.load import LoadCache, load, load_contents
@@ -325,3 +326,15 @@ def test_the_cache_forgets_what_is_gone_and_follows_what_moved(tmp_path: Path, s
     for _ in range(2):  # the second time from memory
         with pytest.raises(PolicyErrors):
             load([tmp_path], cache)
+
+
+def test_a_secret_that_cannot_be_used_is_told_at_the_place_that_names_it(tmp_path: Path) -> None:
+    tls = "  endpoints: [{address: e.test, port: 1}]\n  tls:\n    secret: engine\n"
+    policies = loaded(tmp_path, POOL + tls)
+    at = policies.origin("EnginePool", "chat", "spec.tls.secret")
+    assert at is not None
+    error = unusable_secret(at, "engine", "ca.crt is missing", ["engines"])
+    assert (error.code, error.path) == ("SG043", "spec.tls.secret")
+    assert str(error.origin).endswith("policy.yaml:8:5")
+    assert error.hint == "did you mean engines?"
+    assert "ca.crt, and tls.crt" in unusable_secret(at, "engine", "", []).hint

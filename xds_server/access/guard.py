@@ -54,6 +54,7 @@ class Guard:
     ) -> None:
         self._clock = clock
         self._wall = wall
+        self._local = config.listen.loopback
         self._refused: dict[str, int] = {"identity": 0, "node": 0}
         self._told_at_s: dict[tuple[str, str], float] = {}
         self._soon_told_s = float("-inf")
@@ -139,13 +140,22 @@ class Guard:
 
     def view_of(self, node: NodeInfo) -> View:
         """The view of a proxy, within what it may see; ``RefusedPeerError`` where it may not be served."""
+        keys = self._may_have_keys(node)
         if self.rules is None or self.keys is None:
-            return view_of(node)
+            return view_of(node, keys=keys)
         judged = proxy_allowed(self.rules.access, node.identities, node.id, node.zone)
         if isinstance(judged, Refused):
             self._tell_of(node, judged)
             raise RefusedPeerError(judged.reason)
-        return view_of(node, judged.pools or None)
+        return view_of(node, judged.pools or None, keys=keys)
+
+    def _may_have_keys(self, node: NodeInfo) -> bool:
+        """Whether private keys may go to this proxy: nobody else can read or ask for what it is sent.
+
+        That the connection comes from this machine says nothing where others may connect, too: what passes
+        connections on, the proxy of a mesh say, stands beside the server and answers to everybody.
+        """
+        return self._local or (self.keys is not None and bool(node.identities))
 
     def for_summaries(self) -> tuple[grpc.ServerCredentials | None, Callable[[tuple[str, ...]], bool]]:
         """For the port of summaries: its credentials, and who may watch there."""

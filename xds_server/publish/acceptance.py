@@ -25,7 +25,7 @@ from typing import Final
 
 from xds_server.snapshot import Resource, Snapshot, content_of, snapshot
 from xds_server.translate.view import View
-from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE
+from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET
 
 Key = tuple[str, str]
 """Type URL and name."""
@@ -82,7 +82,7 @@ class Acceptance:
         return self._parked
 
     def memory(self) -> tuple[Parked, ...]:
-        """Every park, with the accepted content that stands in for it."""
+        """Every park, with the accepted content that stands in for it; none of secrets, for it is written down."""
         return tuple(
             Parked(
                 type_url=type_url,
@@ -91,6 +91,7 @@ class Acceptance:
                 instead=self._accepted_somewhere.get((type_url, name), _NOWHERE).get(None),
             )
             for (type_url, name), contents in self._parked.items()
+            if type_url != SECRET
         )
 
     def remember(self, memory: Iterable[Parked]) -> None:
@@ -246,9 +247,12 @@ _NOWHERE: Final[Mapping[Hashable, Resource]] = MappingProxyType({})
 def _circle(view: Hashable, key: Key) -> Hashable:
     """Whose content may stand in for a view's: None for that of all who may see everything.
 
-    A cluster and its endpoints are one pool's, and who is served one of them may see that pool.
+    A cluster and its endpoints are one pool's, and who is served one of them may see that pool. A secret stands in
+    for another only where keys may be sent, or may not, in both.
     """
-    return view.allowed if isinstance(view, View) and key[0] not in (CLUSTER, ENDPOINT) else None
+    if not isinstance(view, View) or key[0] in (CLUSTER, ENDPOINT):
+        return None
+    return (view.allowed, view.keys) if key[0] == SECRET else view.allowed
 
 
 def _key(item: Resource) -> Key:

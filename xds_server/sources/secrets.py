@@ -164,7 +164,8 @@ class SecretFolder:
 
     def _forget(self, found: Collection[str], reasons: dict[str, str]) -> bool:
         """Let go of what is gone and asked for by nobody; whether there was any."""
-        gone, wanted = [name for name in self._held if name not in found], frozenset(self._in_use())
+        gone = [name for name in self._held if name not in found]
+        wanted = frozenset(self._in_use()) if gone else frozenset[str]()
         for name in gone:
             if name in wanted:
                 reasons[name] = "its folder is gone, and policies ask for it"

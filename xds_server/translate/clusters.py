@@ -27,7 +27,12 @@ from envoy_data_plane.envoy.config.common.matcher.v3 import (
     MatchPredicate,
     MatchPredicateMatchSet,
 )
-from envoy_data_plane.envoy.config.core.v3 import Http1ProtocolOptions, HttpProtocolOptions, RoutingPriority
+from envoy_data_plane.envoy.config.core.v3 import (
+    Http1ProtocolOptions,
+    HttpProtocolOptions,
+    RoutingPriority,
+    TransportSocket,
+)
 from envoy_data_plane.envoy.config.route.v3 import HeaderMatcher
 from envoy_data_plane.envoy.extensions.upstreams.http.v3 import HttpProtocolOptions as UpstreamHttpProtocolOptions
 from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
@@ -56,10 +61,18 @@ OPEN_RETRY_CONCURRENCY: Final = 3
 _HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
-def cluster(pool: str, spec: ResilienceSpec, *, hop: bool = False, allowed: tuple[Allowed, ...] = ()) -> Cluster:
+def cluster(
+    pool: str,
+    spec: ResilienceSpec,
+    *,
+    hop: bool = False,
+    allowed: tuple[Allowed, ...] = (),
+    tls: TransportSocket | None = None,
+) -> Cluster:
     """The Envoy cluster of a pool; with ``hop`` its endpoints are listeners inside the proxy.
 
-    ``allowed`` are the sets of regions that routes to it are bound to.
+    ``allowed`` are the sets of regions that routes to it are bound to. ``tls`` is how engines are spoken to;
+    through a hop, too, for what passes a listener inside is what goes to the engine.
     """
     return Cluster(
         name=pool,
@@ -86,7 +99,7 @@ def cluster(pool: str, spec: ResilienceSpec, *, hop: bool = False, allowed: tupl
                 for priority in (RoutingPriority.DEFAULT, RoutingPriority.HIGH)
             ]
         ),
-        transport_socket=hop_socket() if hop else None,
+        transport_socket=hop_socket(tls) if hop else tls,
         outlier_detection=outlier_detection(spec.breaker, hedged=spec.hedging.enabled, hop=hop),
         typed_extension_protocol_options={_HTTP_OPTIONS: packed(_http_options(spec.breaker.count_statuses))},
     )

@@ -50,6 +50,8 @@ TYPICAL_IN_FLIGHT: Final = 1.5
 _ALL_PERCENT: Final = 100.0
 _FINENESS: Final = 1000
 
+_NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
+
 _NO_FACTORS: Final[Mapping[EngineId, float]] = MappingProxyType({})
 
 _HEAVIEST: Final = 10_000
@@ -66,12 +68,14 @@ def assignment(
     region: str = "",
     hop: bool = False,
     allowed: tuple[Allowed, ...] = (),
+    names: Mapping[str, str] = _NO_NAMES,
 ) -> AssignmentSpec:
     """The endpoints of a pool for callers in ``zone`` of ``region``, engines in the order of the policy.
 
     Addresses must be IP addresses: host names are resolved before the fleet gets here. With ``hop`` every engine
     is a listener inside the proxy, which passes on to that address. ``allowed`` are the sets of regions that
     routes to the pool are bound to.
+    ``names`` are the host names that engines have to prove to be, by engine.
     """
     in_tiers = tiers(decisions, pool, engines, zone=zone, region=region)
     peers: dict[Place, list[Engine]] = {}
@@ -89,7 +93,8 @@ def assignment(
                 health = _health(engine, decisions)
                 if health is Health.HEALTHY and in_tiers is not None and not in_tiers.serves(engine):
                     health = Health.UNHEALTHY
-                endpoint = _endpoint(engine, health, weight, memo, hop=hop, allowed=allowed)
+                name = names.get(engine.id.engine, "")
+                endpoint = _endpoint(engine, health, weight, memo, hop=hop, allowed=allowed, hostname=name)
                 by_place.setdefault(place, []).append(endpoint)
     if in_tiers is not None:
         return _tiered(pool, in_tiers, by_place, memo, hop=hop)
@@ -217,18 +222,26 @@ def _locality(
 
 
 def _endpoint(
-    engine: Engine, health: Health, weight: int, memo: Memo, *, hop: bool, allowed: tuple[Allowed, ...]
+    engine: Engine,
+    health: Health,
+    weight: int,
+    memo: Memo,
+    *,
+    hop: bool,
+    allowed: tuple[Allowed, ...],
+    hostname: str,
 ) -> EndpointSpec:
     address = HostPort(host=engine.address, port=engine.port)
     inside = labels(engine.region, allowed)
     # The same object as last time where nothing has changed: the encoder then has its bytes already.
     return memo.of(
         ("endpoint", engine.id, health, hop),
-        (engine.address, engine.port, weight, engine.labels, inside),
+        (engine.address, engine.port, weight, engine.labels, inside, hostname),
         lambda: EndpointSpec(
             address=_listener_of(engine, address) if hop else address,
             health=STATUS[health],
             weight=weight,
+            hostname=hostname,
             labels=((ENGINE_LABEL, engine.id.engine), *_own_labels(engine), *inside),
         ),
     )

@@ -123,8 +123,12 @@ def hop_cluster(pool: str, spec: ResilienceSpec) -> Cluster:
     )
 
 
-def hop_socket() -> TransportSocket:
-    """How the pool's cluster connects: inside Envoy, with the engine's address passed along."""
+def hop_socket(inside: TransportSocket | None = None) -> TransportSocket:
+    """How the pool's cluster connects: inside Envoy, with the engine's address passed along.
+
+    ``inside`` is how it speaks to the engine itself. Where that is TLS, it goes from the cluster to the engine,
+    and the listener and the hop pass on what they cannot read.
+    """
     passed_on = InternalUpstreamTransportMetadataValueSource(
         kind=MetadataKind(host=MetadataKindHost()), name=DESTINATION_METADATA
     )
@@ -133,9 +137,8 @@ def hop_socket() -> TransportSocket:
         typed_config=packed(
             InternalUpstreamTransport(
                 passthrough_metadata=[passed_on],
-                transport_socket=TransportSocket(
-                    name="envoy.transport_sockets.raw_buffer", typed_config=packed(RawBuffer())
-                ),
+                transport_socket=inside
+                or TransportSocket(name="envoy.transport_sockets.raw_buffer", typed_config=packed(RawBuffer())),
             )
         ),
     )

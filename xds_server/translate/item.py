@@ -1,6 +1,6 @@
 """One translated resource, not yet encoded."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import betterproto2
 
@@ -18,5 +18,5 @@ class Item:
 
     type_url: str
     name: str
-    message: betterproto2.Message | AssignmentSpec
+    message: betterproto2.Message | AssignmentSpec = field(repr=False)  # it may hold a private key
     origins: tuple[str, ...] = ()

@@ -21,6 +21,12 @@ def route_origins(policies: PolicySet, routes: Iterable[str]) -> tuple[str, ...]
     return _places(policies, [("ModelRoute", route) for route in routes])
 
 
+def secret_origins(policies: PolicySet, pools: Iterable[str]) -> tuple[str, ...]:
+    """Places at which these pools name a secret."""
+    found = (policies.origin("EnginePool", pool, "spec.tls.secret") for pool in pools)
+    return tuple(dict.fromkeys(str(origin) for origin in found if origin is not None))
+
+
 def _places(policies: PolicySet, documents: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     found = (policies.origin(kind, name) for kind, name in documents)
     return tuple(dict.fromkeys(str(origin) for origin in found if origin is not None))

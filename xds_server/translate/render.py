@@ -17,10 +17,13 @@ from xds_server.translate.assignment import (
     LocalitySpec,
 )
 from xds_server.translate.item import Item
-from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME, SHORT_NAMES
+from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME, SECRET, SHORT_NAMES
 
 _CONNECTION_MANAGER: Final = "envoy.filters.network.http_connection_manager"
 _INTERNAL_LISTENERS: Final = "type.googleapis.com/envoy.extensions.bootstrap.internal_listener.v3.InternalListener"
+STATIC_SECRETS: Final = "secrets"
+"""Folder, beside where a static Envoy is started, that has the certificates as ``serve --secrets`` has them."""
+
 _HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
@@ -28,6 +31,8 @@ def as_json(item: Item) -> dict[str, Any]:
     """The resource as a dict that Envoy reads, keys in the order of Envoy's documentation."""
     if isinstance(item.message, AssignmentSpec):
         return _assignment(item.message)
+    if item.type_url == SECRET:
+        return {"name": item.name}  # never what is in it
     plain: dict[str, Any] = _plain(item.message.to_dict(casing=cast("Casing", _as_in_proto)))
     return plain
 
@@ -71,8 +76,9 @@ def _plain(value: Any) -> Any:
 def static_bootstrap(items: Iterable[Item], server: tuple[str, int] | None = None) -> dict[str, Any]:
     """A bootstrap in which everything is static: what ``envoy --mode validate`` and an air-gapped Envoy need.
 
-    Endpoints and routes stand inside their clusters and listeners, the runtime layer is a static one. ``server``
-    is the host and port that access logs go to; nowhere when absent.
+    Endpoints and routes stand inside their clusters and listeners, the runtime layer is a static one. Certificates
+    are read from ``STATIC_SECRETS``, and nothing of them is in here. ``server`` is the host and port that access
+    logs go to; nowhere when absent.
     """
     by_type: dict[str, dict[str, dict[str, Any]]] = {}
     for item in items:
@@ -127,7 +133,37 @@ def _static_cluster(cluster: dict[str, Any], endpoints: Mapping[str, dict[str, A
     kept = {key: value for key, value in cluster.items() if key != "eds_cluster_config"}
     if cluster["name"] not in endpoints:
         return cluster
+    if "transport_socket" in kept:
+        kept["transport_socket"] = _static_socket(kept["transport_socket"])
     return {**kept, "type": "STATIC", "load_assignment": endpoints[cluster["name"]]}
+
+
+def _static_socket(socket: dict[str, Any]) -> dict[str, Any]:
+    """The socket with certificates from files, at whatever depth it speaks TLS."""
+    said = dict(socket["typed_config"])
+    if "transport_socket" in said:
+        said["transport_socket"] = _static_socket(said["transport_socket"])
+    if "common_tls_context" in said:
+        said["common_tls_context"] = _from_files(said["common_tls_context"])
+    return {**socket, "typed_config": said}
+
+
+def _from_files(context: dict[str, Any]) -> dict[str, Any]:
+    kept = dict(context)
+    shown, combined = kept.pop("tls_certificate_sds_secret_configs", ()), kept.pop("combined_validation_context")
+
+    def file(one: dict[str, Any], name: str) -> dict[str, str]:
+        return {"filename": f"{STATIC_SECRETS}/{one['name'].partition('/')[0]}/{name}"}
+
+    trusted = file(combined["validation_context_sds_secret_config"], "ca.crt")
+    certificates = [
+        {"certificate_chain": file(one, "tls.crt"), "private_key": file(one, "tls.key")} for one in shown
+    ]
+    return {
+        **kept,
+        **({"tls_certificates": certificates} if certificates else {}),
+        "validation_context": {**combined["default_validation_context"], "trusted_ca": trusted},
+    }
 
 
 def _static_listener(listener: dict[str, Any], routes: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -161,8 +197,9 @@ def _locality(spec: LocalitySpec) -> dict[str, Any]:
 
 
 def _endpoint(spec: EndpointSpec) -> dict[str, Any]:
+    hostname = {"hostname": spec.hostname} if spec.hostname else {}
     return {
-        "endpoint": {"address": _address(spec.address)},
+        "endpoint": {"address": _address(spec.address), **hostname},
         "health_status": HealthStatus(spec.health).name,
         "metadata": {"filter_metadata": _metadata(spec)},
         "load_balancing_weight": spec.weight,

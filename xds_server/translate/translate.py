@@ -1,8 +1,8 @@
 """Policies, fleet and decisions as the Envoy resources of one view: from what is wanted to what is served.
 
-The order is fixed (runtime, clusters, endpoints, listeners, routes; each by name), so that equal inputs give equal
-output on every replica. Whatever an item was made from is an input of its ``Memo`` entry: unchanged pools come out
-as the same items as last time.
+The order is fixed (runtime, clusters, secrets, endpoints, listeners, routes; each by name), so that equal inputs
+give equal output on every replica. Whatever an item was made from is an input of its ``Memo`` entry: unchanged
+pools come out as the same items as last time.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,11 @@ from policies.route import ModelRoute
 from xds_server.decide.decisions import Decisions
 from xds_server.decide.routing.time_limits import where_cut
 from xds_server.fleet import EngineId, Fleet
+from xds_server.secrets import UNKNOWN, Certificates
+from xds_server.translate.certificates import names_to_prove, secret_items
 from xds_server.translate.clusters import cluster
 from xds_server.translate.endpoints import assignment, picking_factors, zone_weights
+from xds_server.translate.engine_tls import tls_socket
 from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
 from xds_server.translate.grpc_client import api_listener, plain_cluster
 from xds_server.translate.hops import (
@@ -54,10 +57,12 @@ def translate(
     memo: Memo | None = None,
     *,
     access_log_percent: float = EVERYTHING_PERCENT,
+    certificates: Certificates = UNKNOWN,
 ) -> tuple[Item, ...]:
     """Every resource of the view. ``memo`` carries items from one call to the next, of any view.
 
-    ``access_log_percent`` is the share of requests of which proxies are to tell.
+    ``access_log_percent`` is the share of requests of which proxies are to tell. ``certificates`` are those for
+    connections to engines.
     """
     memo = memo or Memo()
     here = served(policies, view)
@@ -74,8 +79,19 @@ def translate(
     hops = frozenset(pool for pool in here.pools if view.cuts and hopped(policies.effective[pool]))
     return (
         _runtime(policies, fleet, decisions, view, access_log_percent, memo=memo),
-        *(_cluster(policies, pool, memo, hop=pool in hops, allowed=bounds.get(pool, ())) for pool in here.pools),
+        *(
+            _cluster(
+                policies,
+                pool,
+                memo,
+                hop=pool in hops,
+                allowed=bounds.get(pool, ()),
+                certified=_certified(policies, pool, certificates),
+            )
+            for pool in here.pools
+        ),
         *(_hop_cluster(policies, pool, memo) for pool in here.pools if view.cuts),
+        *secret_items(policies, here.pools, certificates.secrets, memo, keys=view.keys),
         *(
             _assignment(
                 policies,
@@ -118,16 +134,33 @@ def _runtime(
     return memo.of((RUNTIME, view), (item,), lambda: item)
 
 
-def _cluster(policies: PolicySet, pool: str, memo: Memo, *, hop: bool, allowed: tuple[Allowed, ...]) -> Item:
-    spec = policies.effective[pool]
+def _cluster(
+    policies: PolicySet, pool: str, memo: Memo, *, hop: bool, allowed: tuple[Allowed, ...], certified: bool
+) -> Item:
+    spec, tls = policies.effective[pool], policies.pools[pool].spec.tls
     origins = cluster_origins(policies, pool)
     return memo.of(
         (CLUSTER, pool, hop),
-        (spec, origins, allowed),
+        (spec, origins, allowed, tls, certified),
         lambda: Item(
-            type_url=CLUSTER, name=pool, message=cluster(pool, spec, hop=hop, allowed=allowed), origins=origins
+            type_url=CLUSTER,
+            name=pool,
+            message=cluster(
+                pool,
+                spec,
+                hop=hop,
+                allowed=allowed,
+                tls=None if tls is None else tls_socket(tls, certified=certified),
+            ),
+            origins=origins,
         ),
     )
+
+
+def _certified(policies: PolicySet, pool: str, certificates: Certificates) -> bool:
+    """Whether proxies show engines of the pool a certificate."""
+    tls = policies.pools[pool].spec.tls
+    return tls is not None and certificates.has_certificate(tls.secret)
 
 
 def _hop_cluster(policies: PolicySet, pool: str, memo: Memo) -> Item:
@@ -207,8 +240,11 @@ def _assignment(
 ) -> Item:
     engines, zone, region = fleet.pools.get(pool, ()), view.zone, view.region
     decided = decisions.pools.get(pool)
+    names = memo.of(("names", pool), (policies.pools[pool],), lambda: names_to_prove(policies.pools[pool]))
     if decided is None:
-        spec = assignment(pool, engines, decisions, zone, memo, region=region, hop=hop, allowed=allowed)
+        spec = assignment(
+            pool, engines, decisions, zone, memo, region=region, hop=hop, allowed=allowed, names=names
+        )
     else:
         # What endpoints are made of, in a form that compares in microseconds: most pools have not changed.
         spec = memo.of(
@@ -222,7 +258,9 @@ def _assignment(
                 picking_factors(decided.picking),
                 allowed,
             ),
-            lambda: assignment(pool, engines, decisions, zone, memo, region=region, hop=hop, allowed=allowed),
+            lambda: assignment(
+                pool, engines, decisions, zone, memo, region=region, hop=hop, allowed=allowed, names=names
+            ),
         )
     origins = pool_origins(policies, pool)
     return memo.of(

@@ -13,7 +13,7 @@ class View:
     ``listen_address`` takes the place of the address that routes name, for a proxy that shares its host with
     others; empty means as the routes say. ``region`` is empty where the proxy says none: then it is that of the
     engines in its zone. ``allowed`` are the pools that its identity may see, whatever it asks for; None means all.
-    ``canary``: it tries other policies before the rest.
+    ``canary``: it tries other policies before the rest. ``keys``: it may be sent private keys.
     """
 
     zone: str = ""
@@ -24,6 +24,7 @@ class View:
     cuts: bool = False
     allowed: frozenset[str] | None = None
     canary: bool = False
+    keys: bool = False
 
     def may_see(self, pools: Collection[str]) -> bool:
         """Whether all of these pools may be seen."""

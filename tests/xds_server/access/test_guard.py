@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from engine.tls.paths import TlsFiles
 from policies.load import load_contents
 from xds_server.access.guard import Guard
 from xds_server.access.lab_authority import EVERYBODY, Wanted, make
-from xds_server.config import ConfigError, ServeConfig
+from xds_server.config import Address, ConfigError, ServeConfig
 from xds_server.publish import Publisher
 from xds_server.snapshot import resource, snapshot
 from xds_server.streams import NodeInfo, RefusedPeerError
@@ -105,7 +106,26 @@ def test_a_proxy_gets_what_it_asks_for_within_what_it_may_see(certs: Path) -> No
 
 
 def test_without_rules_any_certificate_may_be_any_proxy(certs: Path) -> None:
-    assert guard(certs, rules=None).view_of(node("stranger")) == view_of(node("stranger"))
+    assert guard(certs, rules=None).view_of(node("stranger")) == view_of(node("stranger"), keys=True)
+
+
+def test_keys_are_for_proxies_that_proved_who_they_are_or_can_only_be_here(certs: Path) -> None:
+    proved, nameless = node(), NodeInfo(id="n1")
+    files = {"tls_cert": certs / "server.crt", "tls_key": certs / "server.key", "tls_ca": certs / "ca.crt"}
+    everywhere = Address("0.0.0.0", 0)
+    for settings, who, expected in (
+        ({**files, "listen": everywhere}, proved, True),
+        ({**files, "listen": everywhere}, nameless, False),
+        ({"insecure": True, "listen": everywhere}, nameless, False),
+        # Nobody vouches for what somebody says of themselves where no certificate was asked for.
+        ({"insecure": True, "listen": everywhere}, proved, False),
+        ({"listen": Address("127.0.0.1", 0)}, nameless, True),
+        ({"listen": Address("::1", 0)}, nameless, True),
+    ):
+        made = Guard(ServeConfig(policies=(certs,), **settings))  # type: ignore[arg-type]
+        assert made.view_of(who).keys is expected, settings
+    client = replace(proved, user_agent_name="gRPC Python")
+    assert not Guard(ServeConfig(policies=(certs,), **files)).view_of(client).keys
 
 
 def test_who_is_refused_again_and_again_is_told_of_once(certs: Path) -> None:

@@ -11,7 +11,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tests.xds_server.reconcile.test_loop import Peers, accepted, refused, text, until
+from policies.findings import PolicyError
+from policies.origin import Origin
+from tests.xds_server.reconcile.peers import Peers, accepted, refused, text, until
 from xds_server.decide.changes.change import Change, ChangeKind
 from xds_server.history.archive import Archive
 from xds_server.history.routes import add_history
@@ -38,7 +40,10 @@ class Server:
         self.events: list[Change] = []
         self.archive = Archive(folder)
         self.reconciler = Reconciler(self.peers, Metrics(), on_adopted=self.adopted)
-        self.changing = Changing(self.reconciler, self.archive, source=source, tell=self.events.append)
+        self.flaws: tuple[PolicyError, ...] = ()
+        self.changing = Changing(
+            self.reconciler, self.archive, source=source, tell=self.events.append, flaws=lambda _: self.flaws
+        )
         self.changing.restore()
 
     def adopted(self, serving: Serving) -> None:
@@ -328,3 +333,26 @@ async def test_history_of_the_version_before_is_taken_up_with_its_digests(tmp_pa
         assert history.versions[-1].serving
         assert history.stands == (2 if applied else 0)
         assert history.versions[0].digest == now.former
+
+
+async def test_policies_that_this_server_cannot_use_as_it_stands_are_taken_up_once_it_can() -> None:
+    async with serving() as server:
+        server.changing.offer(accepted("p"))
+        await server.serves("p")
+        server.flaws = (
+            PolicyError(code="SG043", origin=Origin(file="q.yaml", line=1, column=1), message="no such secret"),
+        )
+        server.changing.offer(accepted("p", "q"))
+        await until(lambda: server.reconciler.files.state == "refused")
+        assert server.peers.pools == ["p"]
+        with pytest.raises(UnusableTextsError) as refusal:
+            await server.changing.apply(asked("p", "r"))
+        assert refusal.value.errors == server.flaws
+        server.changing.look_again()
+        assert server.peers.pools == ["p"]
+        server.flaws = ()
+        server.changing.look_again()
+        await server.serves("p", "q")
+        version = server.told[-1][0]
+        server.changing.look_again()  # nothing new: no other version of the same
+        assert server.told[-1][0] == version

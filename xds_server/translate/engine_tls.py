@@ -1,0 +1,107 @@
+"""TLS to engines: in a cluster only the names of certificates, the certificates themselves by SDS.
+
+So a certificate that changes changes no byte of a cluster, which Envoy would warm anew and forget what it counted;
+connections that are open stay so, and new ones use what is new.
+
+Whose name an engine has to prove:
+
+* ``subjectAltNames`` where a pool says them: any one of them.
+* Else ``serverName``, which is asked for (SNI) as well.
+* Else the host name of the engine: Envoy takes it from the endpoint (``auto_host_sni``), and holds the certificate
+  to what it asked for (``auto_sni_san_validation``). An IP address cannot be asked for, so the loader refuses a
+  pool that has engines at addresses and neither of the two above.
+
+Never by the name in the request (``auto_sni`` of the cluster's HTTP options): whoever sends requests would choose
+whom the proxy trusts.
+
+Source: envoy/extensions/transport_sockets/tls/v3/tls.proto, common.proto.
+"""
+
+from typing import Final
+
+from envoy_data_plane.envoy.config.core.v3 import DataSource, TransportSocket
+from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import (
+    CertificateValidationContext,
+    CommonTlsContext,
+    CommonTlsContextCombinedCertificateValidationContext,
+    SdsSecretConfig,
+    Secret,
+    SubjectAltNameMatcher,
+    SubjectAltNameMatcherSanType,
+    TlsCertificate,
+    TlsParameters,
+    TlsParametersTlsProtocol,
+    UpstreamTlsContext,
+)
+from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, StringMatcher
+
+from policies.engine_tls import EngineTls, expression, is_uri
+from xds_server.secrets import EngineSecret
+from xds_server.translate.shapes import over_ads, packed
+
+SECRET_FETCH_TIMEOUT_S: Final = 1.0
+"""How long a cluster waits for its certificates. One without them refuses requests at once; Envoy's 15 s would
+hold back every other cluster and route of the same push."""
+
+_ALPN: Final = ("http/1.1",)
+"""What engines speak, and what the cluster's HTTP options say."""
+
+
+def authorities_name(secret: str) -> str:
+    """Name under which the authorities of a secret are pushed."""
+    return f"{secret}/authorities"
+
+
+def certificate_name(secret: str) -> str:
+    """Name under which the certificate that proxies show, and its key, are pushed."""
+    return f"{secret}/certificate"
+
+
+def tls_socket(tls: EngineTls, *, certified: bool) -> TransportSocket:
+    """How a proxy connects to an engine; with ``certified`` it shows a certificate of its own."""
+    names = tls.subject_alt_names or ((tls.server_name,) if tls.server_name else ())
+    context = UpstreamTlsContext(
+        sni=tls.server_name or "",
+        auto_host_sni=tls.server_name is None,
+        auto_sni_san_validation=not names,
+        common_tls_context=CommonTlsContext(
+            tls_params=TlsParameters(tls_minimum_protocol_version=TlsParametersTlsProtocol.TLSv1_2),
+            alpn_protocols=list(_ALPN),
+            tls_certificate_sds_secret_configs=[_over_sds(certificate_name(tls.secret))] if certified else [],
+            combined_validation_context=CommonTlsContextCombinedCertificateValidationContext(
+                default_validation_context=CertificateValidationContext(
+                    match_typed_subject_alt_names=[_matcher(name) for name in names]
+                ),
+                validation_context_sds_secret_config=_over_sds(authorities_name(tls.secret)),
+            ),
+        ),
+    )
+    return TransportSocket(name="envoy.transport_sockets.tls", typed_config=packed(context))
+
+
+def authorities(secret: EngineSecret) -> Secret:
+    """Whom proxies trust, as they are sent it."""
+    trusted = CertificateValidationContext(trusted_ca=DataSource(inline_bytes=secret.authorities))
+    return Secret(name=authorities_name(secret.name), validation_context=trusted)
+
+
+def certificate(name: str, chain: bytes, key: bytes) -> Secret:
+    """What proxies prove themselves with, as they are sent it."""
+    shown = TlsCertificate(
+        certificate_chain=DataSource(inline_bytes=chain), private_key=DataSource(inline_bytes=key)
+    )
+    return Secret(name=certificate_name(name), tls_certificate=shown)
+
+
+def _over_sds(name: str) -> SdsSecretConfig:
+    return SdsSecretConfig(name=name, sds_config=over_ads(SECRET_FETCH_TIMEOUT_S))
+
+
+def _matcher(name: str) -> SubjectAltNameMatcher:
+    """A name as Envoy compares it. To an exact DNS name a certificate for ``*.x`` will do, as TLS has it."""
+    if "*" in name:
+        matcher = StringMatcher(safe_regex=RegexMatcher(regex=expression(name)))
+    else:
+        matcher = StringMatcher(exact=name)
+    kind = SubjectAltNameMatcherSanType.URI if is_uri(name) else SubjectAltNameMatcherSanType.DNS
+    return SubjectAltNameMatcher(san_type=kind, matcher=matcher)
