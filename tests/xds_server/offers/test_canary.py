@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from policies.load import load_contents
-from tests.xds_server.reconcile.test_loop import Peers, accepted, text, until
+from tests.xds_server.reconcile.peers import Peers, accepted, text, until
 from xds_server.decide.decisions import Ceiling
 from xds_server.fleet import declared
 from xds_server.history.archive import Archive

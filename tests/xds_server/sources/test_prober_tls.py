@@ -11,7 +11,7 @@ from engine.report import Doubt, Verdict
 from engine.tls.files import read_trust
 from engine.tls.paths import TrustFiles
 from tests.engine.tls.made import certificate
-from tests.xds_server.sources.test_prober import IN, OUT, Watched, policies
+from tests.xds_server.sources.watched import IN, OUT, Watched, policies
 from xds_server.secrets import EngineSecret, Secrets
 from xds_server.sources.prober import Prober, probed
 

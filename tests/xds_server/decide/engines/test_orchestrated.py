@@ -17,7 +17,7 @@ from xds_server.fleet import with_words
 from xds_server.orchestrator import OrchestratorWord, Standing
 from xds_server.overrides import Action, Override
 
-from .test_engines import said, still
+from .said import said, still
 from .world import World, key
 
 SOFT = (Standing.UNFIT, Standing.NOT_READY)
