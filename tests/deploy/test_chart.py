@@ -243,7 +243,7 @@ def test_values_that_cannot_work_are_refused_with_their_place(values: str, compl
 
 def test_pod_labels_need_a_kubernetes_that_sets_them(tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
-    file.write_text("gateway: {zone: {from: podLabels}}")
+    file.write_text("{insecure: true, gateway: {zone: {from: podLabels}}}")
     assert render.template(file).returncode == 0
     old = render.helm("template", "sg", str(render.CHART), "--kube-version", "1.34.0", "--values", str(file))
     assert "podLabels needs Kubernetes 1.35" in old.stderr

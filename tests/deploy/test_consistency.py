@@ -16,7 +16,10 @@ from tests.deploy.rendering import Document
 from xds_server.bootstrap import Bootstrap
 
 SOURCES = [*rendering.VALUE_SETS, "examples/client-with-envoy.yaml"]
-GIVEN = {"switchgear-tls", "switchgear-gateway-tls", "switchgear-access"}
+GIVEN = {
+    *("switchgear-tls", "switchgear-gateway-tls", "switchgear-agent-tls", "switchgear-engine-tls"),
+    *("switchgear-access", "engines"),
+}
 """Secrets that the values name and somebody else makes."""
 
 
@@ -351,6 +354,102 @@ def test_plain_text_is_said_out_loud_and_certificates_take_its_place() -> None:
         gateway = rendering.named(found, "Deployment", "switchgear-gateway")["spec"]["template"]["spec"]
         (bootstrap,) = gateway["initContainers"]
         assert any(word.startswith("--tls-cert=") for word in bootstrap["args"]) is secure
+
+
+def _engine_pod(values: str, name: str) -> tuple[Document, Document]:
+    """The agent's and vLLM's containers."""
+    spec = rendering.named(rendering.documents(values), "Deployment", name)["spec"]["template"]["spec"]
+    (agent,), (vllm,) = spec["initContainers"], spec["containers"]
+    return agent, vllm
+
+
+def test_agents_with_certificates_are_asked_and_dialled_by_what_they_prove() -> None:
+    (server,) = rendering.named(rendering.documents("tls"), "Deployment", "switchgear")["spec"]["template"][
+        "spec"
+    ]["containers"]
+    assert "--agent-name=switchgear-agent.inference.svc" in server["args"]
+    agent, vllm = _engine_pod("tls", "plain")
+    said = _flags(agent, "switchgear-agent", "run")
+    assert said["--tls-ca"] == ["/etc/switchgear/certificate/ca.crt"]
+    assert said["--allowed-clients"] == ["spiffe://cluster.local/ns/inference/sa/switchgear"]
+    assert "--insecure" not in said
+    assert said["--engine"] == ["http://127.0.0.1:8000"]
+    assert {vllm[kind]["httpGet"]["scheme"] for kind in ("startupProbe", "readinessProbe")} == {"HTTPS"}
+    assert agent["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    for command in (vllm["livenessProbe"]["exec"]["command"], vllm["lifecycle"]["preStop"]["exec"]["command"]):
+        assert f"--agent=https://127.0.0.1:{rendering.ports(agent)['agent-http']}" in command
+        assert "--name=switchgear-agent.inference.svc" in command
+        (ca,) = [word.removeprefix("--ca=") for word in command if word.startswith("--ca=")]
+        assert str(Path(ca).parent) in {mount["mountPath"] for mount in vllm["volumeMounts"]}
+    volumes = {
+        one["name"]: one
+        for one in rendering.named(rendering.documents("tls"), "Deployment", "plain")["spec"]["template"]["spec"][
+            "volumes"
+        ]
+    }
+    # vLLM's container runs images of others: it gets whom to believe, and no key of the agent.
+    assert [item["key"] for item in volumes["agent-authorities"]["secret"]["items"]] == ["ca.crt"]
+    assert "certificate" not in {mount["name"] for mount in vllm["volumeMounts"]}
+
+
+def test_engines_that_speak_tls_are_asked_by_it_and_their_secrets_are_where_serve_reads() -> None:
+    agent, vllm = _engine_pod("tls", "chat")
+    said = _flags(agent, "switchgear-agent", "run")
+    assert said["--engine"] == ["https://127.0.0.1:8000"]
+    assert said["--engine-server-name"] == ["chat.inference.svc"]
+    assert str(Path(said["--engine-ca"][0]).parent) in {mount["mountPath"] for mount in agent["volumeMounts"]}
+    for flag in ("--ssl-certfile", "--ssl-keyfile"):
+        (file,) = [word.partition("=")[2] for word in vllm["args"] if word.startswith(f"{flag}=")]
+        assert str(Path(file).parent) in {mount["mountPath"] for mount in vllm["volumeMounts"]}
+    assert "--enable-ssl-refresh" in vllm["args"]
+    monitor = rendering.named(rendering.documents("tls"), "ServiceMonitor", "chat")
+    assert {one["port"]: one["tlsConfig"]["serverName"] for one in monitor["spec"]["endpoints"]} == {
+        "http": "chat.inference.svc",
+        "agent-http": "switchgear-agent.inference.svc",
+    }
+    (server,) = rendering.named(rendering.documents("tls"), "Deployment", "switchgear")["spec"]["template"][
+        "spec"
+    ]["containers"]
+    (folder,) = _flags(server, "switchgear", "serve")["--secrets"]
+    assert f"{folder}/engines" in {mount["mountPath"] for mount in server["volumeMounts"]}
+
+
+def test_agents_in_plain_text_are_said_out_loud_on_both_sides() -> None:
+    agent, vllm = _engine_pod("plaintext-agents", "chat")
+    assert "--insecure" in agent["args"]
+    assert vllm["readinessProbe"]["httpGet"]["scheme"] == "HTTP"
+    found = rendering.named(rendering.documents("plaintext-agents"), "Deployment", "switchgear")
+    (server,) = found["spec"]["template"]["spec"]["containers"]
+    assert "--plaintext-agents=chat" in server["args"]
+    assert "--insecure" not in server["args"]
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ("insecure: false", "tls.controlPlane: name a secret with tls.crt, tls.key and ca.crt"),
+        ("tls: {}", "or say insecure: true for plain text"),
+        ("tls: {agents: a}", "agents would ask a control plane for a certificate that it has not"),
+        (
+            "{insecure: true, tls: {controlPlane: a, gateway: b}, engines: [{name: c, model: m}]}",
+            "dials no agent in plain text",
+        ),
+        (
+            "{tls: {controlPlane: a, gateway: b, plaintextAgents: [c]}, engines: [{name: c, model: m}]}",
+            "tls.agents: name a secret for the agents beside engines",
+        ),
+        ("{insecure: true, tls: {controlPlane: a, gateway: b}}", "leaves nothing in plain text"),
+        ("tls: {controlPlane: a, gateway: b, agents: c, plaintextAgents: [d]}", "tls.plaintextAgents"),
+        (
+            "engines: [{name: c, model: m, tls: {secret: a}}]",
+            "engines[c].tls.serverName: the agent asks by 127.0.0.1",
+        ),
+        ("engines: [{name: c, model: m, tls: {serverName: a}}]", "without tls.secret vLLM speaks no TLS"),
+        ("tls: {engineSecrets: [../etc]}", "tls.engineSecrets"),
+    ],
+)
+def test_plain_text_that_nobody_asked_for_is_refused(values: str, complaint: str, tmp_path: Path) -> None:
+    assert complaint in rendering.complaint(values, tmp_path)
 
 
 def test_certificates_of_one_end_alone_are_refused(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 import asyncio
 import re
+import ssl
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,13 @@ from deploy import render
 from engine.agent.drain import DrainAnswer, DrainOutcome
 from engine.agent.http import application
 from engine.agent.questions import Reply
+from engine.tls.contexts import server_context
+from engine.tls.files import Rotating
+from engine.tls.paths import TlsFiles
 from engine.watch_server import Removal
 from tests.deploy import rendering
 from tests.eventually import eventually
+from xds_server.access.lab_authority import Wanted, make
 from xds_server.bootstrap import Bootstrap, bootstrap_yaml
 from xds_server.cli import main
 
@@ -36,6 +42,7 @@ class Agent:
     alive_: bool = True
     outcome: DrainOutcome = DrainOutcome.DRAINED
     remote_drain: bool = False
+    permits: None = None
     drain_deadline_s: float = 30.0
     deadlines_s: list[float] = field(default_factory=list)
 
@@ -77,13 +84,13 @@ async def listen() -> Any:
     """``await listen(app)``: its URL on a free port of loopback."""
     runners = []
 
-    async def listening(app: web.Application) -> str:
+    async def listening(app: web.Application, context: ssl.SSLContext | None = None) -> str:
         runner = web.AppRunner(app)
         runners.append(runner)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
         await site.start()
-        return f"http://127.0.0.1:{runner.addresses[0][1]}"
+        return f"http{'' if context is None else 's'}://127.0.0.1:{runner.addresses[0][1]}"
 
     yield listening
     for runner in runners:
@@ -104,7 +111,7 @@ def _nobody() -> str:
     return f"http://127.0.0.1:{port}"
 
 
-Listen = Callable[[web.Application], Awaitable[str]]
+Listen = Callable[..., Awaitable[str]]
 
 
 async def test_an_engine_is_restarted_only_at_its_agents_word(listen: Listen) -> None:
@@ -115,6 +122,27 @@ async def test_an_engine_is_restarted_only_at_its_agents_word(listen: Listen) ->
     code, said = await _ask("alive", "--agent", url)
     assert code == 1
     assert "hung for 61 s" in said
+
+
+async def test_an_agent_with_a_certificate_is_asked_by_the_name_that_it_proves(
+    listen: Listen, tmp_path: Path
+) -> None:
+    name = "switchgear-agent.inference.svc"
+    make(tmp_path, (Wanted(name="agent", path="agent", names=(name,)),), lasts=timedelta(days=1))
+    files = TlsFiles(
+        certificate=tmp_path / "agent.crt", key=tmp_path / "agent.key", authorities=tmp_path / "ca.crt"
+    )
+    agent = Agent(alive_=False)
+    url = await listen(application(agent), server_context(Rotating(files)))
+    asked = ("--agent", url, "--ca", str(tmp_path / "ca.crt"), "--name", name)
+    code, said = await _ask("alive", *asked)
+    assert (code, "hung for 61 s" in said) == (1, True)
+    assert (await _ask("drain", *asked, "--deadline", "30"))[0] == 0
+    # Whoever proves nothing is not taken for the agent, and says nothing against the engine.
+    for wrong in (("--agent", url, "--name", name), (*asked[:4], "--name", "other.example")):
+        code, said = await _ask("alive", *wrong)
+        assert code == 0
+        assert "nothing is said against the engine" in said
 
 
 async def test_an_agent_that_is_away_or_broken_says_nothing_against_its_engine(listen: Listen) -> None:

@@ -8,51 +8,83 @@ restart a healthy engine, which takes minutes, because its agent was restarted, 
 """
 
 import argparse
+import http.client
 import json
+import socket
+import ssl
 import sys
 import time
-import urllib.error
-import urllib.request
+import urllib.parse
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("question", choices=("alive", "drain"))
     parser.add_argument("--agent", default="http://127.0.0.1:18011", metavar="URL")
+    parser.add_argument("--ca", metavar="FILE", help="authorities of an agent that is asked by https")
+    parser.add_argument("--name", default="", help="DNS name that it has to prove; its host when absent")
     parser.add_argument("--deadline", type=float, default=120.0, metavar="SECONDS")
     asked = parser.parse_args()
-    return alive(asked.agent) if asked.question == "alive" else drain(asked.agent, asked.deadline)
+    agent = Agent(asked.agent, asked.ca, asked.name)
+    return alive(agent) if asked.question == "alive" else drain(agent, asked.deadline)
 
 
-def alive(agent: str) -> int:
+class Agent:
+    """The agent in this pod. What can go wrong between it and us is an OSError."""
+
+    def __init__(self, url: str, ca: "str | None", name: str) -> None:
+        self.url = url
+        parts = urllib.parse.urlsplit(url)
+        self.secure = parts.scheme == "https"
+        self.host, self.port = parts.hostname or "127.0.0.1", parts.port or 18011
+        self.ca, self.name = ca, name or self.host
+
+    def ask(self, method: str, path: str, timeout_s: float) -> "tuple[int, str]":
+        """Status and text of its answer."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
+        try:
+            if self.secure:
+                # Read at each question: certificates rotate.
+                context = ssl.create_default_context(cafile=self.ca)
+                plain = socket.create_connection((self.host, self.port), timeout_s)
+                # It is asked by an address, and proves a name.
+                connection.sock = context.wrap_socket(plain, server_hostname=self.name)
+            connection.request(method, path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(errors="replace").strip()
+        except http.client.HTTPException as error:
+            raise OSError(f"no HTTP: {error!r}") from error
+        finally:
+            connection.close()
+
+
+def alive(agent: Agent) -> int:
     """0, unless the agent itself says 503."""
     try:
-        with urllib.request.urlopen(f"{agent}/livez", timeout=2):  # noqa: S310 -- loopback, by the pod's template
-            return 0
-    except urllib.error.HTTPError as answer:
-        say(answer.read().decode(errors="replace").strip())
-        return 1 if answer.code == 503 else 0
+        status, text = agent.ask("GET", "/livez", 2)
     except OSError as error:
-        say(f"no agent at {agent} ({error}): nothing is said against the engine")
+        say(f"no agent at {agent.url} ({error}): nothing is said against the engine")
         return 0
+    if status != 200:
+        say(text)
+    return 1 if status == 503 else 0
 
 
-def drain(agent: str, deadline_s: float) -> int:
+def drain(agent: Agent, deadline_s: float) -> int:
     """0 when the engine is empty; without an agent, when the control plane has had its time to take it out."""
     until_s = time.monotonic() + deadline_s
     while (left_s := until_s - time.monotonic()) > 0:
-        request = urllib.request.Request(f"{agent}/drain?deadline={left_s:.1f}s", data=b"", method="POST")  # noqa: S310
         try:
-            with urllib.request.urlopen(request, timeout=left_s + 5) as response:  # noqa: S310
-                answer = json.load(response)
-        except urllib.error.HTTPError as refusal:
-            say(f"the agent says {refusal.code}: {refusal.read().decode(errors='replace').strip()}")
-            return 1
+            status, text = agent.ask("POST", f"/drain?deadline={left_s:.1f}s", left_s + 5)
+            answer = json.loads(text) if status == 200 else {}
         except (OSError, ValueError) as error:
             # It may be starting again. The control plane sees the pod leave and takes it out by itself.
-            say(f"no answer of the agent at {agent} ({error}); asking again")
+            say(f"no answer of the agent at {agent.url} ({error}); asking again")
             time.sleep(min(1.0, max(0.0, until_s - time.monotonic())))
             continue
+        if status != 200:
+            say(f"the agent says {status}: {text}")
+            return 1
         say(answer["sentence"])
         return 0 if answer["outcome"] == "drained" else 1
     say(f"no agent for {deadline_s:g} s")

@@ -93,3 +93,12 @@ capabilities: {drop: [ALL]}
   verbs: [patch]
 {{- end }}
 {{- end -}}
+
+{{/* The DNS name that agents prove; empty where they prove none. */}}
+{{- define "switchgear.agentName" -}}
+{{- if .Values.tls.agentName -}}
+{{- .Values.tls.agentName -}}
+{{- else if .Values.tls.agents -}}
+{{- include "switchgear.fullname" . }}-agent.{{ .Release.Namespace }}.svc
+{{- end -}}
+{{- end -}}

@@ -21,6 +21,15 @@
 {{- else if lt (int $one.terminationGracePeriodSeconds) $least }}
 {{- fail (printf "%s.terminationGracePeriodSeconds: %d is shorter than drainSeconds %d + shutdownSeconds %d + agent.shutdownSeconds %d + 5: Kubernetes would kill the engine in the middle of its drain. Say at least %d, or leave it out" $where (int $one.terminationGracePeriodSeconds) (int $one.drainSeconds) (int $one.shutdownSeconds) (int .root.Values.agent.shutdownSeconds) $least) }}
 {{- end }}
+{{- if not (or $.root.Values.tls.agents $.root.Values.insecure) }}
+{{- fail "tls.agents: name a secret for the agents beside engines, or say insecure: true for those that speak plain text" }}
+{{- end }}
+{{- if and $one.tls.serverName (not $one.tls.secret) }}
+{{- fail (printf "%s.tls.serverName: without tls.secret vLLM speaks no TLS" $where) }}
+{{- end }}
+{{- if and $one.tls.secret (not $one.tls.serverName) }}
+{{- fail (printf "%s.tls.serverName: the agent asks by 127.0.0.1; say which DNS name of the certificate it is to look for" $where) }}
+{{- end }}
 {{- if and $one.readinessGate (not .root.Values.policies.readinessGates) }}
 {{- fail (printf "%s.readinessGate: nobody would ever set it; policies.readinessGates is off" $where) }}
 {{- end }}
