@@ -58,7 +58,7 @@ class Target:
     @property
     def server_name(self) -> str | None:
         """The name to ask for in TLS; None for plain HTTP."""
-        return None if self.name is None else self.name.server_name or self.address
+        return None if self.name is None else self.name.server_name or self.address.rstrip(".")
 
 
 class TooLargeError(Exception):

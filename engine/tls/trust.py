@@ -183,7 +183,11 @@ def _fits_exactly(wanted: str, name: str) -> bool:
     if wanted == name:
         return True
     label, _, rest = name.partition(".")
-    return label == "*" and bool(rest) and wanted.partition(".")[2] == rest
+    asked, _, domain = wanted.partition(".")
+    begin, glob, end = label.partition("*")
+    if not glob or "*" in end or not rest or rest != domain or label.startswith("xn--"):
+        return False
+    return len(asked) >= len(begin) + len(end) and asked.startswith(begin) and asked.endswith(end)
 
 
 def _of_certificate(error: ssl.SSLCertVerificationError) -> str:
