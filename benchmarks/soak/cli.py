@@ -2,132 +2,90 @@
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import tempfile
-import time
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
+from rich.table import Table
 
-from benchmarks.site import LIMIT_S
-from benchmarks.soak.growth import Growth, Sample, growth
-from benchmarks.soak.invariants import behind, incomplete, unexplained
-from benchmarks.soak.plan import plan
-from benchmarks.soak.site import Site
-from chaos.history.outcomes import Reason
-from chaos.processes import Processes
+from benchmarks.soak.run import Grown, Seen, soak
 
-ENGINES: Final = 30
-AGENTS: Final = 3
-ENVOYS: Final = 3
-RATE_PER_S: Final = 30.0
-LOOK_EACH_S: Final = 1.0
-MOST_PERCENT_PER_H: Final = 1.0
 RESULTS: Final = Path(__file__).parents[1] / "results" / "soak.json"
-
-
-@dataclass(slots=True, kw_only=True)
-class Seen:
-    """What a soak saw; ``findings`` are what did not hold."""
-
-    seed: int
-    length_s: float
-    troubles: dict[str, int]
-    requests: int = 0
-    lost: dict[str, int] = field(default_factory=dict)
-    findings: list[str] = field(default_factory=list)
-    growth: Growth | None = None
-
-
-async def soak(length_s: float, seed: int, folder: Path) -> Seen:
-    """One soak of this length."""
-    troubles = plan(seed, length_s, engines=ENGINES, agents=AGENTS, kills=max(1, round(length_s / 120)))
-    seen = Seen(seed=seed, length_s=length_s, troubles=dict(Counter(one.what.value for one in troubles)))
-    samples: dict[int, list[Sample]] = {}
-    async with (
-        Processes() as processes,
-        Site(folder, processes, engines=ENGINES, agents=AGENTS, envoys=ENVOYS) as site,
-    ):
-        stop, began_s = asyncio.Event(), time.monotonic()
-        asking = asyncio.create_task(site.load(RATE_PER_S, seed, stop))
-        async with asyncio.TaskGroup() as group:
-            group.create_task(_look(site, seen, samples, began_s, length_s))
-            for trouble in troubles:
-                await asyncio.sleep(max(0.0, began_s + trouble.at_s - time.monotonic()))
-                group.create_task(site.suffer(trouble))
-        stop.set()
-        await asking
-        seen.findings += await _settled(site)
-        seen.requests = len(site.outcomes)
-        seen.lost = dict(Counter(one.reason.value for one in site.outcomes if one.reason is not Reason.OK))
-    if seen.lost:
-        seen.findings.append(f"{sum(seen.lost.values())} of {seen.requests} requests were lost: {seen.lost}")
-    seen.growth = growth(max(samples.values(), key=len)) if samples else None
-    if seen.growth is not None and seen.growth.judged and seen.growth.memory_percent_per_h > MOST_PERCENT_PER_H:
-        seen.findings.append(f"memory grows by {seen.growth.memory_percent_per_h:.1f} % an hour")
-    return seen
-
-
-async def _look(site: Site, seen: Seen, samples: dict[int, list[Sample]], began_s: float, length_s: float) -> None:
-    """Look at the control plane while trouble lasts."""
-    while (at_s := time.monotonic() - began_s) < length_s:
-        if (sampled := site.sample(at_s)) is not None:
-            samples.setdefault(sampled[0], []).append(sampled[1])
-        answer = await site.ask("/v1/engines")
-        if answer is not None:
-            seen.findings += unexplained(answer["engines"])
-        await asyncio.sleep(LOOK_EACH_S)
-
-
-async def _settled(site: Site) -> list[str]:
-    """What is still wrong when trouble is over and there was time to come back."""
-    give_up_at = time.monotonic() + LIMIT_S
-    while True:
-        wrong = await _wrong(site)
-        if not wrong or time.monotonic() > give_up_at:
-            return wrong
-        await asyncio.sleep(LOOK_EACH_S)
-
-
-async def _wrong(site: Site) -> list[str]:
-    proxies, engines = await site.ask("/v1/proxies"), await site.ask("/v1/engines")
-    if proxies is None or engines is None:
-        return ["the control plane does not answer"]
-    known: list[dict[str, Any]] = engines["engines"]
-    lines = (site.folder / "ledger.jsonl").read_text().splitlines()
-    out = [
-        f"{one['engine']} is still {one['health']}: {one['reason']}" for one in known if one["health"] != "HEALTHY"
-    ]
-    return [*behind(proxies["proxies"], site.envoys), *incomplete(lines, known, site.kills), *out]
+MOST_SAID: Final = 20
+_MIB: Final = 2**20
 
 
 def main(argv: Sequence[str]) -> int:
     """Soak, print what was seen and keep it."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks soak")
-    parser.add_argument("--minutes", type=float, default=15.0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    asked = parser.parse_args(argv)
+    asked = _parser().parse_args(argv)
     logging.getLogger("asyncio").setLevel(logging.ERROR)
-    # Engines that are broken on purpose lose their callers, which aiohttp tells of at length.
-    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
-    with tempfile.TemporaryDirectory(prefix="switchgear-soak-") as folder:
-        seen = asyncio.run(soak(asked.minutes * 60, asked.seed, Path(folder)))
-    console = Console()
-    console.print(f"{seen.length_s:g} s with seed {seen.seed}: {seen.requests} requests; {seen.troubles}")
-    if seen.growth is not None:
-        found = seen.growth
-        console.print(
-            f"control plane: {found.memory_bytes / 2**20:.0f} MiB, {found.memory_percent_per_h:+.1f} % an hour; "
-            f"{found.descriptors:.0f} descriptors, {found.descriptors_per_h:+.1f} an hour; "
-            f"over {found.over_s:.0f} s" + ("" if found.judged else ", which is too short to mean anything")
-        )
-    for finding in seen.findings[:20]:
-        console.print(f"  {finding}", style="red", markup=False)
+    with _folder(asked.evidence) as folder:
+        seen = asyncio.run(soak(asked.minutes * 60, asked.seed, folder, verbose=asked.evidence is not None))
+    _say(seen, Console())
     asked.results.write_text(json.dumps(asdict(seen), indent=2) + "\n")
     return 1 if seen.findings else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks soak")
+    parser.add_argument("--minutes", type=float, default=15.0, help="(%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="decides what goes wrong, and when (%(default)s)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="file for what was seen")
+    parser.add_argument(
+        "--evidence", type=Path, help="folder to keep every log in, those of Envoys at length; it must be new"
+    )
+    return parser
+
+
+@contextlib.contextmanager
+def _folder(asked: Path | None) -> Iterator[Path]:
+    if asked is not None:
+        asked.mkdir(parents=True)
+        yield asked
+        return
+    with tempfile.TemporaryDirectory(prefix="switchgear-soak-") as made:
+        yield Path(made)
+
+
+def _say(seen: Seen, console: Console) -> None:
+    troubles = ", ".join(f"{count} {what}" for what, count in sorted(seen.troubles.items()))
+    console.print(f"{seen.length_s:g} s with seed {seen.seed}: {troubles}", markup=False)
+    answered = ", ".join(f"{name} {value:g} s" for name, value in seen.answered_s.items())
+    console.print(f"{seen.requests} requests, {len(seen.lost)} of them lost; answers: {answered}", markup=False)
+    if seen.starved_s or seen.excused:
+        console.print(
+            f"for {seen.starved_s:g} s somebody waited for a core most of the time; {len(seen.excused)} requests "
+            "got no answer and are not counted as lost for that or because no engine was well",
+            style="yellow",
+            markup=False,
+        )
+        for loss in seen.excused[:MOST_SAID]:
+            console.print(f"  {loss}", style="yellow", markup=False)
+    console.print(_growth_table(seen.grown))
+    for finding in seen.findings[:MOST_SAID]:
+        console.print(f"  {finding}", style="red", markup=False)
+    if len(seen.findings) > MOST_SAID:
+        console.print(f"  and {len(seen.findings) - MOST_SAID} more", style="red")
+
+
+def _growth_table(grown: Sequence[Grown]) -> Table:
+    table = Table("process", "measure", "holds", "% an hour", "over", "so", box=None)
+    for one in grown:
+        found = one.growth
+        in_bytes = one.measure.endswith("_bytes")
+        between = "-" if found.low is None or found.high is None else f"{found.low:+.1f} to {found.high:+.1f}"
+        table.add_row(
+            one.process,
+            one.measure.removesuffix("_bytes"),
+            f"{found.level / _MIB:.1f} MiB" if in_bytes else f"{found.level:.0f}",
+            between,
+            f"{found.over_s:.0f} s",
+            one.climb or one.word.value,
+        )
+    return table

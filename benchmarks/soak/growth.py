@@ -1,61 +1,112 @@
-"""What a process grows by: the slope of what it held over time, once it has warmed up."""
+"""What a process grows by: the slope of what it held over time, once it has warmed up, and how sure that is.
 
+The slope is the median of those of all pairs (Theil and Sen): a burst, or a collection of garbage, does not tilt
+it. Samples that follow closely say nearly the same, which would make any interval too narrow; so blocks of
+``BLOCK_S`` count, by their medians. Source of slope and interval: Sen, "Estimates of the regression coefficient
+based on Kendall's tau", 1968.
+"""
+
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations
+from statistics import median
 from typing import Final
 
 WARM_UP: Final = 1 / 3
-"""Share of the samples that are left out: caches fill, and the allocator finds its size."""
+"""Share of the time that is left out: caches fill, and the allocator finds its size."""
 
+BLOCK_S: Final = 15.0
+FEWEST_BLOCKS: Final = 8
+"""From fewer the interval of 95 per cent is that of the steepest pairs, and says nothing."""
+
+SURE: Final = 1.96
+"""Standard deviations of Kendall's tau to each side: 95 per cent."""
+
+BOUND_PERCENT_PER_H: Final = 1.0
 JUDGED_FROM_S: Final = 600.0
-"""From shorter samples no growth of an hour can be told: noise of one per cent is as large."""
+"""Shorter looks do not say that a process grows: what fills up slowly and then stays looks the same."""
+
+CLIMB: Final = 16
+CLIMB_SHARE: Final = 0.25
+"""Descriptors and threads climb when at their fewest they are still so many, and this share, above their most."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """What the process held at ``at_s``."""
+class Word(StrEnum):
+    """What can be said of a growth."""
 
-    at_s: float
-    memory_bytes: int
-    descriptors: int
+    BELOW = "below 1 % an hour"
+    GROWS = "grows"
+    UNKNOWN = "not established"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """Growth of memory in per cent an hour, and of descriptors an hour, over ``over_s`` seconds after warm-up."""
+    """Of one measure over ``over_s`` after warm-up: its level, and its growth an hour in per cent of that.
+
+    ``low`` and ``high`` bound the growth at 95 per cent; None where there were too few samples for any slope.
+    """
 
     over_s: float
-    memory_bytes: float
-    memory_percent_per_h: float
-    descriptors: float
-    descriptors_per_h: float
+    level: float
+    percent_per_h: float | None
+    low: float | None
+    high: float | None
 
     @property
-    def judged(self) -> bool:
-        """Whether it was looked at for long enough to mean anything."""
-        return self.over_s >= JUDGED_FROM_S
+    def word(self) -> Word:
+        """Whether it is below the bound, above it, or neither can be said."""
+        if self.low is None or self.high is None:
+            return Word.UNKNOWN
+        if self.high < BOUND_PERCENT_PER_H:
+            return Word.BELOW
+        return Word.GROWS if self.low > BOUND_PERCENT_PER_H and self.over_s >= JUDGED_FROM_S else Word.UNKNOWN
 
 
-def growth(samples: Sequence[Sample]) -> Growth | None:
-    """The growth that least squares find in these; None for fewer than three after warm-up."""
-    kept = samples[round(len(samples) * WARM_UP) :]
-    if len(kept) < 3:
+def growth(samples: Sequence[tuple[float, float]]) -> Growth | None:
+    """The growth of a measure, from (second, value) in order; None without any after warm-up."""
+    kept = warm(samples)
+    if not kept:
         return None
-    times = [one.at_s for one in kept]
-    memory, memory_per_s = _line(times, [float(one.memory_bytes) for one in kept])
-    descriptors, descriptors_per_s = _line(times, [float(one.descriptors) for one in kept])
+    blocks = _blocks(kept)
+    over_s, level = kept[-1][0] - kept[0][0], median(value for _, value in kept)
+    slopes = sorted((b - a) / (t - s) for (s, a), (t, b) in combinations(blocks, 2) if t > s)
+    if len(blocks) < FEWEST_BLOCKS or not level:
+        return Growth(over_s=over_s, level=level, percent_per_h=None, low=None, high=None)
+    count = len(blocks)
+    spread = SURE * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    low = slopes[max(0, math.floor((len(slopes) - spread) / 2))]
+    high = slopes[min(len(slopes) - 1, math.ceil((len(slopes) + spread) / 2))]
+    per_h = 100 * 3_600 / level
     return Growth(
-        over_s=times[-1] - times[0],
-        memory_bytes=memory,
-        memory_percent_per_h=100 * 3_600 * memory_per_s / memory if memory else 0.0,
-        descriptors=descriptors,
-        descriptors_per_h=3_600 * descriptors_per_s,
+        over_s=over_s, level=level, percent_per_h=median(slopes) * per_h, low=low * per_h, high=high * per_h
     )
 
 
-def _line(times: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """Mean and slope of the line through these."""
-    mean_s, mean = sum(times) / len(times), sum(values) / len(values)
-    spread = sum((at_s - mean_s) ** 2 for at_s in times)
-    along = sum((at_s - mean_s) * (value - mean) for at_s, value in zip(times, values, strict=True))
-    return mean, along / spread if spread else 0.0
+def climbs(samples: Sequence[tuple[float, float]]) -> str:
+    """How a count has climbed without coming back, as a sentence's end; empty where it has not."""
+    kept = [value for _, value in warm(samples)]
+    quarter = len(kept) // 4
+    if quarter < 3:
+        return ""
+    most, fewest = max(kept[:quarter]), min(kept[-quarter:])
+    if fewest <= most + max(CLIMB, CLIMB_SHARE * most):
+        return ""
+    return f"climb: at most {most:.0f} at first, at least {fewest:.0f} in the end"
+
+
+def warm(samples: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """Those after warm-up."""
+    if not samples:
+        return ()
+    since_s = samples[0][0] + WARM_UP * (samples[-1][0] - samples[0][0])
+    return [one for one in samples if one[0] >= since_s]
+
+
+def _blocks(samples: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """The median of each block, at the middle of its samples."""
+    blocks: dict[int, list[tuple[float, float]]] = {}
+    for at_s, value in samples:
+        blocks.setdefault(int((at_s - samples[0][0]) // BLOCK_S), []).append((at_s, value))
+    return [(median(at_s for at_s, _ in one), median(value for _, value in one)) for one in blocks.values()]

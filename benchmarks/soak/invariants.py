@@ -12,6 +12,14 @@ def unexplained(engines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"{one['engine']} is {one['health']} without a reason"
 
 
+def refused(proxies: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Configuration that a proxy refused: every policy here is one that it can take."""
+    for proxy in proxies:
+        for kind in proxy["types"]:
+            for one in kind["refused"]:
+                yield f"{proxy['node']} refused {kind['type']} {one['name']}: {one['reason'][-200:]}"
+
+
 def behind(proxies: Sequence[Mapping[str, Any]], wanted: int) -> Iterator[str]:
     """Proxies that are missing, or have not what they should have."""
     if len(proxies) < wanted:

@@ -12,6 +12,9 @@ BROKEN_PERCENT: Final = 20
 QUIET_S: Final = 4.0
 """Nothing begins this close to the end: what was broken is to be well again when it is looked at last."""
 
+KILLED_UNTIL: Final = 1 / 3
+"""Share of the time in which the control plane is killed: the last one is to live long enough to be measured."""
+
 
 class What(StrEnum):
     """Kinds of trouble."""
@@ -19,12 +22,16 @@ class What(StrEnum):
     HANG = "hang"
     CRASH = "crash"
     ERRORS = "errors"
+    SLOW = "slow"
+    SHED = "shed"
     EDIT = "edit"
+    BAD_EDIT = "bad_edit"
     AGENT_KILLED = "agent_killed"
     CONTROL_PLANE_KILLED = "control_plane_killed"
 
 
-ENGINE_FAULTS: Final = (What.HANG, What.CRASH, What.ERRORS)
+ENGINE_FAULTS: Final = (What.HANG, What.CRASH, What.ERRORS, What.SLOW, What.SHED)
+_OTHERS: Final = (What.EDIT, What.EDIT, What.BAD_EDIT, What.AGENT_KILLED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +45,13 @@ class Trouble:
 
 
 def plan(seed: int, length_s: float, *, engines: int, agents: int, kills: int) -> Sequence[Trouble]:
-    """All trouble of a soak, in order; the control plane is killed ``kills`` times, in the first two thirds."""
+    """All trouble of a soak, in order; the control plane is killed ``kills`` times, all of them early.
+
+    The last agent is never killed: it is there to be measured.
+    """
     rng = random.Random(seed)
     found = [
-        Trouble(at_s=rng.uniform(1.0, max(1.0, length_s * 2 / 3)), what=What.CONTROL_PLANE_KILLED)
+        Trouble(at_s=rng.uniform(1.0, max(1.0, length_s * KILLED_UNTIL)), what=What.CONTROL_PLANE_KILLED)
         for _ in range(kills)
     ]
     most = max(1, engines * BROKEN_PERCENT // 100)
@@ -49,15 +59,18 @@ def plan(seed: int, length_s: float, *, engines: int, agents: int, kills: int) -
     at_s = 0.0
     while (at_s := at_s + rng.expovariate(1 / 1.5)) < length_s - QUIET_S:
         broken = {engine: until_s for engine, until_s in broken.items() if until_s > at_s}
-        what = rng.choice((*ENGINE_FAULTS, *ENGINE_FAULTS, What.EDIT, What.AGENT_KILLED))
+        what = rng.choice((*ENGINE_FAULTS, *ENGINE_FAULTS, *_OTHERS))
+        lasts_s = min(rng.uniform(1.0, 8.0), length_s - QUIET_S - at_s)
         if what in ENGINE_FAULTS:
             well = [engine for engine in range(engines) if engine not in broken]
-            lasts_s = min(rng.uniform(1.0, 8.0), length_s - QUIET_S - at_s)
             if len(broken) < most:
                 engine = rng.choice(well)
                 # Some time to come back in counts as broken, too.
                 broken[engine] = at_s + lasts_s + 5.0
                 found.append(Trouble(at_s=at_s, what=what, lasts_s=lasts_s, engine=engine))
+        elif what is What.AGENT_KILLED:
+            if agents > 1:
+                found.append(Trouble(at_s=at_s, what=what, engine=rng.randrange(agents - 1)))
         else:
-            found.append(Trouble(at_s=at_s, what=what, engine=rng.randrange(agents) if agents else 0))
+            found.append(Trouble(at_s=at_s, what=what, lasts_s=lasts_s if what is What.BAD_EDIT else 0.0))
     return sorted(found, key=lambda one: one.at_s)

@@ -1,44 +1,77 @@
-"""Fake engines, some with agents, Envoys, and the control plane, which is killed and comes back at its ports."""
+"""Simulated engines, some with agents, Envoys, and the control plane, which is killed and comes back at its ports.
+
+Who makes the load shares a process with nobody: the engines have some of their own, so that on a busy machine no
+single process has to do all that is simulated.
+"""
 
 import asyncio
 import contextlib
 import json
 import signal
 import sys
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
 import aiohttp
 
 from benchmarks.site import LIMIT_S, until
-from benchmarks.soak.growth import Sample
+from benchmarks.soak.losses import Attempt, Spell, attempts_of
 from benchmarks.soak.plan import Trouble, What
-from chaos.fake_engine import Crash, EngineConfig, ErrorAfterWork, FakeEngine, Hang
+from chaos.fake_engine import Crash, EngineConfig, ErrorAfterWork, Hang, Shed, Slow
+from chaos.fake_engine.faults import Fault
 from chaos.history.outcomes import Outcome
+from chaos.lab.engines import book, set_fault
 from chaos.load.open_loop import LoadProfile, run_load
 from chaos.load.sender import Target
 from chaos.processes import Child, Processes, envoy_command, free_ports
 from xds_server.bootstrap import Bootstrap, bootstrap_yaml
 
 POOL: Final = "chat"
+ENGINE_PROCESSES: Final = 3
+
+PATIENCE_S: Final = 30.0
+"""Of a caller: longer than any fault lasts, so that who gives up was forgotten and not just kept waiting."""
+
+_FAULTS: Final[Mapping[What, Fault]] = {
+    What.HANG: Hang(health="ok"),
+    What.CRASH: Crash(),
+    What.ERRORS: ErrorAfterWork(),
+    What.SLOW: Slow(factor=8.0),
+    What.SHED: Shed(),
+}
 
 
 class Site:
-    """``async with``: everything stands and serves. ``suffer`` does one trouble, ``load`` makes requests."""
+    """``async with``: everything stands and serves. ``suffer`` does one trouble, ``load`` makes requests.
 
-    def __init__(self, folder: Path, processes: Processes, *, engines: int, agents: int, envoys: int) -> None:
+    ``spells`` is what was wrong and when, in seconds since the site stood.
+    """
+
+    def __init__(
+        self, folder: Path, processes: Processes, *, engines: int, agents: int, envoys: int, verbose: bool = False
+    ) -> None:
         self.folder = folder
-        self.engines = [FakeEngine(EngineConfig(name=f"e{number}")) for number in range(engines)]
+        self.engines = [f"e{number}" for number in range(engines)]
         self.outcomes: list[Outcome] = []
+        self.spells: list[Spell] = []
         self.kills = 0
         self.envoys = envoys
+        self.began_s = 0.0
+        self._verbose = verbose
+        self._ports: list[int] = []
+        self._controls: list[str] = []
         self._agents: list[Child | None] = [None] * agents
         self._processes = processes
+        self._lasting: dict[str, Child] = {}
         self._edits = 0
         self._starts = 0
         self._listener, self._xds, self._admin, *rest = free_ports(3 + 2 * agents + envoys)
         self._agent_ports, self._envoy_admins = rest[: 2 * agents], rest[2 * agents :]
         self._server: Child | None = None
+        self._killed: set[int] = set()
+        self._writing = asyncio.Lock()
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -46,28 +79,50 @@ class Site:
             self._http = await stack.enter_async_context(
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LIMIT_S))
             )
-            for engine in self.engines:
-                await engine.start()
-                stack.push_async_callback(engine.stop)
+            await self._start_engines()
             for number in range(len(self._agents)):
                 await self._start_agent(number)
-            (self.folder / "policies").mkdir()
+            (self.folder / "policies").mkdir(parents=True)
             self._edit()
             await self._start_server()
             for number in range(self.envoys):
                 await self._start_envoy(number)
+            await self._served()
+            self.began_s = time.monotonic()
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
+    def now_s(self) -> float:
+        """Since the site stood."""
+        return time.monotonic() - self.began_s
+
     # -- parts ---------------------------------------------------------------------------------------------
+
+    async def _start_engines(self) -> None:
+        each = -(-len(self.engines) // ENGINE_PROCESSES)
+        for number in range(ENGINE_PROCESSES):
+            count = min(each, len(self.engines) - each * number)
+            command = [
+                sys.executable,
+                "-m",
+                "chaos.fake_engine",
+                "--count",
+                str(count),
+                "--seed",
+                str(100 * number),
+            ]
+            child = await self._processes.start(f"engines-{number}", command, ready_within_s=LIMIT_S)
+            self._lasting[child.name] = child
+            self._ports += [int(one["port"]) for one in child.ready["engines"]]
+            self._controls += [str(one["control"]) for one in child.ready["engines"]]
 
     async def _start_agent(self, number: int) -> None:
         self._starts += 1
         http, grpc = self._agent_ports[2 * number : 2 * number + 2]
-        command = [_beside("switchgear-agent"), "run", "--engine", f"http://127.0.0.1:{self.engines[number].port}"]
+        command = [_beside("switchgear-agent"), "run", "--engine", f"http://127.0.0.1:{self._ports[number]}"]
         command += ["--http", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}"]
         self._agents[number] = await self._processes.start(
             f"agent-{number}-{self._starts}", command, ready_within_s=LIMIT_S
@@ -89,31 +144,46 @@ class Site:
         )
         path = self.folder / f"bootstrap-{number}.yaml"
         path.write_text(bootstrap_yaml(one))
-        await self._processes.start(f"envoy-{number}", envoy_command(path))
+        command = envoy_command(path)
+        if self._verbose:
+            command += ["--component-log-level", "http:debug,router:debug,pool:debug,upstream:debug"]
+        self._lasting[f"envoy-{number}"] = await self._processes.start(f"envoy-{number}", command)
 
-        async def live() -> bool:
-            with contextlib.suppress(aiohttp.ClientError):
-                async with self._http.get(f"http://127.0.0.1:{self._envoy_admins[number]}/server_info") as answer:
-                    return bool((await answer.json(content_type=None))["state"] == "LIVE")
-            return False
+    async def _served(self) -> None:
+        """Return once every Envoy answers through an engine."""
+        body = {"prompt": "ready?", "max_tokens": 1}
+        for number in range(self.envoys):
+            url = f"http://127.0.0.{number + 1}:{self._listener}/v1/completions"
 
-        await until(live, "Envoy is live")
+            async def answered(url: str = url) -> bool:
+                with contextlib.suppress(aiohttp.ClientError):
+                    async with self._http.post(url, json=body) as answer:
+                        return answer.status == 200
+                return False
 
-    def _edit(self) -> None:
+            await until(answered, f"an answer at {url}")
+
+    def _edit(self, *, bad: bool = False) -> None:
         """Other policies: what an operator may turn at any time, and what every proxy is told of."""
-        self._edits += 1
+        self._edits += not bad
         endpoints: list[dict[str, Any]] = [
-            {"address": "127.0.0.1", "port": engine.port, "name": engine.config.name} for engine in self.engines
+            {"address": "127.0.0.1", "port": port, "name": name}
+            for name, port in zip(self.engines, self._ports, strict=True)
         ]
         for number in range(len(self._agents)):
             endpoints[number]["agentPort"] = self._agent_ports[2 * number + 1]
         specs: dict[str, dict[str, Any]] = {
-            "EnginePool": {"model": self.engines[0].config.model, "endpoints": endpoints},
+            "EnginePool": {"model": EngineConfig().model, "endpoints": endpoints},
             "ModelRoute": {
                 "listener": {"port": self._listener, "address": "127.0.0.1"},
                 "pools": [{"pool": POOL}],
             },
-            "ResiliencePolicy": {"pools": [POOL], "breaker": {"errorRatePercent": 20 + self._edits % 10}},
+            "ResiliencePolicy": {
+                "pools": [POOL],
+                "breaker": {"errorRatePercent": "most" if bad else 20 + self._edits % 10},
+                # Also what is in routes, so that more than endpoints is pushed.
+                "timeouts": {"nonStreaming": {"total": f"{240 + self._edits % 7}s"}},
+            },
         }
         text = "\n---\n".join(
             json.dumps(
@@ -134,40 +204,54 @@ class Site:
 
     async def suffer(self, trouble: Trouble) -> None:
         """Do one trouble, and undo it when its time is over."""
-        engine = self.engines[trouble.engine]
+        began_s = self.now_s()
+        engine = self.engines[trouble.engine] if trouble.what in _FAULTS else ""
         match trouble.what:
-            case What.HANG:
-                await engine.set_fault(Hang(health="ok"))
-            case What.CRASH:
-                await engine.set_fault(Crash())
-            case What.ERRORS:
-                await engine.set_fault(ErrorAfterWork())
             case What.EDIT:
-                self._edit()
-                return
+                async with self._writing:
+                    self._edit()
+            case What.BAD_EDIT:
+                async with self._writing:
+                    self._edit(bad=True)
+                    await asyncio.sleep(trouble.lasts_s)
+                    self._edit()
             case What.AGENT_KILLED:
                 if (agent := self._agents[trouble.engine]) is not None:
                     self._agents[trouble.engine] = None  # nobody else starts it meanwhile
-                    await _kill(agent)
+                    await self._kill(agent)
                     await self._start_agent(trouble.engine)
-                return
             case What.CONTROL_PLANE_KILLED:
                 if (server := self._server) is not None:
                     self._server = None
-                    await _kill(server)
+                    await self._kill(server)
                     self.kills += 1
                     await self._start_server()
-                return
-        await asyncio.sleep(trouble.lasts_s)
-        await engine.heal()
+            case fault:
+                control = self._controls[trouble.engine]
+                await set_fault(self._http, control, _FAULTS[fault])
+                await asyncio.sleep(trouble.lasts_s)
+                await set_fault(self._http, control, None)
+        self.spells.append(Spell(what=trouble.what.value, from_s=began_s, to_s=self.now_s(), engine=engine))
+
+    async def _kill(self, child: Child) -> None:
+        self._killed.add(child.pid)
+        child.signal_group(signal.SIGKILL)
+        await child.wait()
 
     async def load(self, rate_per_s: float, seed: int, stop: asyncio.Event) -> None:
         """Requests to all Envoys in turn."""
         targets = tuple(
-            Target(url=f"http://127.0.0.{number + 1}:{self._listener}") for number in range(self.envoys)
+            Target(url=f"http://127.0.0.{number + 1}:{self._listener}", name=f"soak-{number}")
+            for number in range(self.envoys)
         )
         profile = LoadProfile(
-            targets=targets, rate_per_s=rate_per_s, max_tokens={4: 1.0}, streaming_share=0.0, seed=seed
+            targets=targets,
+            rate_per_s=rate_per_s,
+            max_tokens={4: 1.0},
+            # A stream that has begun cannot be saved by anybody when its engine dies: it would prove nothing.
+            streaming_share=0.0,
+            deadline_s=PATIENCE_S,
+            seed=seed,
         )
         await run_load(profile, self.outcomes.append, stop=stop)
 
@@ -180,22 +264,28 @@ class Site:
                 return await answer.json()
         return None
 
-    def sample(self, at_s: float) -> tuple[int, Sample] | None:
-        """The control plane's process and what it holds now; None while it is away."""
-        if self._server is None:
-            return None
-        home = Path("/proc") / str(self._server.pid)
-        with contextlib.suppress(OSError):
-            pages = int((home / "statm").read_text().split()[1])
-            descriptors = sum(1 for _ in (home / "fd").iterdir())
-            return self._server.pid, Sample(at_s=at_s, memory_bytes=pages * 4_096, descriptors=descriptors)
-        return None
+    def processes(self) -> Mapping[str, int]:
+        """Who runs now, by name: the id of the process."""
+        found = {name: child.pid for name, child in self._lasting.items()}
+        found |= {f"agent-{number}": child.pid for number, child in enumerate(self._agents) if child is not None}
+        return found if self._server is None else {**found, "control plane": self._server.pid}
+
+    def died(self) -> Sequence[str]:
+        """Who ended without having been killed, and the end of what it said."""
+        return [
+            f"{child.name} ended by itself with status {child.returncode}: {child.tail()[-300:]}"
+            for child in self._processes.children
+            if child.returncode is not None and child.pid not in self._killed
+        ]
+
+    async def attempts(self) -> Mapping[str, Sequence[Attempt]]:
+        """What the engines' books say, by request."""
+        found: dict[str, list[Attempt]] = {}
+        for name, control in zip(self.engines, self._controls, strict=True):
+            for request_id, attempt in attempts_of(name, await book(self._http, control), self.began_s):
+                found.setdefault(request_id, []).append(attempt)
+        return found
 
 
 def _beside(name: str) -> str:
     return str(Path(sys.executable).with_name(name))
-
-
-async def _kill(child: Child) -> None:
-    child.signal_group(signal.SIGKILL)
-    await child.wait()

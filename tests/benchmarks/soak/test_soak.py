@@ -1,12 +1,18 @@
 """The soak's plan and its judgements: from a seed, and with something to find."""
 
 import json
+import os
+import random
 
 import pytest
 
-from benchmarks.soak.growth import JUDGED_FROM_S, Sample, growth
-from benchmarks.soak.invariants import behind, incomplete, unexplained
-from benchmarks.soak.plan import BROKEN_PERCENT, ENGINE_FAULTS, QUIET_S, What, plan
+from benchmarks.soak.growth import JUDGED_FROM_S, Word, climbs, growth
+from benchmarks.soak.held import held
+from benchmarks.soak.invariants import behind, incomplete, refused, unexplained
+from benchmarks.soak.losses import Around, Spell, attempts_of
+from benchmarks.soak.plan import BROKEN_PERCENT, ENGINE_FAULTS, KILLED_UNTIL, QUIET_S, What, plan
+from benchmarks.soak.starved import Wait, Waits, starved, starved_s
+from chaos.history.outcomes import Outcome, Reason
 
 
 def test_a_seed_makes_the_same_plan_again() -> None:
@@ -18,34 +24,168 @@ def test_a_seed_makes_the_same_plan_again() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_enough_engines_stay_well_all_the_while_and_are_well_in_the_end(seed: int) -> None:
-    troubles = [one for one in plan(seed, 300.0, engines=30, agents=3, kills=2) if one.what in ENGINE_FAULTS]
+    found = plan(seed, 300.0, engines=30, agents=3, kills=2)
+    troubles = [one for one in found if one.what in ENGINE_FAULTS]
     assert troubles
     for one in troubles:
         out = {other.engine for other in troubles if other.at_s <= one.at_s < other.at_s + other.lasts_s}
         assert len(out) <= 30 * BROKEN_PERCENT // 100
         assert one.at_s + one.lasts_s <= 300.0 - QUIET_S
+    kills = [one.at_s for one in found if one.what is What.CONTROL_PLANE_KILLED]
+    assert len(kills) == 2
+    assert max(kills) <= 300.0 * KILLED_UNTIL, "the last one is to live long enough to be measured"
+    assert {one.engine for one in found if one.what is What.AGENT_KILLED} <= {0, 1}, "the last one is measured"
+
+
+# -- growth ------------------------------------------------------------------------------------------------
+
+LEVEL = 100_000_000.0
 
 
 def test_growth_is_the_slope_after_warm_up() -> None:
-    level = 100_000_000
-    samples = [
-        Sample(
-            at_s=float(at_s), memory_bytes=level + (50_000 * at_s if at_s < 300 else 15_000_000), descriptors=40
-        )
-        for at_s in range(1_200)
-    ]
-    found = growth(samples)
+    filling = [(float(s), LEVEL + (50_000 * s if s < 300 else 15_000_000)) for s in range(1_200)]
+    found = growth(filling)
     assert found is not None
-    assert found.judged is (found.over_s >= JUDGED_FROM_S)
-    assert found.memory_percent_per_h == pytest.approx(0.0, abs=1e-6)
-    leaking = [
-        Sample(at_s=float(s), memory_bytes=level + 1_000 * s, descriptors=40 + s // 60) for s in range(1_200)
+    assert (found.percent_per_h, found.low, found.high) == (0.0, 0.0, 0.0)
+    assert found.word is Word.BELOW
+    leaking = growth([(float(s), LEVEL + 1_000 * s) for s in range(1_200)])
+    assert leaking is not None
+    assert leaking.percent_per_h == pytest.approx(3.6, rel=0.02)
+    assert leaking.word is Word.GROWS
+
+
+def test_bursts_and_collections_do_not_tilt_it() -> None:
+    rng = random.Random(5)
+    noisy = [
+        (float(s), LEVEL + rng.gauss(0, 20_000) + (40_000_000 if rng.random() < 0.05 else 0)) for s in range(1_200)
     ]
-    found = growth(leaking)
+    found = growth(noisy)
     assert found is not None
-    assert found.memory_percent_per_h == pytest.approx(3.6, rel=0.02)
-    assert found.descriptors_per_h == pytest.approx(60, rel=0.05)
-    assert growth(samples[:3]) is None
+    assert found.low is not None
+    assert found.high is not None
+    assert -0.2 < found.low
+    assert found.high < 0.2
+    assert found.word is Word.BELOW
+
+
+def test_of_a_short_or_uncertain_look_nothing_is_said() -> None:
+    short = growth([(float(s), LEVEL + 1_000 * s) for s in range(60)])
+    assert short is not None
+    assert short.low is None
+    assert short.word is Word.UNKNOWN
+    # Sure that it has grown, and too short to say that it will go on.
+    rising = growth([(float(s), LEVEL + 1_000 * s) for s in range(300)])
+    assert rising is not None
+    assert rising.over_s < JUDGED_FROM_S
+    assert rising.low is not None
+    assert rising.low > 1.0
+    assert rising.word is Word.UNKNOWN
+    wild = growth([(float(s), LEVEL + 5_000_000 * random.Random(s).random()) for s in range(1_200)])
+    assert wild is not None
+    assert wild.word is Word.UNKNOWN
+    assert growth([]) is None
+
+
+def test_counts_that_climb_are_told_from_those_that_come_and_go() -> None:
+    assert climbs([(float(s), 60.0 + s) for s in range(90)])
+    assert not climbs([(float(s), 60.0 + s % 40) for s in range(90)])
+    assert not climbs([(float(s), 60.0) for s in range(90)])
+    assert not climbs([(float(s), 60.0 + 10 * s) for s in range(6)])
+
+
+def test_what_this_process_holds_is_read() -> None:
+    found = held(os.getpid(), 3.0)
+    assert found is not None
+    assert found.at_s == 3.0
+    assert 0 < found.own_bytes <= found.resident_bytes
+    assert found.descriptors > 2
+    assert found.threads >= 1
+    with open(os.devnull):  # noqa: PTH123 -- any descriptor
+        more = held(os.getpid(), 4.0)
+    assert more is not None
+    assert more.descriptors == found.descriptors + 1
+    assert held(2**22 + 1, 0.0) is None
+
+
+# -- losses ------------------------------------------------------------------------------------------------
+
+
+def _outcome(reason: Reason = Reason.TIMEOUT, at_s: float = 120.0, latency_s: float = 30.0) -> Outcome:
+    return Outcome(
+        request_id=f"r-{at_s}",
+        target="soak-1",
+        streaming=False,
+        arrived_at_s=at_s,
+        lag_s=0.001,
+        status=0,
+        reason=reason,
+        first_token_s=None,
+        latency_s=latency_s,
+        tokens=0,
+    )
+
+
+def _around(*spells: Spell, waits: tuple[Wait, ...] = ()) -> Around:
+    book = {
+        "calls": [
+            {
+                "request_id": "r-120.0",
+                "attempt": 1,
+                "arrived_at_s": 120.5,
+                "closed_at_s": 121.5,
+                "outcome": "failed",
+                "reason": "crash",
+            }
+        ]
+    }
+    attempts = {request_id: [one] for request_id, one in attempts_of("e0", book, 100.0)}
+    return Around(attempts=attempts, spells=spells, waits=waits, engines=("e0", "e1"), began_s=100.0)
+
+
+HANG = Spell(what="hang", from_s=18.0, to_s=26.0, engine="e0")
+
+
+def test_a_request_is_lost_where_another_engine_was_well_all_the_while() -> None:
+    (lost,) = _around(HANG).losses([_outcome(), _outcome(Reason.OK)])
+    assert lost.excuse == ""
+    assert lost.at_s == 20.0
+    assert [(one.engine, one.from_s, one.to_s, one.fate) for one in lost.attempts] == [
+        ("e0", 20.5, 21.5, "failed crash")
+    ]
+    assert lost.meanwhile == ("hang e0 18.0..26.0 s",)
+    assert "tried e0 (failed crash, 1.0 s)" in str(lost)
+
+
+def test_nobody_is_blamed_where_no_engine_was_well_or_somebody_was_kept_from_running() -> None:
+    crash = Spell(what="crash", from_s=49.0, to_s=55.0, engine="e1")
+    (lost,) = _around(HANG, crash).losses([_outcome()])
+    assert lost.excuse == "no engine was well all the while"
+    waits = tuple(Wait(from_s=float(s), to_s=s + 1.0, waited_s=0.7, who="envoy-1") for s in range(20, 60))
+    (lost,) = _around(HANG, waits=waits).losses([_outcome()])
+    assert lost.excuse == "envoy-1 stood in line for 21.0 of 30.0 s"
+    (lost,) = _around(HANG, waits=waits[:10]).losses([_outcome()])
+    assert lost.excuse == "", "for a third of the time only"
+    (shed,) = _around(HANG, waits=waits).losses([_outcome(Reason.SHED, at_s=155.0, latency_s=0.01)])
+    assert shed.excuse, "what kept others from running may be why it was refused"
+
+
+def test_the_slowest_good_answers_are_told_of_too() -> None:
+    slow, quick = _outcome(Reason.OK, at_s=130.0, latency_s=5.0), _outcome(Reason.OK, at_s=131.0, latency_s=0.1)
+    assert [one.lasted_s for one in _around(HANG).slowest([quick, slow, _outcome()], 1)] == [5.0]
+
+
+def test_who_waited_longest_between_looks_is_kept_and_who_was_replaced_is_not() -> None:
+    waits = Waits()
+    waits.look(0.0, {"a": (1, 5.0), "b": (2, 0.0)})
+    waits.look(1.0, {"a": (1, 5.2), "b": (2, 0.9)})
+    waits.look(2.0, {"a": (1, 7.4), "b": (3, 0.9)})  # b is another process, and a waited with several threads
+    assert [(one.who, round(one.waited_s, 3)) for one in waits.waits] == [("b", 0.9), ("a", 1.0)]
+    assert starved_s(waits.waits) == 2.0
+    assert starved(waits.waits, 0.0, 2.0).startswith("a stood in line")
+    assert starved(waits.waits, 0.0, 10.0) == ""
+
+
+# -- invariants --------------------------------------------------------------------------------------------
 
 
 def test_what_is_wrong_is_found() -> None:
@@ -55,10 +195,13 @@ def test_what_is_wrong_is_found() -> None:
     ]
     assert list(unexplained(engines)) == []
     assert list(unexplained([{**engines[1], "reason": ""}])) == ["e1 is UNHEALTHY without a reason"]
-    well = {"node": "gw", "types": [{"type": "CDS", "state": "SYNCED"}]}
-    late = {"node": "gw", "types": [{"type": "CDS", "state": "STALE"}]}
+    well = {"node": "gw", "types": [{"type": "CDS", "state": "SYNCED", "refused": []}]}
+    late = {"node": "gw", "types": [{"type": "CDS", "state": "STALE", "refused": []}]}
+    no = {"node": "gw", "types": [{"type": "CDS", "state": "NACK", "refused": [{"name": "chat", "reason": "no"}]}]}
     assert list(behind([well], 1)) == []
     assert list(behind([late], 2)) == ["1 of 2 proxies are connected", "gw: CDS is STALE"]
+    assert list(refused([well, late])) == []
+    assert list(refused([no])) == ["gw refused CDS chat: no"]
     told = [json.dumps({"kind": "health", "subject": {"engine": "e1"}, "after": "UNHEALTHY"})]
     assert list(incomplete(told, engines, 0)) == []
     assert list(incomplete([*told, '{"ki'], engines, 1)) == []

@@ -1,0 +1,125 @@
+"""Every request that was lost: what was tried for it, what went on meanwhile, and whether it could be served.
+
+A request is lost when its caller got no good answer. It counts against Switchgear when an engine was well all the
+while it waited, so that it could have had its answer there, and when nobody who is needed for that was kept from
+running by a machine with too much to do.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+from typing import Any, Final
+
+from benchmarks.soak.starved import Wait, starved
+from chaos.history.outcomes import Outcome
+
+BEFORE_S: Final = 10.0
+"""What happened so long before a request arrived may be why it was lost: a ceiling, a weight, an ejection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spell:
+    """Something that was wrong for a while: a fault of an engine, an absent control plane, an edit."""
+
+    what: str
+    from_s: float
+    to_s: float
+    engine: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try at a request, from the book of the engine that saw it; seconds count from the soak's beginning."""
+
+    engine: str
+    number: int
+    from_s: float
+    to_s: float
+    fate: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """One request that was lost, or slow. ``excuse`` says why nobody could have served it; empty: one could."""
+
+    request_id: str
+    proxy: str
+    at_s: float
+    left_late_s: float
+    lasted_s: float
+    status: int
+    reason: str
+    refusal: str
+    attempts: tuple[Attempt, ...]
+    meanwhile: tuple[str, ...]
+    excuse: str
+
+    def __str__(self) -> str:
+        tried = ", then ".join(
+            f"{one.engine} ({one.fate}, {one.to_s - one.from_s:.1f} s)" for one in self.attempts
+        )
+        return (
+            f"{self.request_id} by {self.proxy} at {self.at_s:.1f} s: {self.reason} after {self.lasted_s:.1f} s "
+            f"(status {self.status}{', ' + self.refusal if self.refusal else ''}); tried {tried or 'no engine'}"
+            + (f"; excused: {self.excuse}" if self.excuse else "")
+        )
+
+
+def attempts_of(engine: str, book: Mapping[str, Any], began_s: float) -> Iterable[tuple[str, Attempt]]:
+    """What an engine's book says, by the id of the request."""
+    for call in book["calls"]:
+        yield (
+            call["request_id"],
+            Attempt(
+                engine=engine,
+                number=call["attempt"],
+                from_s=round(call["arrived_at_s"] - began_s, 3),
+                to_s=round(call["closed_at_s"] - began_s, 3),
+                fate=f"{call['outcome']} {call['reason']}".strip(),
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What is known of a soak beside its requests: tries by request, what was wrong, who waited for a core."""
+
+    attempts: Mapping[str, Sequence[Attempt]]
+    spells: Sequence[Spell]
+    waits: Sequence[Wait]
+    engines: tuple[str, ...]
+    began_s: float
+
+    def story(self, one: Outcome) -> Loss:
+        """One request, with all that is known of it; the excuse is what it would be had it been lost."""
+        from_s, to_s = one.arrived_at_s - self.began_s, one.ended_at_s - self.began_s
+        around = [spell for spell in self.spells if spell.from_s < to_s and spell.to_s > from_s - BEFORE_S]
+        ill = {spell.engine for spell in around if spell.to_s > from_s}
+        # What kept somebody from running before it arrived may be why it was refused.
+        kept = starved(self.waits, from_s, to_s) or starved(self.waits, from_s - BEFORE_S, to_s)
+        served = any(name not in ill for name in self.engines)
+        return Loss(
+            request_id=one.request_id,
+            proxy=one.target,
+            at_s=round(from_s, 3),
+            left_late_s=round(one.lag_s, 3),
+            lasted_s=round(one.latency_s, 3),
+            status=one.status,
+            reason=one.reason.value,
+            refusal=one.refusal,
+            attempts=tuple(sorted(self.attempts.get(one.request_id, ()), key=lambda tried: tried.from_s)),
+            meanwhile=tuple(
+                f"{spell.what}{' ' + spell.engine if spell.engine else ''} {spell.from_s:.1f}..{spell.to_s:.1f} s"
+                for spell in around
+            ),
+            excuse=kept if served else "no engine was well all the while",
+        )
+
+    def losses(self, outcomes: Iterable[Outcome]) -> list[Loss]:
+        """Every request that got no good answer, in the order of their arrival."""
+        return sorted((self.story(one) for one in outcomes if not one.ok), key=lambda loss: loss.at_s)
+
+    def slowest(self, outcomes: Iterable[Outcome], most: int) -> list[Loss]:
+        """The good answers that took longest, that one first."""
+        good = (one for one in outcomes if one.ok)
+        return [self.story(one) for one in nlargest(most, good, key=lambda one: one.latency_s)]
