@@ -63,7 +63,7 @@ def test_bursts_and_collections_do_not_tilt_it() -> None:
     assert found is not None
     assert found.low is not None
     assert found.high is not None
-    assert -0.2 < found.low
+    assert found.low > -0.2
     assert found.high < 0.2
     assert found.word is Word.BELOW
 
