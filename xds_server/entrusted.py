@@ -19,7 +19,7 @@ from policies.origin import WHOLE_FILE, origin
 from xds_server.config import ServeConfig
 from xds_server.metrics import gauge
 from xds_server.reconcile.standing import Serving
-from xds_server.secrets import Certificates
+from xds_server.secrets import Certificates, Secrets
 from xds_server.sources.secrets import SecretFolder
 from xds_server.status import Defect, Trouble
 from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
@@ -79,6 +79,10 @@ class Entrusted:
         if self._certificates.secrets is not current or self._certificates.certified != self._restored:
             self._certificates = Certificates(secrets=current, certified=self._restored)
         return self._certificates
+
+    def secrets(self) -> Secrets:
+        """What engines are asked by."""
+        return self.folder.current
 
     def restore(self, certified: Collection[str]) -> None:
         """Note which secrets had a certificate for proxies when the last run ended."""
