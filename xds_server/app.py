@@ -156,7 +156,7 @@ class _Server:
             flaws=self._entrusted.errors,
         )
         self._resolver = Resolver(self._resolved, refresh_s=config.resolve_s)
-        self._prober = Prober(self._reconciler.hear, on_probe=self._metrics.probed, secrets=self._entrusted.secrets)
+        self._prober = Prober(self._reconciler.hear, on_probe=self._metrics.probed, secrets=self._entrusted.held)
         self._agents = AgentDialer(
             self._heard,
             watcher=epoch,

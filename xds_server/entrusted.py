@@ -80,7 +80,7 @@ class Entrusted:
             self._certificates = Certificates(secrets=current, certified=self._restored)
         return self._certificates
 
-    def secrets(self) -> Secrets:
+    def held(self) -> Secrets:
         """What engines are asked by."""
         return self.folder.current
 
