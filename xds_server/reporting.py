@@ -18,6 +18,9 @@ from xds_server.writeback.scene import Scene
 CALM_S: Final = 2.0
 """How often proxies are looked at once all of them confirmed the policies: looking at thousands takes time."""
 
+REST_PER_LOOK: Final = 20.0
+"""While some have not, or refuse something, they are looked at for at most a twentieth of the time."""
+
 
 class Reporting:
     """See ``presence`` and ``scene``."""
@@ -37,6 +40,7 @@ class Reporting:
         self._confirming = Confirming()
         self._refusals: tuple[Refusal, ...] = ()
         self._looked_s = float("-inf")
+        self._rested_s = float("-inf")
 
     def presence(self) -> Presence:
         """What this replica says to the others now."""
@@ -82,8 +86,11 @@ class Reporting:
     def _look(self, digest: str) -> None:
         """See how far the policies have come in the proxies."""
         calm = digest == self._confirming.confirmed and not self._refusals
-        if not digest or (calm and self._clock() < self._looked_s + CALM_S):
+        began_s = self._clock()
+        if not digest or began_s < (self._looked_s + CALM_S if calm else self._rested_s):
             return
-        self._looked_s = self._clock()
+        self._looked_s = began_s
         publisher = self._around.publisher
-        self._refusals = self._confirming.look(publisher.proxies(), digest, publisher.desired)
+        self._refusals = self._confirming.look(publisher.standings(), digest, publisher.desired)
+        ended_s = self._clock()
+        self._rested_s = ended_s + REST_PER_LOOK * (ended_s - began_s)

@@ -8,7 +8,7 @@ Refusals are said as long as they last.
 from collections.abc import Callable, Iterable, Mapping
 
 from xds_server.kube.presence import Presence, Refusal
-from xds_server.publish import ProxyState
+from xds_server.publish import ProxyStanding
 from xds_server.snapshot import Snapshot
 from xds_server.streams.values import Sync
 from xds_server.translate.view import View
@@ -26,7 +26,7 @@ class Confirming:
         """The newest policies that all proxies there were took over. No proxy at all confirms nothing."""
 
     def look(
-        self, states: Iterable[ProxyState], digest: str, desired: Callable[[View], Snapshot | None]
+        self, states: Iterable[ProxyStanding], digest: str, desired: Callable[[View], Snapshot | None]
     ) -> tuple[Refusal, ...]:
         """Note how these proxies stand, which were given ``digest``; what they refuse of it now.
 
@@ -41,6 +41,7 @@ class Confirming:
             kinds = [kind for kind in state.types if kind.type_url != RUNTIME]
             if kinds and all(kind.state is Sync.SYNCED for kind in kinds):
                 self._done.add(state.node.id)
+                continue
             wanted = desired(state.view) if isinstance(state.view, View) else None
             for kind in kinds:
                 for name in kind.refused:

@@ -7,13 +7,14 @@ served instead of refused content.
 from xds_server.publish.acceptance import Acceptance, Parked, Scope, Verdict
 from xds_server.publish.observer import Nack, Observer, Silent
 from xds_server.publish.publisher import Publisher
-from xds_server.publish.session import ProxyState, Session
+from xds_server.publish.session import ProxyStanding, ProxyState, Session
 
 __all__ = (
     "Acceptance",
     "Nack",
     "Observer",
     "Parked",
+    "ProxyStanding",
     "ProxyState",
     "Publisher",
     "Scope",

@@ -7,7 +7,7 @@ asked when the first proxy of a view appears.
 Everything here runs in one thread and returns at once.
 """
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -15,7 +15,7 @@ from xds_server.crowd import Crowd
 from xds_server.publish.acceptance import Acceptance, Scope, Verdict
 from xds_server.publish.observer import Nack, Observer, Silent
 from xds_server.publish.served import Served
-from xds_server.publish.session import ProxyState, Session
+from xds_server.publish.session import ProxyStanding, ProxyState, Session
 from xds_server.snapshot import Changes, Resource, Snapshot, content_of
 from xds_server.streams import (
     Acked,
@@ -163,6 +163,10 @@ class Publisher:
         return tuple(
             state for view in self._views.values() for session in view.sessions if (state := session.state())
         )
+
+    def standings(self) -> Iterator[ProxyStanding]:
+        """How far each connected proxy is: a part of ``proxies``, at a small part of its cost."""
+        return (one for view in self._views.values() for session in view.sessions if (one := session.standing()))
 
     def served(self, node: str) -> Snapshot | None:
         """What a connected proxy is served, its own resources included; ``None`` for another."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from xds_server.crowd import host_of
-from xds_server.streams import Mode, NodeInfo, Stream, StreamError, read_request
+from xds_server.streams import KindStanding, Mode, NodeInfo, Stream, StreamError, read_request
 from xds_server.streams.values import WatchStatus
 
 if TYPE_CHECKING:
@@ -23,6 +23,14 @@ class ProxyState:
     peer: str
     connected_at_s: float
     types: tuple[WatchStatus, ...]
+
+
+class ProxyStanding(NamedTuple):
+    """How far one connected proxy is, type by type."""
+
+    node: NodeInfo
+    view: Hashable
+    types: tuple[KindStanding, ...]
 
 
 class Session:
@@ -128,6 +136,13 @@ class Session:
     def held(self, type_url: str, name: str) -> str | None:
         """The confirmed version of a resource; ``None`` when this proxy does not want it."""
         return None if self._stream is None else self._stream.held(type_url, name)
+
+    def standing(self) -> ProxyStanding | None:
+        """How far this proxy is; ``None`` until it has said who it is."""
+        if self._stream is None or self._view is None:
+            return None
+        self._publisher.offer(self._stream, self._view)
+        return ProxyStanding(self._stream.node, self._view.key, self._stream.standing())
 
     def state(self) -> ProxyState | None:
         """This proxy, for people; ``None`` until it has said who it is."""

@@ -25,6 +25,7 @@ from xds_server.streams.values import (
     DeltaRequest,
     Event,
     Flaw,
+    KindStanding,
     Mode,
     NodeInfo,
     Request,
@@ -143,6 +144,13 @@ class Stream:
         """The state of every type the peer is subscribed to, in push order."""
         return tuple(
             watch.status(self._resources(watch), self.snapshot.rolled_back_of(watch.type_url))
+            for watch in self._order
+        )
+
+    def standing(self) -> tuple[KindStanding, ...]:
+        """The same as far as it says how each type stands, and cheap."""
+        return tuple(
+            watch.standing(self._resources(watch), self.snapshot.rolled_back_of(watch.type_url))
             for watch in self._order
         )
 

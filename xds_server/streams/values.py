@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from xds_server.snapshot import Resource
 
@@ -188,6 +188,15 @@ class Sync(Enum):
     SYNCED = "SYNCED"
     STALE = "STALE"
     NACK = "NACK"
+
+
+class KindStanding(NamedTuple):
+    """Of one type of one stream how it stands: what ``WatchStatus`` has of it, without what costs."""
+
+    type_url: str
+    state: Sync
+    refused: Mapping[str, str]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from xds_server.streams.values import (
     Acked,
     Confirmed,
     Flaw,
+    KindStanding,
     Mode,
     Nacked,
     StreamError,
@@ -337,28 +338,30 @@ class Watch:
             self.kept = {item.name: item for item in push.resources if self.wants(item.name)}
             self.blind = False
 
-    def status(self, resources: Mapping[str, Resource], rolled_back: Collection[str]) -> WatchStatus:
-        """This type of this stream, for people."""
+    def standing(self, resources: Mapping[str, Resource], rolled_back: Collection[str]) -> KindStanding:
+        """How this type of this stream stands."""
         refused = {
             name: version
             for name, version in self.refused.items()
             if name in rolled_back or _same(resources.get(name), version)
         }
-        if refused:
-            state, since_s = Sync.NACK, self.nacked_at_s
-        else:
-            state = Sync.STALE if self.pending or self.dirty or self.unasked else Sync.SYNCED
-            since_s = self.changed_at_s
+        late = self.pending or self.dirty or self.unasked
+        state = Sync.NACK if refused else Sync.STALE if late else Sync.SYNCED
+        return KindStanding(self.type_url, state, refused, self.reason if refused else "")
+
+    def status(self, resources: Mapping[str, Resource], rolled_back: Collection[str]) -> WatchStatus:
+        """This type of this stream, for people."""
+        now = self.standing(resources, rolled_back)
         held = sorted((name, version) for name, version in self.held.items() if version != GONE)
         return WatchStatus(
             type_url=self.type_url,
-            state=state,
-            since_s=since_s,
+            state=now.state,
+            since_s=self.nacked_at_s if now.refused else self.changed_at_s,
             version=_hash(held) if held else "",
             held=len(held),
             unacked=len(self.pending),
-            refused=refused,
-            reason=self.reason if refused else "",
+            refused=now.refused,
+            reason=now.reason,
         )
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from xds_server.kube.presence import Group, Presence, Refusal
 from xds_server.offers.confirming import Confirming, programming
-from xds_server.publish.publisher import ProxyState
+from xds_server.publish import ProxyStanding
 from xds_server.snapshot import Snapshot, resource, snapshot
-from xds_server.streams import Mode, NodeInfo, WatchStatus
+from xds_server.streams import KindStanding, NodeInfo
 from xds_server.streams.values import Sync
 from xds_server.translate.view import View
 from xds_server.type_urls import CLUSTER, ENDPOINT, ROUTE, RUNTIME
@@ -14,29 +14,18 @@ from xds_server.type_urls import CLUSTER, ENDPOINT, ROUTE, RUNTIME
 VIEW = View(zone="z1")
 
 
-def proxy(node: str, **states: Sync) -> ProxyState:
+def proxy(node: str, **states: Sync) -> ProxyStanding:
     urls = {"cds": CLUSTER, "eds": ENDPOINT, "rds": ROUTE, "rtds": RUNTIME}
     types = tuple(
-        WatchStatus(
-            type_url=urls[kind],
-            state=state,
-            since_s=0.0,
-            version="v",
-            held=1,
-            unacked=0,
-            refused={"r": "v2"} if state is Sync.NACK else {},
-            reason="bad regex" if state is Sync.NACK else "",
+        KindStanding(
+            urls[kind],
+            state,
+            {"r": "v2"} if state is Sync.NACK else {},
+            "bad regex" if state is Sync.NACK else "",
         )
         for kind, state in states.items()
     )
-    return ProxyState(
-        node=NodeInfo(id=node, cluster="", metadata={}),
-        view=VIEW,
-        mode=Mode.DELTA,
-        peer="p",
-        connected_at_s=0.0,
-        types=types,
-    )
+    return ProxyStanding(NodeInfo(id=node, cluster="", metadata={}), VIEW, types)
 
 
 def desired(_: View) -> Snapshot:
