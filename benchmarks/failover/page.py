@@ -47,7 +47,8 @@ load is 102 requests per second. One experiment is one observation: differences 
 - *quiet*: from the fault to the last request before a bad engine is left alone. *back*: from the end of the
   fault until it has seven tenths of its share again. The worst engine counts.
 - *targets kept*: of the project's own, for each cell; what was missed stands below the table.
-- Runs in which the bench itself was too slow, or others kept the machine busy, are marked and left out.
+- Runs in which the bench itself was too slow, or others kept the machine busy, are left out; the end lists them.
+- The commands show what is in `benchmarks/results/failover/` and run what is missing; `--again` runs all of it.
 """
 
 
@@ -143,4 +144,15 @@ def _machine(results: Sequence[Result]) -> str:
             f"{1000 * lags:.0f} ms of their time, and 99 % of answers within {1000 * delays:.0f} ms of the end of "
             "their work."
         )
+    left_out = [_left_out(one) for one in results if not counts(one)]
+    if left_out:
+        lines += ["", "Those that do not:", "", *left_out]
     return "\n".join([*lines, ""])
+
+
+def _left_out(one: Result) -> str:
+    fault, both = (one["measures"][window]["goodput_percent"] for window in ("fault", "both"))
+    return (
+        f"- {one['scenario']}, {one['load_percent']:g} %, {one['contestant']}, seed {one['seed']}: "
+        f"{fault:.1f} → {both:.1f} % good, but {'; '.join(one['bench']['problems'])}"
+    )
