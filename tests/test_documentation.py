@@ -31,6 +31,7 @@ FOREIGN: Final = {
         *("--enable-server-load-tracking", "--middleware", "--max-num-seqs", "--max-num-queued-reqs"),
         *("--served-model-name", "--shutdown-timeout"),
         *("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs", "--enable-ssl-refresh"),
+        *("--otlp-traces-endpoint", "--enable-request-id-headers"),
     },
     "Envoy": {"--base-id", "--use-dynamic-base-id", "--concurrency"},
     "kubectl": {
