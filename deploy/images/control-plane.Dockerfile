@@ -19,7 +19,7 @@ COPY istio ./istio
 COPY chaos ./chaos
 COPY envoy ./envoy
 # The lock also has what only tests need: as constraints it says versions and adds nothing, to the build as well.
-RUN PIP_CONSTRAINT=/src/requirements.lock /opt/venv/bin/pip install . \
+RUN PIP_CONSTRAINT=/src/requirements.lock /opt/venv/bin/pip install '.[otel]' \
     && /opt/venv/bin/python -m compileall -q /opt/venv/lib
 
 FROM python:3.11.14-slim-bookworm

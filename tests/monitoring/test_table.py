@@ -20,6 +20,7 @@ from xds_server.config import ServeConfig
 from xds_server.in_cluster import ClusterFeed
 from xds_server.metric_table.documented import OPEN, Documented
 from xds_server.metric_table.table import LARGE, TABLE, markdown
+from xds_server.tracing.exporting import exporter_to
 
 LIMIT_S = 60.0
 SERVE = str(Path(sys.executable).with_name("switchgear"))
@@ -95,7 +96,9 @@ def test_what_is_there_only_with_some_settings_is_in_the_table_too(tmp_path: Pat
         tls_ca=tmp_path / "ca.crt",
         access=rules,
     )
-    found = judge([*ClusterFeed(config).families(), *Guard(config).families()])
+    traces = exporter_to("http://127.0.0.1:4318")  # nothing is sent
+    traces.stop()
+    found = judge([*ClusterFeed(config).families(), *Guard(config).families(), *traces.families()])
     assert {name for name, row in TABLE.items() if row.where} <= found
 
 
