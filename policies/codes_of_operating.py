@@ -136,6 +136,13 @@ _TRUST: Final = (
         situation="a key that does not belong to its certificate",
         fix="Put back files that belong together; they are taken up without a restart.",
     ),
+    Code(
+        code="SG218",
+        title="secret withheld",
+        meaning="A pool names a secret with a private key, and some proxies that are served the pool have not proved who they are: they are not sent the key.",
+        situation="an Envoy that connects in plain text over a network, and a pool whose engines ask for a certificate",
+        fix="Give those proxies certificates (`switchgear bootstrap --tls-cert`), and the server `--tls-cert` and `--tls-ca`.",
+    ),
 )
 
 _REACH: Final = (

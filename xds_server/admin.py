@@ -311,7 +311,8 @@ async def _order(request: web.Request) -> OrderRequest:
         raise _RefusalError(400, f"{where}: {first['msg']}") from error
     if asked.action not in tuple(Action):
         raise _RefusalError(400, f"action is {asked.action!r}; allowed: {', '.join(Action)}")
-    request[SAID] = f"{asked.action} {asked.engine}"
+    # Who is proved to ask stands beside it; this is what they say of themselves.
+    request[SAID] = f"{asked.action} {asked.engine}" + (f", signed {asked.by}" if asked.by else "")
     return replace(asked, by=_signed(request, asked.by))
 
 

@@ -1,7 +1,9 @@
 """What ``switchgear get`` shows of each kind of thing: its columns, and which of them are state, not figures."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -146,6 +148,14 @@ def _transition(item: Item) -> str:
     return f"{before}{item['after']}{times}"
 
 
+def _answer(status: int) -> str:
+    """What became of an attempt to change something: an HTTP status in words."""
+    words = {401: "not let in", 403: "not allowed", 404: "no such thing", 409: "refused", 429: "too many"}
+    if status < HTTPStatus.BAD_REQUEST:
+        return "done"
+    return words.get(status, "failed" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "asked wrongly")
+
+
 def _codes(remarks: Callable[[Sequence[Item]], Iterable[Check]]) -> Column:
     """The codes of what is to be said of an item, for ``switchgear explain``."""
     return Column(
@@ -240,6 +250,14 @@ _EVENTS: Final = (
     Column(title="failed requests", cell=lambda item: " ".join(item.get("requests") or ()), wide=True),
     _plain("evidence", "why"),
 )
+_AUDIT: Final = (
+    Column(title="when", cell=lambda item: time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(item["at_unix_s"]))),
+    _plain("by"),
+    Column(title="answer", cell=lambda item: _answer(item["status"]), state=True),
+    _plain("status", wide=True),
+    _plain("peer", "from", wide=True),
+    _plain("what"),
+)
 _SHADOW: Final = (
     Column(
         title="subject", cell=lambda item: _engine_name(item) if "engine" in item else f"{item['pool']} (ceiling)"
@@ -293,6 +311,13 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             name=lambda item: str(item["number"]),
             columns=_EVENTS,
             none="nothing has happened yet",
+        ),
+        "audit": Kind(
+            path="/v1/audit",
+            parts=("writes",),
+            name=lambda item: f"{item['at_unix_s']} {item['peer']} {item['what']}",
+            columns=_AUDIT,
+            none="nobody has tried to change anything since the server started",
         ),
         "shadow": Kind(
             path="/v1/shadow",

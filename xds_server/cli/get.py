@@ -1,4 +1,4 @@
-"""``switchgear get``: engines, pools, zones, proxies, orders, events and the shadow report, as tables or data."""
+"""``switchgear get``: engines, pools, zones, proxies, orders, events, the audit log and the shadow report."""
 
 import json
 import sys
@@ -23,10 +23,16 @@ from xds_server.cli.forms import DATA, as_data, console, output_option
 _UNBOUNDED: Final = 10_000
 _WIDEST: Final = 40
 """Room a column is given. A longer cell pushes its own line aside, not what all others say out of the terminal."""
+_BY_NAME: Final = ("orders", "audit")
+_BY_TIME: Final = ("events", "audit")
+_BY_POOL: Final = tuple(name for name in KINDS if name != "audit")
 _STYLES: Final = {"UNHEALTHY": "bold red", "DRAINING": "yellow", "HEALTHY": "green"}
 
 
-@click.command(name="get", short_help="Show engines, pools, zones, proxies, orders, events or the shadow report.")
+@click.command(
+    name="get",
+    short_help="Show engines, pools, zones, proxies, orders, events, the audit log or the shadow report.",
+)
 @click.argument("what", type=click.Choice(list(KINDS)))
 @admin_option
 @click.option(
@@ -36,17 +42,31 @@ _STYLES: Final = {"UNHEALTHY": "bold red", "DRAINING": "yellow", "HEALTHY": "gre
     shell_complete=names("pools"),
     help="Only what belongs to this pool.",
 )
+@click.option("--by", default="", metavar="NAME", help="Only of whoever has this in their name (orders, audit).")
+@click.option("--since", default="", metavar="DURATION", help="Only of so long ago or later (events, audit).")
 @output_option("table", "wide", default="table", text="Form of the answer; wide has more columns.")
 @click.option("--watch", "-w", is_flag=True, help="Go on; on a pipe, print what becomes different.")
 @click.option("--interval", default="1s", show_default=True, metavar="DURATION", help="How often --watch asks.")
-def command(*, what: str, admin: str, pool: str, output: str, watch: bool, interval: str) -> int:
+def command(
+    *, what: str, admin: str, pool: str, by: str, since: str, output: str, watch: bool, interval: str
+) -> int:
     """Show one kind of thing in full; `switchgear status` is the overview, `switchgear why` the reasons.
+
+    audit: every attempt to change something over the admin port, the newest thousand of known callers and the
+    newest thousand of others, since the server started. Its log has them all (admin.write).
 
     shadow: what decisions that are not enforced would have done since the server started.
 
     Exit code: 0, or 2 when the server cannot be asked or has no such pool.
     """
-    asked = _Asked(admin=admin, kind=KINDS[what], pool=pool, output=output)
+    for name, said, kinds in (("--pool", pool, _BY_POOL), ("--by", by, _BY_NAME), ("--since", since, _BY_TIME)):
+        if said and what not in kinds:
+            raise click.UsageError(f"{name} is for {', '.join(kinds)}; {what} cannot be told apart by it")
+    try:
+        since_s = parse_duration(since) if since else None
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--since") from error
+    asked = _Asked(admin=admin, kind=KINDS[what], pool=pool, by=by, since_s=since_s, output=output)
     try:
         pause_s = max(0.1, parse_duration(interval))
     except ValueError as error:
@@ -71,6 +91,8 @@ class _Asked:
     admin: str
     kind: Kind
     pool: str
+    by: str
+    since_s: float | None
     output: str
 
     @property
@@ -85,6 +107,10 @@ class _Asked:
         """What there is now; ``click.ClickException`` when the server cannot be asked, or has no such pool."""
         answer = ask(self.admin, self.kind.path)
         items: list[Item] = [item for part in self.kind.parts for item in answer[part]]
+        if self.by:
+            items = [item for item in items if self.by in item["by"]]
+        if self.since_s is not None:
+            items = [item for item in items if _age_s(item) <= self.since_s]
         if not self.pool:
             return items
         known = ask(self.admin, "/v1/policies")["pools"]
@@ -92,6 +118,11 @@ class _Asked:
             hint = did_you_mean(self.pool, known)
             raise click.UsageError(f"there is no pool {self.pool!r}{f'; {hint}' if hint else ''}")
         return [item for item in items if _belongs(item, self.pool)]
+
+
+def _age_s(item: Item) -> float:
+    """How long ago it was: by the server's clock where it says so, else by both clocks."""
+    return float(item["age_s"] if "age_s" in item else time.time() - item["at_unix_s"])
 
 
 def _belongs(item: Item, pool: str) -> bool:

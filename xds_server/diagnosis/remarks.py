@@ -16,6 +16,7 @@ _CODES: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
         ("token", "unusable"): "SG214",
         ("token", "open"): "SG215",
         ("secret", "unusable"): "SG216",
+        ("secret", "withheld"): "SG218",
         ("", "ends"): "SG211",
         ("", "ended"): "SG212",
     }

@@ -165,7 +165,7 @@ def test_names_nobody_has_are_asked_wrongly_with_a_way_out(untouched: Server) ->
     assert untouched.run("eject", "chat", "--for", "1m", "--reason", "x")[0] == 2
 
 
-@pytest.mark.parametrize("what", ["engines", "zones", "pools", "proxies", "orders", "events", "shadow"])
+@pytest.mark.parametrize("what", ["engines", "zones", "pools", "proxies", "orders", "events", "audit", "shadow"])
 def test_everything_can_be_had_in_every_form(untouched: Server, what: str) -> None:
     code, out, _ = untouched.run("get", what, "-o", "json")
     assert code == 0
@@ -213,6 +213,31 @@ def test_an_order_across_the_floor_must_be_forced(server: Server) -> None:
     # An order that is not forced would take the place of the forced one, and the floor would overrule it at once.
     assert server.run("drain", "r1", "--for", "5m", "--reason", "y")[0] == 1
     assert server.engine("r1")["health"] == "UNHEALTHY"
+
+
+def test_the_audit_log_says_who_tried_to_change_what_and_what_became_of_it(server: Server) -> None:
+    assert server.run("get", "audit")[1] == "nobody has tried to change anything since the server started\n"
+    assert server.run("drain", "r0", "--for", "5m", "--reason", "x", "--by", "ann")[0] == 0
+    assert server.run("drain", "r9", "--for", "5m", "--reason", "x", "--by", "bob")[0] == 2
+    code, out, _ = server.run("get", "audit", "-o", "json")
+    assert code == 0
+    writes = json.loads(out)["audit"]
+    assert [(one["what"], one["status"]) for one in writes] == [
+        ("POST /v1/orders drain r0, signed ann", 201),
+        ("POST /v1/orders drain r9, signed bob", 404),
+    ]
+    assert yaml.safe_load(server.run("get", "audit", "-o", "yaml")[1])["audit"] == writes
+    narrow = server.run("get", "audit")[1].splitlines()
+    assert [line.split()[0] for line in narrow] == ["when", *(line[:10] for line in narrow[1:])]
+    assert narrow[1].split()[2:] == "nobody known done POST /v1/orders drain r0, signed ann".split()
+    assert "no such thing" in narrow[2]
+    assert "127.0.0.1" in server.run("get", "audit", "-o", "wide")[1]
+    assert len(json.loads(server.run("get", "audit", "--since", "1h", "-o", "json")[1])["audit"]) == 2
+    assert json.loads(server.run("get", "audit", "--by", "ann", "-o", "json")[1])["audit"] == []
+    assert len(json.loads(server.run("get", "audit", "--by", "nobody", "-o", "json")[1])["audit"]) == 2
+    for wrong in (("--pool", "chat"), ("--since", "soon")):
+        assert server.run("get", "audit", *wrong)[0] == 2
+    assert "--since is for events, audit" in server.run("get", "engines", "--since", "5m")[2]
 
 
 def test_an_order_for_who_is_out_already_says_what_the_floor_will_make_of_it(

@@ -254,6 +254,7 @@ def rolled_back(**said: Any) -> dict[str, Any]:
         (trouble("token", "open", "/t/token"), 0, "SG215 token: /t/token: why"),
         (trouble("secret", "unusable", "/t/mesh"), 1, "SG216 secret: /t/mesh: why"),
         (trouble("secret", "ends", "/t/mesh"), 0, "SG211 secret: /t/mesh: why"),
+        (trouble("secret", "withheld", "mesh"), 1, "SG218 secret: mesh: why"),
         (trouble("something", "new", "/t/x"), 1, "SG216 something: /t/x: why"),
     ],
 )

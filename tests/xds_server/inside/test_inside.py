@@ -1,9 +1,12 @@
 """What the process says of itself, and resources read back from their bytes."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
+import yaml
 from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application
 from envoy_data_plane.envoy.config.cluster.v3 import Cluster
@@ -11,6 +14,7 @@ from envoy_data_plane.envoy.config.core.v3 import Extension
 from envoy_data_plane.envoy.config.core.v3 import Node as EnvoyNode
 from envoy_data_plane.envoy.service.discovery.v3 import DeltaDiscoveryRequest
 
+from xds_server.bootstrap import Bootstrap, bootstrap_yaml
 from xds_server.inside.about import NEEDED_EXTENSIONS, about, lacking
 from xds_server.inside.answers import ProcessAnswers
 from xds_server.inside.contents import contents
@@ -22,6 +26,7 @@ from xds_server.streams import Mode, NodeInfo
 from xds_server.streams.requests import read_request
 from xds_server.type_urls import CLUSTER, RUNTIME, SECRET
 
+GOLDEN = Path(__file__).parents[2] / "golden"
 KEY = b"-----BEGIN PRIVATE KEY-----"
 
 
@@ -52,6 +57,29 @@ def test_a_proxy_lacks_what_it_needs_and_does_not_say_it_has() -> None:
     assert lacking(node(*gateway)) == ()
     assert lacking(node(*gateway, cuts=True)) == cuts
     assert lacking(node(*gateway[1:], *cuts, cuts=True)) == gateway[:1]
+
+
+def _named(value: Any) -> Iterator[str]:
+    """Names of extensions that a message asks for: they stand beside their settings."""
+    if isinstance(value, dict):
+        if "typed_config" in value:
+            yield value.get("name", "an extension without a name")
+        for one in value.values():
+            yield from _named(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _named(one)
+
+
+def test_every_extension_that_anything_served_names_is_one_that_proxies_are_asked_for() -> None:
+    files = [path for name in ("clusters", "listeners", "routes") for path in GOLDEN.glob(f"*/{name}.yaml")]
+    assert len(files) > 60
+    texts = [path.read_text() for path in files]
+    used = {name for text in texts for name in _named(list(yaml.load_all(text, Loader=yaml.CSafeLoader)))}
+    # What is served goes through listeners inside of Envoy, which have to be switched on where it starts.
+    start = yaml.safe_load(bootstrap_yaml(Bootstrap(node="n", zone="z")))
+    switched_on = set(_named(start["bootstrap_extensions"]))
+    assert used | switched_on == {name for names in NEEDED_EXTENSIONS.values() for name in names}
 
 
 def test_the_extensions_of_a_real_request_are_remembered_once() -> None:
