@@ -180,6 +180,8 @@ def outcome(answer: Mapping[str, Any]) -> int:
     digest = answer["digest"][:12]
     if state == "served":
         click.echo(f"version {answer['version']} ({digest}) is served; it stands until the policy files change")
+        if reason:
+            click.echo(f"it may not outlive the server: {reason}", err=True)
         return 0
     if state == "judged":
         click.echo(f"the server would take it ({digest}); nothing was changed")

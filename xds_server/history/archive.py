@@ -122,6 +122,12 @@ class Archive:
                 _log.warning("history.skipped", file=str(path), reason=str(error))
         self.damaged = tuple(damaged)
 
+    def settled(self, number: int) -> bool:
+        """Whether this version is where it stays: on disk, or, where it cannot get there, in memory alone."""
+        return (
+            self._folder is None or bool(self.failure) or all(one.number != number for one in tuple(self._unsaved))
+        )
+
     def next_number(self) -> int:
         """The number of the version that comes next."""
         return self._last + 1

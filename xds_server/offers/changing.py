@@ -52,6 +52,7 @@ MAX_CANARY_PERCENT: Final = 100.0
 MAX_CANARY_S: Final = 3600.0
 
 _LOOK_EACH_S: Final = 0.02
+_FILES_WIN: Final = "the files changed meanwhile, and they win"
 _log = structlog.get_logger()
 
 
@@ -337,25 +338,26 @@ class Changing:
     async def _serve(self, accepted: Accepted, asked: Asked) -> ChangeStatus:
         """Offer it, and what became of it."""
         pending = self._pending = _Pending(accepted=accepted, asked=asked)
-        files = self._reconciler.files
+        files, digest, kept = self._reconciler.files, accepted.digest, self._archive
         self._reconciler.offer(accepted)
         give_up_s = time.monotonic() + ANSWER_WITHIN_S
         while time.monotonic() < give_up_s:
-            if self._stands is not None and self._standing is accepted:
-                return ChangeStatus(state="served", digest=accepted.digest, version=self._stands.number)
-            if self._pending is not pending:
-                return ChangeStatus(
-                    state="failed", digest=accepted.digest, reason="the files changed meanwhile, and they win"
-                )
+            stands = self._stands if self._standing is accepted else None
+            # What was answered must not be lost by a kill: first it is on disk.
+            if stands is not None and kept.settled(stands.number):
+                return ChangeStatus(state="served", digest=digest, version=stands.number, reason=kept.failure)
+            if stands is None and self._pending is not pending:
+                return ChangeStatus(state="failed", digest=digest, reason=_FILES_WIN)
             now = self._reconciler.files
-            if now is not files and now.digest == accepted.digest and now.state in ("held", "failed"):
+            if now is not files and now.digest == digest and now.state in ("held", "failed"):
                 if now.state == "failed":
                     self._pending = None
-                return ChangeStatus(state=now.state, digest=accepted.digest, reason=now.reason)
+                return ChangeStatus(state=now.state, digest=digest, reason=now.reason)
             await asyncio.sleep(_LOOK_EACH_S)
         if self._stands is not None and self._standing is accepted:  # a round may take longer than we wait
-            return ChangeStatus(state="served", digest=accepted.digest, version=self._stands.number)
-        return ChangeStatus(state="pending", digest=accepted.digest, reason="it is still being looked at")
+            reason = "" if kept.settled(self._stands.number) else "it is not on disk yet"
+            return ChangeStatus(state="served", digest=digest, version=self._stands.number, reason=reason)
+        return ChangeStatus(state="pending", digest=digest, reason="it is still being looked at")
 
 
 def check_said(*said: str) -> None:

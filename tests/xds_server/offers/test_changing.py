@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections import deque
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from policies.findings import PolicyError
 from policies.origin import Origin
 from tests.xds_server.reconcile.peers import Peers, accepted, refused, text, until
 from xds_server.decide.changes.change import Change, ChangeKind
+from xds_server.history import archive
 from xds_server.history.archive import Archive
 from xds_server.history.routes import add_history
 from xds_server.history.told import (
@@ -24,7 +25,7 @@ from xds_server.history.told import (
     UnknownVersionError,
     UnusableTextsError,
 )
-from xds_server.history.version import digest_of
+from xds_server.history.version import Version, digest_of
 from xds_server.metrics import Metrics
 from xds_server.offers.changing import Changing
 from xds_server.reconcile.loop import Reconciler
@@ -60,13 +61,15 @@ class Server:
 @contextlib.asynccontextmanager
 async def serving(folder: Path | None = None, source: str = "files") -> AsyncIterator[Server]:
     server = Server(folder, source)
-    task = asyncio.create_task(server.reconciler.run())
+    tasks = [asyncio.create_task(server.reconciler.run()), asyncio.create_task(server.archive.run())]
     try:
         yield server
+        newest = server.archive.newest
+        await until(lambda: newest is None or server.archive.settled(newest.number))
     finally:
-        task.cancel()
-        await asyncio.wait([task])
-        server.archive.flush()
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 def asked(*names: str, engines: int = 2, **rest: str | bool) -> ApplyRequest:
@@ -320,8 +323,7 @@ async def test_history_of_the_version_before_is_taken_up_with_its_digests(tmp_pa
             await server.changing.apply(asked("p", "q"))
             newest = server.archive.newest
             assert newest is not None
-            server.archive._versions[2] = replace(newest, digest=digest_of(newest.texts))
-            server.archive._unsaved = deque([*list(server.archive._unsaved)[:-1], server.archive._versions[2]])
+            server.archive.add(replace(newest, digest=digest_of(newest.texts)))
     async with serving(kept) as server:
         before = server.told
         assert len(before) == 1 + applied
@@ -356,3 +358,38 @@ async def test_policies_that_this_server_cannot_use_as_it_stands_are_taken_up_on
         version = server.told[-1][0]
         server.changing.look_again()  # nothing new: no other version of the same
         assert server.told[-1][0] == version
+
+
+async def test_a_change_is_answered_once_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was told that it is served finds it served after a kill."""
+    writing, go_on = threading.Event(), threading.Event()
+    write_whole = archive.write
+
+    def slow(path: Path, version: Version) -> None:
+        if version.number > 1:
+            writing.set()
+            assert go_on.wait(60)
+        write_whole(path, version)
+
+    monkeypatch.setattr(archive, "write", slow)
+    async with serving(tmp_path) as server:
+        server.changing.offer(accepted("p"))
+        await server.serves("p")
+        applying = asyncio.create_task(server.changing.apply(asked("p", "q")))
+        await server.serves("p", "q")
+        assert await asyncio.to_thread(writing.wait, 60)
+        assert not applying.done()
+        go_on.set()
+        done = await applying
+        assert (done.state, done.version, done.reason) == ("served", 2, "")
+        assert (tmp_path / "00000002.json").is_file()
+
+
+async def test_a_change_that_cannot_be_kept_is_served_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "history").write_text("no folder")
+    async with serving(tmp_path / "history") as server:
+        server.changing.offer(accepted("p"))
+        await server.serves("p")
+        done = await server.changing.apply(asked("p", "q"))
+        assert done.state == "served"
+        assert "cannot write" in done.reason
