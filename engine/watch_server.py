@@ -10,6 +10,7 @@ While the engine drains, watchers say how many of their proxies still send to it
 import asyncio
 import contextlib
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -27,6 +28,10 @@ HEARTBEAT_S: Final = 0.9
 
 MAX_WATCHERS: Final = 64
 """Replicas of the control plane, and people; beyond that someone dials and never hangs up."""
+
+CLOCK_KEY: Final = "switchgear-clock"
+CERTIFICATE_KEY: Final = "switchgear-certificate"
+"""Metadata of the stream, in seconds since 1970: the clock here; when the certificate here begins and ends."""
 
 _MAX_NAME: Final = 200
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["EngineAgent"].full_name
@@ -83,7 +88,8 @@ class WatchServer:
     """The service ``EngineAgent``; ``add_to`` a server of grpc.aio, then ``publish``.
 
     ``boot_id`` names the engine process that is reported on; ``new_boot`` begins another. ``on_change`` is called
-    when a watcher comes, goes, or tells of a removal. ``permits`` says whether whoever calls may watch at all.
+    when a watcher comes, goes, or tells of a removal. ``permits`` says whether whoever calls may watch at all, and
+    ``lasts_unix_s`` from when until when the certificate of this server holds, None without one.
     """
 
     def __init__(
@@ -92,10 +98,12 @@ class WatchServer:
         boot_id: str | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         permits: Callable[[grpc.aio.ServicerContext[Any, Any]], bool] = lambda _: True,
+        lasts_unix_s: Callable[[], tuple[float, float] | None] = lambda: None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._heartbeat_s = heartbeat_s
         self._permits = permits
+        self._lasts_unix_s = lasts_unix_s
         self._on_change = on_change
         self._boot_id = boot_id or secrets.token_hex(8)
         self._sequence = 0
@@ -176,6 +184,7 @@ class WatchServer:
         watcher = self._watchers[name] = _Watcher(wake=asyncio.Event())
         self._on_change()
         try:
+            await context.send_initial_metadata(self._introduction())
             while self._watchers.get(name) is watcher:
                 watcher.wake.clear()
                 if self._report is not None:
@@ -188,6 +197,12 @@ class WatchServer:
             if self._watchers.get(name) is watcher:
                 del self._watchers[name]
                 self._on_change()
+
+    def _introduction(self) -> tuple[tuple[str, str], ...]:
+        """What only a person who looks for trouble wants to know; nothing is decided by it."""
+        lasts = self._lasts_unix_s()
+        clock = ((CLOCK_KEY, f"{time.time():.3f}"),)
+        return clock if lasts is None else (*clock, (CERTIFICATE_KEY, f"{lasts[0]:.0f} {lasts[1]:.0f}"))
 
     async def _admit(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         if not self._permits(context):

@@ -75,13 +75,19 @@ class ProxyPoolStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStatus:
-    """The agent of one engine. ``covering``: its word stands; ``trouble`` says why it is not connected."""
+    """The agent of one engine. ``covering``: its word stands; ``trouble`` says why it is not connected.
+
+    ``clock_ahead_s`` of ours when it was dialled; like the dates of its certificate, None where it does not say.
+    """
 
     authority: str
     connected: bool
     covering: bool
     boot_id: str
     trouble: str
+    clock_ahead_s: float | None = None
+    certificate_begins_unix_s: float | None = None
+    certificate_ends_unix_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,6 +61,7 @@ class Agent:
         self._watch = WatchServer(
             boot_id=_boot_id(1),
             permits=(lambda _: True) if self._locks is None else self._locks.lets_watch,
+            lasts_unix_s=(lambda: None) if self._locks is None else self._locks.lasts_unix_s,
             on_change=self._removal_changed,
         )
         self._health = Health()

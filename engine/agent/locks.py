@@ -62,6 +62,10 @@ class Locks:
 
         return not self._allowed or self.permits(proved(context.auth_context()))
 
+    def lasts_unix_s(self) -> tuple[float, float]:
+        """From when until when the certificate holds."""
+        return self._keys.pair.begins_unix_s, self._keys.pair.ends_unix_s
+
     async def run(self) -> None:
         """Look at the files until cancelled, so that trouble is told of before somebody connects."""
         while True:

@@ -20,6 +20,7 @@ from policies.load import load
 from xds_server.cli.asking import NoAnswerError, ask
 from xds_server.cli.cluster_rights import on_cluster
 from xds_server.cli.complaints import of_errors
+from xds_server.cli.their_certificates import on_agents, on_certificates, shown_by
 from xds_server.config import Address, ConfigError
 from xds_server.diagnosis import process, remarks
 from xds_server.diagnosis.check import Check, fail, few, ok, warn
@@ -87,6 +88,7 @@ def _server(admin: str, about: dict[str, Any], asked_s: float, answered_s: float
     yield from process.on_envoys(about["proxies"])
     heard = list(remarks.on_engines(engines))
     yield from heard or [ok("engines", f"{len(engines)} heard, none out")]
+    yield from on_agents(engines, time.time())
     yield from _engines(engines, frozenset(about["gated_pools"]))
 
 
@@ -140,6 +142,9 @@ def _engines(engines: Sequence[Mapping[str, Any]], gated: frozenset[str]) -> Ite
     chosen = known[:: max(1, len(known) // MOST_ENGINES)][:MOST_ENGINES]
     with ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(lambda one: _get(one["address"], one["port"], GATE_PATH), chosen))
+        silent = [one for one, answer in zip(chosen, answers, strict=True) if _may_speak_tls(answer)]
+        shown = list(pool.map(lambda one: shown_by(one["address"], one["port"], TIMEOUT_S), silent))
+    yield from on_certificates(zip(silent, shown, strict=True), time.time())
     skewed, with_gate, without, unseen = [], 0, [], []
     for engine, answer in zip(chosen, answers, strict=True):
         name = f"{engine['pool']}/{engine['engine']}"
@@ -160,6 +165,11 @@ def _engines(engines: Sequence[Mapping[str, Any]], gated: frozenset[str]) -> Ite
         yield warn("first-token gate", "SG251", f"not to be seen from here at {few(unseen)}")
     if with_gate:
         yield ok("first-token gate", f"at {with_gate} engines")
+
+
+def _may_speak_tls(answer: Answer | None) -> bool:
+    """Whether what came back in plain text is what a port of TLS gives."""
+    return answer is None or answer.status == http.client.BAD_REQUEST
 
 
 def _envoy_clock(url: str) -> Check:

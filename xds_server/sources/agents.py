@@ -31,6 +31,7 @@ from policies.model import PolicySet
 from xds_server.draining import Progress
 from xds_server.fleet import EngineId
 from xds_server.sources.heard import FRESH_S, Heard
+from xds_server.sources.introduced import Introduced, introduced
 from xds_server.sources.targets import PLAIN_TEXT, AgentTarget, Security, agent_targets
 from xds_server.status import AgentStatus
 
@@ -66,6 +67,7 @@ class _Link:
     telling: bool = False
     limit: asyncio.Timeout | None = None
     renewed: bool = False
+    introduced: Introduced = Introduced()  # noqa: RUF009 - frozen
 
 
 class AgentDialer:
@@ -86,6 +88,7 @@ class AgentDialer:
         on_error: Callable[[Flaw], None] = lambda _: None,
         on_coverage: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
         rng: random.Random | None = None,
     ) -> None:
         self._on_report = on_report
@@ -94,6 +97,7 @@ class AgentDialer:
         self._watcher = watcher
         self._security = security
         self._clock = clock
+        self._wall = wall
         self._rng = rng or random.Random()  # noqa: S311 -- spreads load, guards no secret
         self._targets: Mapping[EngineId, AgentTarget] = MappingProxyType({})
         self._links: dict[EngineId, _Link] = {}
@@ -116,6 +120,9 @@ class AgentDialer:
                 covering=link.covered,
                 boot_id=link.heard.report.boot_id if link.heard.report else "",
                 trouble=link.trouble,
+                clock_ahead_s=link.introduced.clock_ahead_s,
+                certificate_begins_unix_s=link.introduced.certificate_begins_unix_s,
+                certificate_ends_unix_s=link.introduced.certificate_ends_unix_s,
             )
             for key, link in self._links.items()
         }
@@ -232,6 +239,7 @@ class AgentDialer:
                     if watchdog is None:
                         link.heard_at_s = self._clock()
                         look()
+                        link.introduced = introduced(await call.initial_metadata(), self._wall())
                     self._take(link, data)
                     await self._hold_back(link)
             self._lost(link, "the agent ended the stream")

@@ -12,7 +12,7 @@ import pytest
 
 from engine.agent.locks import Locks
 from engine.report import EngineReport, Verdict
-from engine.tls.files import Rotating
+from engine.tls.files import Rotating, read_pair
 from engine.tls.grpc_credentials import channel_credentials
 from engine.tls.paths import TlsFiles
 from engine.watch_server import WatchServer
@@ -39,7 +39,11 @@ async def agent(
     certs: Path, *allowed: str, name: str = "agent", plain: bool = False, port: int = 0
 ) -> AsyncIterator[int]:
     locks = Locks(files(certs, name), allowed)
-    watch = WatchServer(boot_id="b1", permits=(lambda _: True) if plain else locks.lets_watch)
+    watch = WatchServer(
+        boot_id="b1",
+        permits=(lambda _: True) if plain else locks.lets_watch,
+        lasts_unix_s=(lambda: None) if plain else locks.lasts_unix_s,
+    )
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     watch.add_to(server)
     at = f"127.0.0.1:{port}"
@@ -112,6 +116,10 @@ async def test_an_agent_is_heard_by_mtls_and_a_rotated_dialer_gets_back_in(certs
         watched.dialer.renew()
         await until(lambda: watched.reports)
         assert watched.reports[-1].verdict is Verdict.READY
+        said = watched.dialer.agents()[KEY]
+        assert said.clock_ahead_s is not None
+        assert abs(said.clock_ahead_s) < LIMIT_S
+        assert said.certificate_ends_unix_s == int(read_pair(files(certs, "agent")).ends_unix_s)
 
 
 async def test_an_agent_says_nothing_to_who_is_not_on_its_list(certs: Path) -> None:
