@@ -158,6 +158,25 @@ CONTROL: Final = (
         "The log line `certificate.refused` says why.", where="with --tls-cert",
     ),
     of(
+        "secret_expiry_seconds", "gauge", "seconds",
+        "Time until the first certificate of a secret for engines ends that has to hold; negative once it has.",
+        "Renew it: proxies take the new one up by themselves. Once it has ended, no engine is reached by it.",
+        labels={"secret": ()}, per=("secret",), where="with --secrets",
+    ),
+    of(
+        "secret_trouble", "gauge", "boolean",
+        "1 while the files of a secret cannot be used, and those before them are, if there were any.",
+        "The log line `secret.refused` says why, and so does `switchgear status`.",
+        labels={"secret": ()}, per=("secret",), where="with --secrets",
+    ),
+    of(
+        "secrets_withheld", "gauge", "keys",
+        "Private keys that connected proxies need and are not sent: plaintext, nameless (their certificate proves "
+        "no name), grpc (a gRPC client).",
+        "Give proxies certificates, or the gRPC client credentials of its own: their calls to these engines fail.",
+        labels={"reason": ("plaintext", "nameless", "grpc")},
+    ),
+    of(
         "access_refused", "gauge", "boolean",
         "1 while the rules of access cannot be read and those before them are in force.",
         "The log line `access.refused` says why.", where="with --access",

@@ -22,7 +22,7 @@ CHAPTERS: Final[Mapping[str, Sequence[Documented]]] = {
 TABLE: Final[Mapping[str, Documented]] = {one.name: one for chapter in CHAPTERS.values() for one in chapter}
 
 LARGE: Final[Mapping[str, int]] = {
-    "pool": 10, "zone": 3, "engine": 1000, "node": 1000, "region": 3, "role": 3, "resource": 8,
+    "pool": 10, "zone": 3, "engine": 1000, "node": 1000, "region": 3, "role": 3, "resource": 8, "secret": 10,
 }  # fmt: skip
 """The fleet that the reference states series for."""
 
@@ -45,8 +45,8 @@ def _lines() -> Iterator[str]:
         "`deploy/monitoring/`, and what to do about each alert in [runbooks](runbooks/index.md).",
         "",
         "Labels are closed sets, written out below, or follow from what is declared and who is connected: pool,",
-        "zone, engine, region, node (a proxy's id). Nothing that callers send becomes one. With 1 000 engines in",
-        f"10 pools, 3 zones, 3 regions and 1 000 proxies one replica exposes at most {total} series; the column",
+        "zone, engine, region, node (a proxy's id), secret. Nothing that callers send becomes one. With 1 000 engines",
+        f"in 10 pools, 3 zones, 3 regions and 1 000 proxies one replica exposes at most {total} series; the column",
         "*series* says how many of them are of each metric.",
         "",
     )
@@ -67,6 +67,25 @@ def _lines() -> Iterator[str]:
                 f"| {_spaced(one.most_series(LARGE))} | {one.do} |"
             )
         yield ""
+    yield from _GOODPUT
+
+
+_GOODPUT: Final = (
+    "## The share of good answers",
+    "",
+    "`pool:switchgear_goodput:ratio_rate5m` and its longer windows are good / (good + refused + late + lost):",
+    "whole answers, requests refused, requests whose time was up, and calls that failed or that an engine",
+    "turned away, less those that were tried again (`switchgear_retries_total`). Callers who leave, and their",
+    "own mistakes, are neither.",
+    "",
+    "**Hedges hide failures.** To Envoy a hedge is a retry: what proxies tell of a call is its number within",
+    "its request, and whether it was cut short for time, be that because another call won or because the",
+    "budget refused a second one. So the two cannot be told apart, hedges are counted as retries, and each",
+    "hedge hides one failed call. In a pool that hedges, as many failed requests as there were hedges can be",
+    "missing from the ratio: at most `hedging.maxPercent` of the calls in flight, 5 % by default. Pools",
+    "without hedging are exact. Where that matters, look at `switchgear_attempts_total` of the outcome",
+    "`failure` beside it, which no hedge makes smaller.",
+)
 
 
 def _spaced(number: int) -> str:

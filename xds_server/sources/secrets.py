@@ -114,6 +114,8 @@ class SecretFolder:
 
     def families(self) -> Iterable[Metric]:
         """What an alert needs."""
+        if self._folder is None:
+            return
         now_s, held, reasons = self._wall(), dict(self._held), self._reasons
         yield gauge(
             "switchgear_secret_expiry_seconds",

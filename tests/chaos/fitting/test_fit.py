@@ -218,3 +218,12 @@ def test_a_word_names_a_static_envoy_or_policies() -> None:
     naive, *rest = subjects(["naive", str(EXAMPLES)])
     assert isinstance(naive, StaticSubject)
     assert [type(one) for one in rest] == [PolicySubject] * len(FILES)
+
+
+def test_engines_of_a_lab_speak_plain_http() -> None:
+    tls = "tls: {secret: engines, serverName: engine.test}, "
+    spec = "model: m, endpoints: [{address: 10.0.0.2, port: 80}]"
+    small = f"kind: EnginePool\nmetadata: {{name: small}}\nspec: {{{tls}{spec}}}\n"
+    before = policies(small, route("chat", "[{pool: small}]", "fallback: chat"))
+    assert before.pools["small"].spec.tls is not None
+    assert served(fit(before, experiment())).pools["small"].spec.tls is None
