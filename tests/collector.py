@@ -1,10 +1,12 @@
 """A collector of traces: real OTLP over HTTP on a free port. It keeps what it is sent, or behaves badly."""
 
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -49,7 +51,8 @@ class Collector:
 
 
 @contextmanager
-def collecting() -> Iterator[Collector]:
+def collecting(certificates: Path | None = None) -> Iterator[Collector]:
+    """A collector that listens; with a folder that has ``server.crt`` and ``server.key``, over TLS."""
     collector = Collector()
 
     class Handler(BaseHTTPRequestHandler):
@@ -76,9 +79,14 @@ def collecting() -> Iterator[Collector]:
             """A peer that left while it was kept waiting is what is tested."""
 
     server = Server(("127.0.0.1", 0), Handler)
+    if certificates is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
-    collector.url = f"http://127.0.0.1:{server.server_address[1]}"
+    scheme = "http" if certificates is None else "https"
+    collector.url = f"{scheme}://127.0.0.1:{server.server_address[1]}"
     try:
         yield collector
     finally:

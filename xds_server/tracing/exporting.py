@@ -9,6 +9,7 @@ import contextlib
 import os
 import queue
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 from urllib.parse import urlsplit
@@ -75,9 +76,10 @@ class Exporter:
 
     def stop(self, within_s: float = LAST_S) -> None:
         """Send what waits, for so long; blocks."""
+        give_up_s = time.monotonic() + within_s
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=within_s)
-        self._thread.join(within_s)
+        self._thread.join(max(0.0, give_up_s - time.monotonic()))
         if self._thread.is_alive():
             self._sender.hurry()
             _log.warning(

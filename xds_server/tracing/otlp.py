@@ -39,14 +39,14 @@ class Otlp:
 
     def send(self, traces: Sequence[Span]) -> str:
         """Why they were not taken; empty when they were. As long as the exporter's time limit allows."""
-        self._words.last = ""
+        self._words.heard.clear()
         for trace in traces:
             self._put(trace, Context())
         batch, self._ended.spans = self._ended.spans, []
         # None, where a sampler chose so.
         if not batch or self._exporter.export(batch) is SpanExportResult.SUCCESS:
             return ""
-        return self._words.last or "the collector did not take them"
+        return self._words.said or "the collector did not take them"
 
     def hurry(self) -> None:
         """Wait for no further try."""
@@ -75,12 +75,19 @@ class _Ended(SpanProcessor):
 
 
 class _Words(logging.Handler):
-    """Hears what the library says, and says nothing: a line for each try is too many, and the last one is told."""
+    """Hears what the library says, and says nothing: a line for each try is too many."""
 
-    last = ""
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+
+    @property
+    def said(self) -> str:
+        """The first of it, which has the reason, and the last, which says that it gives up."""
+        return "; ".join(dict.fromkeys((*self.heard[:1], *self.heard[-1:])))
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.last = record.getMessage()
+        self.heard.append(record.getMessage())
 
 
 def _words_of(logger: str) -> _Words:

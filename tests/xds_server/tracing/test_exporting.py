@@ -1,16 +1,20 @@
 """Traces reach a real collector; one that is gone, slow or refuses costs spans, which are counted, no more."""
 
+import logging
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from tests.collector import Collector, collecting
+from xds_server.access.lab_authority import EVERYBODY, make
 from xds_server.config import ConfigError, ServeConfig
 from xds_server.tracing.exporting import EXTRA, Exporter, endpoint, exporter_to
-from xds_server.tracing.otlp import Otlp
+from xds_server.tracing.otlp import Otlp, _Words
 from xds_server.tracing.spans import Span
 from xds_server.tracing.tracing import Tracing
 
@@ -67,6 +71,21 @@ def test_a_tree_of_spans_arrives_as_it_is(collector: Collector, monkeypatch: pyt
     assert counts(exporter) == {"sent": 4, "failed": 0, "dropped": 0}
 
 
+def test_a_collector_has_to_prove_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, EVERYBODY, lasts=timedelta(days=1))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    with collecting(tmp_path) as collector:
+        doubted = exporter_to(collector.url)
+        assert doubted._sender.send([TREE])
+        doubted.stop(30)
+        assert not collector.spans
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(tmp_path / "ca.crt"))
+        trusted = exporter_to(collector.url)
+        trusted.offer(TREE)
+        trusted.stop(30)
+        assert [root.name for root in collector.roots()] == ["health change"]
+
+
 def test_the_service_has_the_name_that_the_environment_gives_it(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +131,15 @@ def test_a_collector_that_is_gone_costs_spans_and_nothing_else(monkeypatch: pyte
     exporter.offer(TREE)
     exporter.stop(30)
     assert counts(exporter) == {"sent": 0, "failed": 4, "dropped": 0}
+
+
+def test_why_sending_fails_is_said_with_the_first_cause_and_the_end_of_it() -> None:
+    words = _Words()
+    for said in ("no route", "again", "given up"):
+        words.emit(logging.LogRecord("opentelemetry", logging.WARNING, "", 0, said, None, None))
+    assert words.said == "no route; given up"
+    del words.heard[1:]
+    assert words.said == "no route"
 
 
 def test_a_collector_that_stalls_is_left_behind(collector: Collector) -> None:
