@@ -228,11 +228,11 @@ async def test_a_stream_outlives_the_rotation_of_all_certificates(
         await holds_no_key(site, envoy, [one.folder, two.folder, secrets])
 
 
-async def connected(site: Site) -> bool:
-    """Whether the proxy is connected and has all that it asked for, secrets too."""
+async def connected(site: Site, but: tuple[str, ...] = ()) -> bool:
+    """Whether the proxy is connected, asks for secrets, and has all that it asked for ``but`` of these types."""
     proxies = (await site.get("/v1/proxies"))["proxies"]
     states = {kind["type"]: kind["state"] for one in proxies for kind in one["types"]}
-    return "SDS" in states and set(states.values()) == {"SYNCED"}
+    return "SDS" in states and {state for kind, state in states.items() if kind not in but} == {"SYNCED"}
 
 
 async def holds_no_key(site: Site, envoy: Any, but: list[Path]) -> None:
@@ -297,7 +297,7 @@ async def test_a_secret_that_is_missing_is_told_and_taken_up_when_it_comes(
     one.put(secrets / "engines")
     engine.trust(one.folder)
     write(site, engine, TLS)
-    await site.serve("--secrets", str(secrets))
+    child = await site.serve("--secrets", str(secrets))
     envoy = await site.envoy()
     await site.answered()
     write(site, engine, {**TLS, "secret": "later"})
@@ -318,6 +318,17 @@ async def test_a_secret_that_is_missing_is_told_and_taken_up_when_it_comes(
 
     await eventually(holds, "the other secret at the proxy")
     await site.answered()
+
+    # A server that starts and cannot read it takes nothing from proxies, and leaves clusters as they are.
+    await eventually(lambda: '"certified": [' in (site.state_dir / "last-good.json").read_text(), "what is kept")
+    assert await site.stop(child) == 0
+    shutil.rmtree(secrets / "later")
+    before = await still(envoy)
+    await site.serve("--secrets", str(secrets))
+    await eventually(lambda: connected(site, but=("SDS",)), "the proxy, back after the restart")
+    assert (await site.get("/v1/policies"))["state"] == "refused"
+    assert {(await site.ask())[0] for _ in range(5)} == {200}
+    assert await still(envoy) == before
 
 
 async def test_a_proxy_in_plain_text_from_anywhere_gets_no_key(site: Site, engine: Engine, tmp_path: Path) -> None:
