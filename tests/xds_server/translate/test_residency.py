@@ -1,19 +1,21 @@
 """No endpoint that a bound route can reach is outside its regions: whatever policies, fleet and decisions are."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from policies.load import load_contents
 from policies.model import PolicySet
 from xds_server.decide.decide import decide
-from xds_server.decide.decisions import Decisions, Health, LadderState
+from xds_server.decide.decisions import NO_DECISIONS, Decisions, Health, LadderState
 from xds_server.fleet import Fleet, declared
+from xds_server.translate.item import Item
 from xds_server.translate.memo import Memo
 from xds_server.translate.render import as_json
 from xds_server.translate.translate import translate
@@ -177,7 +179,7 @@ def test_no_endpoint_within_reach_of_a_bound_route_is_outside(data: Any) -> None
                 assert not inside or {one["region"] for one in here} <= inside
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(data=some.data())
 def test_whoever_becomes_bound_meets_clusters_and_endpoints_of_before_and_leaves_no_region(data: Any) -> None:
     """A proxy that has the new routes, and of clusters and endpoints what it had, refused or not told of yet."""
@@ -191,8 +193,12 @@ def test_whoever_becomes_bound_meets_clusters_and_endpoints_of_before_and_leaves
         for fleet in (declared(one),)
     )
     late = {url: data.draw(some.sampled_from((had, has)), label=url) for url in (CLUSTER, ENDPOINT, ROUTE)}
-    found = {url: {one.name: as_json(one) for one in items if one.type_url == url} for url, items in late.items()}
-    bound = after if late[ROUTE] is has else before
+    stays_inside(after if late[ROUTE] is has else before, late)
+
+
+def stays_inside(bound: PolicySet, told: Mapping[str, Iterable[Item]]) -> None:
+    """That no bound route reaches anybody outside, where Envoy has these clusters, endpoints and routes."""
+    found = {url: {one.name: as_json(one) for one in items if one.type_url == url} for url, items in told.items()}
     for configuration in found[ROUTE].values():
         for envoy_route in configuration["virtual_hosts"][0]["routes"]:
             route = bound.routes.get(envoy_route["name"].split("/")[0])
@@ -200,3 +206,15 @@ def test_whoever_becomes_bound_meets_clusters_and_endpoints_of_before_and_leaves
             if inside and "route" in envoy_route:
                 here = reached(envoy_route["route"], found[CLUSTER], found[ENDPOINT])
                 assert {one["region"] for one in here} <= inside
+
+
+@pytest.mark.parametrize("first", [[], ["us"], ["eu", "us"]])
+@pytest.mark.parametrize("late", [(CLUSTER,), (ENDPOINT,), (CLUSTER, ENDPOINT)])
+def test_a_route_that_becomes_bound_needs_nothing_that_is_late(late: tuple[str, ...], first: list[str]) -> None:
+    engines = {pool: [{"region": region} for region in ("eu", "us", "")] for pool in POOLS}
+    before, after = (
+        policies(engines, [{"pools": [{"pool": "one"}], "allowedRegions": allowed}], {})
+        for allowed in (first, ["eu"])
+    )
+    had, has = (translate(one, declared(one), NO_DECISIONS, View()) for one in (before, after))
+    stays_inside(after, {url: had if url in late else has for url in (CLUSTER, ENDPOINT, ROUTE)})
