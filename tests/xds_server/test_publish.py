@@ -9,7 +9,7 @@ from xds_server.refusals import Refusals, RolledBack
 from xds_server.snapshot import Resource, Snapshot, resource, snapshot
 from xds_server.streams import Mode, NodeInfo, RefusedPeerError, StreamError
 from xds_server.translate.view import View
-from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
+from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME, SECRET
 from xds_server.wire.decode import (
     DeltaDiscoveryRequest,
     DeltaDiscoveryResponse,
@@ -62,6 +62,22 @@ def test_nobody_is_lent_what_names_pools_that_it_may_not_see(type_url: str) -> N
     assert values(acceptance.effective(bound, snapshot([empty])), type_url) == {"port-1": "-> a"}
     acceptance.refused([bad := resource(type_url, "port-1", b"bad")], "no")
     assert values(acceptance.effective(View(zone="y"), snapshot([bad])), type_url) == {"port-1": "-> a, b"}
+
+
+def test_secrets_are_not_written_down_and_lent_only_where_keys_may_go() -> None:
+    acceptance = Acceptance()
+    good, bad = (resource(SECRET, "s/certificate", one) for one in (b"a key", b"another key"))
+    acceptance.accepted(View(keys=True), [good])
+    acceptance.refused([bad], "no")
+    kept = [cluster("c", "good"), cluster("c", "bad")]
+    acceptance.accepted(View(keys=True), kept[:1])
+    acceptance.refused(kept[1:], "no")
+    assert values(acceptance.effective(View(keys=True, zone="z"), snapshot([bad])), SECRET) == {
+        "s/certificate": "a key"
+    }
+    assert not acceptance.effective(View(), snapshot([bad])).of(SECRET)
+    assert [park.type_url for park in acceptance.memory()] == [CLUSTER]
+    assert "a key" not in repr((good, acceptance.memory()))
 
 
 def test_a_pools_cluster_is_lent_to_whoever_is_served_that_pool() -> None:

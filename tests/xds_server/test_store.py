@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,13 @@ def test_a_failed_write_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest
         store.save(LastGood(texts={}, digest="d2", proxies_by_role={}, saved_at_unix_s=2.0))
     assert store.read() == KEPT
     assert [entry.name for entry in tmp_path.iterdir()] == [FILE_NAME]
+
+
+def test_names_of_secrets_are_kept_where_there_are_any(tmp_path: Path) -> None:
+    store, named = Store(tmp_path), replace(KEPT, certified=("engines",))
+    store.save(named)
+    assert store.read() == named
+    store.save(KEPT)
+    # A server that knows no secrets reads it, too: to it the field would be foreign.
+    assert "certified" not in store.path.read_text()
+    assert store.read() == KEPT
