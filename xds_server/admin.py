@@ -6,18 +6,18 @@ JSON and may not come from a page in a browser: such a page reaches loopback too
 ``/metrics`` is JSON, refusals too, and its shapes are the dataclasses of ``status``.
 """
 
-import json
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from xds_server.access.door import CALLER, SAID, Door
 from xds_server.access.judging import Caller
+from xds_server.answering import WrongError, answer, refuse_others, refuse_pages, shaped
 from xds_server.config import Address, ConfigError
 from xds_server.dashboard.routes import add_dashboard
 from xds_server.history.routes import Changer, add_history
@@ -115,12 +115,12 @@ def _add_state(app: web.Application, facts: Facts, metrics: Metrics) -> None:
 
     async def healthz(request: web.Request) -> web.Response:
         _only(request)
-        return _json({"status": "ok"})
+        return answer({"status": "ok"})
 
     async def readyz(request: web.Request) -> web.Response:
         _only(request)
         readiness = facts.readiness()
-        return _json(asdict(readiness), 200 if readiness.ready else 503)
+        return answer(asdict(readiness), 200 if readiness.ready else 503)
 
     async def scrape(request: web.Request) -> web.Response:
         _only(request)
@@ -128,20 +128,20 @@ def _add_state(app: web.Application, facts: Facts, metrics: Metrics) -> None:
 
     async def proxies(request: web.Request) -> web.Response:
         _only(request)
-        return _json({"proxies": [asdict(proxy) for proxy in facts.proxies()]})
+        return answer({"proxies": [asdict(proxy) for proxy in facts.proxies()]})
 
     async def engines(request: web.Request) -> web.Response:
         asked = _only(request, "pool")
         found = [asdict(engine) for engine in facts.engines() if asked.get("pool") in (None, engine.pool)]
-        return _json({"engines": found})
+        return answer({"engines": found})
 
     async def policies(request: web.Request) -> web.Response:
         _only(request)
-        return _json(asdict(facts.policies()))
+        return answer(asdict(facts.policies()))
 
     async def troubles(request: web.Request) -> web.Response:
         _only(request)
-        return _json(
+        return answer(
             {
                 "troubles": [asdict(one) for one in facts.troubles()],
                 "rolled_back": [asdict(one) for one in facts.rolled_back()],
@@ -152,15 +152,15 @@ def _add_state(app: web.Application, facts: Facts, metrics: Metrics) -> None:
         asked = _only(request, "zone", "role")
         role = asked.get("role", "gateway")
         if role not in ROLES:
-            raise _RefusalError(400, f"role is {role!r}; allowed: {', '.join(ROLES)}")
-        return _json(asdict(facts.snapshot(asked.get("zone", ""), role)))
+            raise WrongError(400, f"role is {role!r}; allowed: {', '.join(ROLES)}")
+        return answer(asdict(facts.snapshot(asked.get("zone", ""), role)))
 
     async def allow_shrink(request: web.Request) -> web.Response:
         _only(request)
-        _not_from_a_page(request)
+        refuse_pages(request)
         if why_not := facts.release_shrink():
-            raise _RefusalError(409, why_not)
-        return _json({"released": True})
+            raise WrongError(409, why_not)
+        return answer({"released": True})
 
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
@@ -178,27 +178,27 @@ def _add_reasons(app: web.Application, facts: Facts) -> None:
 
     async def why(request: web.Request) -> web.Response:
         asked = _only(request, "name")
-        return _json(asdict(facts.story(_named(asked))))
+        return answer(asdict(facts.story(_named(asked))))
 
     async def events(request: web.Request) -> web.Response:
         asked = _only(request, "name", "since")
         since = asked.get("since", "0")
         if not since.isdecimal():
-            raise _RefusalError(400, f"since is {since!r}; it is the number of an event")
+            raise WrongError(400, f"since is {since!r}; it is the number of an event")
         found = facts.events(asked.get("name", ""), int(since))
-        return _json({"events": [asdict(event) for event in found]})
+        return answer({"events": [asdict(event) for event in found]})
 
     async def pools(request: web.Request) -> web.Response:
         _only(request)
-        return _json({"pools": [asdict(pool) for pool in facts.pools()]})
+        return answer({"pools": [asdict(pool) for pool in facts.pools()]})
 
     async def zones(request: web.Request) -> web.Response:
         _only(request)
-        return _json({"zones": [asdict(zone) for zone in facts.zones()]})
+        return answer({"zones": [asdict(zone) for zone in facts.zones()]})
 
     async def shadow(request: web.Request) -> web.Response:
         _only(request)
-        return _json(asdict(facts.shadow()))
+        return answer(asdict(facts.shadow()))
 
     app.router.add_get("/v1/why", why)
     app.router.add_get("/v1/events", events)
@@ -212,18 +212,18 @@ def _add_orders(app: web.Application, facts: Facts) -> None:
 
     async def orders(request: web.Request) -> web.Response:
         _only(request)
-        return _json({"orders": [asdict(order) for order in facts.orders()]})
+        return answer({"orders": [asdict(order) for order in facts.orders()]})
 
     async def give_order(request: web.Request) -> web.Response:
         _only(request)
-        return _json(asdict(facts.order(await _order(request))), 201)
+        return answer(asdict(facts.order(await _order(request))), 201)
 
     async def end_order(request: web.Request) -> web.Response:
         asked = _only(request, "name", "by")
-        _not_from_a_page(request)
+        refuse_pages(request)
         if not facts.end_order(_named(asked), _signed(request, asked.get("by", ""))):
-            raise _RefusalError(409, f"there is no order for {asked['name']}")
-        return _json({"ended": True})
+            raise WrongError(409, f"there is no order for {asked['name']}")
+        return answer({"ended": True})
 
     app.router.add_get("/v1/orders", orders)
     app.router.add_post("/v1/orders", give_order)
@@ -268,49 +268,28 @@ class AdminServer:
         await self._runner.cleanup()
 
 
-class _RefusalError(Exception):
-    """The request cannot be answered as it was asked."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 def _only(request: web.Request, *known: str) -> dict[str, str]:
-    """The query; ``_RefusalError`` when it names a parameter twice or one that does not exist."""
+    """The query; ``WrongError`` when it names a parameter twice or one that does not exist."""
     for name in request.query:
         if name not in known:
             allowed = f"allowed: {', '.join(known)}" if known else "none is allowed"
-            raise _RefusalError(400, f"unknown parameter {name!r}; {allowed}")
+            raise WrongError(400, f"unknown parameter {name!r}; {allowed}")
         if len(request.query.getall(name)) > 1:
-            raise _RefusalError(400, f"parameter {name!r} is given twice")
+            raise WrongError(400, f"parameter {name!r} is given twice")
     return dict(request.query)
 
 
 def _named(asked: dict[str, str]) -> str:
     if not asked.get("name"):
-        raise _RefusalError(400, "say whom with ?name=")
+        raise WrongError(400, "say whom with ?name=")
     return asked["name"]
 
 
-def _not_from_a_page(request: web.Request) -> None:
-    """Refuse what a page in a browser sends: browsers always say where such a request comes from."""
-    if "Origin" in request.headers:
-        raise _RefusalError(403, "requests of web pages change nothing here")
-
-
 async def _order(request: web.Request) -> OrderRequest:
-    _not_from_a_page(request)
-    if request.content_type != "application/json":
-        raise _RefusalError(415, "an order is JSON: send Content-Type: application/json")
-    try:
-        asked = _ORDER.validate_json(await request.read())
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "body"
-        raise _RefusalError(400, f"{where}: {first['msg']}") from error
+    refuse_others(request, "an order")
+    asked = shaped(await request.read(), _ORDER)
     if asked.action not in tuple(Action):
-        raise _RefusalError(400, f"action is {asked.action!r}; allowed: {', '.join(Action)}")
+        raise WrongError(400, f"action is {asked.action!r}; allowed: {', '.join(Action)}")
     # Who is proved to ask stands beside it; this is what they say of themselves.
     request[SAID] = f"{asked.action} {asked.engine}" + (f", signed {asked.by}" if asked.by else "")
     return replace(asked, by=_signed(request, asked.by))
@@ -324,23 +303,19 @@ def _signed(request: web.Request, by: str) -> str:
     return f"{by} ({caller.name})" if by else caller.name
 
 
-def _json(answer: Any, status: int = 200) -> web.Response:
-    return web.json_response(answer, status=status, dumps=lambda value: json.dumps(value, ensure_ascii=False))
-
-
 @web.middleware
 async def _answer_refusals(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     try:
         return await handler(request)
-    except _RefusalError as refusal:
-        return _json({"error": str(refusal)}, refusal.status)
+    except WrongError as refusal:
+        return answer({"error": str(refusal)}, refusal.status)
     except UnknownNameError as refusal:
-        return _json({"error": str(refusal)}, 404)
+        return answer({"error": str(refusal)}, 404)
     except ImpossibleOrderError as refusal:
-        return _json({"error": str(refusal)}, 400)
+        return answer({"error": str(refusal)}, 400)
     except RefusedOrderError as refusal:
-        return _json({"error": str(refusal)}, 409)
+        return answer({"error": str(refusal)}, 409)
     except web.HTTPException as refusal:
-        return _json({"error": f"{request.method} {request.path}: {refusal.reason}"}, refusal.status)
+        return answer({"error": f"{request.method} {request.path}: {refusal.reason}"}, refusal.status)

@@ -1,12 +1,12 @@
 """``/v1/about`` and ``/v1/resources?node=`` as routes of the admin port."""
 
 import asyncio
-import json
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Protocol
 
 from aiohttp import web
 
+from xds_server.answering import answer
 from xds_server.inside.about import About
 from xds_server.inside.contents import contents
 from xds_server.snapshot import Snapshot
@@ -26,18 +26,14 @@ def add_inside(app: web.Application, inside: Inside) -> None:
     """Both routes; each only reads."""
 
     async def about(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature
-        return _json(asdict(inside.about()))
+        return answer(asdict(inside.about()))
 
     async def resources(request: web.Request) -> web.Response:
         node = request.query.get("node", "")
         served = inside.served(node)
         # A thousand endpoints take some tenths of a second: not in the loop that serves proxies.
         found = await asyncio.to_thread(contents, served)
-        return _json({"node": node, "resources": [asdict(one) for one in found]})
+        return answer({"node": node, "resources": [asdict(one) for one in found]})
 
     app.router.add_get("/v1/about", about)
     app.router.add_get("/v1/resources", resources)
-
-
-def _json(answer: Any) -> web.Response:
-    return web.json_response(answer, dumps=lambda value: json.dumps(value, ensure_ascii=False))
