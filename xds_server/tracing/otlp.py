@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Final
 
+import requests
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -35,7 +36,7 @@ class Otlp:
         provider.add_span_processor(self._ended)
         self._tracer = provider.get_tracer(SERVICE, version)
         self._words = _words_of("opentelemetry")
-        self._exporter = OTLPSpanExporter(endpoint=url)
+        self._exporter = OTLPSpanExporter(endpoint=url, session=_Session())
 
     def send(self, traces: Sequence[Span]) -> str:
         """Why they were not taken; empty when they were. As long as the exporter's time limit allows."""
@@ -62,6 +63,16 @@ class Otlp:
         for child in span.children:
             self._put(child, inside)
         made.end(span.end_ns)
+
+
+class _Session(requests.Session):
+    """Goes by the certificate that was given for this, also where ``REQUESTS_CA_BUNDLE`` names another."""
+
+    def merge_environment_settings(self, url, proxies, stream, verify, cert):  # type: ignore[no-untyped-def]
+        """What goes for one request: the library prefers the environment to the session."""
+        return super().merge_environment_settings(
+            url, proxies, stream, self.verify if verify is None else verify, cert
+        )
 
 
 class _Ended(SpanProcessor):

@@ -80,6 +80,8 @@ def test_a_collector_has_to_prove_itself(tmp_path: Path, monkeypatch: pytest.Mon
         doubted.stop(30)
         assert not collector.spans
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(tmp_path / "ca.crt"))
+        # Many images set this; what is said for traces goes before it.
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "proxy.crt"))
         trusted = exporter_to(collector.url)
         trusted.offer(TREE)
         trusted.stop(30)
