@@ -81,9 +81,9 @@ def test_an_engine_that_came_back_at_the_same_place_is_held_to_no_end_of_the_one
     # The policies without it have come, and now those with the next one.
     fresh = fleet(*NAMES)
     words.say({}, fresh, 3.0, {key("a"): uid} if uid else {})
-    assert (standings(words.upon(fresh, 3.0))["a"] is Standing.GONE) is held
-    later = words.upon(fresh, 2.0 + HELD_S)
-    assert standings(later)["a"] is Standing.PRESENT
+    carried = words.upon(fresh, 3.0)
+    assert (standings(carried)["a"] is Standing.GONE) is held
+    assert standings(words.upon(carried, 2.0 + HELD_S))["a"] is Standing.PRESENT, "no end holds for ever"
 
 
 def test_one_that_takes_the_place_in_the_same_moment_is_another_too() -> None:
