@@ -18,3 +18,13 @@ class Code:
     def is_error(self) -> bool:
         """Whether the files are refused; otherwise it is advice."""
         return self.code < "SG1"
+
+
+def as_file(text: str) -> str:
+    """An example as it would stand in a file."""
+    return text.strip("\n") + "\n"
+
+
+def policy_of(spec: str) -> str:
+    """The document of a policy that says only this."""
+    return f"kind: ResiliencePolicy\nmetadata: {{name: default}}\nspec: {{{spec}}}\n"

@@ -4,12 +4,7 @@
 
 from typing import Final
 
-from policies.code import Code
-
-
-def _example(text: str) -> str:
-    return text.strip("\n") + "\n"
-
+from policies.code import Code, as_file
 
 _FILES: Final = (
     Code(
@@ -75,56 +70,56 @@ _TEXT: Final = (
         code="SG011",
         title="not YAML",
         meaning="The text has no structure from here on. Reading goes on at the next `---`.",
-        example=_example("kind: EnginePool\nspec: {model: llama\n"),
+        example=as_file("kind: EnginePool\nspec: {model: llama\n"),
         fix="Look at brackets, quotes and indentation here and in the line above.",
     ),
     Code(
         code="SG012",
         title="tab",
         meaning="YAML indents with spaces only.",
-        example=_example("kind: EnginePool\nspec:\n\tmodel: llama\n"),
+        example=as_file("kind: EnginePool\nspec:\n\tmodel: llama\n"),
         fix="Replace tabs by spaces, two per level.",
     ),
     Code(
         code="SG013",
         title="said twice",
         meaning="A block has the same field twice. Which one would win depends on who reads it.",
-        example=_example("kind: EnginePool\nspec:\n  model: llama\n  model: qwen\n"),
+        example=as_file("kind: EnginePool\nspec:\n  model: llama\n  model: qwen\n"),
         fix="Keep one of them.",
     ),
     Code(
         code="SG014",
         title="name that is no text",
         meaning="Names of fields and labels are text; without quotes, `8080` is a number.",
-        example=_example("kind: EnginePool\nmetadata: {name: chat, labels: {8080: open}}\nspec: {model: llama}\n"),
+        example=as_file("kind: EnginePool\nmetadata: {name: chat, labels: {8080: open}}\nspec: {model: llama}\n"),
         fix="Put the name in quotes.",
     ),
     Code(
         code="SG015",
         title="alias that cannot be followed",
         meaning="It repeats what is marked nowhere above it, or itself, or aliases multiply beyond 10 MB of text.",
-        example=_example("kind: EnginePool\nspec: {model: llama, endpoints: *engines}\n"),
+        example=as_file("kind: EnginePool\nspec: {model: llama, endpoints: *engines}\n"),
         fix="Mark what is to be repeated with &name, above the alias.",
     ),
     Code(
         code="SG016",
         title="too deep",
         meaning="More than 64 levels; a policy has eight.",
-        example=_example("kind: EnginePool\nspec: " + "[" * 70 + "]" * 70 + "\n"),
+        example=as_file("kind: EnginePool\nspec: " + "[" * 70 + "]" * 70 + "\n"),
         fix="Look for brackets that are not closed.",
     ),
     Code(
         code="SG017",
         title="tag",
         meaning="Tags such as !!binary or !include mean nothing here.",
-        example=_example("kind: EnginePool\nspec: {model: !secret llama}\n"),
+        example=as_file("kind: EnginePool\nspec: {model: !secret llama}\n"),
         fix="Remove the tag.",
     ),
     Code(
         code="SG018",
         title="bad merge",
         meaning="`<<` takes an alias of a block, or a list of such aliases.",
-        example=_example("kind: EnginePool\nspec:\n  <<: llama\n  model: llama\n"),
+        example=as_file("kind: EnginePool\nspec:\n  <<: llama\n  model: llama\n"),
         fix="Mark a block with &name and write `<<: *name`.",
     ),
 )
@@ -134,14 +129,14 @@ _DOCUMENTS: Final = (
         code="SG020",
         title="not a policy document",
         meaning="A document is a block of fields: apiVersion, kind, metadata, spec.",
-        example=_example("- kind: EnginePool\n"),
+        example=as_file("- kind: EnginePool\n"),
         fix="Remove the dash in front, or the stray `---`.",
     ),
     Code(
         code="SG021",
         title="unknown apiVersion",
         meaning="The document is missing its apiVersion or has one that this Switchgear does not know.",
-        example=_example(
+        example=as_file(
             "apiVersion: switchgear.dev/v2\nkind: EnginePool\nmetadata: {name: chat}\nspec: {model: m}\n"
         ),
         fix="Write `apiVersion: switchgear.dev/v1alpha1`; documents of others belong in another folder.",
@@ -150,49 +145,49 @@ _DOCUMENTS: Final = (
         code="SG022",
         title="unknown kind",
         meaning="The document is missing its kind or has one that is none of ours.",
-        example=_example("apiVersion: switchgear.dev/v1alpha1\nkind: EnginPool\nmetadata: {name: chat}\n"),
+        example=as_file("apiVersion: switchgear.dev/v1alpha1\nkind: EnginPool\nmetadata: {name: chat}\n"),
         fix="Write EnginePool, ModelRoute or ResiliencePolicy.",
     ),
     Code(
         code="SG023",
         title="unknown field",
         meaning="Nothing reads this field. It is refused because a limit that was misspelled is a limit that is off.",
-        example=_example("kind: ResiliencePolicy\nspec: {limits: {max_wait: 2s}}\n"),
+        example=as_file("kind: ResiliencePolicy\nspec: {limits: {max_wait: 2s}}\n"),
         fix="Correct the name; `switchgear explain` shows all of them.",
     ),
     Code(
         code="SG024",
         title="required field missing",
         meaning="A field without a sensible default was left out.",
-        example=_example("kind: EnginePool\nspec: {endpoints: [{address: 10.0.0.1}]}\n"),
+        example=as_file("kind: EnginePool\nspec: {endpoints: [{address: 10.0.0.1}]}\n"),
         fix="Write it.",
     ),
     Code(
         code="SG025",
         title="wrong kind of value",
         meaning="Text where a number belongs, one value where a list belongs, and so on. `yes` and `on` are text.",
-        example=_example("kind: ResiliencePolicy\nspec: {hedging: {enabled: yes}}\n"),
+        example=as_file("kind: ResiliencePolicy\nspec: {hedging: {enabled: yes}}\n"),
         fix="Write what the message asks for; quotes make text, their absence makes numbers.",
     ),
     Code(
         code="SG026",
         title="value not allowed",
         meaning="Out of range, not one of the values there are, or not in the form it must have.",
-        example=_example("kind: ResiliencePolicy\nspec: {retries: {attempts: 99}}\n"),
+        example=as_file("kind: ResiliencePolicy\nspec: {retries: {attempts: 99}}\n"),
         fix="Choose a value the message allows.",
     ),
     Code(
         code="SG027",
         title="not a duration",
         meaning="Durations have a unit: 250ms, 2s, 15m, 1m30s. Whether a bare 5 is seconds is a guess.",
-        example=_example("kind: ResiliencePolicy\nspec: {limits: {maxWait: 5}}\n"),
+        example=as_file("kind: ResiliencePolicy\nspec: {limits: {maxWait: 5}}\n"),
         fix="Add the unit.",
     ),
     Code(
         code="SG028",
         title="and more",
         meaning="A file has more than a hundred problems; the others are not shown.",
-        example=_example(
+        example=as_file(
             "kind: EnginePool\nspec:\n  model: m\n  endpoints: [" + "{address: 10.0.0.1}, " * 101 + "]\n"
         ),
         fix="Mend the first ones: so many usually have one cause.",
@@ -204,7 +199,7 @@ _RELATIONS: Final = (
         code="SG030",
         title="name taken",
         meaning="Two documents of a kind have the same name. Both places are said.",
-        example=_example(
+        example=as_file(
             "kind: EnginePool\nmetadata: {name: chat}\nspec: {model: a}\n---\n"
             "kind: EnginePool\nmetadata: {name: chat}\nspec: {model: b}\n"
         ),
@@ -214,14 +209,14 @@ _RELATIONS: Final = (
         code="SG031",
         title="no such pool",
         meaning="A route or a policy names a pool that no file declares.",
-        example=_example("kind: ResiliencePolicy\nmetadata: {name: strict}\nspec: {pools: [chatt]}\n"),
+        example=as_file("kind: ResiliencePolicy\nmetadata: {name: strict}\nspec: {pools: [chatt]}\n"),
         fix="Correct the name, or give the file of the pool along.",
     ),
     Code(
         code="SG032",
         title="pool with two policies",
         meaning="Besides the policy named default, a pool has one policy; else the order of files would decide.",
-        example=_example(
+        example=as_file(
             "kind: ResiliencePolicy\nmetadata: {name: a}\nspec: {pools: [chat]}\n---\n"
             "kind: ResiliencePolicy\nmetadata: {name: b}\nspec: {pools: [chat]}\n"
         ),
@@ -231,21 +226,21 @@ _RELATIONS: Final = (
         code="SG033",
         title="policy for nobody",
         meaning="A policy that is not named default lists no pool.",
-        example=_example("kind: ResiliencePolicy\nmetadata: {name: strict}\nspec: {retries: {attempts: 1}}\n"),
+        example=as_file("kind: ResiliencePolicy\nmetadata: {name: strict}\nspec: {retries: {attempts: 1}}\n"),
         fix="List pools, or name it default.",
     ),
     Code(
         code="SG034",
         title="default with a list",
         meaning="The policy named default is for every pool, so a list of pools contradicts it.",
-        example=_example("kind: ResiliencePolicy\nmetadata: {name: default}\nspec: {pools: [chat]}\n"),
+        example=as_file("kind: ResiliencePolicy\nmetadata: {name: default}\nspec: {pools: [chat]}\n"),
         fix="Remove the list, or rename the policy.",
     ),
     Code(
         code="SG035",
         title="engine twice",
         meaning="Two entries of a pool have the same address and port, or the same name.",
-        example=_example(
+        example=as_file(
             "kind: EnginePool\nspec:\n  model: llama\n  endpoints:\n"
             "    - {address: 10.0.0.1, port: 8000}\n    - {address: 10.0.0.1, port: 8000}\n"
         ),
@@ -255,7 +250,7 @@ _RELATIONS: Final = (
         code="SG036",
         title="port with two addresses",
         meaning="Routes of one port share one Envoy listener, and a listener has one address.",
-        example=_example(
+        example=as_file(
             "kind: ModelRoute\nmetadata: {name: a}\nspec: {listener: {port: 80}, match: {model: a}, pools: [{pool: chat}]}\n"
             "---\nkind: ModelRoute\nmetadata: {name: b}\n"
             "spec: {listener: {port: 80, address: 127.0.0.1}, match: {model: b}, pools: [{pool: chat}]}\n"
@@ -266,7 +261,7 @@ _RELATIONS: Final = (
         code="SG037",
         title="routes that match the same",
         meaning="Two routes of one port match exactly the same requests; only one could ever be used.",
-        example=_example(
+        example=as_file(
             "kind: ModelRoute\nmetadata: {name: a}\nspec: {listener: {port: 80}, pools: [{pool: chat}]}\n---\n"
             "kind: ModelRoute\nmetadata: {name: b}\nspec: {listener: {port: 80}, pools: [{pool: chat}]}\n"
         ),
@@ -276,21 +271,21 @@ _RELATIONS: Final = (
         code="SG038",
         title="no weight",
         meaning="All pools of a route have weight 0.",
-        example=_example("kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: chat, weight: 0}]}\n"),
+        example=as_file("kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: chat, weight: 0}]}\n"),
         fix="Give one of them a weight.",
     ),
     Code(
         code="SG039",
         title="pool listed twice",
         meaning="A route or policy lists the same pool twice.",
-        example=_example("kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: chat}, {pool: chat}]}\n"),
+        example=as_file("kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: chat}, {pool: chat}]}\n"),
         fix="Keep one entry; add weights up.",
     ),
     Code(
         code="SG040",
         title="contradiction in a document",
         meaning="Two fields of a document exclude each other.",
-        example=_example("kind: EnginePool\nspec: {model: llama, serviceTime: 5s, longestServiceTime: 2s}\n"),
+        example=as_file("kind: EnginePool\nspec: {model: llama, serviceTime: 5s, longestServiceTime: 2s}\n"),
         fix="Correct one of the two.",
     ),
     Code(
@@ -298,7 +293,7 @@ _RELATIONS: Final = (
         title="contradiction between layers",
         meaning="Once the policies of a pool are laid over each other, two fields exclude each other: Envoy would "
         "refuse them, or what they are for would never happen.",
-        example=_example(
+        example=as_file(
             "kind: ResiliencePolicy\nmetadata: {name: default}\nspec: {retries: {backoff: {base: 1s}}}\n"
         ),
         fix="Set both fields in the same policy.",
@@ -309,7 +304,7 @@ _RELATIONS: Final = (
         meaning="The wait that limits.maxWait allows is more than 0.6 of what the deadline leaves after the longest "
         "service. A service time guessed a little too low stretches the wait, and then answers come too late and their "
         "GPU time is lost: a cliff, not a slope. Where nobody wrote maxWait the same is only advised (SG106).",
-        example=_example(
+        example=as_file(
             "kind: EnginePool\nspec: {model: llama, endpoints: [{address: 10.0.0.1, port: 8000}]}\n---\n"
             "kind: ResiliencePolicy\nmetadata: {name: default}\nspec: {limits: {maxWait: 4m}}\n"
         ),
@@ -329,7 +324,7 @@ _RELATIONS: Final = (
         title="no name to hold an engine to",
         meaning="Engines at IP addresses, or found in a cluster, are to be spoken to by TLS, and nothing says whose "
         "name their certificates have to prove: any certificate of the same authority would do, an attacker's too.",
-        example=_example(
+        example=as_file(
             "kind: EnginePool\n"
             "spec: {model: llama, endpoints: [{address: 10.0.0.1, port: 8000}], tls: {secret: engines}}\n"
         ),
