@@ -122,11 +122,13 @@ def test_nothing_secret_is_in_a_trouble(tmp_path: Path) -> None:
 def test_a_token_that_others_can_read_works_and_is_told(tmp_path: Path) -> None:
     guard, troubles = made(tmp_path, Clock())
     (tmp_path / "token").chmod(0o644)
-    (tmp_path / "token").write_text(f"{TOKEN}\n")
     look(guard)
     assert kinds(troubles.look()) == [("token", Defect.OPEN)]
     assert guard.rules is not None
     assert list(guard.rules.tokens.values()) == [TOKEN]
+    (tmp_path / "token").chmod(0o600)
+    look(guard)
+    assert troubles.look() == ()
 
 
 def test_a_certificate_of_the_lab_that_is_about_to_end(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ MIN_TOKEN_CHARACTERS: Final = 16
 
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
-Stamp = tuple[int, int, int] | None
+Stamp = tuple[int, int, int, int] | None
 
 
 class FollowedRules:
@@ -130,4 +130,5 @@ def _stamp(path: Path) -> Stamp:
         status = path.stat()
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_ino, status.st_size
+    # Who may read it is part of it: a change of that alone is no change of content, and no less worth telling.
+    return status.st_mtime_ns, status.st_ino, status.st_size, status.st_mode
