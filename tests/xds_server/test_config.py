@@ -38,6 +38,9 @@ def test_settings_that_cannot_work(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="not a folder"):
         ServeConfig(policies=(tmp_path,), state_dir=tmp_path / "file")
+    for place in ("file", "missing"):
+        with pytest.raises(ConfigError, match=rf"--secrets .*{place} is not a folder"):
+            ServeConfig(policies=(tmp_path,), secrets=tmp_path / place)
 
 
 @pytest.mark.parametrize(
