@@ -104,7 +104,8 @@ def test_the_quick_start_goes_as_the_page_says(tmp_path: Path) -> None:
                 output = opened.type(asked.command)
                 assert shown(asked, output), output
             if command.startswith("PYTHONPATH="):
-                # The reader's second engine.
+                # The reader's second engine, whose core is the younger one.
+                opened.type("until pgrep VLLM::EngineCor; do sleep 0.05; done")
                 opened.type(command.replace("8000", "8001"))
     assert typed >= set(EXPECTED), "the page no longer has what is expected here"
 
