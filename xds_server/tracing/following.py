@@ -224,7 +224,7 @@ def _spreads(before: Mapping[View, Snapshot], nodes: Mapping[str, View], made: R
 def _different(before: Snapshot | None, after: Snapshot | None) -> Iterable[str]:
     if before is None or after is None or before is after:
         return
-    for kind in sorted(before.resources.keys() | after.resources.keys() - {RUNTIME}):
+    for kind in sorted(before.resources.keys() | after.resources.keys()):
         was, now = before.of(kind), after.of(kind)
         if was is now or kind == RUNTIME:
             continue

@@ -208,6 +208,7 @@ def test_an_engine_that_is_back_ends_its_trace(site: Site) -> None:
     site.push("n1", "n2")
     site.ack("n1")
     site.ack("n2")
+    site.began_s = 99.9
     site.round(Health.HEALTHY)
     assert below(site.only, "last request") == []  # none began later
 
