@@ -25,7 +25,7 @@ SURE: Final = 1.96
 """Standard deviations of Kendall's tau to each side: 95 per cent."""
 
 BOUND_PERCENT_PER_H: Final = 1.0
-JUDGED_FROM_S: Final = 600.0
+JUDGED_FROM_S: Final = 1_800.0
 """Shorter looks do not say that a process grows: what fills up slowly and then stays looks the same."""
 
 CLIMB: Final = 16
