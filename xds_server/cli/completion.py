@@ -51,7 +51,9 @@ def names(*kinds: str) -> Callable[[click.Context, click.Parameter, str], list[C
 
     def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         admin = context.params.get("admin") or os.environ.get("SWITCHGEAR_ADMIN_URL") or _DEFAULT_ADMIN
-        found = sorted({name for kind in kinds for name in _known(admin, kind)})
+        # How to prove who is asking was said as options or variables, which are kept in the context.
+        with context.scope(cleanup=False):
+            found = sorted({name for kind in kinds for name in _known(admin, kind)})
         return [CompletionItem(name) for name in found if name.startswith(incomplete)]
 
     return complete

@@ -20,6 +20,9 @@ TYPES: Final = tuple(SHORT_NAMES[url] for url in PUSH_ORDER)
 
 _DURATION: Final = re.compile(r"-?\d+(\.\d+)?s")
 _WHOLE: Final = re.compile(r"-?\d{1,20}")
+_NO_WORD_FOR: Final = {"DRAINING": "UNHEALTHY", "TIMEOUT": "UNHEALTHY"}
+"""A dump of Envoy calls every host that takes nothing new unhealthy (seen with Envoy 1.40)."""
+
 _USUAL_OVERPROVISIONING: Final = 140
 """Envoy's default, which it writes into every dump of endpoints."""
 
@@ -164,7 +167,7 @@ def _assignment(content: dict[str, Any]) -> dict[str, Any]:
             endpoint = {key: value for key, value in one["endpoint"].items() if value not in ({}, "", [])}
             of_place["endpoints"][_address(endpoint["address"])] = {
                 **{key: value for key, value in one.items() if key != "endpoint"},
-                "health_status": one.get("health_status", "UNKNOWN"),
+                "health_status": _NO_WORD_FOR.get(said := one.get("health_status", "UNKNOWN"), said),
                 "load_balancing_weight": one.get("load_balancing_weight", 1),
                 **{key: value for key, value in endpoint.items() if key != "address"},
             }

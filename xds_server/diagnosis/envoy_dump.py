@@ -37,11 +37,26 @@ def held(dump: Any) -> tuple[Held, ...]:
         raise DumpError("not a /config_dump of Envoy: it has no list `configs`")
     try:
         found = tuple(one for config in dump["configs"] for one in _of(config))
+        own = frozenset(name for config in dump["configs"] for name in _from_files(config.get("bootstrap")))
         over_xds = {_assignment(one.content) for one in found if one.type == "CDS" and one.content}
         # Envoy lists the endpoints of every cluster that came over xDS, also of those that have them inside.
-        return tuple(one for one in found if one.type != "EDS" or one.name in over_xds)
+        known = {"EDS": lambda name: name in over_xds, "SDS": lambda name: name not in own}
+        return tuple(one for one in found if known.get(one.type, bool)(one.name))
     except (KeyError, TypeError, AttributeError) as error:
         raise DumpError(f"a /config_dump, but not as Envoy writes it: {error!r}") from error
+
+
+def _from_files(bootstrap: Any) -> Iterator[str]:
+    """Names of secrets that the bootstrap itself takes from files, such as the proxy's own certificate."""
+    match bootstrap:
+        case {"name": str(name), "sds_config": {"path_config_source": _} | {"path": _}}:
+            yield name
+        case Mapping():
+            for one in bootstrap.values():
+                yield from _from_files(one)
+        case list():
+            for one in bootstrap:
+                yield from _from_files(one)
 
 
 def node_of(dump: Any) -> str:

@@ -24,11 +24,18 @@ PAGES = {
 }
 
 
+TOKEN = "correct-horse-battery-staple"
+seen: list[str] = []
+
+
 @pytest.fixture(scope="module")
 def admin() -> Iterator[str]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if self.path in PAGES else 404)
+            # Whoever proves something proves the right thing; most tests prove nothing.
+            let_in = self.headers.get("Authorization", f"Bearer {TOKEN}") == f"Bearer {TOKEN}"
+            self.send_response(401 if not let_in else 200 if self.path in PAGES else 404)
+            seen.append(self.headers.get("Authorization", ""))
             self.end_headers()
             self.wfile.write(json.dumps(PAGES.get(self.path, {})).encode())
 
@@ -42,7 +49,9 @@ def admin() -> Iterator[str]:
     server.server_close()
 
 
-def completed(*words: str, admin: str = "http://127.0.0.1:1", folder: Path | None = None) -> set[str]:
+def completed(
+    *words: str, admin: str = "http://127.0.0.1:1", folder: Path | None = None, **environment: str
+) -> set[str]:
     """What bash would offer for the last of ``words``."""
     script = (
         'eval "$(switchgear completion bash)"\n'
@@ -58,7 +67,7 @@ def completed(*words: str, admin: str = "http://127.0.0.1:1", folder: Path | Non
         timeout=LIMIT_S,
         check=True,
         cwd=folder,
-        env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "SWITCHGEAR_ADMIN_URL": admin},
+        env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "SWITCHGEAR_ADMIN_URL": admin, **environment},
     )
     assert "-F _switchgear_completion switchgear" in done.stderr
     assert len(done.stderr.splitlines()) == 1, "nothing else is said"
@@ -105,3 +114,14 @@ def test_completing_a_command_imports_none() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT_S, check=True
     )
     assert done.stdout.strip() == "['why'] []"
+
+
+@needs_bash
+def test_names_are_asked_for_by_whoever_one_is(admin: str, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    said = {"SWITCHGEAR_ADMIN_TOKEN_FILE": str(file)}
+    assert completed("why", "chat/", admin=admin, **said) == {"chat/r1", "chat/r2"}
+    assert seen[-1] == f"Bearer {TOKEN}"
+    (tmp_path / "old").write_text("x" * 20)
+    assert completed("why", "--token-file", str(tmp_path / "old"), "chat/", admin=admin) == set()

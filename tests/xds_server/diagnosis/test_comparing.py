@@ -75,6 +75,32 @@ def test_endpoints_are_compared_by_address_and_without_what_envoy_adds() -> None
     )
 
 
+@pytest.mark.parametrize(("meant_as", "same"), [("DRAINING", True), ("UNHEALTHY", True), ("HEALTHY", False)])
+def test_a_dump_calls_a_host_that_drains_unhealthy(meant_as: str, same: bool) -> None:
+    left = assignment(endpoint(1, health_status=meant_as))
+    assert (told("EDS", left, assignment(endpoint(1, health_status="UNHEALTHY"))) == []) is same
+
+
+def test_secrets_that_the_bootstrap_takes_from_files_are_the_operators_own() -> None:
+    from_file = {"name": "identity", "sds_config": {"path_config_source": {"path": "/etc/a.json"}}}
+    over_xds = {"name": "mesh", "sds_config": {"ads": {}}}
+    secrets = [{"name": name, "secret": {"name": name}} for name in ("identity", "mesh")]
+    dump = {
+        "configs": [
+            {
+                "@type": "type.googleapis.com/envoy.admin.v3.BootstrapConfigDump",
+                "bootstrap": {"clusters": [{"tls": {"one": [from_file], "two": over_xds}}]},
+            },
+            {
+                "@type": "type.googleapis.com/envoy.admin.v3.SecretsConfigDump",
+                "dynamic_active_secrets": secrets,
+            },
+        ]
+    }
+    assert [(one.type, one.name, one.content) for one in held(dump)] == [("SDS", "mesh", None)]
+    assert [one.name for one in held({"configs": dump["configs"][1:]})] == ["identity", "mesh"]
+
+
 def test_what_is_on_one_side_only_is_told() -> None:
     answer = compared(
         [meant("CDS", "gone", {"name": "gone"})],
