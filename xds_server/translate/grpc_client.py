@@ -4,7 +4,11 @@ Such a client subscribes by name and understands a part of Envoy's configuration
 in it, round robin over weighted localities, endpoint health. What it would refuse is left out, and so are the
 limits it cannot follow live.
 
-Source: gRPC proposals A27 (xDS balancing), A32 (circuit breaking).
+A pool's ``tls`` is left out, too. Such a client knows no SDS: it takes certificates from providers that its own
+bootstrap names, refuses a cluster that names another, and looks at none of it unless its channel was made for that.
+What its channel says of TLS is what counts; status names clients that are served such a pool.
+
+Source: gRPC proposals A27 (xDS balancing), A29 (TLS), A32 (circuit breaking).
 """
 
 from envoy_data_plane.envoy.config.cluster.v3 import (
