@@ -5,7 +5,7 @@ in it, round robin over weighted localities, endpoint health. What it would refu
 limits it cannot follow live.
 
 A pool's ``tls`` is left out, too. Such a client knows no SDS: it takes certificates from providers that its own
-bootstrap names, refuses a cluster that names another, and looks at none of it unless its channel was made for that.
+bootstrap names, refuses a cluster that names another, and looks at none of it unless its channel was made for it.
 What its channel says of TLS is what counts; status names clients that are served such a pool.
 
 Source: gRPC proposals A27 (xDS balancing), A29 (TLS), A32 (circuit breaking).
