@@ -67,18 +67,23 @@ class RefusedError(click.ClickException):
 
 def ask(admin: str, path: str, *, method: str = "GET", body: Any = None) -> Any:
     """The JSON the admin port answers at ``path``; ``NoAnswerError`` when it cannot be had."""
-    connection, headers = opened(admin)
+    connection, headers = opened(admin, timeout_s=TIMEOUT_S)
     try:
         if body is not None:
             headers["Content-Type"] = "application/json"
         connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
         answer = connection.getresponse()
         text = answer.read()
+    except http.client.IncompleteRead as error:
+        raise NoAnswerError(f"{admin} broke off in the middle of its answer") from error
     except http.client.HTTPException as error:  # what it says instead may be binary
         raise NoAnswerError(f"{admin} answers, but not in HTTP: is it the --admin port?") from error
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", "") or error.reason or str(error)
         raise NoAnswerError(f"{admin}: {reason}. See --cacert, --cert and --server-name") from error
+    except TimeoutError as error:
+        reason = "it hangs, is overloaded, or something on the way drops what is sent"
+        raise NoAnswerError(f"no server answers at {admin} within {TIMEOUT_S:g} s: {reason}") from error
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
         raise NoAnswerError(f"no server answers at {admin}: {reason}. Is `switchgear serve` running?") from error

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from xds_server.diagnosis.check import age
@@ -30,7 +30,9 @@ def show_engines(console: Console, engines: Sequence[dict[str, Any]], *, every: 
         console.print(Text(f"engines of {pool}: {line}"), soft_wrap=True)
     if not engines:
         return
-    table = Table("engine", "health", "verdict", "from", "age", "GPU", "why", box=None, pad_edge=False)
+    # In a narrow terminal the reason is cut, and nothing else: a row that runs over two lines is read as two.
+    short = [Column(title, no_wrap=True) for title in ("engine", "health", "verdict", "from", "age", "GPU")]
+    table = Table(*short, "why", box=None, pad_edge=False)
     for engine in sorted(engines, key=_calmness)[:most]:
         health = engine["health"] or "UNKNOWN"
         said = engine["report_age_s"]
@@ -41,7 +43,11 @@ def show_engines(console: Console, engines: Sequence[dict[str, Any]], *, every: 
             Text(_source(engine)),
             Text("-" if said is None else age(said)),
             Text(_gpu(engine["gpu"])),
-            Text(engine["reason"] if engine["health"] != "HEALTHY" else engine["evidence"]),
+            Text(
+                engine["reason"] if engine["health"] != "HEALTHY" else engine["evidence"],
+                no_wrap=True,
+                overflow="ellipsis",
+            ),
         )
     console.print(table)
     if len(engines) > most:

@@ -102,7 +102,7 @@ def _give(admin: str, engine: str, action: str, length: str, reason: str, *, for
     reason = printable(order["reason"].replace("\n", " "))
     click.echo(f"{order['action']} {order['pool']}/{order['engine']} for {age(order['left_s'])}: {reason}")
     if order.get("note"):
-        click.echo(f"but: {printable(order['note'])}", err=True)
+        click.echo(f"note: {printable(order['note'])}", err=True)
     return 0
 
 

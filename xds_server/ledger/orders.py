@@ -70,8 +70,8 @@ class Short:
     def later(self) -> str:
         """What will become of an unforced order for an engine that is out already."""
         return (
-            "it is out already, which costs nothing; but once it is well it goes in again in spite of the order, "
-            f"because {self.sentence}. --force keeps it out"
+            "it is out already, which costs nothing; once it is well it goes in again in spite of the order, "
+            f"as long as it cannot be spared: {self.sentence}. --force keeps it out"
         )
 
 

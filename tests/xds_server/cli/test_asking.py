@@ -1,11 +1,14 @@
 """How a command connects: never in plain text where that would ignore or give away what was said."""
 
 import http.client
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
 import pytest
 
+from xds_server.cli import asking, main
 from xds_server.cli.asking import _META, opened
 
 
@@ -30,3 +33,30 @@ def test_a_token_goes_in_plain_text_to_this_machine_only(tmp_path: Path) -> None
             connection(admin, {"token_file": token})
     for admin in ("127.0.0.1:18001", "http://localhost:18001", "http://[::1]:18001", "https://prod:18001"):
         assert connection(admin, {"token_file": token})[1] == {"Authorization": f"Bearer {'t' * 32}"}
+
+
+def test_a_server_that_takes_the_connection_and_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(asking, "TIMEOUT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        assert main(["status", "--admin", f"http://127.0.0.1:{port}"]) == 2
+        assert "within 0.05 s: it hangs, is overloaded" in capsys.readouterr().err
+        assert main(["status", "--admin", f"https://127.0.0.1:{port}"]) == 2
+        assert "within 0.05 s: it hangs, is overloaded" in capsys.readouterr().err
+
+
+def test_a_server_that_breaks_off_in_the_middle(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+
+        def half() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(4096)
+                peer.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"proxies": [')
+
+        done = pool.submit(half)
+        assert main(["status", "--admin", f"http://127.0.0.1:{listener.getsockname()[1]}"]) == 2
+        done.result(timeout=30)
+    assert "broke off in the middle of its answer" in capsys.readouterr().err

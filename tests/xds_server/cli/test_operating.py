@@ -252,7 +252,7 @@ def test_an_order_for_who_is_out_already_says_what_the_floor_will_make_of_it(
     )
     code, out, remark = server.run("drain", "r1", "--for", "5m", "--reason", "x")
     assert (code, out) == (0, "drain chat/r1 for 5m: x\n")
-    assert "but: it is out already" in remark
+    assert "note: it is out already" in remark
     assert "once it is well it goes in again in spite of the order" in remark
     assert server.run("drain", "r1", "--for", "5m", "--reason", "x", "--force")[2] == ""
 

@@ -116,6 +116,18 @@ def test_engines_show_who_says_what_and_how_long_ago(
     assert "... and 14 more" in capsys.readouterr().out
 
 
+def test_a_narrow_terminal_cuts_the_reason_and_nothing_else(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "62")
+    server.pages["/v1/engines"]["engines"] = [engine("e1", evidence="a reason that goes on and on"), engine("e2")]
+    assert main(["status", "--admin", server.url]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("chat/")]
+    assert len(rows) == 2
+    assert all(" HEALTHY  ready  " in row and len(row) <= 62 for row in rows)
+    assert rows[0].rstrip().endswith("…")
+
+
 def test_a_refusal_is_the_answer_no_with_its_place(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.pages["/v1/proxies"] = {"proxies": [proxy("n1", RDS="SYNCED"), proxy("n2", RDS="NACK")]}
     assert main(["status", "--admin", server.url]) == 1
