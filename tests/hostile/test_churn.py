@@ -60,5 +60,5 @@ async def test_what_comes_and_goes_leaves_nothing_behind(churn: Churn) -> None:
 
 
 def _too_much(counts: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    """What is more by nearly one for each turn; the language itself keeps a few dozen things it meets."""
+    """What is more by nearly one for each turn."""
     return {name: (before, now) for name, (before, now) in counts.items() if now - before >= 3 * TURNS // 4}
