@@ -45,9 +45,9 @@ def _lines() -> Iterator[str]:
         "`deploy/monitoring/`, and what to do about each alert in [runbooks](runbooks/index.md).",
         "",
         "Labels are closed sets, written out below, or follow from what is declared and who is connected: pool,",
-        "zone, engine, region, node (a proxy's id), secret. Nothing that callers send becomes one. With 1 000 engines",
-        f"in 10 pools, 3 zones, 3 regions and 1 000 proxies one replica exposes at most {total} series; the column",
-        "*series* says how many of them are of each metric.",
+        "zone, engine, region, node (a proxy's id), secret. Nothing that callers send becomes one. With 1 000",
+        f"engines in 10 pools, 3 zones, 3 regions and 1 000 proxies one replica exposes at most {total} series;",
+        "the column *series* says how many of them are of each metric.",
         "",
     )
     for title, chapter in CHAPTERS.items():
