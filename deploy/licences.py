@@ -30,8 +30,8 @@ Switchgear is under the [Apache License 2.0](https://www.apache.org/licenses/LIC
 run, direct and through others, and the licence that each package gives for itself in its metadata, in the versions
 of `requirements.lock`. Written by `make licences`; a test holds the page to what is installed.
 
-What only some need is not here: `switchgear[envoy]`, `[otel]`, `[report]`, `[plan]` and `[engine-gpu]` bring packages
-of their own, and so does working on Switchgear.
+What only some need is not here: `switchgear[envoy]`, `[otel]`, `[report]`, `[plan]` and `[engine-gpu]` bring
+packages of their own, and so does working on Switchgear.
 
 | command | what it does |
 |---|---|

@@ -17,18 +17,9 @@ from pydantic import TypeAdapter
 
 from xds_server.access.door import CALLER, SAID, Door
 from xds_server.access.judging import Caller
-from xds_server.answering import WrongError, answer, refuse_others, refuse_pages, shaped
-from xds_server.config import Address, ConfigError
-from xds_server.dashboard.routes import add_dashboard
-from xds_server.history.routes import Changer, add_history
-from xds_server.inside.routes import Inside, add_inside
-from xds_server.ledger.orders import ImpossibleOrderError, RefusedOrderError
-from xds_server.ledger.scene import UnknownNameError
-from xds_server.metrics import Metrics
-from xds_server.overrides import Action
-from xds_server.refusals import RolledBack
-from xds_server.shadow_status import ShadowStatus
-from xds_server.status import (
+from xds_server.answers.answering import WrongError, answer, refuse_others, refuse_pages, shaped
+from xds_server.answers.shadow_status import ShadowStatus
+from xds_server.answers.status import (
     EngineStatus,
     EventStatus,
     OrderRequest,
@@ -42,6 +33,15 @@ from xds_server.status import (
     Trouble,
     ZoneStatus,
 )
+from xds_server.config import Address, ConfigError
+from xds_server.dashboard.routes import add_dashboard
+from xds_server.history.routes import Changer, add_history
+from xds_server.inside.routes import Inside, add_inside
+from xds_server.ledger.orders import ImpossibleOrderError, RefusedOrderError
+from xds_server.ledger.scene import UnknownNameError
+from xds_server.metrics import Metrics
+from xds_server.overrides import Action
+from xds_server.refusals import RolledBack
 
 ROLES: Final = ("gateway", "sidecar")
 MAX_BODY_BYTES: Final = 64 * 1024

@@ -9,22 +9,8 @@ from prometheus_client.core import Metric
 
 from engine.report import GpuSummary
 from policies.findings import PolicyError
-from xds_server.fleet import Engine, EngineId
-from xds_server.ledger.event import Now
-from xds_server.ledger.figures import pool_metrics
-from xds_server.ledger.ledger import Ledger
-from xds_server.ledger.orders import Orders, RefusedOrderError, below_floor
-from xds_server.ledger.scene import Scene, UnknownNameError, event_status, meant
-from xds_server.ledger.story import story
-from xds_server.ledger.tables import order_rows, pool_rows, proxy_rows, shadow_report, with_decision, zone_rows
-from xds_server.metrics import gauge
-from xds_server.overrides import Action, Override
-from xds_server.publish import ProxyState, Publisher
-from xds_server.reconcile.loop import Reconciler
-from xds_server.refusals import Refusals, RolledBack
-from xds_server.shadow_status import ShadowStatus
-from xds_server.snapshot import Resource, Snapshot
-from xds_server.status import (
+from xds_server.answers.shadow_status import ShadowStatus
+from xds_server.answers.status import (
     AgentStatus,
     EngineStatus,
     EventStatus,
@@ -44,6 +30,20 @@ from xds_server.status import (
     TypeStatus,
     ZoneStatus,
 )
+from xds_server.fleet import Engine, EngineId
+from xds_server.ledger.event import Now
+from xds_server.ledger.figures import pool_metrics
+from xds_server.ledger.ledger import Ledger
+from xds_server.ledger.orders import Orders, RefusedOrderError, below_floor
+from xds_server.ledger.scene import Scene, UnknownNameError, event_status, meant
+from xds_server.ledger.story import story
+from xds_server.ledger.tables import order_rows, pool_rows, proxy_rows, shadow_report, with_decision, zone_rows
+from xds_server.metrics import gauge
+from xds_server.overrides import Action, Override
+from xds_server.publish import ProxyState, Publisher
+from xds_server.reconcile.loop import Reconciler
+from xds_server.refusals import Refusals, RolledBack
+from xds_server.snapshot import Resource, Snapshot
 from xds_server.streams import WatchStatus
 from xds_server.translate.view import View
 from xds_server.type_urls import SHORT_NAMES

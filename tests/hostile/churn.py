@@ -22,12 +22,12 @@ import grpc.aio
 
 from engine.report import EngineReport, Source, Verdict
 from tests.eventually import eventually
-from xds_server.app import Listening, _Server
+from xds_server.answers.status import OrderRequest
 from xds_server.config import Address, ServeConfig
 from xds_server.fleet import EngineId
 from xds_server.overrides import Action
+from xds_server.running.app import Listening, _Server
 from xds_server.sources.telemetry import access_logs, load_reports
-from xds_server.status import OrderRequest
 from xds_server.translate.access_logs import ATTEMPT_HEADER, LOG_NAME
 from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE
 from xds_server.wire.decode import DeltaDiscoveryRequest, DeltaDiscoveryResponse

@@ -17,9 +17,9 @@ from tests.monitoring.promtool import needed, promtool
 from xds_server.access.guard import Guard
 from xds_server.access.lab_authority import EVERYBODY, make
 from xds_server.config import ServeConfig
-from xds_server.in_cluster import ClusterFeed
 from xds_server.metric_table.documented import OPEN, Documented
 from xds_server.metric_table.table import LARGE, TABLE, markdown
+from xds_server.running.in_cluster import ClusterFeed
 from xds_server.tracing.exporting import exporter_to
 
 LIMIT_S = 60.0

@@ -6,9 +6,7 @@ import aiohttp
 import pytest
 
 from xds_server.admin import AdminServer
-from xds_server.config import Address, ConfigError
-from xds_server.metrics import Metrics, gauge
-from xds_server.status import (
+from xds_server.answers.status import (
     EngineStatus,
     PoliciesStatus,
     ProxyStatus,
@@ -18,6 +16,8 @@ from xds_server.status import (
     SyncState,
     TypeStatus,
 )
+from xds_server.config import Address, ConfigError
+from xds_server.metrics import Metrics, gauge
 
 
 class Answers:

@@ -13,7 +13,7 @@ from typing import Final
 from policies.findings import PolicyErrors
 from xds_server.access.model import Access, AdminRule
 from xds_server.access.reading import read_access
-from xds_server.status import Defect, Trouble
+from xds_server.answers.status import Defect, Trouble
 
 MAX_TOKEN_BYTES: Final = 4096
 MIN_TOKEN_CHARACTERS: Final = 16

@@ -21,9 +21,9 @@ import structlog
 
 from policies.quantity import format_duration, parse_duration
 from xds_server import logs
-from xds_server.app import Listening, serve
 from xds_server.config import ENVIRONMENT_PREFIX, Address, ConfigError, ServeConfig
 from xds_server.offers.feed import Outlet
+from xds_server.running.app import Listening, serve
 
 CRASHED: Final = 70
 """Exit code after a bug (EX_SOFTWARE of sysexits.h), apart from 2: the operator asked wrongly."""

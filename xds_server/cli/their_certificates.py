@@ -9,9 +9,9 @@ from typing import Any
 
 from cryptography import x509
 
+from xds_server.answers.troubles import ends
 from xds_server.diagnosis.check import Check, fail, few, ok, warn
 from xds_server.diagnosis.process import CLOCKS_MAY_DIFFER_S
-from xds_server.troubles import ends
 
 Row = Mapping[str, Any]
 

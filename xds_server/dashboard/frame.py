@@ -9,9 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias
 
-from xds_server.diagnosis.remarks import on_rolled_back, on_troubles
-from xds_server.refusals import RolledBack
-from xds_server.status import (
+from xds_server.answers.status import (
     EngineStatus,
     EventStatus,
     PoliciesStatus,
@@ -21,6 +19,8 @@ from xds_server.status import (
     Trouble,
     ZoneStatus,
 )
+from xds_server.diagnosis.remarks import on_rolled_back, on_troubles
+from xds_server.refusals import RolledBack
 
 Row: TypeAlias = Mapping[str, Any]
 Table: TypeAlias = Mapping[str, Row]

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 from aiohttp import web
 from pydantic import TypeAdapter
 
-from xds_server.answering import WrongError, answer, refuse_others, refuse_pages, shaped
+from xds_server.answers.answering import WrongError, answer, refuse_others, refuse_pages, shaped
 from xds_server.history.told import (
     ApplyRequest,
     CanaryStatus,

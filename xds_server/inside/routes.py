@@ -6,7 +6,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from xds_server.answering import answer
+from xds_server.answers.answering import answer
 from xds_server.inside.about import About
 from xds_server.inside.contents import contents
 from xds_server.snapshot import Snapshot

@@ -6,6 +6,7 @@ from typing import Final
 
 from engine.report import EngineReport, Verdict
 from policies.resilience import ResilienceSpec
+from xds_server.answers.status import Story
 from xds_server.decide.changes.change import Subject
 from xds_server.decide.changes.rules import CONSECUTIVE, ERROR_RATE, rule_of_engine
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
@@ -14,7 +15,6 @@ from xds_server.ledger.event import Event
 from xds_server.ledger.scene import Scene, UnknownNameError, event_status, rule_status, span
 from xds_server.orchestrator import Standing
 from xds_server.overrides import Action, Override
-from xds_server.status import Story
 from xds_server.traffic import EngineTraffic, PoolTraffic
 
 MOST_PAST: Final = 12

@@ -1,10 +1,10 @@
 """Why something is as it is, in sentences: the answer to ``switchgear why``."""
 
+from xds_server.answers.status import Story
 from xds_server.fleet import EngineId
 from xds_server.ledger.engine_story import engine_story
 from xds_server.ledger.pool_story import pool_story, zone_story
 from xds_server.ledger.scene import Scene, meant
-from xds_server.status import Story
 
 
 def story(name: str, scene: Scene) -> Story:

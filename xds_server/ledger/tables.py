@@ -3,13 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from xds_server.decide.decisions import Health, PoolDecisions
-from xds_server.fleet import Engine, EngineId
-from xds_server.ledger.scene import Scene
-from xds_server.ledger.shadow import ShadowBook
-from xds_server.overrides import Override
-from xds_server.shadow_status import ShadowEngineStatus, ShadowPoolStatus, ShadowStatus
-from xds_server.status import (
+from xds_server.answers.shadow_status import ShadowEngineStatus, ShadowPoolStatus, ShadowStatus
+from xds_server.answers.status import (
     EngineStatus,
     OrderStatus,
     PoolStatus,
@@ -17,6 +12,11 @@ from xds_server.status import (
     RegionStatus,
     ZoneStatus,
 )
+from xds_server.decide.decisions import Health, PoolDecisions
+from xds_server.fleet import Engine, EngineId
+from xds_server.ledger.scene import Scene
+from xds_server.ledger.shadow import ShadowBook
+from xds_server.overrides import Override
 from xds_server.traffic import EngineTraffic, PoolTraffic, ProxyTraffic
 
 

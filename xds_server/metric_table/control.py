@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from xds_server.answers.status import SyncState
 from xds_server.metric_table.documented import BY_TYPE, SIGNALS, TYPES, of
-from xds_server.status import SyncState
 from xds_server.streams import Flaw
 
 PROXIES: Final = (

@@ -24,11 +24,11 @@ import structlog
 from prometheus_client.core import Metric
 
 from policies.quantity import NAME_PATTERN
+from xds_server.answers.status import Defect, Trouble
+from xds_server.answers.troubles import ends
 from xds_server.metrics import gauge
 from xds_server.secrets import Secrets
 from xds_server.sources.judged_secret import AUTHORITIES, FILES, Judged, UnusableSecretError, judged
-from xds_server.status import Defect, Trouble
-from xds_server.troubles import ends
 
 LOOK_EACH_S: Final = 1.0
 MAX_SECRETS: Final = 1000

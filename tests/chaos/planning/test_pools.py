@@ -12,7 +12,7 @@ from chaos.planning.error import PlanError
 from chaos.planning.growth import projection
 from chaos.planning.situation import Profile, Situation, chosen, told, uniform
 from chaos.planning.whatif import Change, changed, outcome
-from xds_server.status import EngineStatus, PoolStatus
+from xds_server.answers.status import EngineStatus, PoolStatus
 
 POOL = uniform(engines=60, slots=8, service_s=4.0, arrivals_per_s=100, zones=3, max_wait_s=2.0)
 PROMISE = Promise()

@@ -20,9 +20,9 @@ from xds_server.access.door import CALLS, COOKIE, FAILURES, MAX_BUCKETS, Door
 from xds_server.access.followed import FollowedRules
 from xds_server.access.lab_authority import EVERYBODY, Wanted, make
 from xds_server.admin import AdminServer
+from xds_server.answers.status import Readiness
 from xds_server.config import Address
 from xds_server.metrics import Metrics
-from xds_server.status import Readiness
 
 READS, WRITES = "r" * 32, "w" * 32
 RULES = """

@@ -14,10 +14,10 @@ import click
 import pytest
 import structlog
 
-from xds_server.app import Prober
 from xds_server.cli import main
 from xds_server.cli import serve as serve_module
 from xds_server.config import Address, ServeConfig
+from xds_server.running.app import Prober
 
 LIMIT_S = 60.0
 SWITCHGEAR = str(Path(sys.executable).with_name("switchgear"))
@@ -178,11 +178,12 @@ def test_a_cluster_that_nothing_leads_to_is_said_at_once(
 
 def test_who_serves_from_files_loads_nothing_of_kubernetes() -> None:
     script = (
-        "import sys, xds_server.cli.serve, xds_server.app\n"
-        "config = xds_server.app.ServeConfig(policies=('x',))\n"
-        "assert xds_server.app._feed(config).source == 'files'\n"
+        "import sys, xds_server.cli.serve, xds_server.running.app\n"
+        "config = xds_server.running.app.ServeConfig(policies=('x',))\n"
+        "assert xds_server.running.app._feed(config).source == 'files'\n"
         "loaded = [name for name in sys.modules if name.partition('.')[0] == 'kubernetes']\n"
         "assert not loaded, loaded[:3]\n"
-        "assert xds_server.app._feed(xds_server.app.ServeConfig(kubernetes=True)).source == 'kubernetes'\n"
+        "from xds_server.running import app\n"
+        "assert app._feed(app.ServeConfig(kubernetes=True)).source == 'kubernetes'\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

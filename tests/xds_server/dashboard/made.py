@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.report import GpuSummary, GpuVitals
-from xds_server.ledger.scene import UnknownNameError
-from xds_server.refusals import RolledBack
-from xds_server.status import (
+from xds_server.answers.status import (
     EngineStatus,
     EventStatus,
     PoliciesStatus,
@@ -24,6 +22,8 @@ from xds_server.status import (
     TypeStatus,
     ZoneStatus,
 )
+from xds_server.ledger.scene import UnknownNameError
+from xds_server.refusals import RolledBack
 
 _STATES: Sequence[tuple[str, str, str]] = (
     ("ready", "HEALTHY", ""),

@@ -11,8 +11,8 @@ from aiohttp import web
 from tests.browser import Page, page
 from tests.xds_server.dashboard.made import Made
 from tests.xds_server.dashboard.test_live import fast as fast  # noqa: PLC0414 - a fixture
+from xds_server.answers.status import Defect, Trouble
 from xds_server.dashboard.routes import add_dashboard
-from xds_server.status import Defect, Trouble
 
 axe = pytest.importorskip("axe_core_python")
 SHOWN = "[...document.querySelectorAll('.cell:not([hidden])')].map((cell) => cell.dataset.name)"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from engine.report import EngineReport, Evidence, Verdict
 from policies.model import PolicySet
+from xds_server.answers.status import Story
 from xds_server.decide.decisions import Admission, Ceiling, Ejector, EngineDecision, Health, LadderState
 from xds_server.fleet import EngineId, Fleet, with_report, with_words
 from xds_server.ledger.ledger import Ledger
@@ -15,7 +16,6 @@ from xds_server.ledger.scene import UnknownNameError, meant
 from xds_server.ledger.story import story
 from xds_server.orchestrator import OrchestratorWord, Standing
 from xds_server.overrides import Action, Override
-from xds_server.status import Story
 from xds_server.traffic import EngineTraffic, ProxyTraffic
 
 from .conftest import decided, scene, seen, with_pool

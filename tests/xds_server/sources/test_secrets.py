@@ -22,9 +22,9 @@ from cryptography.x509.oid import NameOID
 from structlog.testing import capture_logs
 
 from xds_server.access.lab_authority import Wanted, make
+from xds_server.answers.status import Defect
 from xds_server.sources.judged_secret import UnusableSecretError, judged
 from xds_server.sources.secrets import MAX_BYTES, SecretFolder
-from xds_server.status import Defect
 
 DAY = timedelta(days=1)
 

@@ -243,7 +243,7 @@ def test_without_the_extra_a_collector_is_an_error_that_names_it(monkeypatch: py
 
 def test_without_a_collector_nothing_is_imported_nothing_runs_and_nothing_is_counted() -> None:
     script = (
-        "import sys, threading; import xds_server.app; from xds_server.tracing.tracing import Tracing;"
+        "import sys, threading; import xds_server.running.app; from xds_server.tracing.tracing import Tracing;"
         "one = Tracing('', lambda pool, engine: None); assert one.following is None and one.event is None;"
         "assert list(one.families()) == [] and threading.active_count() == 1;"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]"

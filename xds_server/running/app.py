@@ -19,11 +19,11 @@ import structlog
 from engine.report import EngineReport
 from xds_server.access.guard import Guard
 from xds_server.admin import AdminServer
+from xds_server.answers.troubles import Troubles
 from xds_server.config import Address, ConfigError, ServeConfig
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.departures import Departures
 from xds_server.draining import Draining
-from xds_server.ending import StopError, first, signals, stopped
 from xds_server.entrusted import Entrusted
 from xds_server.facts import ServerFacts
 from xds_server.history.archive import FOLDER, Archive
@@ -46,6 +46,8 @@ from xds_server.reconcile.loop import Reconciler
 from xds_server.reconcile.neighbours import Connected, Told
 from xds_server.reconcile.standing import Serving
 from xds_server.refusals import Refusals
+from xds_server.running.ending import StopError, first, signals, stopped
+from xds_server.running.summaries import SummaryServer
 from xds_server.snapshot import Snapshot
 from xds_server.sources.agents import AgentDialer
 from xds_server.sources.files import PolicyFiles
@@ -55,12 +57,10 @@ from xds_server.sources.targets import Security
 from xds_server.sources.telemetry import Telemetry
 from xds_server.store import Store
 from xds_server.streams import NodeInfo
-from xds_server.summaries import SummaryServer
 from xds_server.tracing.tracing import Tracing
 from xds_server.translate.view import View
 from xds_server.transport import GrpcAdsServer
 from xds_server.transport.free_port import check_free
-from xds_server.troubles import Troubles
 from xds_server.type_urls import ENDPOINT
 
 TELL_WITHIN_S: Final = 0.005
@@ -393,7 +393,7 @@ def _feed(config: ServeConfig) -> Feed:
     """Where policies come from."""
     if config.kubernetes:
         # Who serves from files needs nothing of it.
-        from xds_server.in_cluster import ClusterFeed  # noqa: PLC0415
+        from xds_server.running.in_cluster import ClusterFeed  # noqa: PLC0415
 
         return ClusterFeed(config)
     return FilesFeed(PolicyFiles(config.policies, settle_s=config.settle_s, poll_s=config.poll_s))

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from xds_server.publish import Publisher
-from xds_server.reporting import CALM_S, REST_PER_LOOK, Reporting
+from xds_server.running.reporting import CALM_S, REST_PER_LOOK, Reporting
 from xds_server.snapshot import Resource, resource, snapshot
 from xds_server.streams import Mode
 from xds_server.translate.view import View

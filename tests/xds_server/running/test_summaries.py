@@ -20,7 +20,7 @@ from tests.eventually import eventually
 from xds_server.config import Address, ConfigError, ServeConfig
 from xds_server.decide.decide import decide
 from xds_server.fleet import declared, with_report
-from xds_server.summaries import SummaryServer, summary
+from xds_server.running.summaries import SummaryServer, summary
 
 HEAD = "apiVersion: switchgear.dev/v1alpha1\nkind: EnginePool\nmetadata: {name: p}\n"
 POOL = f"""{HEAD}spec:

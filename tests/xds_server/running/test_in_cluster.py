@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from xds_server import in_cluster
 from xds_server.config import ServeConfig
-from xds_server.in_cluster import ClusterFeed, writing
 from xds_server.kube.elsewhere import NOWHERE
+from xds_server.running import in_cluster
+from xds_server.running.in_cluster import ClusterFeed, writing
 
 
 def test_the_lease_is_the_one_named_or_that_of_the_own_namespace(

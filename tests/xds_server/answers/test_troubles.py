@@ -7,9 +7,9 @@ import pytest
 
 from xds_server.access.guard import Guard
 from xds_server.access.lab_authority import EVERYBODY, make
+from xds_server.answers.status import Defect, Trouble
+from xds_server.answers.troubles import SOON_S, Troubles, ends
 from xds_server.config import ServeConfig
-from xds_server.status import Defect, Trouble
-from xds_server.troubles import SOON_S, Troubles, ends
 
 DAY_S = 86_400.0
 TOKEN = "correct-horse-battery-staple"

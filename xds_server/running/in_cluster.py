@@ -25,7 +25,7 @@ from xds_server.kube.replicas import Replicas
 from xds_server.kube.resources import ENDPOINT_SLICES, NODES, PODS, POLICY_RESOURCES
 from xds_server.metrics import gauge
 from xds_server.offers.feed import Around
-from xds_server.reporting import Reporting
+from xds_server.running.reporting import Reporting
 from xds_server.sources.cluster import ClusterSource
 from xds_server.sources.files import PolicyState
 from xds_server.writeback.writer import Writer, Writing

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from xds_server.status import Defect, Trouble
+from xds_server.answers.status import Defect, Trouble
 
 SOON_S: Final = 7 * 86_400.0
 """A certificate with less than this left is told of. Those of months are renewed with weeks left, so one that
