@@ -10,7 +10,7 @@ from xds_server.fleet import Fleet, declared, redeclared
 from xds_server.metrics import Metrics
 from xds_server.pipeline import Built
 from xds_server.reconcile.standing import Serving
-from xds_server.shrink import parts
+from xds_server.shrink import held_back, parts
 from xds_server.snapshot import Snapshot
 from xds_server.sources.files import Accepted, Refused
 from xds_server.translate.view import View
@@ -33,6 +33,17 @@ def parts_by_view(built: Built, words: Words, now_s: float) -> dict[View, Mappin
     # That an engine ends may have been said after the round that this was built in.
     fleet = words.over(built.inputs.fleet, now_s)
     return {view: parts(snapshot, fleet) for view, snapshot in built.snapshots.items()}
+
+
+def reason_to_hold(served: Built, made: Built, words: Words, now_s: float) -> str:
+    """Why ``made`` is to be held back beside what is served; empty when it is not.
+
+    Only views that both have are compared: one that was served in the last round and is wanted by nobody now is
+    of a proxy that just left, and not a loss of the policies.
+    """
+    after = parts_by_view(made, words, now_s)
+    before = {view: had for view, had in parts_by_view(served, words, now_s).items() if view in after}
+    return held_back(before, after)
 
 
 def say_refused(refused: Refused, serving: str) -> None:

@@ -31,7 +31,7 @@ from xds_server.pipeline import Built, Inputs, Pipeline
 from xds_server.reconcile.considering import (
     count_state,
     fleet_for,
-    parts_by_view,
+    reason_to_hold,
     say_accepted,
     say_held,
     say_refused,
@@ -45,7 +45,6 @@ from xds_server.reconcile.roll import Peers, Roll
 from xds_server.reconcile.standing import Files, Serving, serving_of
 from xds_server.reconcile.trial import Trial
 from xds_server.secrets import NO_CERTIFICATES
-from xds_server.shrink import held_back
 from xds_server.snapshot import Snapshot
 from xds_server.sources.files import Accepted, PolicyState, Refused
 from xds_server.sources.resolver import Addressing, resolved
@@ -279,6 +278,7 @@ class Reconciler:
             try:
                 self._consider(offered)
             except Exception:
+                self._held = None  # older than these: nobody who asks to let go of what is held means them
                 self._set_files("failed", offered.digest, reason=_BUG)
                 raise
         if self.serving is None or self.fleet is None:
@@ -351,7 +351,7 @@ class Reconciler:
         made = self._build(offered.policies, fleet, now_s)
         if self.serving is not None and self.fleet is not None and not self._allow_shrink:
             served = self.built or self._build(self.serving.policies, self.fleet, now_s)
-            reason = held_back(parts_by_view(served, self._words, now_s), parts_by_view(made, self._words, now_s))
+            reason = reason_to_hold(served, made, self._words, now_s)
             if reason:
                 told, self._held = self._held is offered and reason == self.files.reason, offered
                 if told:

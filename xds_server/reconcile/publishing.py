@@ -24,7 +24,8 @@ class Publishing:
         same = fresh.keys() == self.served.keys() and all(fresh[view] is self.served[view] for view in fresh)
         if same and same_layers({} if self._built is None else self._built.own, built.own):
             return False
-        self.served, self._built = fresh, built
         self._proxies.publish(fresh, built.own)
+        # After it: what could not be given to them is due again in the next round.
+        self.served, self._built = fresh, built
         count_resources(self._metrics, fresh[REFERENCE_VIEW])
         return True

@@ -13,8 +13,7 @@ from policies.model import PolicySet
 from xds_server.decide.decisions import Decisions
 from xds_server.fleet import Fleet, redeclared
 from xds_server.pipeline import Built, Pipeline
-from xds_server.reconcile.considering import parts_by_view
-from xds_server.shrink import held_back
+from xds_server.reconcile.considering import reason_to_hold
 from xds_server.sources.files import Accepted
 from xds_server.translate.view import View
 from xds_server.words import Words
@@ -49,7 +48,7 @@ class Trial:
     def held_back(self, rest: Built, fleet: Fleet, words: Words, now_s: float) -> str:
         """Why these policies need to be allowed, beside ``rest``, which is served; empty when they do not."""
         made = self.built(rest, fleet, frozenset(rest.snapshots))
-        return held_back(parts_by_view(rest, words, now_s), parts_by_view(made, words, now_s))
+        return reason_to_hold(rest, made, words, now_s)
 
     def beside(self, rest: Built, fleet: Fleet, views: frozenset[View]) -> Built:
         """``rest``, with what proxies of the canary are served; ``views`` are all that were asked for."""

@@ -92,6 +92,43 @@ async def test_a_shrinking_set_is_held_until_it_is_released() -> None:
         assert reconciler.files.state == "accepted"
 
 
+async def test_a_proxy_that_leaves_in_the_moment_of_an_edit_loses_nothing_by_it() -> None:
+    """What the last proxy of a view was served is no loss of the edit, whose view nobody has any more."""
+    peers = Peers()
+    peers.connected = {VIEW, View(zone="z2")}
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p", "q"))
+        await reconciler.ready.wait()
+        peers.connected = {VIEW}
+        reconciler.offer(accepted("p", "q", engines=3))
+        await until(lambda: reconciler.files.digest == "digest of p q 3")
+        assert (reconciler.files.state, reconciler.files.reason) == ("accepted", "")
+
+
+async def test_policies_that_no_snapshot_can_be_made_of_leave_none_that_were_held_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p", "q", "r", "s"))
+        await reconciler.ready.wait()
+        reconciler.offer(accepted("p"))
+        await until(lambda: reconciler.files.state == "held")
+        build = Pipeline.build
+
+        def broken(pipeline: Pipeline, inputs):
+            if "bad" in inputs.policies.pools:
+                raise RuntimeError("a bug")
+            return build(pipeline, inputs)
+
+        monkeypatch.setattr(Pipeline, "build", broken)
+        with structlog.testing.capture_logs():
+            reconciler.offer(accepted("p", "q", "r", "s", "bad"))
+            await until(lambda: reconciler.files.state == "failed")
+        assert reconciler.release_shrink() == "no policies are held back"
+        assert peers.pools == ["p", "q", "r", "s"]
+
+
 async def test_a_held_set_is_forgotten_when_the_files_are_well_again() -> None:
     peers = Peers()
     async with running(peers) as reconciler:
