@@ -193,8 +193,8 @@ class EngineHttp:
                 ssl=None if means is None else means.context,
                 server_hostname=target.server_name,
             )
-        except (OSError, TrustError):
-            return  # the look that follows says what is wrong
+        except (OSError, TrustError, ValueError):
+            return  # the look that follows says what is wrong, of a name that cannot be asked for, too
         try:
             while await reader.read(1024):
                 pass

@@ -30,10 +30,16 @@ class Got:
 
 @dataclass
 class Collector:
-    """``status`` is what it answers with; while ``stalled`` is set it does not answer at all."""
+    """``status`` is what it answers with, from ``location`` if it sends elsewhere, and ``mib`` how much it says.
+
+    While ``go_on`` is not set it does not answer at all. ``unheard`` is set once nobody listens any more.
+    """
 
     url: str = ""
     status: int = 200
+    location: str = ""
+    mib: int = 0
+    unheard: threading.Event = field(default_factory=threading.Event)
     spans: list[Got] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
@@ -65,8 +71,15 @@ def collecting(certificates: Path | None = None) -> Iterator[Collector]:
             if collector.status == 200:
                 collector.spans.extend(_spans(body))
             self.send_response(collector.status)
-            self.send_header("content-length", "0")
+            if collector.location:
+                self.send_header("location", collector.location)
+            self.send_header("content-length", str(collector.mib * 1024**2))
             self.end_headers()
+            try:
+                for _ in range(collector.mib):
+                    self.wfile.write(bytes(1024**2))
+            except OSError:
+                collector.unheard.set()
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the base class calls it
             """Says nothing."""

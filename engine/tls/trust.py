@@ -28,6 +28,7 @@ _REFUSES_US: Final = (
     "ALERT_ACCESS_DENIED",
     "ALERT_UNSUPPORTED_CERTIFICATE",
 )
+_NAMES_SHOWN: Final = 20
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
 
 
@@ -100,7 +101,8 @@ def client_context(trust: Trust, alt_names: tuple[str, ...] = ()) -> ssl.SSLCont
         if trust.chain is not None and trust.key is not None:
             with _as_file(trust.chain + b"\n" + trust.key) as path:
                 context.load_cert_chain(path)
-    except (ssl.SSLError, OSError, ValueError) as error:
+    except (ssl.SSLError, OSError, ValueError, TypeError) as error:
+        # TypeError: a comment that is not ASCII.
         raise TrustError(f"cannot speak TLS by what it was given: {error}") from error
     return context
 
@@ -140,15 +142,29 @@ class _Named(ssl.SSLObject):
 
     def do_handshake(self) -> None:
         super().do_handshake()
-        context, certificate = self.context, self.getpeercert() or {}
+        context = self.context
         alt_names = context.alt_names if isinstance(context, _Naming) else ()
+        try:
+            certificate = self.getpeercert() or {}
+        except ValueError:
+            # Names are bytes to whoever signs them; Python wants text, and says so in its own way.
+            raise _wrong_name("its certificate has names that are no text") from None
         if proves(certificate, self.server_hostname or "", alt_names):
             return
         wanted = " or ".join(alt_names) or self.server_hostname
-        has = ", ".join(name for _, name in _names(certificate)) or "no name at all"
-        problem = ssl.SSLCertVerificationError(f"its certificate is for {has[:200]}, and not for {wanted}")
-        problem.verify_code = _WRONG_NAME
-        raise problem
+        has = ", ".join(_shown(name) for _, name in _names(certificate)[:_NAMES_SHOWN]) or "no name at all"
+        raise _wrong_name(f"its certificate is for {has[:200]}, and not for {wanted}")
+
+
+def _wrong_name(words: str) -> ssl.SSLCertVerificationError:
+    problem = ssl.SSLCertVerificationError(words)
+    problem.verify_code = _WRONG_NAME
+    return problem
+
+
+def _shown(name: str) -> str:
+    """A name that somebody else made, as it may stand in a log and on a terminal."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in name[:200])
 
 
 def _names(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
@@ -17,7 +18,7 @@ from engine.probe_settings import ProbeSettings
 from engine.reading import Failure, Look, Trouble
 from engine.report import Doubt, Verdict
 from engine.tls.trust import EngineName, Means, TrustError
-from tests.engine.tls.made import DAY, certificate, means, swapped
+from tests.engine.tls.made import DAY, certificate, means, odd_certificate, swapped
 
 NAME = "engine.example"
 
@@ -35,6 +36,20 @@ async def engine(folder: Path, name: str, *, client_ca: bool = False) -> AsyncIt
         yield one
     finally:
         await one.stop()
+
+
+@contextlib.asynccontextmanager
+async def showing(folder: Path, name: str) -> AsyncIterator[int]:
+    """A port that shows a certificate whatever it says, which a fake engine would not."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / f"{name}.crt", folder / f"{name}.key")
+
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
 
 
 @contextlib.asynccontextmanager
@@ -116,6 +131,28 @@ async def test_what_is_wrong_with_a_certificate_is_said_in_plain_words(tmp_path:
         assert failure.trouble is Trouble.UNTRUSTED, name
         assert f"127.0.0.1:{one.port}: " in failure.detail
         assert words in failure.detail, name
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (b"\xff\xfe.example", "names that are no text"),
+        (b"engine.example\0.evil", r"is for engine.example\x00.evil, and not for engine.example"),
+        (b"a\n\x1b[31mb", r"is for a\n\x1b[31mb, and not for engine.example"),
+    ],
+)
+async def test_names_that_nobody_would_give_end_no_prober_and_move_no_cursor(
+    tmp_path: Path, name: bytes, words: str
+) -> None:
+    odd_certificate(tmp_path, "engine", name)
+    async with showing(tmp_path, "engine") as port, asked(port, means(tmp_path)) as http:
+        failure = (await http.look()).counters
+        assert isinstance(failure, Failure)
+        assert failure.trouble is Trouble.UNTRUSTED
+        assert words in failure.detail
+        assert failure.detail.isprintable()
+        # Waits for the end of a connection, on a certificate that may be another than at the last look.
+        await http.gone()
 
 
 async def test_an_engine_that_wants_proof_gets_it_or_says_so(tmp_path: Path) -> None:

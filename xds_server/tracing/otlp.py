@@ -4,6 +4,7 @@
 ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_TRACES_SAMPLER`` mean what OpenTelemetry says. ``Otlp`` is for one thread.
 """
 
+import contextlib
 import logging
 import os
 from collections.abc import Sequence
@@ -21,6 +22,9 @@ from opentelemetry.trace import Status, StatusCode, set_span_in_context
 from xds_server.tracing.spans import Span
 
 SERVICE: Final = "switchgear"
+
+MOST_ANSWER_BYTES: Final = 64 * 1024
+"""What a collector answers is a few bytes, and nothing is done with it."""
 
 
 class Otlp:
@@ -66,7 +70,24 @@ class Otlp:
 
 
 class _Session(requests.Session):
-    """Goes by the certificate that was given for this, also where ``REQUESTS_CA_BUNDLE`` names another."""
+    """Goes by the certificate that was given for this, also where ``REQUESTS_CA_BUNDLE`` names another.
+
+    It goes nowhere else than it was told, and reads only the beginning of an answer.
+    """
+
+    def send(self, request, **kwargs):  # type: ignore[no-untyped-def]
+        """The answer to one request."""
+        # Headers have secrets in them, which requests would take along to another host.
+        answer = super().send(request, **{**kwargs, "allow_redirects": False, "stream": True})
+        with contextlib.closing(answer):
+            # Once: an honest answer is read whole by that, and its connection is used again.
+            answer.raw.read1(MOST_ANSWER_BYTES, decode_content=False)
+        # Else the library reads all of it.
+        answer._content, answer._content_consumed = b"", True
+        if answer.is_redirect:
+            # The library takes every status below 400 for taken.
+            raise requests.TooManyRedirects(f"{answer.status_code}: it sends elsewhere, which is not followed")
+        return answer
 
     def merge_environment_settings(self, url, proxies, stream, verify, cert):  # type: ignore[no-untyped-def]
         """What goes for one request: the library prefers the environment to the session."""

@@ -5,6 +5,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.x509.oid import ExtensionOID
+
 from engine.tls.files import read_trust
 from engine.tls.paths import TrustFiles
 from engine.tls.trust import Connecting, Means
@@ -25,6 +31,36 @@ def certificate(
     if not (folder / "ca.crt").exists():
         make(folder, (), lasts=100 * DAY)
     make(folder, (Wanted(name=name, path=path, names=names),), lasts=lasts, now=datetime.now(UTC) - ago)
+
+
+def odd_certificate(folder: Path, name: str, dns_name: bytes) -> None:
+    """The same for one DNS name, of bytes that no library would write into a certificate."""
+    certificate(folder, name)
+    authority, key = (
+        x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes()),
+        load_pem_private_key((folder / "ca.key").read_bytes(), password=None),
+    )
+    plain = x509.load_pem_x509_certificate((folder / f"{name}.crt").read_bytes())
+    alt_name = bytes((0x82, len(dns_name))) + dns_name
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    odd = (
+        x509.CertificateBuilder(
+            issuer_name=authority.subject,
+            subject_name=plain.subject,
+            public_key=plain.public_key(),
+            serial_number=plain.serial_number,
+            not_valid_before=plain.not_valid_before_utc,
+            not_valid_after=plain.not_valid_after_utc,
+        )
+        .add_extension(
+            x509.UnrecognizedExtension(
+                ExtensionOID.SUBJECT_ALTERNATIVE_NAME, bytes((0x30, len(alt_name))) + alt_name
+            ),
+            critical=False,
+        )
+        .sign(key, hashes.SHA256())
+    )
+    (folder / f"{name}.crt").write_bytes(odd.public_bytes(Encoding.PEM))
 
 
 def means(folder: Path, *alt_names: str, proof: str = "") -> Callable[[], Means]:

@@ -110,6 +110,13 @@ def test_contexts_are_made_anew_when_what_is_trusted_is_another(tmp_path: Path) 
         means()
 
 
+def test_a_comment_that_is_no_ascii_ends_nobody(tmp_path: Path) -> None:
+    certificate(tmp_path, "one", "localhost")
+    trust = Trust(authorities="# Türktrust\n".encode() + (tmp_path / "ca.crt").read_bytes(), ends_unix_s=0.0)
+    with pytest.raises(TrustError, match="ASCII"):
+        client_context(trust)
+
+
 def test_of_several_authorities_the_one_that_lasts_decides_when_trust_ends(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

@@ -125,6 +125,31 @@ def test_a_collector_that_refuses_is_told_of_once_and_counted(
     assert captured.out.count("otlp.failed") == 1
 
 
+def test_a_collector_that_sends_elsewhere_is_not_followed_with_what_is_secret(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=t0ken")
+    with collecting() as elsewhere:
+        collector.status, collector.location = 307, f"{elsewhere.url}/v1/traces"
+        exporter = exporter_to(collector.url)
+        exporter.offer(TREE)
+        exporter.stop(30)
+    assert "sends elsewhere" in exporter._sender.send([TREE])
+    assert not elsewhere.paths
+    # Nobody has them: they are not counted as sent either.
+    assert counts(exporter) == {"sent": 0, "failed": 4, "dropped": 0}
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_what_a_collector_says_is_not_read_to_its_end(collector: Collector, status: int) -> None:
+    collector.status, collector.mib = status, 64
+    exporter = exporter_to(collector.url)
+    exporter.offer(TREE)
+    exporter.stop(30)
+    assert collector.unheard.wait(30)
+    assert counts(exporter)["sent" if status == 200 else "failed"] == 4
+
+
 def test_a_collector_that_is_gone_costs_spans_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
     with collecting() as gone:
