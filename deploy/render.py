@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.monitoring.dashboards import DASHBOARDS, dashboard_json
+from deploy.monitoring.dashboards import DASHBOARDS
+from deploy.monitoring.grafana import dashboard_json
 from deploy.monitoring.rules import rules_yaml
 from xds_server.metric_table.table import markdown
 

@@ -88,6 +88,14 @@ class Alert:
     summary: str
 
 
+def _nears_its_end(what: str, by: str) -> str:
+    """Within two days of its end, or, of one that is short anyway, in the last quarter of its life."""
+    left, life = (
+        f"min by (job, namespace, {by}) ({metric(f'{what}_{one}_seconds')})" for one in ("expiry", "lifetime")
+    )
+    return f"{left} < clamp_max({life} / 4, 2 * 86400)"
+
+
 def _burns(long: str, short: str, factor: float) -> str:
     most = round(factor * (1 - OBJECTIVE), 6)
     return f"(1 - {_recorded('goodput', long)}) > {most:g} and (1 - {_recorded('goodput', short)}) > {most:g}"
@@ -223,10 +231,47 @@ ALERTS: Final[Sequence[Alert]] = (
         summary="the last good policies cannot be kept on disk; a restart would begin without them",
     ),
     Alert(
-        name="SwitchgearCertificateExpires", severity="page",
-        expr=f"min by (job, namespace, use) ({metric('certificate_expiry_seconds')}) < 2 * 86400", held="10m",
-        because="certificates are renewed weeks, or for short ones hours, before; nothing is lost in ten minutes",
+        name="SwitchgearCertificateExpires", severity="page", expr=_nears_its_end("certificate", "use"),
+        held="10m",
+        because="certificates are renewed with a third of their life left, or more; ten minutes lose nothing",
         summary="the certificate ({{ $labels.use }}) ends in {{ $value | humanizeDuration }}, and all connections",
+    ),
+    Alert(
+        name="SwitchgearCertificateRefused", severity="ticket",
+        expr=f"max by (job, namespace) ({metric('certificate_trouble')}) == 1", held="10m",
+        because="a rotation that is half written is whole within seconds",
+        summary="the certificate files of the control plane cannot be used; the pair before is, until it ends",
+    ),
+    Alert(
+        name="SwitchgearAccessRefused", severity="ticket",
+        expr=f"max by (job, namespace) ({metric('access_refused')}) == 1", held="5m",
+        because="time to notice and to correct an edit oneself",
+        summary="the rules of access as they are now are refused; those before them are in force",
+    ),
+    Alert(
+        name="SwitchgearSecretExpires", severity="page", expr=_nears_its_end("secret", "secret"), held="10m",
+        because="certificates are renewed with a third of their life left, or more; ten minutes lose nothing",
+        summary="secret {{ $labels.secret }} ends in {{ $value | humanizeDuration }}, and calls to its engines",
+    ),
+    Alert(
+        name="SwitchgearSecretRefused", severity="ticket",
+        expr=f"max by (job, namespace, secret) ({metric('secret_trouble')}) == 1", held="10m",
+        because="a rotation that is half written is whole within seconds",
+        summary="the files of secret {{ $labels.secret }} cannot be used; those before are, if there were any",
+    ),
+    Alert(
+        # Not of gRPC clients: those that have credentials of their own do without.
+        name="SwitchgearSecretsWithheld", severity="page",
+        expr=f'max by (job, namespace, reason) ({metric("secrets_withheld")}{{reason!="grpc"}}) > 0', held="2m",
+        because="proxies that are given their certificates connect again within a minute",
+        summary="{{ $value }} keys are not sent to proxies ({{ $labels.reason }}): engines that want one refuse",
+    ),
+    Alert(
+        name="SwitchgearTracesLost", severity="ticket",
+        expr=f'sum by (job, namespace) (increase({metric("trace_spans_total")}{{result!="sent"}}[15m])) > 0',
+        held="15m",
+        because="a collector that is restarted misses some, and nothing else depends on traces",
+        summary="{{ $value | humanize }} spans of traces did not reach the collector within 15 min",
     ),
 )  # fmt: skip
 

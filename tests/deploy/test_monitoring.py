@@ -6,7 +6,8 @@ from pathlib import Path
 import yaml
 
 from deploy import render
-from deploy.monitoring.dashboards import DASHBOARDS, dashboard_json
+from deploy.monitoring.dashboards import DASHBOARDS
+from deploy.monitoring.grafana import dashboard_json
 from deploy.monitoring.rules import rules_yaml
 from tests.deploy.rendering import complaint, documents, named, of_kind, parsed
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from deploy.monitoring import dashboards
-from deploy.monitoring.dashboards import DASHBOARDS, Dashboard, Panel, dashboard_json
+from deploy.monitoring.dashboards import DASHBOARDS
+from deploy.monitoring.grafana import Dashboard, Panel, dashboard_json
 from deploy.monitoring.rules import ALERTS, metric, recordings
 from deploy.render import DEPLOY
 from tests.monitoring.promtool import needed, promtool

@@ -75,6 +75,25 @@ def switched(alert: str, name: str, well: int, bad: int, at: str, **labels: str)
     ]
 
 
+def expires(alert: str, what: str, **labels: str) -> list[Case]:
+    """Certificates that come near their end: those of months by two days, those of a day by a quarter of it."""
+
+    def told(life_s: int, left_s: int) -> dict[str, str]:
+        return {
+            labelled(f"{what}_lifetime_seconds", **labels): f"{life_s}x70",
+            labelled(f"{what}_expiry_seconds", **labels): f"{left_s}-60x70",
+        }
+
+    fires, day = {**WHOLE, **labels}, 86_400
+    return [
+        Case(alert=alert, told=told(90 * day, 2 * day - 60), at="22m", fires=fires, what="months, forgotten"),
+        Case(alert=alert, told=told(90 * day, 3 * day), at="60m", what="months, three days left"),
+        Case(alert=alert, told=told(day, day // 4 - 60), at="22m", fires=fires, what="a day, six hours left"),
+        Case(alert=alert, told=told(day, day // 2), at="60m", what="a day, half of it left"),
+        Case(alert=alert, told=told(day, -60), at="22m", fires=fires, what="ended"),
+    ]
+
+
 def _kept(alert: str) -> set[str]:
     """The labels that an alert's query keeps."""
     return set(re.findall(r"\w+", re.findall(r"by \(([^)]*)\)", BY_NAME[alert].expr)[0]))
@@ -197,7 +216,25 @@ CASES: Sequence[Case] = (
         alert="SwitchgearStoreFailing",
         told={labelled("store_failures_total"): "3x60"}, at="30m", what="long ago",
     ),
-    *switched("SwitchgearCertificateExpires", "certificate_expiry_seconds", 2592000, 90000, "22m", use="server"),
+    *expires("SwitchgearCertificateExpires", "certificate", use="server"),
+    *switched("SwitchgearCertificateRefused", "certificate_trouble", 0, 1, "22m"),
+    *switched("SwitchgearAccessRefused", "access_refused", 0, 1, "17m"),
+    *expires("SwitchgearSecretExpires", "secret", secret="engines"),
+    *switched("SwitchgearSecretRefused", "secret_trouble", 0, 1, "22m", secret="engines"),
+    *switched("SwitchgearSecretsWithheld", "secrets_withheld", 0, 2, "14m", reason="plaintext"),
+    Case(
+        alert="SwitchgearSecretsWithheld", told=turned("secrets_withheld", 3, 3, reason="grpc"), at="30m",
+        what="clients with credentials of their own",
+    ),
+    Case(
+        alert="SwitchgearTracesLost", told={labelled("trace_spans_total", result="dropped"): "0x10 0+9x60"},
+        at="40m", fires=WHOLE, what="too many",
+    ),
+    Case(
+        alert="SwitchgearTracesLost", told={labelled("trace_spans_total", result="failed"): "0x10 50x60"},
+        at="40m", what="a collector that was restarted",
+    ),
+    Case(alert="SwitchgearTracesLost", told={labelled("trace_spans_total", result="sent"): "0+9x60"}, at="40m"),
 )  # fmt: skip
 
 

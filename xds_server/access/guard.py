@@ -204,6 +204,12 @@ class Guard:
                 {("server",): self.keys.pair.ends_unix_s - self._wall()},
             )
             yield gauge(
+                "switchgear_certificate_lifetime_seconds",
+                "How long the certificate of this server is valid from its first second to its last.",
+                ("use",),
+                {("server",): self.keys.pair.ends_unix_s - self.keys.pair.begins_unix_s},
+            )
+            yield gauge(
                 "switchgear_certificate_trouble",
                 "1 while the certificate files cannot be used and the pair before them is.",
                 (),

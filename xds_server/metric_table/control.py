@@ -135,7 +135,7 @@ CONTROL: Final = (
     of(
         "trace_spans_total", "counter", "spans",
         "Spans of traces, by what became of them: sent, failed (not taken by the collector), dropped (too many).",
-        "failed rising: the log line `otlp.failed` says why. dropped: the collector is too slow, or gone.",
+        "Runbook SwitchgearTracesLost.",
         labels={"result": ("sent", "failed", "dropped")}, where="with --otlp",
     ),
     of(
@@ -153,33 +153,43 @@ CONTROL: Final = (
         labels={"use": ("server",)}, where="with --tls-cert",
     ),
     of(
+        "certificate_lifetime_seconds", "gauge", "seconds",
+        "How long the certificate is valid from its first second to its last.",
+        "Nothing: the alert asks how much of it is left.", labels={"use": ("server",)}, where="with --tls-cert",
+    ),
+    of(
         "certificate_trouble", "gauge", "boolean",
         "1 while the certificate files cannot be used and the pair before them is.",
-        "The log line `certificate.refused` says why.", where="with --tls-cert",
+        "Runbook SwitchgearCertificateRefused.", where="with --tls-cert",
     ),
     of(
         "secret_expiry_seconds", "gauge", "seconds",
         "Time until the first certificate of a secret for engines ends that has to hold; negative once it has.",
-        "Renew it: proxies take the new one up by themselves. Once it has ended, no engine is reached by it.",
+        "Runbook SwitchgearSecretExpires.", labels={"secret": ()}, per=("secret",), where="with --secrets",
+    ),
+    of(
+        "secret_lifetime_seconds", "gauge", "seconds",
+        "How long that certificate of a secret is valid from its first second to its last.",
+        "Nothing: the alert asks how much of it is left.",
         labels={"secret": ()}, per=("secret",), where="with --secrets",
     ),
     of(
         "secret_trouble", "gauge", "boolean",
         "1 while the files of a secret cannot be used, and those before them are, if there were any.",
-        "The log line `secret.refused` says why, and so does `switchgear status`.",
+        "Runbook SwitchgearSecretRefused.",
         labels={"secret": ()}, per=("secret",), where="with --secrets",
     ),
     of(
         "secrets_withheld", "gauge", "keys",
         "Private keys that connected proxies need and are not sent: plaintext, nameless (their certificate proves "
         "no name), grpc (a gRPC client).",
-        "Give proxies certificates, or the gRPC client credentials of its own: their calls to these engines fail.",
+        "Runbook SwitchgearSecretsWithheld. grpc: give the client credentials of its own for these engines.",
         labels={"reason": ("plaintext", "nameless", "grpc")},
     ),
     of(
         "access_refused", "gauge", "boolean",
         "1 while the rules of access cannot be read and those before them are in force.",
-        "The log line `access.refused` says why.", where="with --access",
+        "Runbook SwitchgearAccessRefused.", where="with --access",
     ),
     of(
         "admin_refused_total", "counter", "requests",

@@ -25,6 +25,7 @@ OPEN: Final[Mapping[str, str]] = {
     "to": "regions",
     "role": "roles",
     "resource": "kinds of objects",
+    "secret": "secrets for engines",
 }
 """Labels whose values are declared or connected, and what bounds them."""
 

@@ -124,6 +124,12 @@ class SecretFolder:
             {(name,): one.secret.ends_unix_s - now_s for name, one in held.items()},
         )
         yield gauge(
+            "switchgear_secret_lifetime_seconds",
+            "How long that certificate of a secret is valid from its first second to its last.",
+            ("secret",),
+            {(name,): one.secret.ends_unix_s - one.begins_unix_s for name, one in held.items()},
+        )
+        yield gauge(
             "switchgear_secret_trouble",
             "1 while the files of a secret cannot be used, and those before them are, if there were any.",
             ("secret",),
@@ -235,9 +241,11 @@ def _file(folder: Path, path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise UnusableSecretError(f"{path.name}: {error.strerror or error}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        # Before a file is made of it, which a folder refuses and then leaves open.
+        os.close(descriptor)
+        raise UnusableSecretError(f"{path.name} is not a file")
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise UnusableSecretError(f"{path.name} is not a file")
         try:
             content = file.read(MAX_BYTES + 1)
         except OSError as error:
