@@ -16,7 +16,7 @@ from policies.merge import effective, layers
 from policies.model import PolicySet
 from policies.origin import WHOLE_FILE, DocumentPlaces, Origins, origin
 from policies.pool import EnginePool
-from policies.reading import decoded, read, search
+from policies.reading import Search, decoded, read, search
 from policies.relations import Placed, between, within
 from policies.resilience import ResiliencePolicy
 from policies.route import ModelRoute
@@ -99,15 +99,20 @@ def load(paths: Sequence[Path], cache: LoadCache | None = None) -> PolicySet:
     Folders are searched as ``policies.reading`` says. With ``cache``, files whose content it knows are not parsed.
     """
     found = search(paths)
+    return load_found(found, {path: read(path) for path in found.files}, paths, cache)
+
+
+def load_found(
+    found: Search,
+    contents: Mapping[Path, bytes | Problem],
+    paths: Sequence[Path],
+    cache: LoadCache | None = None,
+) -> PolicySet:
+    """The policies of what was found under ``paths`` and read before; raises ``PolicyErrors`` as ``load`` does."""
     errors = [problem.error(file) for file, problem in found.problems]
-    contents: dict[Path, bytes] = {}
-    for path in found.files:
-        content = read(path)
-        if isinstance(content, Problem):
-            errors.append(content.error(str(path)))
-        else:
-            contents[path] = content
-    return _loaded(contents, errors, paths, cache)
+    errors += [content.error(str(path)) for path, content in contents.items() if isinstance(content, Problem)]
+    readable = {path: content for path, content in contents.items() if not isinstance(content, Problem)}
+    return _loaded(readable, errors, paths, cache)
 
 
 def load_contents(contents: Mapping[Path, bytes], cache: LoadCache | None = None) -> PolicySet:

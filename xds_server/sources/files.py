@@ -23,9 +23,9 @@ import structlog
 from watchfiles import awatch
 
 from policies.findings import PolicyError, PolicyErrors, Problem
-from policies.load import LoadCache, load
+from policies.load import LoadCache, load_found
 from policies.model import PolicySet
-from policies.reading import decoded, read, search
+from policies.reading import Search, decoded, read, search
 
 _WATCH_STEP_MS: Final = 20
 """How long the watcher waits for one more announcement before it passes on what it has."""
@@ -59,6 +59,15 @@ class Refused:
 PolicyState = Accepted | Refused
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """What was under the paths in one look, and its ``digest``: over names, content, and what is in the way."""
+
+    found: Search
+    contents: Mapping[Path, bytes | Problem]
+    digest: str
+
+
 class PolicyFiles:
     """The policy files under ``paths`` (folders or files); see ``states``."""
 
@@ -90,22 +99,25 @@ class PolicyFiles:
         before = await asyncio.to_thread(_digest, self._paths)
         while True:
             await asyncio.sleep(self._settle_s)
-            settled = await asyncio.to_thread(_digest, self._paths)
-            if settled == before:
+            settled = await asyncio.to_thread(_look, self._paths)
+            if settled.digest == before:
                 state = await asyncio.to_thread(self._judge, settled)
                 before = await asyncio.to_thread(_digest, self._paths)
-                if before == settled:
-                    return settled, state
+                if before == settled.digest:
+                    return before, state
             else:
-                before = settled
+                before = settled.digest
 
-    def _judge(self, digest: str) -> PolicyState:
+    def _judge(self, reading: _Reading) -> PolicyState:
+        # Not read again: an edit that is taken back meanwhile would be judged as what was there before.
         try:
-            policies = load(self._paths, self._cache)
+            policies = load_found(reading.found, reading.contents, self._paths, self._cache)
         except PolicyErrors as refusal:
             errors = tuple(error for error in refusal.exceptions if isinstance(error, PolicyError))
-            return Refused(errors=errors, digest=digest)
-        return Accepted(policies=policies, texts=_texts(self._paths), digest=policies.digest, former=digest)
+            return Refused(errors=errors, digest=reading.digest)
+        return Accepted(
+            policies=policies, texts=_texts(reading.contents), digest=policies.digest, former=reading.digest
+        )
 
     async def watch(self) -> None:
         """Wake ``states`` up whenever the operating system announces a change; runs for ever.
@@ -153,25 +165,28 @@ def _identity(folders: Sequence[Path]) -> dict[Path, tuple[int, int]]:
     return found
 
 
-def _texts(paths: Sequence[Path]) -> dict[str, str]:
+def _texts(contents: Mapping[Path, bytes | Problem]) -> dict[str, str]:
     """Every policy file that can be read, with its text."""
     texts = {}
-    for file in search(paths).files:
-        content = read(file)
+    for file, content in contents.items():
         text = content if isinstance(content, Problem) else decoded(content)
         if isinstance(text, str):
             texts[str(file)] = text
     return texts
 
 
-def _digest(paths: Sequence[Path]) -> str:
-    """A hash over names and content of every policy file, and over all that is in the way of reading them."""
+def _look(paths: Sequence[Path]) -> _Reading:
     hashed = blake2b(digest_size=16)
     found = search(paths)
     for name, problem in found.problems:
         hashed.update(f"{name}\0{problem.code}\0{problem.message}\0".encode(errors="surrogateescape"))
-    for file in found.files:
-        content = read(file)
+    contents = {file: read(file) for file in found.files}
+    for file, content in contents.items():
         known = content.message.encode() if isinstance(content, Problem) else content
         hashed.update(f"{file}\0".encode(errors="surrogateescape") + blake2b(known, digest_size=16).digest())
-    return hashed.hexdigest()
+    return _Reading(found=found, contents=contents, digest=hashed.hexdigest())
+
+
+def _digest(paths: Sequence[Path]) -> str:
+    """A hash over names and content of every policy file, and over all that is in the way of reading them."""
+    return _look(paths).digest

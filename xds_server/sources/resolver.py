@@ -11,6 +11,7 @@ import ipaddress
 import operator
 import socket
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
@@ -23,6 +24,7 @@ from xds_server.fleet import Engine, EngineId, Fleet, fleet_of, with_traffic
 LOOKUP_LIMIT_S: Final = 5.0
 """How long one round of look-ups is waited for; resolv.conf's own default for one try."""
 
+_LOOKUPS_AT_ONCE: Final = 8
 _log = structlog.get_logger()
 
 Lookup = Callable[[str], Iterable[str]]
@@ -108,6 +110,9 @@ class Resolver:
         self._wanted: frozenset[str] = frozenset()
         self._woken = asyncio.Event()
         self._failing: set[str] = set()
+        # Of its own: a name server that is silent holds a thread for as long as it pleases, and policy files are
+        # read in the threads that all others share.
+        self._threads = ThreadPoolExecutor(_LOOKUPS_AT_ONCE, "resolver")
         self.addresses: Mapping[str, str] = MappingProxyType({})
 
     def want(self, names: frozenset[str]) -> None:
@@ -129,7 +134,8 @@ class Resolver:
         known = self.addresses.get(name)
         try:
             async with asyncio.timeout(LOOKUP_LIMIT_S):
-                answers = list(await asyncio.to_thread(self._lookup, name))
+                loop = asyncio.get_running_loop()
+                answers = list(await loop.run_in_executor(self._threads, self._lookup, name))
         except (OSError, TimeoutError) as error:
             if name not in self._failing:
                 self._failing.add(name)

@@ -1,4 +1,4 @@
-"""However edits, proxies and moments fall together: the last edit is served in the end, or status says why it is not.
+"""However edits, proxies and moments fall together: the last edit is served in the end, or it is said why not.
 
 A seed decides what is done and when, so a run that failed can be had again. Everything from the files to what
 proxies are given is real; only proxies are lists.
@@ -21,6 +21,7 @@ from xds_server.history.archive import Archive
 from xds_server.metrics import Metrics
 from xds_server.offers.changing import Changing
 from xds_server.reconcile.loop import Reconciler
+from xds_server.reconcile.standing import Serving
 from xds_server.sources.files import PolicyFiles, PolicyState
 from xds_server.translate.view import View
 from xds_server.type_urls import CLUSTER
@@ -37,13 +38,16 @@ class Server:
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder / "policies"
         self.folder.mkdir()
-        self.random = random.Random(seed)  # noqa: S311 - to be had again, not to be secret
+        self.random = random.Random(seed)
         self.peers = Peers()
-        self.reconciler = Reconciler(self.peers, Metrics(), on_adopted=lambda one: self.changing.adopted(one))
+        self.reconciler = Reconciler(self.peers, Metrics(), on_adopted=self.adopted)
         self.changing = Changing(self.reconciler, Archive(None))
         self.files = PolicyFiles((self.folder,), settle_s=0.002, poll_s=0.02)
         self.states: list[PolicyState] = []
         self.write("policies.yaml", self.content())
+
+    def adopted(self, serving: Serving) -> None:
+        self.changing.adopted(serving)
 
     async def follow(self) -> None:
         async with contextlib.aclosing(self.files.states()) as states:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from xds_server.sources import files as files_module
 from xds_server.sources.files import Accepted, PolicyFiles, PolicyState, Refused
 
 LIMIT_S = 30.0
@@ -192,3 +193,23 @@ async def test_a_missing_folder_is_refused_and_watched_for(tmp_path: Path) -> No
         while not isinstance(state := await files.next(), Accepted):
             pass  # the empty folder may have been seen in between
         assert names(state) == ["a"]
+
+
+async def test_an_edit_that_is_taken_back_while_it_is_judged_is_never_taken_for_what_was_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = files_module.load_found
+
+    def meanwhile(*arguments):
+        """Somebody writes and thinks better of it while the files are loaded."""
+        (folder / "a.yaml").write_text(pool("other"))
+        policies = load(*arguments)
+        (folder / "a.yaml").write_text(pool("a"))
+        return policies
+
+    monkeypatch.setattr(files_module, "load_found", meanwhile)
+    async with followed(folder, watch=False) as files:
+        state = await files.next()
+        assert isinstance(state, Accepted)
+        assert names(state) == ["a"]
+        assert "name: a}" in state.texts[str(folder / "a.yaml")]

@@ -1,9 +1,13 @@
 """Host names become addresses, a silent resolver changes nothing, and engines do not move about."""
 
 import asyncio
+import threading
 from dataclasses import replace
 
+import pytest
+
 from xds_server.fleet import Engine, EngineId, fleet_of, with_traffic
+from xds_server.sources import resolver as resolver_module
 from xds_server.sources.resolver import Addressing, Resolver, resolved, system_lookup
 from xds_server.traffic import PoolTraffic
 
@@ -46,6 +50,18 @@ async def test_a_failed_lookup_keeps_the_last_good_answer() -> None:
     await resolver.refresh()
     assert resolver.addresses == {"a": "10.0.0.1"}
     assert len(changes) == 1
+
+
+async def test_name_servers_that_are_silent_keep_no_one_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolver_module, "LOOKUP_LIMIT_S", 0.01)
+    silent = threading.Event()
+    resolver = Resolver(lambda: None, refresh_s=60, lookup=lambda _: [str(silent.wait())])
+    resolver.want(frozenset(f"engine-{number}" for number in range(100)))
+    try:
+        await resolver.refresh()
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "a policy file"), 30.0) == "a policy file"
+    finally:
+        silent.set()
 
 
 async def test_the_address_in_use_is_kept_while_it_is_still_an_answer() -> None:
