@@ -68,7 +68,7 @@ _TLS: Final = """\
         "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
         sni: $name
         common_tls_context:
-          tls_params: {tls_minimum_protocol_version: TLSv1_2}
+          tls_params: {tls_minimum_protocol_version: TLSv1_2, tls_maximum_protocol_version: TLSv1_3}
           # By way of these files Envoy takes up new certificates while it runs.
           tls_certificate_sds_secret_configs:
           - name: identity

@@ -46,6 +46,12 @@ hold back every other cluster and route of the same push."""
 _ALPN: Final = ("http/1.1",)
 """What engines speak, and what the cluster's HTTP options say."""
 
+_VERSIONS: Final = TlsParameters(
+    tls_minimum_protocol_version=TlsParametersTlsProtocol.TLSv1_2,
+    # Left out, Envoy offers nothing above 1.2 as a client: engines that insist on 1.3 would have no proxy.
+    tls_maximum_protocol_version=TlsParametersTlsProtocol.TLSv1_3,
+)
+
 
 def authorities_name(secret: str) -> str:
     """Name under which the authorities of a secret are pushed."""
@@ -65,7 +71,7 @@ def tls_socket(tls: EngineTls, *, certified: bool) -> TransportSocket:
         auto_host_sni=tls.server_name is None,
         auto_sni_san_validation=not names,
         common_tls_context=CommonTlsContext(
-            tls_params=TlsParameters(tls_minimum_protocol_version=TlsParametersTlsProtocol.TLSv1_2),
+            tls_params=_VERSIONS,
             alpn_protocols=list(_ALPN),
             tls_certificate_sds_secret_configs=[_over_sds(certificate_name(tls.secret))] if certified else [],
             combined_validation_context=CommonTlsContextCombinedCertificateValidationContext(

@@ -35,6 +35,7 @@ class Engine:
         self.seen: list[int] = []
         self.finish = asyncio.Event()
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_3  # which Envoy only speaks when it is told to
         self._context.verify_mode = ssl.CERT_REQUIRED
         self.speak_for(certs)
         self.trust(certs)

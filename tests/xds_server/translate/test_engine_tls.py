@@ -72,6 +72,7 @@ def test_clusters_name_certificates_and_secrets_hold_them(made, view):
     assert found.combined_validation_context.validation_context_sds_secret_config.name == "s/authorities"
     assert found.alpn_protocols == ["http/1.1"]
     assert found.tls_params.tls_minimum_protocol_version.name == "TLSv1_2"
+    assert found.tls_params.tls_maximum_protocol_version.name == "TLSv1_3"
     secrets = {name: Secret.parse(one.value) for name, one in served.of(SECRET).items()}
     assert secrets.keys() == {"s/authorities", "s/certificate"}
     assert secrets["s/authorities"].validation_context.trusted_ca.inline_bytes == b"the authorities"
