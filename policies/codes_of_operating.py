@@ -84,6 +84,13 @@ _SERVING: Final = (
         situation="a regular expression that Envoy does not take, after the Envoy that refused it was restarted",
         fix="Mend the line of the policies that is named, by Envoy's own words; what it comes to is tried again by itself.",
     ),
+    Code(
+        code="SG219",
+        title="canary rolled back",
+        meaning="Policies were tried on some proxies within the last hour and taken back, for the reason that is named. All proxies have what they had before.",
+        situation="`switchgear apply --canary 10%` of policies under which more requests failed",
+        fix="Mend the policies by the reason that is named, and apply them again; `switchgear get events` has when it began and ended.",
+    ),
 )
 
 _TRUST: Final = (
@@ -270,7 +277,7 @@ _ENVOY: Final = (
     Code(
         code="SG251",
         title="gate not to be seen",
-        meaning="The gate answers only to its own machine, and this is another: whether it is there is not known.",
+        meaning="Whether the gate is there is not known: it answers only to its own machine, and this is another, or the engine wants a certificate of whoever asks.",
         situation="`switchgear doctor` on the machine of an operator",
         fix="Run the check on the machine of the engine, or ask its agent's metrics.",
     ),

@@ -18,7 +18,14 @@ from xds_server.cli.complaints import printable
 from xds_server.cli.engines_table import show_engines
 from xds_server.cli.forms import DATA, as_data, console, output_option, remark, style_of
 from xds_server.diagnosis.check import Check, age, failed
-from xds_server.diagnosis.remarks import on_engines, on_policies, on_proxies, on_rolled_back, on_troubles
+from xds_server.diagnosis.remarks import (
+    on_canary,
+    on_engines,
+    on_policies,
+    on_proxies,
+    on_rolled_back,
+    on_troubles,
+)
 
 _STYLES: Final = {"SYNCED": "green", "STALE": "yellow", "NACK": "bold red"}
 
@@ -95,10 +102,15 @@ def _show_served(console: Console, served: dict[str, Any]) -> None:
 def _remarks(answer: dict[str, Any]) -> list[Check]:
     return [
         *on_policies(answer["policies"]),
-        *_on_trust(answer),
+        *_said_first(answer),
         *on_proxies(answer["proxies"]),
         *on_engines(answer["engines"]),
     ]
+
+
+def _said_first(answer: dict[str, Any]) -> list[Check]:
+    """What stands between what somebody wrote and what is in force."""
+    return [*_on_trust(answer), *on_canary(answer["served"].get("canary"))]
 
 
 def _on_trust(answer: dict[str, Any]) -> list[Check]:
@@ -109,7 +121,7 @@ def _show(answer: dict[str, Any], *, wide: bool) -> None:
     out = console(whole_lines=wide)
     _show_policies(out, answer["policies"])
     _show_served(out, answer["served"])
-    for one in _on_trust(answer):
+    for one in _said_first(answer):
         out.print(Text(printable(remark(one)).replace("\n", " "), style=style_of(one.state)), soft_wrap=True)
         out.print(Text(f"  {printable(one.fix)}", style="dim"), soft_wrap=True)
     show_engines(out, answer["engines"], every=wide)

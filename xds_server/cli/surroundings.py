@@ -20,7 +20,7 @@ from policies.load import load
 from xds_server.cli.asking import NoAnswerError, ask
 from xds_server.cli.cluster_rights import on_cluster
 from xds_server.cli.complaints import of_errors
-from xds_server.cli.their_certificates import on_agents, on_certificates, shown_by
+from xds_server.cli.their_certificates import on_agents, on_certificates, shown_by, unchecked
 from xds_server.config import Address, ConfigError
 from xds_server.diagnosis import process, remarks
 from xds_server.diagnosis.check import Check, fail, few, ok, warn
@@ -82,6 +82,7 @@ def _server(admin: str, about: dict[str, Any], asked_s: float, answered_s: float
         yield disk
     policies = list(remarks.on_policies(ask(admin, "/v1/policies")))
     yield from policies or [ok("policies", "accepted and served")]
+    yield from _canary(admin)
     yield from _trust(admin)
     said = [*remarks.on_proxies(proxies), *remarks.on_telemetry(proxies)]
     yield from said or [ok("proxies", f"{len(proxies)} connected, each with what it should have")]
@@ -90,6 +91,14 @@ def _server(admin: str, about: dict[str, Any], asked_s: float, answered_s: float
     yield from heard or [ok("engines", f"{len(engines)} heard, none out")]
     yield from on_agents(engines, time.time())
     yield from _engines(engines, frozenset(about["gated_pools"]))
+
+
+def _canary(admin: str) -> Iterator[Check]:
+    """A canary that was rolled back a short while ago; a server that is older tells of none."""
+    try:
+        yield from remarks.on_canary(ask(admin, "/v1/apply"))
+    except NoAnswerError:
+        return
 
 
 def _trust(admin: str) -> Iterator[Check]:
@@ -144,10 +153,12 @@ def _engines(engines: Sequence[Mapping[str, Any]], gated: frozenset[str]) -> Ite
         answers = list(pool.map(lambda one: _get(one["address"], one["port"], GATE_PATH), chosen))
         silent = [one for one, answer in zip(chosen, answers, strict=True) if _may_speak_tls(answer)]
         shown = list(pool.map(lambda one: shown_by(one["address"], one["port"], TIMEOUT_S), silent))
+        secure = {_name(one) for one, certificate in zip(silent, shown, strict=True) if certificate is not None}
+        answers = list(pool.map(lambda one, had: _securely(one) if _name(one) in secure else had, chosen, answers))
     yield from on_certificates(zip(silent, shown, strict=True), time.time())
     skewed, with_gate, without, unseen = [], 0, [], []
     for engine, answer in zip(chosen, answers, strict=True):
-        name = f"{engine['pool']}/{engine['engine']}"
+        name = _name(engine)
         if answer is not None and answer.skew_s is not None:
             skewed += [one] if (one := process.on_clock(f"engine {name}", answer.skew_s)) else []
         if engine["pool"] not in gated:
@@ -165,6 +176,15 @@ def _engines(engines: Sequence[Mapping[str, Any]], gated: frozenset[str]) -> Ite
         yield warn("first-token gate", "SG251", f"not to be seen from here at {few(unseen)}")
     if with_gate:
         yield ok("first-token gate", f"at {with_gate} engines")
+
+
+def _securely(engine: Mapping[str, Any]) -> Answer | None:
+    """What an engine that speaks TLS says of its gate; None also where it wants a certificate of whoever asks."""
+    return _get(engine["address"], engine["port"], GATE_PATH, secure=True)
+
+
+def _name(engine: Mapping[str, Any]) -> str:
+    return f"{engine['pool']}/{engine['engine']}"
 
 
 def _may_speak_tls(answer: Answer | None) -> bool:
@@ -209,8 +229,12 @@ def _connects(host: str, port: int) -> str | None:
         return error.strerror or str(error) or type(error).__name__
 
 
-def _get(host: str, port: int, path: str) -> Answer | None:
-    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+def _get(host: str, port: int, path: str, *, secure: bool = False) -> Answer | None:
+    connection = (
+        http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=unchecked())
+        if secure
+        else http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+    )
     try:
         asked_s = time.time()
         connection.request("GET", path)

@@ -60,13 +60,10 @@ def on_certificates(found: Iterable[tuple[Row, Shown | None]], now_unix_s: float
 
 def shown_by(host: str, port: int, timeout_s: float) -> Shown | None:
     """What a port shows of itself to anybody; None where it speaks no TLS. Nothing is believed of it here."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
     try:
         with (
             socket.create_connection((host, port), timeout=timeout_s) as plain,
-            context.wrap_socket(plain, server_hostname=host) as secure,
+            unchecked().wrap_socket(plain, server_hostname=host) as secure,
         ):
             held = secure.getpeercert(binary_form=True)
         certificate = None if held is None else x509.load_der_x509_certificate(held)
@@ -78,6 +75,14 @@ def shown_by(host: str, port: int, timeout_s: float) -> Shown | None:
         begins_unix_s=certificate.not_valid_before_utc.timestamp(),
         ends_unix_s=certificate.not_valid_after_utc.timestamp(),
     )
+
+
+def unchecked() -> ssl.SSLContext:
+    """TLS with whoever it is: for looking at what somebody shows, and never to send anything that is secret."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def _on_end(subject: str, lasts: Shown, now_unix_s: float) -> Iterator[Check]:

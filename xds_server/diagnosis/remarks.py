@@ -25,6 +25,10 @@ _CODES: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
 
 Row = Mapping[str, Any]
 
+CANARY_TOLD_S: Final = 3600.0
+"""So long after it was rolled back a canary is told of: whoever comes to an alert that it caused sees it, and the
+next shift does not. It may itself have taken an hour; history and events have it for longer."""
+
 BEHIND_S: Final = 30.0
 """A push takes milliseconds, a cluster that has to warm up to 15 s."""
 
@@ -88,6 +92,16 @@ def on_rolled_back(rolled_back: Sequence[Row]) -> Iterator[Check]:
         reason = f": {one['reason']}" if one["reason"] else ""
         sentence = f"refused by {by}{_since(one['age_s'])}, and rolled back: {instead} ({places}){reason}"
         yield fail(f"{one['type']} {one['name']}", "SG217", sentence)
+
+
+def on_canary(canary: Row | None) -> Iterator[Check]:
+    """That policies were tried a short while ago, and what all are served is not those."""
+    ended_s = (canary or {}).get("ended_s")
+    if canary is None or canary["state"] != "rolled-back" or ended_s is None or ended_s > CANARY_TOLD_S:
+        return
+    whose = f"{canary['digest'][:12]} of {canary['by'] or 'somebody'}"
+    reasons = "; ".join(canary["reasons"]) or "nobody said why"
+    yield warn("canary", "SG219", f"{whose} was rolled back {age(ended_s)} ago: {reasons}")
 
 
 def on_troubles(troubles: Sequence[Row]) -> Iterator[Check]:

@@ -82,7 +82,7 @@ class CanaryStatus:
     """The canary that runs or ran last. ``state``: ``none``, ``running``, ``served`` or ``rolled-back``.
 
     ``proxies`` are the node ids that try the policies, ``connected`` how many of them are here; ``word`` is what
-    can be said so far (``good``, ``bad``, ``unknown``), with ``reasons``.
+    can be said so far (``good``, ``bad``, ``unknown``), with ``reasons``. ``ended_s`` is how long ago it ended.
     """
 
     state: str
@@ -97,6 +97,7 @@ class CanaryStatus:
     reasons: tuple[str, ...] = ()
     by: str = ""
     version: int = 0
+    ended_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -155,7 +155,8 @@ class Canaries:
         self._clock = clock
         self._begun = asyncio.Event()
         self.running: Run | None = None
-        self.last = CanaryStatus(state="none")
+        self._last = CanaryStatus(state="none")
+        self._ended_at_s = 0.0
 
     def has(self, node: str) -> bool:
         """Whether this proxy is one of a canary."""
@@ -163,7 +164,11 @@ class Canaries:
 
     def status(self) -> CanaryStatus:
         """The canary that runs, or ran last."""
-        return self.last if self.running is None else self.running.status("running", self._clock())
+        if self.running is not None:
+            return self.running.status("running", self._clock())
+        if self._last.state == "none":
+            return self._last
+        return replace(self._last, ended_s=round(self._clock() - self._ended_at_s, 1))
 
     def begin(self, plan: Plan) -> str:
         """Begin; else why not."""
@@ -188,7 +193,8 @@ class Canaries:
         run, self.running = self.running, None
         if run is None:
             return
-        self.last = replace(run.status(state, self._clock(), reasons), version=version, left_s=0.0)
+        self._ended_at_s = self._clock()
+        self._last = replace(run.status(state, self._ended_at_s, reasons), version=version, left_s=0.0)
         self._book.onlooker = None
         self._reconciler.end_trial()
         self._publisher.regroup()

@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.tls.made import certificate
 from xds_server.cli import main
 
 ABOUT = {
@@ -171,6 +173,43 @@ def test_a_gate_is_asked_for_where_a_policy_says_that_there_is_one(
     assert said["clock of engine chat/r1"]["code"] == "SG232"
     server.pages["/v1/engines"]["engines"][0] |= {"port": 1}
     assert told("--admin", server.url, capsys=capsys)[1]["first-token gate"]["code"] == "SG251"
+
+
+def test_a_gate_behind_tls_is_asked_by_tls(
+    tmp_path: Path, server: Double, engine: Double, capsys: pytest.CaptureFixture[str]
+) -> None:
+    certificate(tmp_path, "engine", "127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "engine.crt", tmp_path / "engine.key")
+    engine.server.socket = context.wrap_socket(
+        engine.server.socket, server_side=True, do_handshake_on_connect=False
+    )
+    server.pages["/v1/about"] |= {"gated_pools": ["chat"]}
+    code, said = told("--admin", server.url, capsys=capsys)
+    assert (code, said["first-token gate"]["code"]) == (1, "SG250")
+    engine.pages["/switchgear/in_flight"] = {"in_flight": 1, "waiting_for_first_token": 0}
+    engine.skew_s = -90.0
+    code, said = told("--admin", server.url, capsys=capsys)
+    assert (code, said["first-token gate"]["state"]) == (0, "ok")
+    assert said["clock of engine chat/r1"]["code"] == "SG232", "its clock is read, too"
+    assert said["certificates of engines"]["state"] == "ok"
+    context.load_verify_locations(tmp_path / "engine.crt")
+    context.verify_mode = ssl.CERT_REQUIRED
+    code, said = told("--admin", server.url, capsys=capsys)
+    assert (code, said["first-token gate"]["code"]) == (0, "SG251"), "it wants a certificate of whoever asks"
+
+
+def test_a_canary_that_was_rolled_back_is_told(server: Double, capsys: pytest.CaptureFixture[str]) -> None:
+    server.pages["/v1/apply"] = {
+        "state": "rolled-back",
+        "by": "ann",
+        "digest": "5c1d0ffee5c1d0ffee",
+        "reasons": ["p0 refuses RDS port-1: bad regex"],
+        "ended_s": 60.0,
+    }
+    code, said = told("--admin", server.url, capsys=capsys)
+    assert (code, said["canary"]["code"], said["canary"]["state"]) == (0, "SG219", "warn")
+    assert said["canary"]["sentence"].endswith("p0 refuses RDS port-1: bad regex")
 
 
 def test_policy_files_are_judged_too(tmp_path: Path, server: Double, capsys: pytest.CaptureFixture[str]) -> None:

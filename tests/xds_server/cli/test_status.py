@@ -234,6 +234,44 @@ def test_which_version_is_served_and_the_canary_beside_it(
     assert "canary of bob at 10 % (1 proxies) for 20s, 40s left: unknown" in out
 
 
+def rolled_back_canary(**said: Any) -> dict[str, Any]:
+    return {
+        "state": "rolled-back",
+        "by": "bob",
+        "digest": "5c1d0ffee5c1d0ffee",
+        "reasons": ["30 % of 100 requests fail", "2 % of the others"],
+        "ended_s": 720.0,
+    } | said
+
+
+def test_a_canary_that_was_rolled_back_is_told_for_an_hour_with_its_reason(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.pages["/v1/history"] = {"versions": [], "stands": 0}
+    server.pages["/v1/apply"] = rolled_back_canary()
+    assert main(["status", "--admin", server.url]) == 0, "all have what they had: nothing is out of force"
+    said = (
+        "SG219 canary: 5c1d0ffee5c1 of bob was rolled back 12m ago: 30 % of 100 requests fail; 2 % of the others\n"
+    )
+    shown = capsys.readouterr().out
+    assert said in shown
+    assert "get events" in shown.partition(said)[2].splitlines()[0], "with its way out"
+    main(["status", "--admin", server.url, "-o", "json"])
+    assert "SG219" in [one["code"] for one in json.loads(capsys.readouterr().out)["remarks"]]
+    server.pages["/v1/apply"] = rolled_back_canary(reasons=["p0 refuses:\nbad\x1b[31m"], by="")
+    main(["status", "--admin", server.url])
+    assert (
+        "of somebody was rolled back 12m ago: p0 refuses: bad\N{REPLACEMENT CHARACTER}[31m\n"
+        in capsys.readouterr().out
+    )
+    served = rolled_back_canary(state="served")
+    older = {name: value for name, value in rolled_back_canary().items() if name != "ended_s"}
+    for other in (rolled_back_canary(ended_s=3601.0), served, older, {"state": "none"}):
+        server.pages["/v1/apply"] = other
+        assert main(["status", "--admin", server.url]) == 0
+        assert "SG219" not in capsys.readouterr().out
+
+
 def trouble(what: str, defect: str, file: str, **said: Any) -> dict[str, Any]:
     base = {"what": what, "defect": defect, "file": file, "sentence": "why", "age_s": 40.0, "ends_in_s": None}
     return base | said

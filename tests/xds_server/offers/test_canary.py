@@ -210,6 +210,18 @@ async def test_it_goes_back(happens: Callable[[Site], None], said: str) -> None:
             await ended(site, "rolled-back", said)
 
 
+async def test_how_long_ago_it_ended_is_told_once_it_has() -> None:
+    async with running() as site:
+        assert site.changing.canary().ended_s is None
+        await begun(site)
+        assert site.changing.canary().ended_s is None
+        site.changing.end_canary("ann")
+        site.now_s += 90
+        assert (site.changing.canary().state, site.changing.canary().ended_s) == ("rolled-back", 90.0)
+        await begun(site)
+        assert site.changing.canary().ended_s is None, "of the one that runs"
+
+
 async def test_little_traffic_is_enough_for_who_says_so() -> None:
     async with running() as site:
         await begun(site, yes_if_unknown=True)
