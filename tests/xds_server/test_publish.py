@@ -1,5 +1,6 @@
 """What becomes of refusals: who is blamed, what is served instead, and when publishing resumes."""
 
+import re
 from dataclasses import dataclass, field
 
 import pytest
@@ -96,6 +97,32 @@ def test_the_resource_that_envoy_names_is_to_blame() -> None:
     assert [item.name for item in verdict.at_fault] == ["bad"]
     assert {item.name for item in verdict.cleared} == {"a", "invalid"}
     assert list(acceptance.parked) == [(CLUSTER, "bad")]
+
+
+@pytest.mark.parametrize(
+    ("reason", "named"),
+    [
+        ("Error adding/updating cluster(s) a: no, b:\n x: no; c: no", {"a", "b", "c"}),
+        ("Error adding/updating cluster(s) aa: no, b-a: no, x:a:no", {"aa"}),
+        ("a: no", set()),
+        ('field: value too long, in name:  "a" and xname:"aa"', {"a", "aa"}),
+        ('other: "a"', set()),
+        ("Error adding/updating cluster(s) a.*: no", {"a.*"}),
+        ("a: was fine, but\n\t a: not then", {"a"}),
+    ],
+)
+def test_a_name_counts_only_where_envoy_puts_what_it_refuses(reason: str, named: set[str]) -> None:
+    suspects = [cluster(name, "1") for name in ("a", "aa", "b", "c", "a.*")]
+    verdict = Acceptance().refused(suspects, reason)
+    assert (verdict.scope is Scope.SUSPECT) is not bool(named)
+    assert not named or {item.name for item in verdict.at_fault} == named
+
+
+def test_what_is_suspected_leaves_no_expression_of_its_own_behind() -> None:
+    re.purge()
+    suspects = [cluster(f"c{number}", "1") for number in range(100)]
+    Acceptance().refused(suspects, "Error adding/updating cluster(s) c1: no")
+    assert not re._cache  # type: ignore[attr-defined]  # asked for, as nothing public tells
 
 
 def test_without_a_name_only_what_nobody_accepted_is_suspect() -> None:

@@ -17,7 +17,7 @@ rolled back may still name them. A park ends with the next different content of 
 """
 
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -32,6 +32,12 @@ Key = tuple[str, str]
 
 FORGET_AFTER_S: Final = 600.0
 """Accepted content that nobody wants any more is kept this long for a rollback that may still name it."""
+
+_NEAR: Final = 64
+"""Characters before a name that tell whether a refusal means it: white space may stand between."""
+
+_LISTED: Final = re.compile(r"(?:\(s\)|[,;\n])\s*\Z")
+_QUOTED: Final = re.compile(r"name:\s*\Z")
 
 
 class Scope(Enum):
@@ -275,5 +281,15 @@ def _names(reason: str, name: str) -> bool:
     ``Error adding/updating cluster(s) a: ..., b: ...`` for what it could not apply; ``name: "a"`` in the text of a
     message that breaks its own constraints.
     """
-    exact = re.escape(name)
-    return re.search(rf'(?:\(s\)|[,;\n])\s*{exact}:|name:\s*"{exact}"', reason) is not None
+    # Not an expression for each name: compiling one for each suspect of a large push takes long, and fills the
+    # cache of expressions with those that nobody asks for again.
+    listed = any(_LISTED.search(before) for before in _before(reason, f"{name}:"))
+    return listed or any(_QUOTED.search(before) for before in _before(reason, f'"{name}"'))
+
+
+def _before(reason: str, text: str) -> Iterator[str]:
+    """For each time the text stands in the reason, the end of what stands before it."""
+    at = reason.find(text)
+    while at >= 0:
+        yield reason[max(0, at - _NEAR) : at]
+        at = reason.find(text, at + 1)
