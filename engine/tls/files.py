@@ -5,13 +5,16 @@ them together: a key that does not belong to its certificate is a rotation half 
 in use until the other half is there.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtensionOID
 
@@ -22,6 +25,18 @@ T = TypeVar("T")
 
 MAX_BYTES: Final = 1024 * 1024
 """A chain of certificates has a few thousand bytes, a bundle of all public authorities a quarter of a million."""
+
+SUBJECT_CHARACTERS: Final = 200
+"""Of a subject, which is only shown: whoever made the certificate says how long it is."""
+
+NOT_UNDERSTOOD: Final = (
+    ValueError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+"""What the library says of certificates that it can take apart, and does not know what to make of."""
 
 
 class CertificateError(Exception):
@@ -47,41 +62,70 @@ def read_pair(files: TlsFiles) -> KeyPair:
     authorities = None if files.authorities is None else _content(files.authorities)
     leaf = _certificates(chain, files.certificate)[0]
     if authorities is not None and files.authorities is not None:
-        _certificates(authorities, files.authorities)
-    _check_key(key, files.key, leaf, files.certificate)
-    return KeyPair(
-        chain=chain,
-        key=key,
-        authorities=authorities,
-        subject=leaf.subject.rfc4514_string(),
-        identities=identities(leaf),
-        begins_unix_s=leaf.not_valid_before_utc.timestamp(),
-        ends_unix_s=leaf.not_valid_after_utc.timestamp(),
-    )
+        authorities = bare(_certificates(authorities, files.authorities))
+    with _understood(files.certificate):
+        _check_key(key, files.key, leaf, files.certificate)
+        return KeyPair(
+            chain=chain,
+            key=key,
+            authorities=authorities,
+            subject=leaf.subject.rfc4514_string()[:SUBJECT_CHARACTERS],
+            identities=identities(leaf),
+            begins_unix_s=leaf.not_valid_before_utc.timestamp(),
+            ends_unix_s=leaf.not_valid_after_utc.timestamp(),
+        )
 
 
 def read_trust(files: TrustFiles) -> Trust:
     """What a client goes by now; ``CertificateError`` where the files cannot be read or do not belong together."""
-    authorities = _content(files.authorities)
+    trusted = _certificates(_content(files.authorities), files.authorities)
     # Of several authorities one that holds is enough: this is how they are rotated.
-    ends = [max(one.not_valid_after_utc.timestamp() for one in _certificates(authorities, files.authorities))]
+    ends = [max(one.not_valid_after_utc.timestamp() for one in trusted)]
     chain = key = None
     if files.certificate is not None and files.key is not None:
         chain, key = _content(files.certificate), _content(files.key)
         leaf = _certificates(chain, files.certificate)[0]
-        _check_key(key, files.key, leaf, files.certificate)
+        with _understood(files.certificate):
+            _check_key(key, files.key, leaf, files.certificate)
         ends.append(leaf.not_valid_after_utc.timestamp())
-    return Trust(authorities=authorities, chain=chain, key=key, ends_unix_s=min(ends))
+    return Trust(authorities=bare(trusted), chain=chain, key=key, ends_unix_s=min(ends))
+
+
+@contextmanager
+def _understood(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except NOT_UNDERSTOOD as error:
+        raise CertificateError(f"{path}: a certificate of a form or a kind of key that is not known") from error
 
 
 def _check_key(key: bytes, path: Path, leaf: x509.Certificate, certificate: Path) -> None:
     try:
-        private = load_pem_private_key(key, password=None)
-    except (ValueError, TypeError) as error:
+        private = private_key(key)
+    except (*NOT_UNDERSTOOD, TypeError) as error:
         raise CertificateError(f"{path}: not a PEM key without a passphrase") from error
-    shape = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    if private.public_key().public_bytes(*shape) != leaf.public_key().public_bytes(*shape):
+    if not belongs(private, leaf):
         raise CertificateError(f"{path}: not the key of the certificate in {certificate}")
+
+
+def private_key(pem: bytes) -> PrivateKeyTypes:
+    """The key; one of ``NOT_UNDERSTOOD`` or a ``TypeError`` where it is none.
+
+    Whether the parts of an RSA key fit each other is not asked. That takes a second for 4096 bits, in which
+    nothing else runs, and files that cannot be used are looked at again and again.
+    """
+    return load_pem_private_key(pem, password=None, unsafe_skip_rsa_key_validation=True)
+
+
+def belongs(private: PrivateKeyTypes, leaf: x509.Certificate) -> bool:
+    """Whether this is the key of the certificate."""
+    shape = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return private.public_key().public_bytes(*shape) == leaf.public_key().public_bytes(*shape)
+
+
+def bare(certificates: Iterable[x509.Certificate]) -> bytes:
+    """These certificates as PEM, each once, and nothing of what stood between them: comments, say."""
+    return b"".join(dict.fromkeys(one.public_bytes(Encoding.PEM) for one in certificates))
 
 
 def identities(certificate: x509.Certificate) -> tuple[str, ...]:
@@ -203,7 +247,7 @@ def _content(path: Path) -> bytes:
 def _certificates(pem: bytes, path: Path) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(pem)
-    except ValueError as error:
+    except NOT_UNDERSTOOD as error:
         raise CertificateError(f"{path}: holds no PEM certificate") from error
 
 

@@ -4,16 +4,16 @@ What an Envoy would refuse is refused here: a certificate that a proxy takes bac
 here the operator is told which file it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
+from engine.tls.files import NOT_UNDERSTOOD, SUBJECT_CHARACTERS, bare, belongs, private_key
 from xds_server.secrets import EngineSecret
 
 AUTHORITIES: Final = "ca.crt"
@@ -22,6 +22,11 @@ KEY: Final = "tls.key"
 FILES: Final = (AUTHORITIES, CHAIN, KEY)
 """The names that Kubernetes and cert-manager give them in a TLS Secret."""
 
+MOST_CERTIFICATES: Final = 500
+"""In one file: a bundle of all public authorities has 150, and whoever speaks TLS by them reads all of them."""
+
+_PRIVATE: Final = b"PRIVATE KEY-----"
+_BEGIN: Final = b"-----BEGIN "
 _SHORTEST_RSA_BITS: Final = 2048
 _CURVES: Final = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 """What Envoy takes. Source: Envoy docs, "Transport Layer Security", and its context_impl.cc."""
@@ -42,34 +47,52 @@ class Judged:
 
 def judged(name: str, *, authorities: bytes, chain: bytes | None, key: bytes | None, now_unix_s: float) -> Judged:
     """What these files come to; ``UnusableSecretError`` where they are not whole, valid and of one piece."""
-    trusted = _authorities(authorities, now_unix_s)
+    with _understood(AUTHORITIES):
+        found = _authorities(authorities)
+        trusted = _holding(found, now_unix_s)
     # Of several authorities one that holds is enough: this is how they are rotated.
     last = max(trusted, key=lambda one: one.not_valid_after_utc)
     begins, ends = last.not_valid_before_utc, last.not_valid_after_utc
-    subject = ""
+    subject, certificates = "", None
     if chain is None and key is not None:
         raise UnusableSecretError(f"{CHAIN} is missing: a certificate and its key go together")
     if chain is not None and key is None:
         raise UnusableSecretError(f"{KEY} is missing: a certificate and its key go together")
     if chain is not None and key is not None:
-        leaf = _leaf(chain, key, now_unix_s)
-        subject = leaf.subject.rfc4514_string()
+        with _understood(CHAIN):
+            shown = _certificates(chain, CHAIN)
+            leaf, certificates = _leaf(shown[0], key, now_unix_s), bare(shown)
+            subject = leaf.subject.rfc4514_string()[:SUBJECT_CHARACTERS]
         if leaf.not_valid_after_utc < ends:
             begins, ends = leaf.not_valid_before_utc, leaf.not_valid_after_utc
     return Judged(
         secret=EngineSecret(
-            name=name, authorities=authorities, chain=chain, key=key, ends_unix_s=ends.timestamp()
+            name=name, authorities=bare(found), chain=certificates, key=key, ends_unix_s=ends.timestamp()
         ),
         begins_unix_s=begins.timestamp(),
         subject=subject,
     )
 
 
-def _authorities(content: bytes, now_unix_s: float) -> Sequence[x509.Certificate]:
+@contextmanager
+def _understood(file: str) -> Iterator[None]:
+    try:
+        yield
+    except NOT_UNDERSTOOD:
+        raise UnusableSecretError(
+            f"{file} has a certificate of a form or a kind of key that is not known"
+        ) from None
+
+
+def _authorities(content: bytes) -> Sequence[x509.Certificate]:
     found = _certificates(content, AUTHORITIES)
     for one in found:
         if not _is_authority(one):
             raise UnusableSecretError(f"{AUTHORITIES}: {_named(one)} is no authority, it may sign nothing")
+    return found
+
+
+def _holding(found: Sequence[x509.Certificate], now_unix_s: float) -> Sequence[x509.Certificate]:
     holding = [one for one in found if one.not_valid_after_utc.timestamp() > now_unix_s]
     if not holding:
         last = max(found, key=lambda one: one.not_valid_after_utc)
@@ -77,16 +100,14 @@ def _authorities(content: bytes, now_unix_s: float) -> Sequence[x509.Certificate
     return holding
 
 
-def _leaf(chain: bytes, key: bytes, now_unix_s: float) -> x509.Certificate:
-    leaf = _certificates(chain, CHAIN)[0]
+def _leaf(leaf: x509.Certificate, key: bytes, now_unix_s: float) -> x509.Certificate:
     try:
-        private = load_pem_private_key(key, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+        private = private_key(key)
+    except (*NOT_UNDERSTOOD, TypeError):
         # Without the cause: what a parser says of a key may quote it.
         raise UnusableSecretError(f"{KEY} is not a PEM key without a passphrase") from None
     public = private.public_key()
-    shape = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    if public.public_bytes(*shape) != leaf.public_key().public_bytes(*shape):
+    if not belongs(private, leaf):
         raise UnusableSecretError(f"{KEY} is not the key of the first certificate in {CHAIN}")
     long_enough = isinstance(public, rsa.RSAPublicKey) and public.key_size >= _SHORTEST_RSA_BITS
     known_curve = isinstance(public, ec.EllipticCurvePublicKey) and isinstance(public.curve, _CURVES)
@@ -105,6 +126,13 @@ def _leaf(chain: bytes, key: bytes, now_unix_s: float) -> x509.Certificate:
 
 
 def _certificates(content: bytes, file: str) -> list[x509.Certificate]:
+    if _PRIVATE in content:
+        # Authorities are sent to every proxy, and certificates are shown by whoever holds them.
+        raise UnusableSecretError(
+            f"{file} has a private key in it: that belongs into {KEY} alone, it goes to fewer"
+        )
+    if (many := content.count(_BEGIN)) > MOST_CERTIFICATES:
+        raise UnusableSecretError(f"{file} has {many} certificates; at most {MOST_CERTIFICATES} are taken")
     try:
         return x509.load_pem_x509_certificates(content)
     except ValueError:
@@ -117,8 +145,6 @@ def _is_authority(certificate: x509.Certificate) -> bool:
     except x509.ExtensionNotFound:
         # Version 1 knows no extensions; some roots are that old, and they sign themselves.
         return certificate.version is x509.Version.v1 and certificate.subject == certificate.issuer
-    except ValueError:
-        return False
 
 
 def _named(certificate: x509.Certificate) -> str:

@@ -25,6 +25,7 @@ from engine.tls.files import (
 )
 from engine.tls.grpc_credentials import channel_credentials, proved, server_credentials
 from engine.tls.paths import TlsFiles
+from tests.engine.tls.made import of_strange_curve
 from xds_server.access.lab_authority import EVERYBODY, make
 from xds_server.cli import main
 
@@ -78,6 +79,14 @@ def test_what_is_wrong_is_said_of_the_file(lab: Path, file: str, content: bytes,
     with pytest.raises(CertificateError, match=said) as refusal:
         read_pair(files(lab, "server"))
     assert str(lab / file) in str(refusal.value)
+
+
+def test_a_kind_of_key_that_nobody_knows_is_said_of_the_file(lab: Path) -> None:
+    keys = Rotating(files(lab, "server"))
+    (lab / "server.crt").write_text(of_strange_curve((lab / "server.crt").read_text()))
+    before = keys.pair
+    assert keys.look() is before  # and nothing ends by it
+    assert keys.trouble.startswith(f"{lab / 'server.crt'}: ")
 
 
 def test_a_key_of_another_certificate_and_a_file_that_is_missing(lab: Path) -> None:

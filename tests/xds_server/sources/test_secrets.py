@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 from structlog.testing import capture_logs
 
+from tests.engine.tls.made import of_strange_curve
 from xds_server.access.lab_authority import Wanted, make
 from xds_server.answers.status import Defect
 from xds_server.sources.judged_secret import UnusableSecretError, judged
@@ -194,6 +195,15 @@ def pipe(folder: Path, _: Path) -> None:
     os.mkfifo(folder / "ca.crt")
 
 
+def folder_for_file(folder: Path, _: Path) -> None:
+    (folder / "ca.crt").unlink()
+    (folder / "ca.crt").mkdir()
+
+
+def strange_curve(folder: Path, _: Path) -> None:
+    (folder / "tls.crt").write_text(of_strange_curve((folder / "tls.crt").read_text()))
+
+
 def looping(folder: Path, _: Path) -> None:
     (folder / "ca.crt").unlink()
     (folder / "ca.crt").symlink_to("ca.crt")
@@ -211,6 +221,8 @@ def looping(folder: Path, _: Path) -> None:
         (locked_key, "without a passphrase"),
         (huge, "larger than"),
         (pipe, "ca.crt is not a file"),
+        (folder_for_file, "ca.crt is not a file"),
+        (strange_curve, "tls.crt has a certificate of a form or a kind of key that is not known"),
         (looping, "ca.crt: Too many levels of symbolic links"),
     ],
 )
