@@ -201,7 +201,8 @@ class EngineHttp:
         except OSError:
             return
         finally:
-            writer.close()
+            # To close it would be to wait half a minute for the farewell of TLS from an engine that hangs.
+            writer.transport.abort()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
@@ -87,6 +88,27 @@ async def test_an_engine_that_proves_its_name_is_asked_as_any_other(tmp_path: Pa
         assert not tripped.done()
         await one.stop()
         await asyncio.wait_for(tripped, 30)
+
+
+async def test_an_engine_that_hangs_keeps_nobody_who_leaves(tmp_path: Path) -> None:
+    certificate(tmp_path, "engine", NAME)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "engine.crt", tmp_path / "engine.key")
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def shake_hands() -> ssl.SSLSocket:
+        return context.wrap_socket(listening.accept()[0], server_side=True)
+
+    async with asked(listening.getsockname()[1], means(tmp_path)) as http:
+        tripwire = asyncio.create_task(http.gone())
+        hung = await asyncio.to_thread(shake_hands)
+        for _ in range(10):  # our side has said its last word, and only has to notice
+            await asyncio.sleep(0)
+        tripwire.cancel()
+        done, _ = await asyncio.wait([tripwire], timeout=15)  # TLS would wait for its farewell twice as long
+        hung.close()
+        listening.close()
+    assert done
 
 
 async def test_without_a_name_its_address_is_what_it_has_to_prove(tmp_path: Path) -> None:
