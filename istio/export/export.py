@@ -57,6 +57,7 @@ def exported(policies: PolicySet, place: Place, faults: Mapping[str, Object] = N
                 destinations[name],
                 ceiling=limits.get(name),
                 policies=policies,
+                place=place,
             )
         )
     objects += virtual_services(ports, policies, place)

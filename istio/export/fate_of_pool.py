@@ -5,12 +5,15 @@ from types import MappingProxyType
 from typing import Final
 
 from istio.export.outcome import Judge, Outcome, Seen, Table, kept, lost, nearly
+from istio.export.tls import asked_name
 
 _LONGEST_LABEL: Final = 63
 _JUDGED: Final = "Istio judges engines by their answers alone; `switchgear istio run` brings live verdicts back"
 _CARRIED: Final = "it describes the document and decides nothing; objects name the document in an annotation"
-_TLS: Final = (
-    "nothing is exported; where the mesh is not to reach the engines by its own mTLS, add trafficPolicy.tls"
+_TRUST: Final = (
+    "credentialName, of a Secret beside the gateway's proxies; sidecars are told of a file that has to be "
+    "mounted, /etc/switchgear/secrets/NAME/ca.crt; mode is SIMPLE, and has to be MUTUAL where engines ask for "
+    "certificates"
 )
 _SUMS: Final = "it is in the ceiling as it was when exported; it no longer follows what is measured"
 
@@ -67,9 +70,11 @@ TABLE: Final[Table] = MappingProxyType(
         "spec.probe.loadPath": lost(_JUDGED),
         "spec.probe.enabled": lost(_JUDGED),
         "spec.firstTokenGate": kept("decides which limits and hedges streams get", "VirtualService"),
-        "spec.tls.secret": lost(_TLS),
-        "spec.tls.serverName": lost(_TLS),
-        "spec.tls.subjectAltNames": lost(_TLS),
+        "spec.tls.secret": nearly(_TRUST, "DestinationRule"),
+        "spec.tls.serverName": kept(
+            "tls.sni, and tls.subjectAltNames where the pool says none", "DestinationRule"
+        ),
+        "spec.tls.subjectAltNames": kept("tls.subjectAltNames", "DestinationRule"),
     }
 )
 
@@ -110,6 +115,22 @@ def _probing(seen: Seen) -> Outcome | None:
     return kept("nobody asks the engines, here or there", "")
 
 
+def _asked(seen: Seen) -> Outcome | None:
+    """Where each engine has a name of its own, Istio has no word for it."""
+    if seen.value or asked_name(seen.policies.pools[seen.name]):
+        return None
+    return nearly(
+        "Istio asks every engine for the host that callers ask for, and any of tls.subjectAltNames will do",
+        "DestinationRule",
+    )
+
+
+def _patterns(seen: Seen) -> Outcome | None:
+    if not any("*" in name for name in seen.value):
+        return None
+    return lost("Istio compares whole names: one with * fits only a certificate that has it with the *")
+
+
 def _both(first: Judge, second: Judge) -> Judge:
     return lambda seen: first(seen) or second(seen)
 
@@ -125,6 +146,8 @@ JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
         "spec.kubernetes.port": _port,
         "spec.slotsPerEngine": _sums,
         "spec.serviceTime": _sums,
+        "spec.tls.serverName": _asked,
+        "spec.tls.subjectAltNames": _patterns,
         **{path: _probing for path in TABLE if path.startswith("spec.probe.")},
     }
 )

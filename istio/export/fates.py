@@ -40,7 +40,7 @@ _JUDGES: Final[Mapping[str, Mapping[str, Judge]]] = MappingProxyType(
 )
 _UNKNOWN: Final = lost("nothing that is exported stands for it")
 _OF_THE_DOCUMENT: Final = ("apiVersion", "kind", "metadata.", "spec.pools")
-_MAY_BE_ABSENT: Final = ("spec.endpoints[]", "spec.kubernetes", "spec.match.headers[]")
+_MAY_BE_ABSENT: Final = ("spec.endpoints[]", "spec.kubernetes", "spec.match.headers[]", "spec.tls")
 _MOST_TRIED: Final = 100
 _SHOWN: Final = 3
 """Different values of a list's items that are shown."""

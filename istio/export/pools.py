@@ -102,7 +102,7 @@ def services(policies: PolicySet, fleet: Fleet, place: Place) -> Iterator[Object
             "hosts": [to.host],
             # Only services inside of the mesh may select their endpoints.
             "location": "MESH_INTERNAL",
-            "resolution": "STATIC" if all(_is_ip(one.address) for one in engines) else "DNS",
+            "resolution": "STATIC" if all(is_ip(one.address) for one in engines) else "DNS",
             "ports": [{"number": to.port, "name": PORT_NAME, "protocol": "HTTP"}],
             "workloadSelector": {"labels": dict(to.selects)},
         }
@@ -171,7 +171,8 @@ def _is_label(name: str, value: str) -> bool:
     return _LABEL_NAME.fullmatch(name) is not None and _LABEL_VALUE.fullmatch(value) is not None
 
 
-def _is_ip(address: str) -> bool:
+def is_ip(address: str) -> bool:
+    """Whether it is an IP address, and no host name."""
     try:
         ip_address(address)
     except ValueError:

@@ -11,8 +11,9 @@ and zones are minded only beside an outlier detection.
 from collections.abc import Iterator
 from datetime import timedelta
 
-from istio.export.place import LARGEST_INT32, Object, governed_by, made, milliseconds
+from istio.export.place import LARGEST_INT32, Object, Place, governed_by, made, milliseconds
 from istio.export.pools import REGION_LABEL, ZONE_LABEL, Destination, group_name, region_groups
+from istio.export.tls import tls_settings
 from istio.live.wanted import SERVING_LABEL
 from policies.model import PolicySet
 from policies.pool import EnginePool
@@ -29,6 +30,7 @@ def destination_rule(
     *,
     ceiling: Ceiling | None,
     policies: PolicySet,
+    place: Place,
 ) -> Object:
     """The DestinationRule of a pool."""
     connections = min(spec.limits.max_connections, LARGEST_INT32)
@@ -55,6 +57,8 @@ def destination_rule(
             "percent": shared.retry_percent,
             "minRetryConcurrency": max(1, shared.retry_min_concurrency),
         }
+    if (tls := tls_settings(pool, place)) is not None:
+        policy["tls"] = tls
     said: Object = {"host": to.host, "trafficPolicy": policy}
     serving = {SERVING_LABEL: "true"} if to.subset else {}
     subsets = [

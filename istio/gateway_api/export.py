@@ -4,6 +4,7 @@ from typing import Final
 
 from istio.export.export import ceilings
 from istio.export.place import Object
+from istio.gateway_api.backend_tls import backend_tls
 from istio.gateway_api.backends import backends, grant
 from istio.gateway_api.fates import fates
 from istio.gateway_api.routes import Exportable, http_route
@@ -30,6 +31,8 @@ def exported(policies: PolicySet, site: Site) -> Exported:
     tried = {name: http_route(route, policies, site, pools) for name, route in policies.routes.items()}
     routes = tuple(one for one in tried.values() if isinstance(one, Exportable))
     objects: list[Object] = [one for name in policies.pools for one in pools[name].objects]
+    # Before routes: a backend that is not known to speak TLS is asked in plain text.
+    objects += (one for name, found in pools.items() for one in backend_tls(name, found.of, policies))
     objects += _grants(routes, policies, site)
     objects += (one.made for one in routes)
     if not site.plain and routes:

@@ -1,17 +1,21 @@
 """What becomes of the fields of an EnginePool in the Gateway API."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
 from istio.export.fate_of_pool import DOCUMENT
 from istio.export.outcome import Outcome, Table, kept, lost, nearly
+from istio.export.tls import asked_name
+from istio.gateway_api.backend_tls import MOST_NAMES, Names, names
 from istio.gateway_api.backends import Backends
 from istio.gateway_api.seen import Judge, Seen
 
 _JUDGED: Final = "a gateway judges engines by their answers alone"
 _AGENT: Final = "a gateway asks no agent"
-_TLS: Final = "nothing is exported; engines that speak TLS need a BackendTLSPolicy, written by hand"
+_TRUST: Final = (
+    "caCertificateRefs, of a ConfigMap of this name with ca.crt; what proxies show is said at the Gateway, by hand"
+)
 _SUMS: Final = "it is in the ceiling as it was when exported; it no longer follows what is measured"
 _SLICES: Final = "EndpointSlice"
 
@@ -53,9 +57,9 @@ TABLE: Final[Table] = MappingProxyType(
         "spec.probe.loadPath": lost(_JUDGED),
         "spec.probe.enabled": lost(_JUDGED),
         "spec.firstTokenGate": lost("no limit on the first token is exported, with or without the gate"),
-        "spec.tls.secret": lost(_TLS),
-        "spec.tls.serverName": lost(_TLS),
-        "spec.tls.subjectAltNames": lost(_TLS),
+        "spec.tls.secret": nearly(_TRUST, "BackendTLSPolicy"),
+        "spec.tls.serverName": kept("hostname", "BackendTLSPolicy"),
+        "spec.tls.subjectAltNames": kept("subjectAltNames", "BackendTLSPolicy"),
     }
 )
 
@@ -92,6 +96,31 @@ def _none_said(name: str) -> Judge:
 def _alike(seen: Seen) -> Outcome | None:
     weights = {one.weight for one in seen.policies.pools[seen.name].spec.endpoints}
     return kept("all are alike, here and there", "") if len(weights) == 1 else None
+
+
+def _asked(seen: Seen) -> Outcome | None:
+    """Whether every engine is asked for the name that Switchgear asks it for."""
+    pool = seen.policies.pools[seen.name]
+    wrong = [one.hostname for one in _names(seen) if one.hostname != asked_name(pool).lower()]
+    if not wrong:
+        return None
+    return lost(f"every engine is asked for {wrong[0]}, as one name has to be said; give serverName")
+
+
+def _proved(seen: Seen) -> Outcome | None:
+    """Names with * are no patterns, and some cannot be said."""
+    left_out = [name for one in _names(seen) for name in one.left_out]
+    if left_out:
+        return lost(f"an engine with none of the first {MOST_NAMES} sayable names is refused: {left_out[0]}")
+    if any("*" in name for one in _names(seen) for name in one.alternatives):
+        return lost("names are compared whole: one with * fits only a certificate that has it with the *")
+    return None
+
+
+def _names(seen: Seen) -> Iterator[Names]:
+    pool = seen.policies.pools[seen.name]
+    if pool.spec.tls is not None:
+        yield from (names(pool, pool.spec.tls, one) for one in seen.backends[seen.name].of)
 
 
 def _port(seen: Seen) -> Outcome | None:
@@ -136,6 +165,8 @@ JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
         "spec.kubernetes.port": _port,
         "spec.slotsPerEngine": _sums,
         "spec.serviceTime": _sums,
+        "spec.tls.serverName": _asked,
+        "spec.tls.subjectAltNames": _proved,
         **{path: _probing for path in TABLE if path.startswith("spec.probe.")},
     }
 )

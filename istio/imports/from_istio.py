@@ -185,7 +185,7 @@ def _pool(mesh: _Mesh, host: str, subset: str | None, node: Node) -> Draft | Non
         said = [one.get("trafficPolicy") for one in (*parts, rule.node.get("spec")) if one is not None]
         policies = tuple(one for one in said if one is not None)
         if policies:
-            apply(settings(policies), mesh.pools.policy(pool, policies[0]))
+            apply(settings(policies), mesh.pools.policy(pool, policies[0]), pool)
     return pool
 
 

@@ -44,7 +44,7 @@ def engines(entry: Entry, pool: Draft, only: dict[str, str]) -> None:
     for name, why in (
         ("addresses", "callers reach an Envoy by its own address; virtual addresses are Istio's"),
         ("exportTo", "who may see a pool is not restricted"),
-        ("subjectAltNames", "engines are asked in plain HTTP"),
+        ("subjectAltNames", "say them in the DestinationRule, as trafficPolicy.tls.subjectAltNames"),
     ):
         if (field := spec.get(name)) is not None:
             field.refuse(why)

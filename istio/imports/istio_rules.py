@@ -8,8 +8,9 @@ Source: https://istio.io/latest/docs/reference/config/networking/destination-rul
 from collections.abc import Iterator, Mapping
 
 from istio.imports.draft import Draft, Said
+from istio.imports.istio_tls import tls
 from istio.imports.reading import Node
-from istio.imports.values import duration, flag, number, text, whole
+from istio.imports.values import duration, flag, number, whole
 
 _PER_PROXY = "each Envoy's own limit in Istio, the whole fleet's here"
 _GATEWAY_ERRORS = (502, 503, 504)
@@ -24,8 +25,8 @@ def settings(policies: tuple[Node, ...]) -> dict[str, Node]:
     return found
 
 
-def apply(parts: dict[str, Node], policy: Draft) -> None:
-    """Say in ``policy`` what these parts of a trafficPolicy say."""
+def apply(parts: dict[str, Node], policy: Draft, pool: Draft) -> None:
+    """Say in ``policy`` and its ``pool`` what these parts of a trafficPolicy say."""
     for name, part in parts.items():
         match name:
             case "outlierDetection":
@@ -37,7 +38,7 @@ def apply(parts: dict[str, Node], policy: Draft) -> None:
             case "retryBudget":
                 _budget(part, policy)
             case "tls":
-                _tls(part)
+                tls(part, pool)
             case "portLevelSettings":
                 part.refuse("a policy holds for all of a pool's engines, whatever their port")
             case _:
@@ -214,10 +215,3 @@ def _budget(part: Node, policy: Draft) -> None:
     for one in (share, least):
         if one is not None:
             one.change(_PER_PROXY)
-
-
-def _tls(part: Node) -> None:
-    if text(part.get("mode")) == "DISABLE":
-        part.take()
-    else:
-        part.refuse("engines are asked in plain HTTP; keep TLS to the mesh or to a sidecar")

@@ -109,6 +109,27 @@ MATCHES = sometimes(
     model=st.sampled_from(["llama", "meta/llama-3.1:70b"]),
     stream=st.booleans(),
 )
+TLS = st.builds(
+    lambda asked, names: {"secret": "engines", "serverName": asked, "subjectAltNames": names},
+    # Without a name that is asked for, those that engines at addresses have to prove have to be said.
+    st.sampled_from(["engine.example.com", "Engine_1.Example.com", "y" * 63]),
+    st.lists(
+        st.sampled_from(
+            [
+                "a.example.com",
+                "*.example.com",
+                "A_b.example.com",
+                "spiffe://x/*",
+                "urn://" + "y" * 300,
+                "b",
+                "c",
+                "d",
+            ]
+        ),
+        unique=True,
+        max_size=8,
+    ),
+)
 NAMES = st.sampled_from(["p", "q", "a-pool-with-a-name-that-fills-all-the-sixty-three-places-of-it"])
 
 
@@ -127,6 +148,8 @@ def documents(draw: st.DrawFn) -> list[dict[str, Any]]:
         spec["firstTokenGate"] = draw(st.booleans())
         if draw(st.booleans()):
             spec["kubernetes"] = draw(KUBERNETES)
+        if draw(st.booleans()):
+            spec["tls"] = draw(TLS)
         found.append(_document("EnginePool", name, spec, draw))
     for number in range(draw(st.integers(0, 3))):
         spec = {

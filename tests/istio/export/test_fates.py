@@ -70,6 +70,87 @@ def named(one: Mapping[str, Any]) -> str:
     return str(one["metadata"]["name"])
 
 
+BY_NAME = "  tls: {secret: engines, serverName: engine.example.com}\n"
+HOSTS = POOL.replace("10.0.0.1", "e1.example.com").replace("10.0.0.2", "e2.example.com")
+INGRESS = Place(gateway="ingress/public")
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "tls"),
+    [
+        (POOL, None, None),
+        (
+            POOL + BY_NAME,
+            None,
+            {
+                "mode": "SIMPLE",
+                "caCertificates": "/etc/switchgear/secrets/engines/ca.crt",
+                "sni": "engine.example.com",
+                "subjectAltNames": ["engine.example.com"],
+            },
+        ),
+        (
+            POOL + "  tls: {secret: engines, serverName: a.example.com, subjectAltNames: [b, spiffe://x/y]}\n",
+            INGRESS,
+            {
+                "mode": "SIMPLE",
+                "credentialName": "engines",
+                "sni": "a.example.com",
+                "subjectAltNames": ["b", "spiffe://x/y"],
+            },
+        ),
+        (
+            HOSTS + "  tls: {secret: engines}\n",
+            INGRESS,
+            {
+                "mode": "SIMPLE",
+                "credentialName": "engines",
+                "subjectAltNames": ["e1.example.com", "e2.example.com"],
+            },
+        ),
+        (
+            HOSTS.replace("e2", "e1")
+            .replace("8000}\n    - {", "8000}\n    - {name: other, ", 1)
+            .replace("e1.example.com, port: 8000}\n    -", "e1.example.com, port: 8001}\n    -", 1)
+            + "  tls: {secret: engines}\n",
+            INGRESS,
+            {
+                "mode": "SIMPLE",
+                "credentialName": "engines",
+                "sni": "e1.example.com",
+                "subjectAltNames": ["e1.example.com"],
+            },
+        ),
+    ],
+    ids=["plain", "sidecars", "gateway", "names-of-their-own", "one-name"],
+)
+def test_tls_always_says_whose_name_an_engine_has_to_prove(
+    export: Callable[..., Exported], text: str, place: Place | None, tls: object
+) -> None:
+    rule = one_of(export(text + ROUTE, place), "DestinationRule")
+    assert rule["spec"]["trafficPolicy"].get("tls") == tls
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "fate"),
+    [
+        (POOL + BY_NAME, "spec.tls.secret", Fate.APPROXIMATED),
+        (POOL + BY_NAME, "spec.tls.serverName", Fate.EXACT),
+        (HOSTS + "  tls: {secret: engines}\n", "spec.tls.serverName", Fate.APPROXIMATED),
+        (POOL + "  tls: {secret: engines, subjectAltNames: [a]}\n", "spec.tls.subjectAltNames", Fate.EXACT),
+        (POOL + '  tls: {secret: engines, subjectAltNames: ["*.a"]}\n', "spec.tls.subjectAltNames", Fate.LOST),
+    ],
+)
+def test_what_becomes_of_tls_goes_by_what_it_says(
+    export: Callable[..., Exported], text: str, path: str, fate: Fate
+) -> None:
+    assert fate_of(export(text + ROUTE), path).fate is fate
+
+
+def test_of_a_pool_without_tls_nothing_is_lost_of_it(export: Callable[..., Exported]) -> None:
+    assert not [one for one in export(POOL + ROUTE).fates if one.path.startswith("spec.tls")]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_field_has_a_fate_and_no_fate_is_of_a_field_that_is_not_there(kind: str) -> None:
     assert {doc.path for doc in leaves(kind)} == set(TABLES[kind])

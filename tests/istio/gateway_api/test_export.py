@@ -54,6 +54,66 @@ def fates(said: PolicySet, site: Site | None = None) -> dict[str, FieldFate]:
     return {f"{one.document.partition('/')[0]} {one.path}": one for one in exported(said, site or Site()).fates}
 
 
+NAMED = "  endpoints: [{address: E1.example.com, port: 8000}, {address: e2.example.com, port: 8000}]\n"
+SPIFFE = ", ".join(f"spiffe://x/{number}" for number in range(6))
+
+
+@pytest.mark.parametrize(
+    ("pool", "target", "hostname", "alternatives"),
+    [
+        (
+            ENGINES + "  tls: {secret: engines, serverName: Engine.example.com}\n",
+            "chat-ip",
+            "engine.example.com",
+            None,
+        ),
+        (
+            NAMED + "  tls: {secret: engines}\n",
+            "chat-fqdn",
+            "chat-fqdn.default.svc",
+            [
+                {"type": "Hostname", "hostname": "e1.example.com"},
+                {"type": "Hostname", "hostname": "e2.example.com"},
+            ],
+        ),
+        (
+            "  kubernetes: {service: vllm, port: 8000}\n"
+            f"  tls: {{secret: engines, subjectAltNames: [{SPIFFE}]}}\n",
+            "vllm",
+            "vllm.default.svc",
+            [{"type": "URI", "uri": f"spiffe://x/{number}"} for number in range(5)],
+        ),
+    ],
+    ids=["one-name", "names-of-their-own", "more-than-can-be-said"],
+)
+def test_a_backend_of_engines_with_tls_is_never_asked_in_plain_text(
+    pool: str, target: str, hostname: str, alternatives: object
+) -> None:
+    found = exported(policies(POOL, pool, ROUTE), Site()).objects
+    kinds = [str(one["kind"]) for one in found]
+    said: Any = found[kinds.index("BackendTLSPolicy")]["spec"]
+    assert kinds.index("BackendTLSPolicy") < kinds.index("HTTPRoute")
+    assert [one["name"] for one in said["targetRefs"]] == [target]
+    assert said["validation"]["hostname"] == hostname
+    assert said["validation"].get("subjectAltNames") == alternatives
+    assert said["validation"]["caCertificateRefs"] == [{"group": "", "kind": "ConfigMap", "name": "engines"}]
+
+
+@pytest.mark.parametrize(
+    ("tls", "path", "fate"),
+    [
+        ("{secret: engines, serverName: e.example.com}", "secret", Fate.APPROXIMATED),
+        ("{secret: engines, serverName: e.example.com}", "serverName", Fate.EXACT),
+        ("{secret: engines, subjectAltNames: [e.example.com]}", "serverName", Fate.LOST),
+        ("{secret: engines, subjectAltNames: [e.example.com]}", "subjectAltNames", Fate.EXACT),
+        (f"{{secret: engines, subjectAltNames: [{SPIFFE}]}}", "subjectAltNames", Fate.LOST),
+        ("{secret: engines, subjectAltNames: [spiffe://x/*]}", "subjectAltNames", Fate.LOST),
+    ],
+)
+def test_what_becomes_of_tls_goes_by_what_it_says(tls: str, path: str, fate: Fate) -> None:
+    assert fates(policies(POOL, ENGINES, f"  tls: {tls}\n", ROUTE))[f"EnginePool spec.tls.{path}"].fate is fate
+
+
 @pytest.mark.parametrize("kind", ["EnginePool", "ModelRoute", "ResiliencePolicy"])
 def test_every_field_has_a_fate_of_its_own(kind: str) -> None:
     assert {doc.path for doc in leaves(kind)} == set(TABLES[kind])

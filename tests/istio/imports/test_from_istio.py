@@ -92,6 +92,33 @@ def test_a_traffic_policy_says_it_of_the_pool(run_import: Import, said: str, pat
 
 
 @pytest.mark.parametrize(
+    ("tls", "secret", "asked", "names"),
+    [
+        ("{mode: SIMPLE, credentialName: engines, sni: a.example.com}", "engines", "a.example.com", ()),
+        (
+            "{mode: MUTUAL, credentialName: engines, sni: a.example.com, subjectAltNames: [a.example.com]}",
+            "engines",
+            "a.example.com",
+            (),
+        ),
+        (
+            "{mode: SIMPLE, caCertificates: /etc/switchgear/secrets/mine/ca.crt, subjectAltNames: [b, spiffe://x/y]}",
+            "mine",
+            None,
+            ("b", "spiffe://x/y"),
+        ),
+    ],
+)
+def test_tls_to_engines_becomes_that_of_the_pool(
+    run_import: Import, tls: str, secret: str, asked: str | None, names: tuple[str, ...]
+) -> None:
+    found = run_import("istio", RULE + f"    tls: {tls}\n")
+    said = found.policies.pools["chat"].spec.tls
+    assert (said.secret, said.server_name, said.subject_alt_names) == (secret, asked, names)
+    assert "not understood" not in found.listing
+
+
+@pytest.mark.parametrize(
     ("said", "path"),
     [
         ("outlierDetection: {minHealthPercent: 20}", "outlierDetection.minHealthPercent"),
@@ -113,6 +140,9 @@ def test_a_traffic_policy_says_it_of_the_pool(run_import: Import, said: str, pat
         ("loadBalancer: {consistentHash: {useSourceIp: true}}", "loadBalancer.consistentHash"),
         ("loadBalancer: {warmup: {aggression: 2}}", "loadBalancer.warmup.aggression"),
         ("tls: {mode: ISTIO_MUTUAL}", "tls"),
+        ("tls: {mode: SIMPLE, caCertificates: /etc/ssl/ca.pem}", "tls"),
+        ("tls: {mode: SIMPLE, credentialName: x, insecureSkipVerify: true}", "tls"),
+        ("tls: {mode: SIMPLE, credentialName: x, sni: a.example.com, caCrl: /crl}", "tls.caCrl"),
         ("portLevelSettings: [{port: {number: 80}}]", "portLevelSettings"),
         ("neverHeardOf: {a: 1}", "neverHeardOf"),
     ],

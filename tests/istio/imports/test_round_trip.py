@@ -14,7 +14,8 @@ from policies.model import PolicySet
 
 Import = Callable[..., Any]
 
-EXAMPLES = sorted((Path(__file__).parents[3] / "policies" / "examples").glob("*.yaml"))
+ROOT = Path(__file__).parents[3]
+EXAMPLES = sorted((ROOT / "policies" / "examples").glob("*.yaml"))
 KEPT = (
     "breaker.consecutive_errors",
     "breaker.consecutive_local_errors",
@@ -57,3 +58,13 @@ def test_engines_policies_and_routes_come_back(run_import: Import, path: Path) -
         assert same.spec.match == route.spec.match
         assert same.spec.listener.port == route.spec.listener.port
         assert [share.pool for share in same.spec.pools] == [share.pool for share in route.spec.pools]
+
+
+def test_tls_comes_back(run_import: Import) -> None:
+    said = load([ROOT / "tests" / "golden" / "engine-tls" / "policy.yaml"])
+    for place in (Place(), Place(gateway="ingress/public")):
+        back = run_import("istio", stream(exported(said, place).objects)).policies
+        for name in ("by-server-name", "by-identity"):
+            assert back.pools[name].spec.tls == said.pools[name].spec.tls
+        # A name that all engines have is said there, whether or not anybody said it here.
+        assert back.pools["by-host-name"].spec.tls.server_name == "e1.example.com"

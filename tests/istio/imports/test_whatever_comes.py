@@ -148,6 +148,9 @@ _POLICY = _some(
         simple=_ANY, warmup=_some(duration=_ANY, minimumPercent=_ANY), localityLbSetting=_some(enabled=_ANY)
     ),
     retryBudget=_some(percent=_ANY, minRetryConcurrency=_ANY),
+    tls=_some(
+        mode=st.sampled_from(["SIMPLE", "MUTUAL", 1]), credentialName=_ANY, sni=_ANY, subjectAltNames=_list(_ANY)
+    ),
 )  # fmt: skip
 _DESTINATION = _some(host=_WORDS, subset=_WORDS, port=_some(number=_ANY))
 _ISTIO = {

@@ -1,0 +1,89 @@
+"""BackendTLSPolicies: TLS from a gateway to the engines of a pool, one for each backend that stands for it.
+
+A backend without one would be asked in plain text, so each has one even where the names cannot all be said: an
+engine then has to prove those that are, and is refused otherwise.
+
+* Authorities are a ConfigMap named as the secret is, with ``ca.crt``: the one kind that every gateway reads.
+* ``hostname`` is required, and asked of every engine. Where the engines' names differ it is the backend's own, and
+  the engines' are in ``subjectAltNames``, of which there may be five.
+* What a proxy shows is said at the Gateway, and not here.
+
+Source: gateway.networking.k8s.io_backendtlspolicies.yaml; GEP-1897.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from istio.export.place import Object, made, object_name
+from istio.export.tls import asked_name, host_names
+from istio.gateway_api.backends import Backend
+from istio.gateway_api.site import ROUTES, reference
+from policies.engine_tls import EngineTls, is_uri
+from policies.model import PolicySet
+from policies.pool import EnginePool
+
+MOST_NAMES: Final = 5
+_LONGEST_NAME: Final = 253
+_HOST: Final = re.compile(r"(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """What is asked of an engine, and what it has to prove: ``hostname`` itself where ``alternatives`` are none.
+
+    ``left_out`` are those that the Gateway API cannot say.
+    """
+
+    hostname: str
+    alternatives: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def backend_tls(name: str, of: tuple[Backend, ...], policies: PolicySet) -> Iterator[Object]:
+    """The BackendTLSPolicies of the pool of this name, whose backends are ``of``; none where it has no TLS."""
+    pool = policies.pools[name]
+    if pool.spec.tls is None:
+        return
+    for backend in of:
+        said = names(pool, pool.spec.tls, backend)
+        validation: Object = {
+            "caCertificateRefs": [reference("", "ConfigMap", pool.spec.tls.secret)],
+            "hostname": said.hostname,
+        }
+        if said.alternatives:
+            validation["subjectAltNames"] = [_alternative(one) for one in said.alternatives]
+        yield made(
+            "BackendTLSPolicy",
+            object_name(name, backend.kind.lower(), backend.name),
+            backend.namespace,
+            {"targetRefs": [reference(backend.group, backend.kind, backend.name)], "validation": validation},
+            policies=policies,
+            of=[f"EnginePool/{name}"],
+            version=f"{ROUTES}/v1",
+        )
+
+
+def names(pool: EnginePool, tls: EngineTls, backend: Backend) -> Names:
+    """The names that a gateway asks of a backend's engines, and takes from them."""
+    asked = asked_name(pool).lower()
+    hostname = asked if _sayable(asked) else f"{backend.name}.{backend.namespace}.svc"
+    wanted = tls.subject_alt_names or (() if hostname == asked else host_names(pool))
+    plain = [one if is_uri(one) else one.lower().rstrip(".") for one in wanted]
+    sayable = list(dict.fromkeys(one for one in plain if _sayable(one)))[:MOST_NAMES]
+    return Names(
+        hostname=hostname,
+        alternatives=tuple(sayable),
+        left_out=tuple(one for one, said in zip(wanted, plain, strict=True) if said not in sayable),
+    )
+
+
+def _sayable(name: str) -> bool:
+    if not name or len(name) > _LONGEST_NAME:
+        return False
+    return is_uri(name) or _HOST.fullmatch(name) is not None
+
+
+def _alternative(name: str) -> Object:
+    return {"type": "URI", "uri": name} if is_uri(name) else {"type": "Hostname", "hostname": name}
