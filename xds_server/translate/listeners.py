@@ -15,6 +15,10 @@ from envoy_data_plane.envoy.config.accesslog.v3 import (
     ResponseFlagFilter,
     StatusCodeFilter,
 )
+from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutation as MutationRule
+from envoy_data_plane.envoy.config.common.mutation_rules.v3 import (
+    HeaderMutationRemoveOnMatch as MutationRuleRemoveOnMatch,
+)
 from envoy_data_plane.envoy.config.core.v3 import (
     Address,
     CidrRange,
@@ -25,6 +29,7 @@ from envoy_data_plane.envoy.config.core.v3 import (
     RuntimeUInt32,
     SocketAddress,
     SubstitutionFormatString,
+    TypedExtensionConfig,
 )
 from envoy_data_plane.envoy.config.listener.v3 import Filter, FilterChain, Listener
 from envoy_data_plane.envoy.extensions.filters.http.json_to_metadata.v3 import (
@@ -43,7 +48,8 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
     Rds,
     ResponseMapper,
 )
-from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher
+from envoy_data_plane.envoy.extensions.http.early_header_mutation.header_mutation.v3 import HeaderMutation
+from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, StringMatcher
 from envoy_data_plane.google.protobuf import Any, Struct, Value
 
 from xds_server.translate.access_logs import attempt_log, listener_log
@@ -74,6 +80,8 @@ JSON_CONTENT_TYPES: Final = r"(?i)application/json\s*(;.*)?"
 """With parameters, too: an exact match misses ``application/json; charset=utf-8``."""
 
 REQUEST_HEADERS_TIMEOUT_S: Final = 30.0
+
+ENVOYS_HEADERS: Final = "x-envoy-"
 
 NO_CALLER: Final = "255.255.255.255"
 """An address that no request comes from. Without any range Envoy takes all private addresses for internal."""
@@ -110,6 +118,11 @@ def connection_manager(port: int) -> Any:
         internal_address_config=HttpConnectionManagerInternalAddressConfig(
             unix_sockets=False, cidr_ranges=[CidrRange(address_prefix=NO_CALLER, prefix_len=32)]
         ),
+        # Those that Envoy itself leaves standing: an attempt count of a caller's own would hide its refusals from
+        # our log, and engines take for Envoy's word whatever is named so.
+        early_header_mutation_extensions=[
+            TypedExtensionConfig(name="switchgear.callers_headers", typed_config=packed(_without_envoys_own()))
+        ],
         # In refusals, too: whoever asks why has a name for what was refused.
         always_set_request_id_in_response=True,
         local_reply_config=_local_replies(),
@@ -128,6 +141,12 @@ def listener(port: int, address: str, manager: Any) -> Listener:
             )
         ],
     )
+
+
+def _without_envoys_own() -> HeaderMutation:
+    """Takes from each request, before anything reads it, the headers that only Envoy may write."""
+    envoys = StringMatcher(prefix=ENVOYS_HEADERS)
+    return HeaderMutation(mutations=[MutationRule(remove_on_match=MutationRuleRemoveOnMatch(key_matcher=envoys))])
 
 
 def _request_fields() -> JsonToMetadata:

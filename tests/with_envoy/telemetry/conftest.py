@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -89,13 +89,23 @@ class Rig:
     statuses: list[int | str] = field(default_factory=list)
 
     async def call(
-        self, route: str, *, told: int = 1, stream: bool = False, give_up_s: float = LIMIT_S, tokens: int = 4
+        self,
+        route: str,
+        *,
+        told: int = 1,
+        stream: bool = False,
+        give_up_s: float = LIMIT_S,
+        tokens: int = 4,
+        headers: Mapping[str, str] | None = None,
     ) -> list[Told]:
         before = len(self.book.told)
         body = {"model": "fake-model", "prompt": "x", "max_tokens": tokens, "stream": stream}
         try:
             async with self.client.post(
-                f"{self.url}/{route}", json=body, timeout=aiohttp.ClientTimeout(total=give_up_s)
+                f"{self.url}/{route}",
+                json=body,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=give_up_s),
             ) as answer:
                 await answer.read()
                 self.statuses.append(answer.status)

@@ -69,6 +69,14 @@ async def test_refusals_are_arrivals(rig):
         assert proxy.arrivals_per_s == proxy.shed_per_s != {}
 
 
+async def test_no_caller_hides_a_refusal(rig):
+    mine = {"x-envoy-attempt-count": "1"}
+    assert outcomes(await rig.call("shut-plain", headers=mine)) == [NOT_SENT]
+    assert await rig.call("one-plain", headers={"x-envoy-attempt-count": "7"}) == [
+        Told(pool="one", engine="e0", outcome=SUCCESS)
+    ]
+
+
 async def test_second_tries_are_told_apart(rig):
     seen: set[tuple[Outcome, ...]] = set()
     while len(seen) < 2:  # the first pick is the dead engine, or it is not
