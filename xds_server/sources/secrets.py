@@ -4,8 +4,8 @@ Rotations write several files and not at once, or swap a link. So content counts
 same at two looks in a row, and of one piece, before it takes the place of what was there. What was good stays in
 use while what is there now is not, and that is told once.
 
-Only what lies in the folder is read, wherever links in it lead: who may put a link there cannot have another
-file of this machine sent to proxies.
+Only what lies in the folder is read, wherever links in it lead, also while they are changed: who may put a link
+there cannot have another file of this machine sent to proxies.
 """
 
 import asyncio
@@ -35,6 +35,13 @@ MAX_SECRETS: Final = 1000
 MAX_BYTES: Final = 1024 * 1024
 """A bundle of all public authorities has a quarter of it."""
 
+MAX_BYTES_TOGETHER: Final = 64 * 1024 * 1024
+"""Of all secrets: a thousand with a chain of public authorities each, or all of them small."""
+
+JUDGE_AGAIN_S: Final = 10.0
+"""What was refused is judged again after this, for time may have mended it; to judge it each second would cost."""
+
+_FOLDER: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _NAME_CHARACTERS: Final = 63
 _SHOWN: Final = 80
 _log = structlog.get_logger()
@@ -47,6 +54,15 @@ _Content = tuple[bytes | None, ...]
 class _Unreadable:
     """Why a folder's files cannot even be read."""
 
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """Content that cannot be used, when it was judged, and why."""
+
+    content: _Content
+    at_unix_s: float
     reason: str
 
 
@@ -70,6 +86,7 @@ class SecretFolder:
         self._held: dict[str, Judged] = {}
         self._contents: dict[str, _Content] = {}
         self._seen: dict[str, _Content | _Unreadable] = {}
+        self._refused: dict[str, _Refused] = {}
         self._reasons: Mapping[str, str] = {}
         self._folder_reason = ""
         self.current: Secrets = MappingProxyType({})
@@ -149,16 +166,20 @@ class SecretFolder:
             return False
         reasons: dict[str, str] = {}
         changed = self._forget(found, reasons)
+        together = 0
         for name in found:
             if not _is_name(name):
-                reasons[name] = "a secret is named by lower-case letters, digits and dashes, at most 63"
+                # Whoever made it chose it: it is shown, and is the label of a metric.
+                shown = ascii(name)[1:-1][:_SHOWN]
+                reasons[shown] = "a secret is named by lower-case letters, digits and dashes, at most 63"
                 continue
-            content, before = _read(self._folder, name), self._seen.get(name)
+            content, before = _read(self._folder, name, MAX_BYTES_TOGETHER - together), self._seen.get(name)
+            together += _size(content)
             self._seen[name] = content
             if isinstance(content, _Unreadable):
                 reasons[name] = content.reason
             elif content == self._contents.get(name):
-                continue
+                self._seen[name] = self._contents[name]  # not the same bytes twice
             elif not settled and content != before:
                 # Somebody is writing; a reason that stood before stands until the next look.
                 reasons |= {name: self._reasons[name]} if name in self._reasons else {}
@@ -181,17 +202,23 @@ class SecretFolder:
                 del self._held[name], self._contents[name]
                 _log.info("secret.gone", secret=name)
         self._seen = {name: one for name, one in self._seen.items() if name in found}
+        self._refused = {name: one for name, one in self._refused.items() if name in found}
         return any(name not in wanted for name in gone)
 
     def _judge(self, name: str, content: _Content, reasons: dict[str, str]) -> bool:
         authorities, chain, key = content
+        known, now_s = self._refused.pop(name, None), self._wall()
+        if known is not None and known.content == content and 0 <= now_s - known.at_unix_s < JUDGE_AGAIN_S:
+            self._refused[name], reasons[name] = known, known.reason
+            return False
         try:
             if authorities is None:
                 raise UnusableSecretError(
                     f"{AUTHORITIES} is missing: without it no engine can be told from another"
                 )
-            one = judged(name, authorities=authorities, chain=chain, key=key, now_unix_s=self._wall())
+            one = judged(name, authorities=authorities, chain=chain, key=key, now_unix_s=now_s)
         except UnusableSecretError as error:
+            self._refused[name] = _Refused(content, now_s, str(error))
             reasons[name] = str(error)
             return False
         self._held[name], self._contents[name] = one, content
@@ -207,14 +234,14 @@ class SecretFolder:
         for name, reason in reasons.items():
             if self._reasons.get(name) != reason:
                 effect = "what it held before stays in use" if name in self._held else "policies cannot name it"
-                _log.error("secret.refused", secret=name[:_SHOWN], reason=reason, effect=effect)
+                _log.error("secret.refused", secret=name, reason=reason, effect=effect)
 
 
 def _listed(folder: Path) -> tuple[list[str], str]:
     """The names of the folders in this one; or why they cannot be told."""
     try:
         with os.scandir(folder) as entries:
-            found = sorted(one.name for one in entries if not one.name.startswith(".") and one.is_dir())
+            found = sorted(one.name for one in entries if not one.name.startswith(".") and _is_folder(one))
     except OSError as error:
         return [], f"{error.strerror or error}"
     if len(found) > MAX_SECRETS:
@@ -222,11 +249,26 @@ def _listed(folder: Path) -> tuple[list[str], str]:
     return found, ""
 
 
-def _read(folder: Path, name: str) -> _Content | _Unreadable:
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is one, or cannot be told: then it is told of when it is read, and stands in nobody's way."""
     try:
-        return tuple(_file(folder, folder / name / file) for file in FILES)
+        return entry.is_dir()
+    except OSError:
+        return True
+
+
+def _read(folder: Path, name: str, room_bytes: int) -> _Content | _Unreadable:
+    try:
+        content = tuple(_file(folder, folder / name / file) for file in FILES)
     except UnusableSecretError as error:
         return _Unreadable(str(error))
+    if _size(content) > room_bytes:
+        return _Unreadable(f"all secrets together are larger than {MAX_BYTES_TOGETHER} bytes")
+    return content
+
+
+def _size(content: _Content | _Unreadable) -> int:
+    return 0 if isinstance(content, _Unreadable) else sum(len(one) for one in content if one is not None)
 
 
 def _file(folder: Path, path: Path) -> bytes | None:
@@ -235,8 +277,7 @@ def _file(folder: Path, path: Path) -> bytes | None:
     if os.path.commonpath((root, real)) != root:
         raise UnusableSecretError(f"{path.name} leads out of the folder of secrets; only what is in it is sent")
     try:
-        # Not waiting: a pipe opened for reading waits for somebody who writes.
-        descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = _opened(root, real)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -253,6 +294,21 @@ def _file(folder: Path, path: Path) -> bytes | None:
     if len(content) > MAX_BYTES:
         raise UnusableSecretError(f"{path.name} is larger than {MAX_BYTES} bytes, so no certificate")
     return content
+
+
+def _opened(root: str, real: str) -> int:
+    """A descriptor of this file below ``root``, by no link: who puts one there after all was resolved is late."""
+    *folders, file = Path(real).relative_to(root).parts or (".",)
+    at = os.open(root, _FOLDER)
+    try:
+        for one in folders:
+            below = os.open(one, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
+            os.close(at)
+            at = below
+        # Not waiting: a pipe opened for reading waits for somebody who writes.
+        return os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
+    finally:
+        os.close(at)
 
 
 def _unusable(path: Path, sentence: str) -> Trouble:
