@@ -209,9 +209,11 @@ class ServerFacts:
         return [] if scene is None else pool_rows(scene)
 
     def zones(self) -> Sequence[ZoneStatus]:
-        """Every pool in every zone in figures."""
+        """Every pool in every zone in figures; what stands in no zone only where an engine or a proxy does."""
         scene = self._scene()
-        return [] if scene is None else zone_rows(scene)
+        rows = [] if scene is None else zone_rows(scene)
+        nowhere = any(not one.view.zone for one in self._publisher.proxies())
+        return [row for row in rows if row.zone or row.engines or nowhere]
 
     def shadow(self) -> ShadowStatus:
         """What decisions that are not enforced would have done."""

@@ -29,6 +29,7 @@ FORMAT: Final = 1
 
 LONGEST_S: Final = 7 * 86_400.0
 MOST: Final = 10_000
+_SHOWN: Final = 80
 
 _log = structlog.get_logger()
 
@@ -57,6 +58,8 @@ class _Kept:
 
 
 _KEPT: Final = TypeAdapter(tuple[_Kept, ...])
+_ONE: Final = TypeAdapter(_Kept)
+_MANY: Final = TypeAdapter(list[Mapping[str, object]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,16 +209,17 @@ class Orders:
         if not self._path.is_file():
             return
         try:
-            kept = _KEPT.validate_json(self._path.read_bytes())
+            kept = _MANY.validate_json(self._path.read_bytes())
         except (OSError, ValidationError) as error:
             _log.error("orders.ignored", file=str(self._path), reason=str(error).splitlines()[0])
             return
         now_s, now_unix_s = self._clock(), self._wall()
-        for one in kept[:MOST]:
-            if one.format > FORMAT:
-                # Half of an order may be its opposite.
-                reason = f"{one.pool}/{one.engine} has {of_another_version(one.format, FORMAT)}"
-                _log.error("orders.ignored", file=str(self._path), reason=reason)
+        for raw in kept[:MOST]:
+            try:
+                one = _understood(raw)
+            except ValueError as error:
+                # The others may hold an engine out that must not come back because of this one.
+                _log.error("orders.ignored", file=str(self._path), reason=str(error))
                 continue
             until_s = now_s + one.until_unix_s - now_unix_s
             if until_s > now_s:
@@ -270,6 +274,21 @@ class Orders:
             write_whole(self._path, _KEPT.dump_json(kept, indent=1))
         except OSError as error:
             _log.error("orders.not_kept", file=str(self._path), reason=error.strerror or str(error))
+
+
+def _understood(raw: Mapping[str, object]) -> _Kept:
+    """One order of the file; ``ValueError`` with whose it is and what is wrong with it."""
+    whose = f"the order for {str(raw.get('pool'))[:_SHOWN]}/{str(raw.get('engine'))[:_SHOWN]}"
+    version = raw.get("format")
+    if isinstance(version, int) and version > FORMAT:
+        # Half of an order may be its opposite.
+        raise ValueError(f"{whose} has {of_another_version(version, FORMAT)}")
+    try:
+        return _ONE.validate_python(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{whose}: {field} is {str(first['input'])[:_SHOWN]!r}: {first['msg']}") from error
 
 
 def _who(order: Override) -> str:

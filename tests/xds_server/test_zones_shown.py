@@ -1,0 +1,36 @@
+"""Which zones have a row: those with engines or callers; none without a name unless somebody stands in none."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from tests.monitoring.large_fleet import NOW_S, policies, proxy
+from xds_server.decide.decide import decide
+from xds_server.facts import ServerFacts
+from xds_server.fleet import declared
+from xds_server.pipeline import Built, Inputs
+from xds_server.publish import Publisher
+from xds_server.reconcile.loop import Reconciler
+from xds_server.translate.view import View
+
+
+@pytest.mark.parametrize(
+    ("zones_of_proxies", "shown"), [((), ["z0"]), (("z0",), ["z0"]), (("z0", ""), ["", "z0"])]
+)
+def test_zones_with_a_row(zones_of_proxies: tuple[str, ...], shown: list[str]) -> None:
+    known = policies({"engine": 2, "pool": 1, "zone": 1, "region": 1})
+    fleet = declared(known)
+    decisions = decide(
+        known, fleet, None, proxies_by_role={}, calling_zones=frozenset({"", "z0"}), now_s=NOW_S, proxies={}
+    )
+    inputs = Inputs(policies=known, fleet=fleet, previous=None, views=frozenset(), proxies_by_role={}, now_s=NOW_S)
+    built = Built(inputs=inputs, decisions=decisions, snapshots={}, stages_s={})
+    states = [replace(proxy(f"n{n}"), view=View(zone=zone)) for n, zone in enumerate(zones_of_proxies)]
+    facts = ServerFacts(
+        cast("Reconciler", SimpleNamespace(built=built, fleet=fleet)),
+        cast("Publisher", SimpleNamespace(proxies=lambda: states, desired=lambda _: None)),
+        clock=lambda: NOW_S,
+    )
+    assert [row.zone for row in facts.zones()] == shown
