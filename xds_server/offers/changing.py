@@ -8,13 +8,11 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import structlog
 
-from policies.findings import PolicyError, PolicyErrors
-from policies.load import load_contents
+from policies.findings import PolicyError
 from policies.model import PolicySet
 from xds_server.decide.changes.change import Change, ChangeKind, Subject
 from xds_server.history.archive import Archive
@@ -32,15 +30,14 @@ from xds_server.history.told import (
 )
 from xds_server.history.version import (
     MAX_NAME,
-    MAX_SAID,
     MAX_TEXT_BYTES,
     ORDERED,
     Asked,
     Source,
     Version,
-    digest_of,
 )
 from xds_server.offers.canary import Canaries, Plan, Run
+from xds_server.offers.given import check_said, judged
 from xds_server.reconcile.loop import Reconciler
 from xds_server.reconcile.standing import Serving
 from xds_server.sources.files import Accepted, PolicyState, Refused
@@ -93,6 +90,7 @@ class Changing:
         self._said: PolicyState | None = None
         self._stands: Version | None = None
         self._standing: Accepted | None = None
+        self._waits = False
         self._pending: _Pending | None = None
 
     def restore(self) -> None:
@@ -102,7 +100,7 @@ class Changing:
         if last is None or last.source not in ORDERED or self._source is Source.KUBERNETES:
             return
         try:
-            self._standing = _judged(last.texts)
+            self._standing = judged(last.texts)
         except UnusableTextsError as error:
             reasons = [str(one) for one in error.errors[:10]]
             _log.warning("history.unusable", version=last.number, reason=str(error), errors=reasons)
@@ -114,19 +112,21 @@ class Changing:
     def offer(self, state: PolicyState) -> None:
         """Note what the source says now; an applied version stands before it while it says what it did then."""
         self._read = state
-        if isinstance(state, Accepted) and (flaws := self._flaws(state.policies)):
-            state = Refused(errors=flaws, digest=state.digest)
+        state = self._here(state)
         if self._said is None or state.digest != self._said.digest:
             self._pending = None
             self._canary_back(("the policy files changed meanwhile, and they win",))
-        self._said = state
+        self._said, self._waits = state, False
         if isinstance(state, Refused):
             self._reconciler.offer(state)  # broken files end nothing
             return
         if self._stands is not None and self._standing is not None:
             if self._stands.beside in (state.digest, state.former):
                 _log.info("policies.applied_stands", version=self._stands.number, by=self._stands.by)
-                self._reconciler.offer(self._standing)
+                # After a restart what it needs may be gone, and what the last run served has to do.
+                standing = self._here(self._standing)
+                self._waits = isinstance(standing, Refused)
+                self._reconciler.offer(standing)
                 return
             _log.warning(
                 "policies.applied_ends",
@@ -136,9 +136,13 @@ class Changing:
         self._stands = self._standing = None
         self._reconciler.offer(state)
 
+    def _here(self, state: PolicyState) -> PolicyState:
+        flaws = self._flaws(state.policies) if isinstance(state, Accepted) else ()
+        return Refused(errors=flaws, digest=state.digest) if flaws else state
+
     def look_again(self) -> None:
-        """Take up what the source said last, where it could not be used and now perhaps can."""
-        if isinstance(self._read, Accepted) and isinstance(self._said, Refused):
+        """Take up what could not be used, of the source or of what stands before it, and now perhaps can."""
+        if isinstance(self._read, Accepted) and (self._waits or isinstance(self._said, Refused)):
             self.offer(self._read)
 
     def adopted(self, serving: Serving) -> None:
@@ -306,7 +310,7 @@ class Changing:
 
     def _usable(self, texts: Mapping[str, str]) -> Accepted:
         """The policies of these texts; ``UnusableTextsError`` with every problem, those of this server, too."""
-        accepted = _judged(texts)
+        accepted = judged(texts)
         if flaws := self._flaws(accepted.policies):
             raise UnusableTextsError(flaws)
         return accepted
@@ -358,25 +362,6 @@ class Changing:
             reason = "" if kept.settled(self._stands.number) else "it is not on disk yet"
             return ChangeStatus(state="served", digest=digest, version=self._stands.number, reason=reason)
         return ChangeStatus(state="pending", digest=digest, reason="it is still being looked at")
-
-
-def check_said(*said: str) -> None:
-    """``RefusedChangeError`` for names and reasons that do not belong in a log."""
-    for one in said:
-        if len(one) > MAX_SAID or not one.isprintable():
-            raise RefusedChangeError(f"--by and --reason are one line of at most {MAX_SAID} characters")
-
-
-def _judged(texts: Mapping[str, str]) -> Accepted:
-    """The policies of these texts; ``UnusableTextsError`` with every problem."""
-    try:
-        contents = {Path(name): text.encode(errors="surrogatepass") for name, text in texts.items()}
-        policies = load_contents(contents)
-    except PolicyErrors as refusal:
-        raise UnusableTextsError(
-            tuple(error for error in refusal.exceptions if isinstance(error, PolicyError))
-        ) from refusal
-    return Accepted(policies=policies, texts=dict(texts), digest=policies.digest, former=digest_of(texts))
 
 
 def _is(version: Version | None, serving: Serving | None) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from policies.findings import PolicyError
+from policies.model import PolicySet
 from policies.origin import Origin
 from tests.xds_server.reconcile.peers import Peers, accepted, refused, text, until
 from xds_server.decide.changes.change import Change, ChangeKind
@@ -42,10 +43,17 @@ class Server:
         self.archive = Archive(folder)
         self.reconciler = Reconciler(self.peers, Metrics(), on_adopted=self.adopted)
         self.flaws: tuple[PolicyError, ...] = ()
+        self.gone: set[str] = set()
+        """Pools that cannot be used."""
         self.changing = Changing(
-            self.reconciler, self.archive, source=source, tell=self.events.append, flaws=lambda _: self.flaws
+            self.reconciler, self.archive, source=source, tell=self.events.append, flaws=self.flaws_of
         )
         self.changing.restore()
+
+    def flaws_of(self, policies: PolicySet) -> tuple[PolicyError, ...]:
+        gone = sorted(self.gone & policies.pools.keys())
+        origin = Origin(file="q.yaml", line=1, column=1)
+        return (*self.flaws, *(PolicyError(code="SG043", origin=origin, message=name) for name in gone))
 
     def adopted(self, serving: Serving) -> None:
         self.changing.adopted(serving)
@@ -358,6 +366,22 @@ async def test_policies_that_this_server_cannot_use_as_it_stands_are_taken_up_on
         version = server.told[-1][0]
         server.changing.look_again()  # nothing new: no other version of the same
         assert server.told[-1][0] == version
+
+
+async def test_what_stands_over_a_restart_waits_until_this_server_can_use_it(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        server.changing.offer(accepted("p"))
+        await server.serves("p")
+        await server.changing.apply(asked("p", "q"))
+    async with serving(tmp_path) as server:
+        server.gone = {"q"}
+        server.changing.offer(accepted("p"))
+        await until(lambda: server.reconciler.files.state == "refused")
+        assert server.reconciler.serving is None
+        server.gone = set()
+        server.changing.look_again()
+        await server.serves("p", "q")
+        assert server.changing.history().stands == 2
 
 
 async def test_a_change_is_answered_once_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
