@@ -81,6 +81,23 @@ def test_secrets_are_not_written_down_and_lent_only_where_keys_may_go() -> None:
     assert "a key" not in repr((good, acceptance.memory()))
 
 
+@pytest.mark.parametrize("type_url", [CLUSTER, ROUTE, LISTENER])
+def test_what_is_rolled_back_finds_the_secrets_that_it_names(type_url: str) -> None:
+    acceptance = Acceptance()
+    view, secret = View(keys=True), resource(SECRET, "before/certificate", b"a key")
+    acceptance.accepted(view, [secret, resource(type_url, "c", b"names it")])
+    acceptance.refused([bad := resource(type_url, "c", b"names another")], "no")
+    after = resource(SECRET, "after/certificate", b"another key")
+    wanted = snapshot([bad, after])
+    assert values(acceptance.effective(view, wanted), SECRET) == {
+        "before/certificate": "a key",
+        "after/certificate": "another key",
+    }
+    assert not acceptance.effective(View(), wanted).of(SECRET).keys() - {"after/certificate"}
+    mended = snapshot([resource(type_url, "c", b"names another, well"), after])
+    assert acceptance.effective(view, mended) is mended
+
+
 def test_a_pools_cluster_is_lent_to_whoever_is_served_that_pool() -> None:
     acceptance = Acceptance()
     acceptance.accepted(View(), [cluster("a", "good")])

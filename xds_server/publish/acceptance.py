@@ -11,9 +11,10 @@ and not every refusal is the content's fault:
   rolled back for nobody. The stream remembers not to send it to that proxy again.
 
 Parked content is replaced by the last accepted content of the same view, else of any view that may see the same,
-else by nothing: routes and limits have one name in all views, and name pools that not every proxy may see.
-While a listener or route is parked, accepted clusters and endpoints that are no longer wanted stay: what is
-rolled back may still name them. A park ends with the next different content of that name.
+else by nothing: routes and limits have one name in all views, and name pools that not every proxy may see. While a
+listener or route is parked, accepted clusters, endpoints and secrets that are no longer wanted stay, and while a
+cluster is, secrets: what is rolled back may still name them. A park ends with the next different content of that
+name.
 """
 
 import re
@@ -208,10 +209,10 @@ class Acceptance:
                 del served[key]
             else:
                 served[key] = instead
-        if LISTENER in rolled_back or ROUTE in rolled_back:
-            for key, item in memory.accepted.items():
-                if key[0] in (CLUSTER, ENDPOINT):
-                    served.setdefault(key, item)
+        still_named = _named_by(rolled_back)
+        for key, item in memory.accepted.items():
+            if key[0] in still_named:
+                served.setdefault(key, item)
         return snapshot(served.values(), assignments=desired.assignments, rolled_back=rolled_back)
 
     def forget(self, view: Hashable) -> None:
@@ -248,6 +249,13 @@ class Acceptance:
 
 
 _NOWHERE: Final[Mapping[Hashable, Resource]] = MappingProxyType({})
+
+
+def _named_by(rolled_back: Collection[str]) -> Collection[str]:
+    """The types of what may still be named by what is rolled back of these types."""
+    if LISTENER in rolled_back or ROUTE in rolled_back:
+        return (CLUSTER, ENDPOINT, SECRET)
+    return (SECRET,) if CLUSTER in rolled_back else ()
 
 
 def _circle(view: Hashable, key: Key) -> Hashable:
