@@ -188,6 +188,13 @@ _REACH: Final = (
         situation="a proxy that cannot reach the server for its access logs",
         fix="Look at the cluster `switchgear` in that proxy, and at what lies between.",
     ),
+    Code(
+        code="SG225",
+        title="proxies turned away",
+        meaning="Somebody with a certificate of the authorities keeps coming as a proxy, and the rules of access do not let them. A proxy that was let in before goes on with what it has, and hears of nothing new.",
+        situation="a rule that was taken out while its gateways still run",
+        fix="If they are yours, name their identity, node and zone in the file of `--access`; if not, ask who has that certificate.",
+    ),
 )
 
 _PROCESS: Final = (

@@ -168,7 +168,7 @@ class Door:
             if request.method == "GET" and "text/html" in request.headers.get("Accept", "") and self._rules:
                 self._refused["unknown"] += 1
                 return None, web.Response(status=302, headers={"Location": LOGIN})
-            return None, self._unknown()
+            return None, self._unknown(request)
         return caller, self._bounded(caller, writes=writes)
 
     def _foreign(self, request: web.Request) -> web.Response | None:
@@ -202,11 +202,13 @@ class Door:
             return "without rules nobody changes anything here: start the server with --access"
         return f"{caller.name} may only read: that takes a rule with role write, and no cookie of a browser"
 
-    def _unknown(self) -> web.Response:
+    def _unknown(self, request: web.Request) -> web.Response:
         how = "a client certificate" if self._secure else ""
         if self._rules is not None:
             how += (" or " if how else "") + "Authorization: Bearer TOKEN"
-        answer = self._refuse("unknown", 401, f"who is asking? Send {how} that a rule of access names")
+        proved = proved_by(None if request.transport is None else request.transport.get_extra_info("ssl_object"))
+        said = f"no rule of access names {', '.join(proved)}" if proved else "who is asking?"
+        answer = self._refuse("unknown", 401, f"{said}: send {how} that a rule of access names")
         answer.headers["WWW-Authenticate"] = "Bearer"
         return answer
 

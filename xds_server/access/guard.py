@@ -39,6 +39,9 @@ _TELL_SOON_EACH_S: Final = 600.0
 _TELL_AGAIN_S: Final = 60.0
 _MOST_TOLD: Final = 1024
 
+_STILL_COMES_S: Final = 45.0
+"""Envoys that are refused come again after half a minute at most; who has not come for longer has gone."""
+
 _log = structlog.get_logger()
 
 
@@ -57,6 +60,7 @@ class Guard:
         self._local = config.listen.loopback
         self._refused: dict[str, int] = {"identity": 0, "node": 0}
         self._told_at_s: dict[tuple[str, str], float] = {}
+        self._turned_away: dict[str, tuple[float, str]] = {}
         self._soon_told_s = float("-inf")
         try:
             self.keys = (
@@ -137,6 +141,16 @@ class Guard:
             )
         if self.rules is not None:
             yield from self.rules.troubles()
+            yield from self._refusing(str(self.rules.path))
+
+    def _refusing(self, file: str) -> Iterable[Trouble]:
+        """That the rules turn proxies away that still come, with the newest of them as an example."""
+        since_s = self._clock() - _STILL_COMES_S
+        still = [reason for at_s, reason in self._turned_away.values() if at_s >= since_s]
+        if still:
+            more = f", and {len(still) - 1} more" if len(still) > 1 else ""
+            sentence = f"it turns away who comes as a proxy: {still[-1]}{more}"
+            yield Trouble(what="rules", defect=Defect.REFUSES, file=file, sentence=sentence)
 
     def view_of(self, node: NodeInfo) -> View:
         """The view of a proxy, within what it may see; ``RefusedPeerError`` where it may not be served."""
@@ -147,6 +161,7 @@ class Guard:
         if isinstance(judged, Refused):
             self._tell_of(node, judged)
             raise RefusedPeerError(judged.reason)
+        self._turned_away.pop(node.id, None)
         return view_of(node, judged.pools or None, keys=keys)
 
     def _may_have_keys(self, node: NodeInfo) -> bool:
@@ -243,6 +258,10 @@ class Guard:
     def _tell_of(self, node: NodeInfo, refused: Refused) -> None:
         """Count, and say it once in a while: a proxy that is refused comes back each second."""
         self._refused[refused.kind] += 1
+        self._turned_away.pop(node.id, None)
+        while len(self._turned_away) >= _MOST_TOLD:
+            del self._turned_away[next(iter(self._turned_away))]
+        self._turned_away[node.id] = (self._clock(), refused.reason)
         who, now_s = (" ".join(node.identities), node.id), self._clock()
         if now_s - self._told_at_s.get(who, float("-inf")) < _TELL_AGAIN_S:
             return

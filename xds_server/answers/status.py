@@ -208,6 +208,7 @@ class Defect(StrEnum):
     ENDED = "ended"
     OPEN = "open"  # others than its owner may read it
     WITHHELD = "withheld"  # some proxies are not sent it, for they did not prove who they are
+    REFUSES = "refuses"  # proxies that come all the time; as meant, or the rules forget them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

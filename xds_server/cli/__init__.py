@@ -24,7 +24,7 @@ _COMMANDS: Final[Mapping[str, Entry]] = MappingProxyType(
     {
         "status": _entry("status", "Show each proxy and whether it has what it should."),
         "why": _entry("why", "Say why an engine, a zone or a pool is as it is."),
-        "get": _entry("get", "Show engines, pools, zones, proxies, orders, events or shadow."),
+        "get": _entry("get", "Show engines, pools, zones, proxies, orders, events, audit or shadow."),
         "top": _entry("top", "Watch pools, engines and proxies in the terminal."),
         "eject": _entry("orders", "Take an engine out, for a time.", name="eject"),
         "drain": _entry("orders", "Give an engine nothing new, for a time.", name="drain"),

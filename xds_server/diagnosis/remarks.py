@@ -17,6 +17,7 @@ _CODES: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
         ("token", "open"): "SG215",
         ("secret", "unusable"): "SG216",
         ("secret", "withheld"): "SG218",
+        ("rules", "refuses"): "SG225",
         ("", "ends"): "SG211",
         ("", "ended"): "SG212",
     }
@@ -108,7 +109,7 @@ def on_troubles(troubles: Sequence[Row]) -> Iterator[Check]:
     """Certificates, rules of access, tokens and secrets."""
     for one in troubles:
         code = _CODES.get((one["what"], one["defect"])) or _CODES.get(("", one["defect"]), "SG216")
-        make = warn if one["defect"] in ("ends", "open") else fail
+        make = warn if one["defect"] in ("ends", "open", "refuses") else fail
         said = "" if one["file"] in one["sentence"] else f"{one['file']}: "
         yield make(one["what"], code, f"{said}{one['sentence']}{_since(one['age_s'])}")
 

@@ -20,6 +20,9 @@ from xds_server.traffic import EngineTraffic, PoolTraffic
 MOST_PAST: Final = 12
 """Events told of the past; more are in ``--output json`` of ``switchgear get events``."""
 
+_SAME_ROUND_S: Final = 1.0
+"""An event is noted a moment after it was decided, by another look at the clock."""
+
 _STATES: Final = {
     Health.HEALTHY: "takes new requests",
     Health.UNHEALTHY: "is out",
@@ -148,7 +151,9 @@ def _failed_requests(decision: EngineDecision, events: Sequence[Event]) -> tuple
     """Names of requests that it failed before it became as it is; none while nothing is held against it."""
     if decision.ejector is None:
         return ()
-    return next((event.requests for event in reversed(events) if event.requests), ())
+    # Those of an outage that is over say nothing of this one.
+    began_s = decision.since_s - _SAME_ROUND_S
+    return next((event.requests for event in reversed(events) if event.requests and event.at_s >= began_s), ())
 
 
 def _calls(traffic: EngineTraffic, resilience: ResilienceSpec) -> str:

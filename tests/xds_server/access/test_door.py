@@ -182,6 +182,12 @@ async def test_certificates_read_and_write_apart_and_an_expired_one_stays_out(tm
         assert await status("operator") == 200
         assert await status("watcher") == 200
         assert await status("proxy") == 401, "a certificate that no rule names"
+        shown = client_context(read_pair(files("proxy")), files("proxy"))
+        async with aiohttp.ClientSession(url) as http, http.get("/v1/proxies", ssl=shown) as answer:
+            said = (await answer.json())["error"]
+        assert said.startswith("no rule of access names spiffe://switchgear.lab/proxy/gateway"), (
+            "and not: who is asking"
+        )
         assert await status("watcher", "POST", "/v1/allow-shrink") == 403
         assert await status("operator", "POST", "/v1/allow-shrink") == 200
         assert answers.released == 1

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ from engine.tls.paths import TlsFiles
 from policies.load import load_contents
 from xds_server.access.guard import Guard
 from xds_server.access.lab_authority import EVERYBODY, Wanted, make
+from xds_server.answers.status import Defect
 from xds_server.config import Address, ConfigError, ServeConfig
 from xds_server.publish import Publisher
 from xds_server.snapshot import resource, snapshot
@@ -67,7 +69,7 @@ def certs(tmp_path: Path) -> Path:
     return folder
 
 
-def guard(certs: Path, *, rules: str | None = RULES) -> Guard:
+def guard(certs: Path, *, rules: str | None = RULES, clock: Callable[[], float] = time.monotonic) -> Guard:
     access = None
     if rules is not None:
         access = certs / "access.yaml"
@@ -79,7 +81,8 @@ def guard(certs: Path, *, rules: str | None = RULES) -> Guard:
             tls_key=certs / "server.key",
             tls_ca=certs / "ca.crt",
             access=access,
-        )
+        ),
+        clock=clock,
     )
 
 
@@ -135,6 +138,25 @@ def test_who_is_refused_again_and_again_is_told_of_once(certs: Path) -> None:
             with pytest.raises(RefusedPeerError):
                 made.view_of(node("stranger"))
     assert len(logs) == 1
+
+
+def test_proxies_that_are_turned_away_are_told_of_while_they_come(certs: Path) -> None:
+    now = [0.0]
+    made = guard(certs, clock=lambda: now[0])
+    assert not [one for one in made.troubles() if one.what == "rules"]
+    for who in (node("stranger"), node(name="x1")):
+        with pytest.raises(RefusedPeerError):
+            made.view_of(who)
+    (told,) = (one for one in made.troubles() if one.what == "rules")
+    assert told.defect is Defect.REFUSES
+    assert told.sentence.endswith(
+        "spiffe://switchgear.lab/proxy/gateway may not be node 'x1' in zone '', and 1 more"
+    )
+    made.view_of(node())  # under the name that the stranger wanted
+    (told,) = (one for one in made.troubles() if one.what == "rules")
+    assert told.sentence.endswith("in zone ''")
+    now[0] = 60.0
+    assert not [one for one in made.troubles() if one.what == "rules"]
 
 
 def test_rules_for_proxies_need_proof(tmp_path: Path) -> None:

@@ -290,3 +290,10 @@ def test_an_engine_that_is_out_names_the_requests_that_it_failed_until_it_is_bac
     assert found.past[0].requests == ("id-2", "id-1")
     back = story("r1", scene(policies, fleet, decided(fleet, r1=WELL), ledger.book))
     assert "id-2" not in told(back)
+    # Out again, for another reason and without a request lost: those of last time are not said to be of this.
+    again = replace(out, reason="dead", ejector=Ejector.VERDICT, since_s=160.0)
+    assert not [
+        one
+        for one in story("r1", scene(policies, fleet, decided(fleet, r1=again), ledger.book)).because
+        if "id-2" in one
+    ]
