@@ -1,6 +1,7 @@
 """The page in a real browser: read, filtered, walked by keyboard, in both colour schemes, held to axe's rules."""
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,27 @@ from aiohttp import web
 
 from tests.browser import Page, page
 from tests.xds_server.dashboard.made import Made
-from tests.xds_server.dashboard.test_live import fast as fast  # noqa: PLC0414 - a fixture
 from xds_server.answers.status import Defect, Trouble
+from xds_server.dashboard import live as lives
 from xds_server.dashboard.routes import add_dashboard
 
+pytestmark = pytest.mark.timeout(900)  # each wait has a limit of its own: see ``browser``
 axe = pytest.importorskip("axe_core_python")
 SHOWN = "[...document.querySelectorAll('.cell:not([hidden])')].map((cell) => cell.dataset.name)"
 
 
-async def shown(made: Made) -> web.AppRunner:
+@pytest.fixture(autouse=True)
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames more often than each second, and not so often that drawing them is all that the browser does.
+
+    Lines of two minutes have a point for each frame: with fifty frames a second, and other work on the machine,
+    the page would fall further and further behind, and axe would not come to its turn.
+    """
+    every_s = {"every_s": 0.25}
+    monkeypatch.setattr(lives.Live.__init__, "__kwdefaults__", lives.Live.__init__.__kwdefaults__ | every_s)
+
+
+async def shown(made: Made, host: str = "127.0.0.1", port: int = 0) -> web.AppRunner:
     async def why(request: web.Request) -> web.Response:
         return web.json_response(asdict(made.story(request.query["name"])))
 
@@ -27,12 +40,13 @@ async def shown(made: Made) -> web.AppRunner:
     app.router.add_get("/v1/why", why)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.TCPSite(runner, host, port).start()
     return runner
 
 
 async def opened(at: Page, runner: web.AppRunner, cells: int) -> None:
-    await at.open(f"http://127.0.0.1:{runner.addresses[0][1]}/dashboard/")
+    host, port = runner.addresses[0]
+    await at.open(f"http://{host}:{port}/dashboard/")
     await at.until(f"document.querySelectorAll('.cell').length === {cells}")
 
 
@@ -127,3 +141,31 @@ async def test_a_thousand_engines_and_a_server_that_goes() -> None:
         assert await at.value("document.querySelectorAll('.cell').length") == 500, (
             "what was known stays to be seen"
         )
+
+
+async def test_a_server_that_comes_back_is_shown_as_it_is_then() -> None:
+    made = Made(24)
+    # An address that nobody else takes a port of while the server is away.
+    runner = await shown(made, f"127.{os.getpid() % 250 + 1}.77.3")
+    host, port = runner.addresses[0]
+    async with page() as at:
+        await opened(at, runner, 24)
+        assert await at.until("document.querySelector('#link').textContent === 'live'")
+        await runner.cleanup()
+        await at.until("document.querySelector('#link').textContent.startsWith('no contact')")
+        after = Made(18, zones=2)  # another process: engines, a zone and all earlier events are gone
+        after.happened = after.happened[:3]
+        after.change("vllm-2", health="UNHEALTHY", reason="hung while nobody looked")
+        runner = await shown(after, host, port)
+        try:
+            await at.until("document.querySelector('#link').textContent === 'live'")
+            await at.until("document.querySelectorAll('.cell').length === 18")
+            assert await at.value("document.querySelectorAll('#zones .zone').length") == 2
+            assert await at.value("document.querySelectorAll('#events li').length") == 3
+            title = "document.querySelector('[data-name=\"chat/vllm-2\"]').title"
+            assert await at.value(title) == "hung while nobody looked"
+            after.change("vllm-2", reason="and changes come, too")
+            await at.until(f"{title} === 'and changes come, too'")
+            assert await at.value("document.querySelector('#link').className") == "badge good"
+        finally:
+            await runner.cleanup()
