@@ -92,6 +92,9 @@ def ask(admin: str, path: str, *, method: str = "GET", body: Any = None) -> Any:
     try:
         found = json.loads(text)
     except ValueError as error:
+        if answer.status >= http.client.INTERNAL_SERVER_ERROR:
+            fault = "a fault of the server, which its log tells, or of what stands before it"
+            raise NoAnswerError(f"{admin}{path} answered {answer.status} {answer.reason}: {fault}") from error
         raise NoAnswerError(f"{admin} answers, but not as Switchgear does: is it the --admin port?") from error
     if answer.status in (http.client.OK, http.client.CREATED):
         return found

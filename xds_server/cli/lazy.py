@@ -5,13 +5,34 @@ What builds on the control plane is not known to it: such a package names its su
 are looked for only where no subcommand of our own was asked for, and for ``--help``.
 """
 
+import difflib
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
+from typing import Final
 
 import click
 from click.shell_completion import CompletionItem
+
+_ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "describe": "why",
+        "dump": "config-dump",
+        "events": "get events",
+        "logs": "get events",
+        "lint": "validate",
+        "analyze": "validate",
+        "proxy-config": "config-dump",
+        "proxy-status": "status",
+        "uncordon": "restore",
+        "undrain": "restore",
+        "uneject": "restore",
+        "undo": "rollback",
+    }
+)
+"""What fingers type that know kubectl and istioctl, and what it is called here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +70,21 @@ class LazyGroup(click.Group):
                 command = one.load()
                 return command
         return None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """click's own; an unknown name is refused with the one that was probably meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            name = args[0]
+            near = difflib.get_close_matches(name, self.list_commands(ctx), n=1, cutoff=0.7)
+            meant = _ELSEWHERE.get(name, "") if _ELSEWHERE.get(name, "").split(" ")[0] in self._entries else ""
+            if not (meant or near):
+                raise
+            said = f"{error.message.rstrip('.')}: did you mean `{ctx.info_name} {meant or near[0]}`?"
+            raise click.UsageError(said, ctx) from error
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names that fit. click's own would import every subcommand, at each key, for its line of help."""

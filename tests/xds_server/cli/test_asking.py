@@ -47,6 +47,24 @@ def test_a_server_that_takes_the_connection_and_says_nothing(
         assert "within 0.05 s: it hangs, is overloaded" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("status", [b"500 Internal Server Error", b"502 Bad Gateway"])
+def test_a_server_that_fails_is_not_taken_for_another(status: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+
+        def fails() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(4096)
+                peer.sendall(b"HTTP/1.1 " + status + b"\r\nContent-Length: 5\r\n\r\n<html")
+
+        done = pool.submit(fails)
+        assert main(["status", "--admin", f"http://127.0.0.1:{listener.getsockname()[1]}"]) == 2
+        done.result()
+    said = capsys.readouterr().err
+    assert f"answered {status.decode()}: a fault of the server, which its log tells" in said
+    assert "is it the --admin port" not in said
+
+
 def test_a_server_that_breaks_off_in_the_middle(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
 
