@@ -45,7 +45,10 @@ class CertificateError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPair:
-    """A certificate chain, its key and the authorities to trust, as PEM, and from when to when it is valid."""
+    """A certificate chain, its key and the authorities to trust, as PEM, and from when to when it is valid.
+
+    ``trusts_until``: the same two times of the authority that ends last, None without authorities.
+    """
 
     chain: bytes
     key: bytes = field(repr=False)
@@ -54,6 +57,7 @@ class KeyPair:
     identities: tuple[str, ...]
     begins_unix_s: float
     ends_unix_s: float
+    trusts_until: tuple[float, float] | None = None
 
 
 def read_pair(files: TlsFiles) -> KeyPair:
@@ -61,8 +65,13 @@ def read_pair(files: TlsFiles) -> KeyPair:
     chain, key = _content(files.certificate), _content(files.key)
     authorities = None if files.authorities is None else _content(files.authorities)
     leaf = _certificates(chain, files.certificate)[0]
+    trusts_until = None
     if authorities is not None and files.authorities is not None:
-        authorities = bare(_certificates(authorities, files.authorities))
+        trusted = _certificates(authorities, files.authorities)
+        authorities = bare(trusted)
+        # Of several one that holds is enough: this is how they are rotated.
+        last = max(trusted, key=lambda one: one.not_valid_after_utc)
+        trusts_until = (last.not_valid_before_utc.timestamp(), last.not_valid_after_utc.timestamp())
     with _understood(files.certificate):
         _check_key(key, files.key, leaf, files.certificate)
         return KeyPair(
@@ -73,6 +82,7 @@ def read_pair(files: TlsFiles) -> KeyPair:
             identities=identities(leaf),
             begins_unix_s=leaf.not_valid_before_utc.timestamp(),
             ends_unix_s=leaf.not_valid_after_utc.timestamp(),
+            trusts_until=trusts_until,
         )
 
 

@@ -139,6 +139,12 @@ class Guard:
                 ends_unix_s=pair.ends_unix_s,
                 now_unix_s=self._wall(),
             )
+            if pair.trusts_until is not None:
+                begins_s, ends_s = pair.trusts_until
+                file = str(self.keys.files.authorities)
+                yield from ends(
+                    "certificate", file, begins_unix_s=begins_s, ends_unix_s=ends_s, now_unix_s=self._wall()
+                )
         if self.rules is not None:
             yield from self.rules.troubles()
             yield from self._refusing(str(self.rules.path))

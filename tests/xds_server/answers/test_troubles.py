@@ -1,6 +1,6 @@
 """Trouble with files that trust depends on: what is told, since when, and that it goes when it is mended."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -138,3 +138,17 @@ def test_a_certificate_of_the_lab_that_is_about_to_end(tmp_path: Path) -> None:
     assert (one.what, one.defect) == ("certificate", Defect.ENDED)
     assert one.ends_in_s is not None
     assert one.ends_in_s < 0
+
+
+def test_an_authority_that_is_about_to_end_is_told_until_another_stands_beside_it(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    make(old, (), lasts=timedelta(days=50), now=datetime.now(UTC) - timedelta(days=98))
+    guard, troubles = made(tmp_path, Clock())
+    new = (tmp_path / "ca.crt").read_text()
+    (tmp_path / "ca.crt").write_text((old / "ca.crt").read_text())
+    look(guard)
+    [one] = troubles.look()
+    assert (one.defect, one.file) == (Defect.ENDS, str(tmp_path / "ca.crt"))
+    (tmp_path / "ca.crt").write_text((old / "ca.crt").read_text() + new)
+    look(guard)
+    assert troubles.look() == ()
