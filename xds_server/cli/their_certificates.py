@@ -9,6 +9,7 @@ from typing import Any
 
 from cryptography import x509
 
+from engine.tls.files import NOT_UNDERSTOOD
 from xds_server.answers.troubles import ends
 from xds_server.diagnosis.check import Check, fail, few, ok, warn
 from xds_server.diagnosis.process import CLOCKS_MAY_DIFFER_S
@@ -67,7 +68,7 @@ def shown_by(host: str, port: int, timeout_s: float) -> Shown | None:
         ):
             held = secure.getpeercert(binary_form=True)
         certificate = None if held is None else x509.load_der_x509_certificate(held)
-    except (OSError, ValueError):
+    except (OSError, *NOT_UNDERSTOOD):
         return None
     if certificate is None:
         return None

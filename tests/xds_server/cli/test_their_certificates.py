@@ -1,6 +1,7 @@
 """What ``doctor`` says of clocks and certificates of agents and engines."""
 
 import asyncio
+import ssl
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -88,3 +89,20 @@ async def test_an_engine_shows_its_certificate_to_anybody_and_plain_text_shows_n
         finally:
             await one.stop()
         assert (None if seen is None else seen.ends_unix_s < time.time()) is ended
+
+
+async def test_a_certificate_that_nobody_can_read_ends_no_doctor(tmp_path: Path) -> None:
+    certificate(tmp_path, "engine", "engine.example")
+    plain = ssl.PEM_cert_to_DER_cert((tmp_path / "engine.crt").read_text())
+    # A version that there is not; nobody checks the signature here.
+    odd = plain.replace(bytes.fromhex("a003020102"), bytes.fromhex("a003020109"), 1)
+    (tmp_path / "engine.crt").write_text(ssl.DER_cert_to_PEM_cert(odd))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "engine.crt", tmp_path / "engine.key")
+
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        assert await asyncio.to_thread(shown_by, "127.0.0.1", port, 30.0) is None
