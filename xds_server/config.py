@@ -13,8 +13,6 @@ from urllib.parse import urlsplit
 
 from engine.tls.paths import TlsFiles
 
-LOG_LEVELS: Final = ("debug", "info", "warning", "error")
-LOG_FORMATS: Final = ("text", "json")
 ENVIRONMENT_PREFIX: Final = "SWITCHGEAR"
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

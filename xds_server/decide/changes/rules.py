@@ -14,7 +14,6 @@ from xds_server.decide.decisions import Ejector, EngineDecision, Health
 FLOOR: Final = "ResiliencePolicy.spec.breaker.capacityFloorPercent"
 ERROR_RATE: Final = "ResiliencePolicy.spec.breaker.errorRatePercent"
 CONSECUTIVE: Final = "ResiliencePolicy.spec.breaker.consecutiveErrors"
-COOLDOWN: Final = "ResiliencePolicy.spec.breaker.cooldown"
 TRIAL_CALLS: Final = "ResiliencePolicy.spec.breaker.trialCalls"
 TRIAL_SHARE: Final = "ResiliencePolicy.spec.breaker.trialSharePercent"
 CUT_HUNG: Final = "ResiliencePolicy.spec.breaker.cutHung"
