@@ -27,7 +27,8 @@ from benchmarks.site import LIMIT_S, Site, until
 from chaos.cluster_double import ClusterDouble
 from chaos.fake_engine import FakeEngine
 from chaos.processes import Processes
-from xds_server.kube.api import Access, Api, connected
+from xds_server.kube.api import Api
+from xds_server.kube.connecting import Access, connected
 from xds_server.kube.resources import NODES, PODS, POLICY_RESOURCES, Resource
 
 ENGINES: Final = 4

@@ -25,7 +25,8 @@ import yaml
 from chaos.cluster_double import ClusterDouble, kubeconfig
 from chaos.processes import Processes, free_ports
 from tests.eventually import eventually
-from xds_server.kube.api import Access, Api, ApiError, connected
+from xds_server.kube.api import Api, ApiError
+from xds_server.kube.connecting import Access, connected
 from xds_server.kube.resources import NODES, PODS, POLICY_RESOURCES, Resource
 
 CRDS = Path(__file__).parent.parent / "deploy" / "crds"

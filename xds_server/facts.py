@@ -212,7 +212,7 @@ class ServerFacts:
         """Every pool in every zone in figures; what stands in no zone only where an engine or a proxy does."""
         scene = self._scene()
         rows = [] if scene is None else zone_rows(scene)
-        nowhere = any(not one.view.zone for one in self._publisher.proxies())
+        nowhere = any(not one.node.zone for one in self._publisher.proxies())
         return [row for row in rows if row.zone or row.engines or nowhere]
 
     def shadow(self) -> ShadowStatus:

@@ -74,7 +74,8 @@ def _run(
     """
     # kubernetes' client costs most of a second, and --help should not.
     from istio.live.outlet import IstioOutlet, Settings, steward  # noqa: PLC0415
-    from xds_server.kube.api import Access, ApiError, connected  # noqa: PLC0415
+    from xds_server.kube.api import ApiError  # noqa: PLC0415
+    from xds_server.kube.connecting import Access, connected  # noqa: PLC0415
 
     kubeconfig = istio_kubeconfig or settings.get("kubeconfig")
     context = istio_context or settings.get("context") or ""

@@ -8,7 +8,8 @@ from istio.live.wanted import Wanted, wanted
 from xds_server.bucket import Rate
 from xds_server.config import ConfigError
 from xds_server.fleet import EngineId
-from xds_server.kube.api import Access, Api, ApiError, connected
+from xds_server.kube.api import Api, ApiError
+from xds_server.kube.connecting import Access, connected
 from xds_server.kube.lease import Lease
 from xds_server.kube.objects import PodRef
 from xds_server.offers.feed import Around

@@ -13,7 +13,7 @@ from xds_server.fleet import declared
 from xds_server.pipeline import Built, Inputs
 from xds_server.publish import Publisher
 from xds_server.reconcile.loop import Reconciler
-from xds_server.translate.view import View
+from xds_server.streams import NodeInfo
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,9 @@ def test_zones_with_a_row(zones_of_proxies: tuple[str, ...], shown: list[str]) -
     )
     inputs = Inputs(policies=known, fleet=fleet, previous=None, views=frozenset(), proxies_by_role={}, now_s=NOW_S)
     built = Built(inputs=inputs, decisions=decisions, snapshots={}, stages_s={})
-    states = [replace(proxy(f"n{n}"), view=View(zone=zone)) for n, zone in enumerate(zones_of_proxies)]
+    states = [
+        replace(proxy(f"n{n}"), node=NodeInfo(id=f"n{n}", zone=zone)) for n, zone in enumerate(zones_of_proxies)
+    ]
     facts = ServerFacts(
         cast("Reconciler", SimpleNamespace(built=built, fleet=fleet)),
         cast("Publisher", SimpleNamespace(proxies=lambda: states, desired=lambda _: None)),

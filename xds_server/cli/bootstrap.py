@@ -66,7 +66,8 @@ def _server(said: str) -> tuple[str, int]:
 def _place_of_node(name: str) -> tuple[str, str]:
     """Zone and region of a node of the cluster this runs in; empty where it has no such label."""
     # Whoever prints a bootstrap for one machine need not wait for a client of Kubernetes to load.
-    from xds_server.kube.api import Access, ApiError, connected  # noqa: PLC0415
+    from xds_server.kube.api import ApiError  # noqa: PLC0415
+    from xds_server.kube.connecting import Access, connected  # noqa: PLC0415
     from xds_server.kube.resources import NODES  # noqa: PLC0415
 
     async def ask() -> tuple[str, str]:

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from xds_server.diagnosis.check import Check, ok, warn
 from xds_server.diagnosis.cluster import GATES, NODES, READS, WRITES, Right, on_grace, on_rights
-from xds_server.kube.api import Access, Api, ApiError, Selection, connected
+from xds_server.kube.api import Api, ApiError, Selection
+from xds_server.kube.connecting import Access, connected
 from xds_server.kube.resources import PODS, Resource
 
 REVIEWS: Final = Resource(

@@ -18,7 +18,8 @@ from prometheus_client.core import Metric
 from xds_server.config import ConfigError, ServeConfig
 from xds_server.decide.changes.change import Change, ChangeKind, Subject
 from xds_server.fleet import EngineId
-from xds_server.kube.api import Access, Api, ApiError, connected
+from xds_server.kube.api import Api, ApiError
+from xds_server.kube.connecting import Access, connected
 from xds_server.kube.elsewhere import NOWHERE, Elsewhere
 from xds_server.kube.objects import PodRef
 from xds_server.kube.replicas import Replicas

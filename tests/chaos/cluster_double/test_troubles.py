@@ -14,7 +14,8 @@ from chaos.cluster_double.troubles import troubles
 from tests.cluster import NAMESPACES, Cluster, double_process
 from tests.eventually import eventually
 from tests.kubernetes.conftest import watching
-from xds_server.kube.api import Access, ApiError, Selection, connected
+from xds_server.kube.api import ApiError, Selection
+from xds_server.kube.connecting import Access, connected
 from xds_server.kube.resources import ENDPOINT_SLICES, ENGINE_POOLS, PODS
 
 ALL_PODS = Selection(resource=PODS)

@@ -14,7 +14,8 @@ import yaml
 from aiohttp import web
 
 from xds_server.kube import api as api_module
-from xds_server.kube.api import Access, Api, ApiError, Selection, WatchEvent, connected
+from xds_server.kube.api import Api, ApiError, Selection, WatchEvent
+from xds_server.kube.connecting import Access, connected
 from xds_server.kube.resources import NODES, PODS
 
 ALL = Selection(resource=PODS)
