@@ -160,6 +160,8 @@ class HedgeCause(StrEnum):
 class HedgeDecision:
     """Whether second tries start beside the first now, and after how many seconds.
 
+    ``remembered_until_s``: it is from the last run of the server, and holds so long while nobody tells.
+
     ``delay_s`` is the wait for the first token of a stream behind the gate, ``answer_delay_s`` for a whole answer
     that is not streamed; where one is None, requests of that kind are not hedged. ``since_s``: monotonic time of
     the last change of ``on``; ``calm_since_s``: since when the pool has been empty enough to begin again (None: it
@@ -175,6 +177,7 @@ class HedgeDecision:
     answer_delay_s: float | None = None
     calm_since_s: float | None = None
     moved_at_s: float = 0.0
+    remembered_until_s: float | None = None
     shadow: "HedgeDecision | None" = None
 
 
@@ -228,8 +231,9 @@ class TimeLimits:
 
     ``since_s``: monotonic time at which one of them last changed. What derived limits rest on: the longest
     ``answer``, the longest wait for a ``first_byte``, and ``widened``, by how much the limits are wider than these
-    ask for since ``doubted_at_s``, when they looked as if they ended healthy work. ``shadow`` is what would have
-    been decided, where that is not enforced.
+    ask for since ``doubted_at_s``, when they looked as if they ended healthy work. ``remembered_until_s``: they
+    are from the last run of the server, and derived ones hold so long while nobody tells. ``shadow`` is what would
+    have been decided, where that is not enforced.
     """
 
     first_token_s: float | None
@@ -243,6 +247,7 @@ class TimeLimits:
     first_byte: Longest | None = None
     widened: float = 1.0
     doubted_at_s: float | None = None
+    remembered_until_s: float | None = None
     shadow: "TimeLimits | None" = None
 
 
@@ -310,7 +315,8 @@ class PoolDecisions:
     ``zones`` is by calling zone, ``ceilings`` by role; ``picking`` is empty where engines of a zone are weighed by
     their declared slots alone, and ``lost_since_s`` has those whose requests look lost. ``regions`` is by the
     region of callers, empty where all engines are in one; ``region_zones`` has the zones within each region, by
-    calling zone, and ``revisions`` what each region serves. While ``made_of`` is the same and
+    calling zone, and ``revisions`` what each region serves. ``remembered`` is what engines could do when the last
+    run of the server ended; empty but before the first round. While ``made_of`` is the same and
     ``valid_until_s`` has not come, deciding again gives the same; so it is not done again.
     """
 
@@ -333,6 +339,7 @@ class PoolDecisions:
     regions: Mapping[str, RegionShares] = field(default_factory=dict)
     region_zones: Mapping[str, Mapping[str, ZoneShares]] = field(default_factory=dict)
     revisions: Mapping[str, RegionRevisions] = field(default_factory=dict)
+    remembered: Mapping[EngineId, Capacity] = field(default_factory=dict)
 
 
 UNDECIDED: Final = PoolDecisions(

@@ -12,7 +12,6 @@ until time alone would change one. That is memory of work done, and changes no a
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from policies.pool import EnginePoolSpec
@@ -53,7 +52,6 @@ REMEMBERED_S: Final = 120.0
 """Traffic older than this moves nothing any more."""
 
 _ROLES: Final = frozenset({GATEWAY, SIDECAR})
-_NO_CAPACITIES: Final[Mapping[EngineId, Capacity]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +163,7 @@ def _let_in(pool: Pool, shared: Shared, engines: Mapping[EngineId, EngineDecisio
         pool.engines,
         pool.traffic,
         decisions=engines,
-        before=_NO_CAPACITIES if last is None else last.capacities,
+        before=pool.before.remembered if last is None else last.capacities,
         now_s=now_s,
     )
     level = ladder(

@@ -1,8 +1,14 @@
-"""What outlives the process: what is served is kept on disk when it changed, and taken up at the next start."""
+"""What outlives the process: what is served is kept on disk when it changed, and taken up at the next start.
+
+So is what was learned from traffic, in a file beside (``learned``).
+"""
 
 import asyncio
+import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -10,16 +16,27 @@ from policies.findings import PolicyErrors
 from policies.load import load_contents
 from xds_server.entrusted import Entrusted
 from xds_server.metrics import Metrics
+from xds_server.offers import learned
 from xds_server.publish import Publisher
 from xds_server.reconcile.loop import Reconciler
 from xds_server.sources.files import Accepted
 from xds_server.store import LastGood, Store, StoreError
+
+_LOOK_EACH_S: Final = 2.0
+"""Speeds of engines move all the time: they are not written more often than this."""
+
+_RENEW_S: Final = 60.0
+"""What has not changed is written again so often: how old it is counts at the next start."""
 
 _log = structlog.get_logger()
 
 
 def restore(store: Store, publisher: Publisher, reconciler: Reconciler, entrusted: Entrusted) -> None:
     """Take up what the last run kept; what cannot be used is said and left alone."""
+    try:
+        reconciler.remembered = learned.read(store.path.parent, time.time(), reconciler.clock())
+    except StoreError as error:
+        _log.warning("store.ignored", reason=str(error))
     try:
         kept = store.read()
     except StoreError as error:
@@ -45,7 +62,38 @@ def restore(store: Store, publisher: Publisher, reconciler: Reconciler, entruste
 async def keep(
     store: Store, publisher: Publisher, reconciler: Reconciler, entrusted: Entrusted, metrics: Metrics
 ) -> None:
-    """Keep what is served, each time it has changed; for ever."""
+    """Keep what is served and what was learned, each time it has changed; for ever."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_keep_served(store, publisher, reconciler, entrusted, metrics))
+        tasks.create_task(_keep_learned(store, reconciler, metrics))
+
+
+async def _keep_learned(store: Store, reconciler: Reconciler, metrics: Metrics) -> None:
+    written: Mapping[str, object] | None = None  # the first look takes the place of what the last run left
+    written_s, failing = -math.inf, False
+    while True:
+        await asyncio.sleep(_LOOK_EACH_S)
+        built, now_s = reconciler.built, reconciler.clock()
+        if built is None or not reconciler.ready.is_set():
+            continue
+        pools = learned.kept(built.decisions, now_s)
+        numbers = learned.numbers(pools)
+        if numbers == written and (not pools or now_s - written_s < _RENEW_S):
+            continue
+        try:
+            await asyncio.to_thread(learned.save, store.path.parent, pools, time.time())
+        except StoreError as error:
+            metrics.store_failures.inc()
+            if not failing:
+                _log.error("store.failed", reason=str(error))
+            failing = True
+        else:
+            written, written_s, failing = numbers, now_s, False
+
+
+async def _keep_served(
+    store: Store, publisher: Publisher, reconciler: Reconciler, entrusted: Entrusted, metrics: Metrics
+) -> None:
     failing = False
     while True:
         await reconciler.worth_keeping.wait()

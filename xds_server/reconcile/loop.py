@@ -81,7 +81,7 @@ class Reconciler:
         """
         self._proxies = proxies
         self._metrics = metrics
-        self._clock = clock
+        self.clock = clock
         self._on_adopted = on_adopted
         self._on_round = on_round
         self._signals = signals
@@ -106,6 +106,7 @@ class Reconciler:
         self.serving: Serving | None = None
         self.fleet: Fleet | None = None
         self.built: Built | None = None
+        self.remembered: Decisions | None = None  # what the last run learned, for the first round
         self.ready = asyncio.Event()
         """Set once there is something to serve that engines have had their say in."""
         self.worth_keeping = asyncio.Event()
@@ -138,7 +139,7 @@ class Reconciler:
         proxies_by_zone: Mapping[str, int] | None = None,
     ) -> None:
         """Note what the last run of the server served, and whom; it is served until the files can be used."""
-        self.roll.restore(proxies_by_role, proxies_by_zone or {}, self._clock())
+        self.roll.restore(proxies_by_role, proxies_by_zone or {}, self.clock())
         self._adopt(stored, stale=True)
 
     def hear(self, report: EngineReport) -> None:
@@ -148,7 +149,7 @@ class Reconciler:
             return
         key = EngineId(report.pool, report.engine)
         before = self.fleet.engine(key)
-        now_s = self._clock()
+        now_s = self.clock()
         self.fleet = with_report(self.fleet, report, now_s)
         decision = self.built.decisions.engines.get(key) if self.built else None
         if before is None or not can_change(before.report, report, decision):
@@ -160,12 +161,12 @@ class Reconciler:
 
     def stand(self, words: Mapping[EngineId, OrchestratorWord], uids: Mapping[EngineId, str] = _NO_UIDS) -> None:
         """Note all that the orchestrator says of engines now; ``uids`` tell those of one name apart."""
-        self._words.say(words, self.fleet, self._clock(), uids)
+        self._words.say(words, self.fleet, self.clock(), uids)
         if self._held is not None and self._offered is None:
             self._offered = self._held  # that engines end may be why they are missing
-        self._news(self._clock())
+        self._news(self.clock())
         if self._urgent_since_s is None:
-            self._urgent_since_s = self._clock()
+            self._urgent_since_s = self.clock()
         self._wake.set()
 
     def resolve(self, addresses: Mapping[str, str]) -> None:
@@ -179,7 +180,7 @@ class Reconciler:
 
     def look_again(self) -> None:
         """Note that traffic or orders are different now."""
-        self._news(self._clock())
+        self._news(self.clock())
         self._wake.set()
 
     def try_out(self, accepted: Accepted) -> str:
@@ -188,7 +189,7 @@ class Reconciler:
             return "nothing is served yet"
         trial = Trial(accepted, self.serving.policies, lambda fleet: resolved(fleet, self._addresses))
         try:
-            reason = trial.held_back(self.built, self.fleet, self._words, self._clock())
+            reason = trial.held_back(self.built, self.fleet, self._words, self.clock())
         except Exception as error:  # noqa: BLE001 - as in a round: it is tried so that no round meets it
             self._failed(error)
             return _BUG
@@ -225,7 +226,7 @@ class Reconciler:
         """What the first proxy of a view is served, at once; it counts among those that share limits."""
         if self.serving is None or self.fleet is None:
             return Snapshot()
-        now_s = self._clock()
+        now_s = self.clock()
         self._call_roll(now_s, arriving=view)
         try:
             # Only this view: a storm of proxies, each the first of its own, must not build all views each time.
@@ -255,7 +256,7 @@ class Reconciler:
                 async with asyncio.timeout(TRAFFIC_TICK_S if self.fleet and self.fleet.traffic else TICK_S):
                     await self._wake.wait()
             self._wake.clear()
-            started_s = self._clock()
+            started_s = self.clock()
             try:
                 self._round()
             except Exception as error:  # noqa: BLE001 - a bug must not take from proxies what they have
@@ -264,14 +265,14 @@ class Reconciler:
                 if self._failure:
                     _log.info("reconcile.recovered")
                     self._failure = ""
-            took_s = self._clock() - started_s
+            took_s = self.clock() - started_s
             # A long round leaves as long again to the streams: proxies that wait to be heard would start the next.
             await asyncio.sleep(max(took_s, SPACING_S - took_s))
 
     def _round(self) -> None:
         if self.files.state == "unread" and self._offered is None:
             return  # what the last run served counts only where the files cannot be used
-        now_s = self._clock()
+        now_s = self.clock()
         self._call_roll(now_s)
         offered, self._offered = self._offered, None
         if offered is not None:
@@ -317,7 +318,7 @@ class Reconciler:
             Inputs(
                 policies=policies,
                 fleet=self._addressing.fleet(fleet, self._addresses),
-                previous=self.built.decisions if self.built else None,
+                previous=self.built.decisions if self.built else self.remembered,
                 views=self._proxies.views() if views is None else views,
                 proxies_by_role=self.roll.roster.counts(),
                 calling_zones=frozenset(self.roll.callers.counts()),
@@ -346,7 +347,7 @@ class Reconciler:
 
     def _consider(self, offered: Accepted) -> None:
         """Serve these policies if snapshots can be made of them, and they do not drop too much."""
-        now_s = self._clock()
+        now_s = self.clock()
         fleet = self._words.over(fleet_for(offered.policies, self.fleet, self.serving), now_s)
         made = self._build(offered.policies, fleet, now_s)
         if self.serving is not None and self.fleet is not None and not self._allow_shrink:
@@ -382,7 +383,7 @@ class Reconciler:
 
     def _publish(self, built: Built) -> None:
         if self._publishing.publish(built) and self._urgent_since_s is not None:
-            self._metrics.report_to_push_seconds.observe(self._clock() - self._urgent_since_s)
+            self._metrics.report_to_push_seconds.observe(self.clock() - self._urgent_since_s)
         self._urgent_since_s = None
 
     def _failed(self, error: Exception) -> None:
@@ -392,7 +393,7 @@ class Reconciler:
             _log.error("reconcile.failed", reason=told, serving=self._serving_digest(), exc_info=error)
 
     def _set_files(self, state: str, digest: str, *, refused: Refused | None = None, reason: str = "") -> None:
-        self.files = Files(state=state, digest=digest, since_s=self._clock(), refused=refused, reason=reason)
+        self.files = Files(state=state, digest=digest, since_s=self.clock(), refused=refused, reason=reason)
         count_state(self._metrics, state)
 
     def _serving_digest(self) -> str:

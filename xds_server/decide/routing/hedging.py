@@ -5,7 +5,8 @@ a while. Clusters follow the policy alone (where hedging is enabled they eject n
 to Envoy a hedge is one): a cluster that changed with every decision would forget its ejections each time.
 
 Where nobody tells how full the pool is, a delay that the policy gives goes on: whoever wrote it wanted hedges
-before anything was measured, and ``maxPercent`` bounds them. A delay that is measured ends with the measurements.
+before anything was measured, and ``maxPercent`` bounds them. A delay that is measured ends with the measurements;
+one that the last run of the server left holds until proxies had time to come back and tell.
 """
 
 import math
@@ -42,6 +43,7 @@ class _Delays:
     answer_s: float | None
     moved_at_s: float
     how: str
+    remembered_until_s: float | None = None
 
 
 def hedge(
@@ -85,10 +87,10 @@ def hedge(
 def hedge_due_s(decision: HedgeDecision, now_s: float) -> float:
     """When to ask again though nothing new is heard; infinite where time alone changes nothing."""
     decision = decision.shadow or decision
-    if decision.on or decision.calm_since_s is None:
-        return math.inf
-    due_s = _begins_s(decision, decision.calm_since_s)
-    return due_s if due_s > now_s else math.inf
+    dues_s = [] if decision.remembered_until_s is None else [decision.remembered_until_s]
+    if not decision.on and decision.calm_since_s is not None:
+        dues_s.append(_begins_s(decision, decision.calm_since_s))
+    return min((due_s for due_s in dues_s if due_s > now_s), default=math.inf)
 
 
 def quantile(tail: Tail, percent: float) -> float:
@@ -148,6 +150,14 @@ def _delays(
         how = f"after {policy.delay:g} s, as given"
         return _Delays(first_byte_s=first_s, answer_s=policy.delay, moved_at_s=0.0, how=how)
     if traffic is None or now_s - traffic.heard_at_s > STALE_S:
+        if before is not None and before.remembered_until_s is not None and now_s < before.remembered_until_s:
+            return _Delays(
+                first_byte_s=before.delay_s if gated else None,
+                answer_s=before.answer_delay_s,
+                moved_at_s=before.moved_at_s,
+                how="as long as the last run of the server measured",
+                remembered_until_s=before.remembered_until_s,
+            )
         how = "no delay is given, and no proxy tells how long calls take"
         return _Delays(first_byte_s=None, answer_s=None, moved_at_s=0.0, how=how)
     known_first_s = before.delay_s if before is not None and gated else None
@@ -202,6 +212,7 @@ def _decided(
         since_s=before.since_s if before is not None and before.on is on else now_s,
         calm_since_s=calm_since_s,
         moved_at_s=delays.moved_at_s,
+        remembered_until_s=delays.remembered_until_s,
     )
     if before is None or _explained(before) != _explained(decision):
         return decision

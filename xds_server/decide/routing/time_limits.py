@@ -17,7 +17,8 @@ is as long as the total. What one engine alone fails is that engine's doing.
 
 Silence between tokens and the totals are always the policy's, defaults included: no healthy stream was seen to
 pause for 30 s, and a total is a promise to the caller, not a measurement. There is one limit for all lengths of
-answer. Where nobody tells how long calls take, nothing is derived.
+answer. Where nobody tells how long calls take, nothing is derived; but limits that the last run of the server left
+hold until proxies had time to come back and tell.
 """
 
 import math
@@ -136,9 +137,10 @@ def where_cut(limits: TimeLimits, timeouts: Timeouts) -> TimeLimits:
 
 
 def limits_due_s(limits: TimeLimits, now_s: float) -> float:
-    """When to ask again though nothing new is heard: a limit that may shrink; infinite where none may."""
-    due_s = (limits.shadow or limits).since_s + DOWN_INTERVAL_S
-    return due_s if due_s > now_s else math.inf
+    """When to ask again though nothing new is heard: a limit may shrink, or end; infinite where none may."""
+    limits = limits.shadow or limits
+    dues_s = (limits.since_s + DOWN_INTERVAL_S, limits.remembered_until_s)
+    return min((due_s for due_s in dues_s if due_s is not None and due_s > now_s), default=math.inf)
 
 
 def _as_said(resilience: ResilienceSpec, now_s: float) -> TimeLimits:
@@ -170,6 +172,11 @@ def _next(
     calm = admission is not None and admission.utilization is not None and admission.utilization < _CALM
     promised_s = admission.wait_s if admission is not None and admission.in_force else None
     answer, first_byte = (None, None) if before is None else (before.answer, before.first_byte)
+    # Also when somebody tells: who is first back, and silent again for a moment, does not speak for all.
+    left_until_s = None if before is None else before.remembered_until_s
+    if left_until_s is not None and now_s >= left_until_s:
+        left_until_s = None
+    told = tells is not None or left_until_s is not None
     if tells is not None:
         wait_s = 0.0 if calm or promised_s is None else promised_s
         keep = shortened or not calm
@@ -186,7 +193,7 @@ def _next(
         most_s=said.total_s,
         widened=widened,
         in_force_s=None if before is None else before.per_try_s,
-        told=tells is not None,
+        told=told,
     )
     first_token = _derived(
         first_byte,
@@ -198,7 +205,7 @@ def _next(
         most_s=said.stream_total_s,
         widened=widened,
         in_force_s=None if before is None else before.first_token_s,
-        told=tells is not None,
+        told=told,
     )
     if not pool.first_token_gate:
         first_token = _Derived(limit_s=None, how="without the gate Envoy sees no first token")
@@ -210,6 +217,7 @@ def _next(
         first_byte=first_byte,
         widened=widened,
         doubted_at_s=doubted_at_s,
+        remembered_until_s=left_until_s,
         per_try_s=said.per_try_s
         if unary.per_try is not None
         else _steadied(None if before is None else before.per_try_s, per_try, since_s, now_s, admission),
