@@ -278,15 +278,16 @@ async def test_a_proxy_that_never_acknowledges_holds_the_drain_until_its_deadlin
     engine = await start_engine()
     agent = await start_agent(engine.url)
     await agent.until("ready")
+    # Long enough for the acknowledgement of one to come before it, also where there is much else to do.
     async with watching(agent.grpc_port, "plane") as plane:
-        draining = asyncio.create_task(agent.post("/drain?deadline=1500ms"))
+        draining = asyncio.create_task(agent.post("/drain?deadline=5s"))
         told = await plane.until(lambda report: report.drain.requested)
-        assert 0 < told.drain.deadline_in_s <= 1.5
+        assert 0 < told.drain.deadline_in_s <= 5.0
         await plane.acknowledge(told, 1)
         _, answer = await asyncio.wait_for(draining, LIMIT_S)
         assert answer["outcome"] == "deadline"
         assert "1 of 2 proxies" in answer["sentence"]
-        assert answer["waited_s"] >= 1.5
+        assert answer["waited_s"] > 4.0  # counted from when the wait began, a little after the deadline did
         assert (await agent.report())["verdict"] == "draining", "time that is up does not bring traffic back"
 
 
