@@ -42,7 +42,9 @@ def configure(log_format: Literal["text", "json"], log_level: str) -> None:
     ]
     rendered: list[Processor]
     if log_format == "json":
-        rendered = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        # Without local variables: among them are keys and tokens, and whole fleets that take seconds to write.
+        without_locals = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        rendered = [structlog.processors.ExceptionRenderer(without_locals), structlog.processors.JSONRenderer()]
     else:
         rendered = [
             _one_line,

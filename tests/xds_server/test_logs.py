@@ -55,3 +55,22 @@ def test_plain_words_stay_as_they_are(capfd: pytest.CaptureFixture[str]) -> None
     structlog.get_logger().warning("xds.connected", node="größe-東京")
     written = capfd.readouterr().err
     assert "node=größe-東京" in written
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_failure_tells_where_it_was_and_not_what_was_held_there(
+    log_format: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure("json" if log_format == "json" else "text", "info")
+
+    def judge(key: str) -> int:
+        return int(key)
+
+    try:
+        judge("".join(("not", "-to-be-", "logged")))
+    except ValueError as error:
+        error.args = ("no number",)
+        structlog.get_logger().exception("reconcile.failed", exc_info=error)
+    written = capfd.readouterr().err
+    assert "judge" in written
+    assert "not-to-be-logged" not in written
