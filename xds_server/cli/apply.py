@@ -42,6 +42,11 @@ _STATES: Final = {
     help="Try them on this share of the proxies first, such as 10%; one at least.",
 )
 @click.option("--for", "length", default="60s", show_default=True, metavar="DURATION", help="How long to try.")
+@click.option(
+    "--slo",
+    metavar="PERCENT",
+    help="So many requests to those proxies have to be answered well, such as 99.5%, however the others do.",
+)
 @click.option("--yes-if-unknown", is_flag=True, help="Go on also where there was too little traffic to tell.")
 @click.option("--end-canary", is_flag=True, help="Roll back the canary that runs; takes no PATHS.")
 @admin_option
@@ -53,6 +58,7 @@ def command(
     dry_run: bool,
     canary: str | None,
     length: str,
+    slo: str | None,
     yes_if_unknown: bool,
     end_canary: bool,
     admin: str,
@@ -66,8 +72,9 @@ def command(
     that reads policies from Kubernetes refuses: change them there.
 
     With --canary a share of the proxies has them first. The server goes back by itself when one of those refuses
-    something, or fails or sheds more, or is slower, than the others in the same time. Else, after --for, all have
-    them. The server decides, whether or not this command is still there; Ctrl-C has it go back.
+    something, or fails or sheds more, or is slower, than the others in the same time, or falls short of --slo.
+    Else, after --for, all have them. The server decides, whether or not this command is still there; Ctrl-C has it
+    go back.
 
     Exit code: 0 when they are served (with --dry-run: could be), 1 when they are not, 2 when the request is wrong
     or no server answers.
@@ -76,6 +83,8 @@ def command(
         return _end(admin, by or user())
     if not paths:
         raise click.UsageError("name the files or folders of the policies")
+    if slo is not None and canary is None:
+        raise click.UsageError("--slo is what a canary is held to: say --canary, too")
     texts = _texts(paths)
     if texts is None:
         return 1
@@ -87,9 +96,11 @@ def command(
         "by": by or user(),
         "reason": reason,
         "dry_run": dry_run,
-        "canary_percent": _share(canary) if canary is not None else 0.0,
+        "canary_percent": _share(canary, "--canary") if canary is not None else 0.0,
         "for_s": _seconds(length),
         "yes_if_unknown": yes_if_unknown,
+        # Servers of the version before know no such thing, and say so.
+        **({"slo_percent": _share(slo, "--slo")} if slo is not None else {}),
     }
     try:
         answer = ask(admin, "/v1/apply", method="POST", body=body)
@@ -118,13 +129,13 @@ def _texts(paths: tuple[Path, ...]) -> Mapping[str, str] | None:
     return texts
 
 
-def _share(text: str) -> float:
+def _share(text: str, option: str) -> float:
     try:
         share = float(text.removesuffix("%"))
     except ValueError:
         share = 0.0
     if not 0 < share <= MAX_PERCENT:  # neither is NaN
-        raise click.BadParameter(f"{text!r} is no share above 0% and up to 100%", param_hint="--canary")
+        raise click.BadParameter(f"{text!r} is no share above 0% and up to 100%", param_hint=option)
     return share
 
 

@@ -29,6 +29,7 @@ _WORSE_SHED: Final = 5.0
 
 _WORSE_TIMES: Final = 1.5
 _WORSE_TIME_S: Final = 0.05
+_ROUNDING: Final = 1e-9
 
 
 def chosen(zones: Mapping[str, str], percent: float) -> frozenset[str]:
@@ -64,6 +65,11 @@ class Seen:
         """Requests that came."""
         return self.done + self.shed
 
+    @property
+    def good_percent(self) -> float:
+        """How many of them were answered, and well."""
+        return 100 - _percent(self.failed + self.shed, self.arrived)
+
 
 class Word(StrEnum):
     """What can be said of a canary."""
@@ -81,9 +87,14 @@ class Judgement:
     reasons: tuple[str, ...]
 
 
-def judged(canary: Seen, others: Seen) -> Judgement:
-    """Whether the canary does worse than the others, as far as there is enough to tell."""
+def judged(canary: Seen, others: Seen, slo_percent: float | None = None) -> Judgement:
+    """Whether the canary does worse than the others, as far as there is enough to tell.
+
+    With ``slo_percent`` so many of its requests have to be answered well besides, however the others do; then it
+    can be judged where there are no others.
+    """
     against = [
+        *_short(canary, slo_percent),
         *_more("fail", (canary.failed, canary.done), (others.failed, others.done), _WORSE_ERRORS),
         *_more("are shed", (canary.shed, canary.arrived), (others.shed, others.arrived), _WORSE_SHED),
         *_slower("first bytes", canary.first_bytes_s, others.first_bytes_s),
@@ -94,13 +105,35 @@ def judged(canary: Seen, others: Seen) -> Judgement:
     few = [
         f"{said} saw {seen.arrived:.0f} requests, and {MIN_REQUESTS} are needed to tell"
         for said, seen in (("the canary", canary), ("the others", others))
-        if seen.arrived < MIN_REQUESTS
+        if seen.arrived < MIN_REQUESTS and (slo_percent is None or seen is canary)
     ]
     if few:
         return Judgement(word=Word.UNKNOWN, reasons=tuple(few))
-    here, there = (_percent(seen.failed, seen.done) for seen in (canary, others))
-    told = f"{here:.2g} % fail, {there:.2g} % elsewhere"
-    return Judgement(word=Word.GOOD, reasons=(told,))
+    told = f"{_percent(canary.failed, canary.done):.2g} % fail"
+    if others.arrived >= MIN_REQUESTS:
+        told += f", {_percent(others.failed, others.done):.2g} % elsewhere"
+    if slo_percent is None:
+        return Judgement(word=Word.GOOD, reasons=(told,))
+    word = Word.GOOD if canary.good_percent >= slo_percent else Word.UNKNOWN
+    return Judgement(word=word, reasons=(_held_to(canary, slo_percent), told))
+
+
+def _held_to(canary: Seen, slo_percent: float) -> str:
+    return (
+        f"{canary.good_percent:.4g} % of {canary.arrived:.0f} requests are answered well, "
+        f"and {slo_percent:.4g} % are asked for"
+    )
+
+
+def _short(canary: Seen, slo_percent: float | None) -> Iterable[str]:
+    """That fewer are answered well than are asked for, by more than chance."""
+    if slo_percent is None or canary.arrived < MIN_REQUESTS:
+        return
+    allowed = 1 - slo_percent / 100
+    spread = math.sqrt(allowed * (1 - allowed) / canary.arrived)
+    missed = 1 - canary.good_percent / 100 - allowed
+    if missed > _ROUNDING and missed >= _SURE_Z * spread:
+        yield _held_to(canary, slo_percent)
 
 
 def _more(what: str, here: tuple[float, float], there: tuple[float, float], points: float) -> Iterable[str]:

@@ -12,7 +12,8 @@ class ApplyRequest:
     """Texts by name that somebody wants served. ``dry_run``: they are only judged.
 
     ``canary_percent`` above 0: a share of the proxies tries them for ``for_s`` seconds before the rest;
-    ``yes_if_unknown``: they go on also where there was too little traffic to tell.
+    ``yes_if_unknown``: they go on also where there was too little traffic to tell. ``slo_percent``: so many of the
+    requests to those proxies have to be answered well, however the rest does.
     """
 
     texts: dict[str, str]
@@ -22,6 +23,7 @@ class ApplyRequest:
     canary_percent: float = 0.0
     for_s: float = 60.0
     yes_if_unknown: bool = False
+    slo_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,7 @@ class Plan:
     percent: float
     for_s: float
     yes_if_unknown: bool = False
+    slo_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Run:
         """What becomes of it now, and why."""
         here = tuple(state for state in states if state.node.id in self.nodes)
         self.connected = len({state.node.id for state in here})
-        self.said = judged(self.mine, self.others)
+        self.said = judged(self.mine, self.others, self.plan.slo_percent)
         for refusal, reason in _refusals(here):
             if refusal not in self._refused_before:
                 kind = SHORT_NAMES.get(refusal.type_url, refusal.type_url)

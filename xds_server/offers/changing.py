@@ -229,12 +229,15 @@ class Changing:
             raise RefusedChangeError(f"--canary is a share above 0 % and at most {MAX_CANARY_PERCENT:g} %")
         if not 1 <= asked.for_s <= MAX_CANARY_S:
             raise RefusedChangeError("--for is between 1s and 1h")
+        if asked.slo_percent is not None and not 0 < asked.slo_percent <= MAX_CANARY_PERCENT:
+            raise RefusedChangeError(f"--slo is a share above 0 % and at most {MAX_CANARY_PERCENT:g} %")
         plan = Plan(
             accepted=accepted,
             asked=told,
             percent=asked.canary_percent,
             for_s=asked.for_s,
             yes_if_unknown=asked.yes_if_unknown,
+            slo_percent=asked.slo_percent,
         )
         refusal = self._canaries.begin(plan)
         if refusal:

@@ -120,3 +120,16 @@ def test_nobody_there_is_2(new: Path, capsys: pytest.CaptureFixture[str]) -> Non
     for command in (["apply", str(new)], ["rollback"], ["history"]):
         assert main([*command, "--admin", "http://127.0.0.1:1"]) == 2
         assert "no server answers" in capsys.readouterr().err
+
+
+def test_an_objective_is_a_share_and_belongs_to_a_canary(
+    url: str, new: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["apply", str(new), "--slo", "99%", "--admin", url]) == 2
+    assert "--canary" in capsys.readouterr().err
+    for wrong in ("0", "101%", "good", "nan"):
+        assert main(["apply", str(new), "--canary", "10%", "--slo", wrong, "--admin", url]) == 2
+        assert "--slo" in capsys.readouterr().err
+    # What this server says, which has no proxies, is said of the canary: it understood the objective.
+    assert main(["apply", str(new), "--canary", "10%", "--slo", "99.5", "--admin", url]) == 1
+    assert "no proxies" in capsys.readouterr().err

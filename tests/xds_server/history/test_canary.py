@@ -69,6 +69,34 @@ def test_what_is_said(canary: Seen, others: Seen, word: Word, said: str) -> None
     assert said in found.reasons[0]
 
 
+@pytest.mark.parametrize(
+    ("canary", "others", "slo_percent", "word", "said"),
+    [
+        (seen(), seen(), 99, Word.GOOD, "100 % of 1000 requests are answered well, and 99 % are asked for"),
+        (seen(), seen(0), 99, Word.GOOD, "100 %"),  # nobody to compare it with
+        (
+            seen(1000, failed=100),
+            seen(1000, failed=100),
+            99,
+            Word.BAD,
+            "90 % of 1000",
+        ),  # as the others, and too bad
+        (seen(900, shed=100), seen(900, shed=100), 99, Word.BAD, "90 % of 1000"),  # shed is not answered
+        (seen(1000, failed=15), seen(), 99, Word.UNKNOWN, "98.5 %"),  # short of it, and maybe by chance
+        (seen(1000, failed=1), seen(), 100, Word.BAD, "99.9 %"),
+        (seen(1000, failed=10), seen(), 99, Word.GOOD, "99 %"),
+        (seen(MIN_REQUESTS - 1), seen(0), 99, Word.UNKNOWN, "the canary saw 49"),
+        (seen(200, failed=20), seen(1800), 50, Word.BAD, "10 % of 200 requests fail"),
+    ],
+)
+def test_what_is_said_of_an_objective(
+    canary: Seen, others: Seen, slo_percent: float, word: Word, said: str
+) -> None:
+    found = judged(canary, others, slo_percent)
+    assert found.word is word
+    assert said in found.reasons[0]
+
+
 @given(st.integers(0, 2**32), st.floats(0, 0.5))
 def test_the_same_policies_are_hardly_ever_bad(seed: int, failing: float) -> None:
     rng = random.Random(seed)

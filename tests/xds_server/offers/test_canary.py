@@ -229,6 +229,22 @@ async def test_little_traffic_is_enough_for_who_says_so() -> None:
         await ended(site, "served", "50 are needed")
 
 
+async def test_an_objective_is_enough_to_go_by_and_to_go_back() -> None:
+    async with running() as site:
+        await begun(site, slo_percent=99.0)
+        calls(site, others=0)
+        site.now_s += 61
+        await ended(site, "served", "100 % of 100 requests are answered well")
+    async with running() as site:
+        await begun(site, slo_percent=99.0)
+        calls(site, failed=30, others=0)
+        await ended(site, "rolled-back", "70 % of 100 requests are answered well, and 99 % are asked for")
+    async with running() as site:
+        for wrong in (0.0, -1.0, 101.0, float("nan")):
+            with pytest.raises(RefusedChangeError, match="--slo"):
+                await site.changing.apply(asked("p", "q", slo_percent=wrong))
+
+
 async def test_what_was_refused_before_does_not_count() -> None:
     async with running() as site:
         for node in site.zones:
