@@ -56,9 +56,13 @@ async def test_a_hang_is_seen_and_its_streams_are_completed_elsewhere(site: Site
     # Six that come at once are dealt out by chance, before the Envoy has any to count.
     while not (await site.in_flight("a") and await site.in_flight("b")):
         under_way += await site.begun(2, 300)
+    held = await site.in_flight("a")
     hung_at_s = time.monotonic()
     site.replicas["a"].hang()
     late = [site.stream(64) for _ in range(12)]
+    # Which of them go there is the Envoy's choice; the engine that works has room again and again.
+    while await site.in_flight("a") <= held and time.monotonic() < hung_at_s + 1:
+        late += [site.stream(64) for _ in range(2)]
     hung = await site.watch.verdict("a", "hung", after_s=hung_at_s, limit_s=LIMIT_S)
     out = await site.watch.out("a", after_s=hung_at_s, limit_s=LIMIT_S)
     site.note("hang under load: verdict hung", hung.at_s - hung_at_s)
@@ -67,7 +71,7 @@ async def test_a_hang_is_seen_and_its_streams_are_completed_elsewhere(site: Site
     whole([await one.ended() for one in late])
     slowest = max(one.seconds for one in late)
     site.note(
-        f"hang under load: slowest of 12 streams sent into it ({FIRST_TOKEN_S:g} s allowed for a token)", slowest
+        f"hang under load: slowest of {len(late)} streams sent into it ({FIRST_TOKEN_S:g} s for a token)", slowest
     )
     # Those that the hung engine held moved with the verdict, and waited for no limit of time.
     assert slowest < FIRST_TOKEN_S, late
@@ -76,7 +80,8 @@ async def test_a_hang_is_seen_and_its_streams_are_completed_elsewhere(site: Site
     why = ("switchgear", "why", f"{MODEL}/a", "--admin", f"127.0.0.1:{site.admin}")
     await site.succeeds(*why, exit_code=1)
     story = " ".join(site.answer().split())
-    assert "the requests it holds are being ended" in story, story
+    ended = ("the requests it holds are being ended", "no proxy has a request there any more")
+    assert any(said in story for said in ended), story
     assert "in flight and no token for" in story, story
     after = [site.stream(32) for _ in range(8)]
     whole([await one.ended() for one in after])
