@@ -80,8 +80,8 @@ async def test_a_hang_is_seen_and_its_streams_are_completed_elsewhere(site: Site
     why = ("switchgear", "why", f"{MODEL}/a", "--admin", f"127.0.0.1:{site.admin}")
     await site.succeeds(*why, exit_code=1)
     story = " ".join(site.answer().split())
-    ended = ("the requests it holds are being ended", "no proxy has a request there any more")
-    assert any(said in story for said in ended), story
+    cut = ("the requests it holds are being ended", "no proxy has a request there any more")
+    assert any(said in story for said in cut), story
     assert "in flight and no token for" in story, story
     after = [site.stream(32) for _ in range(8)]
     whole([await one.ended() for one in after])
