@@ -25,6 +25,7 @@ NEEDED_EXTENSIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "envoy.filters.http.lua",
             "envoy.filters.http.router",
             "envoy.filters.network.http_connection_manager",
+            "envoy.http.early_header_mutation.header_mutation",
             "envoy.retry_host_predicates.previous_hosts",
             "envoy.transport_sockets.tls",
         ),

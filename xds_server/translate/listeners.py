@@ -121,7 +121,9 @@ def connection_manager(port: int) -> Any:
         # Those that Envoy itself leaves standing: an attempt count of a caller's own would hide its refusals from
         # our log, and engines take for Envoy's word whatever is named so.
         early_header_mutation_extensions=[
-            TypedExtensionConfig(name="switchgear.callers_headers", typed_config=packed(_without_envoys_own()))
+            TypedExtensionConfig(
+                name="envoy.http.early_header_mutation.header_mutation", typed_config=packed(_without_envoys_own())
+            )
         ],
         # In refusals, too: whoever asks why has a name for what was refused.
         always_set_request_id_in_response=True,
