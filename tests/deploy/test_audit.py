@@ -42,7 +42,7 @@ def test_a_database_that_knows_nothing_is_not_taken_for_a_clean_one() -> None:
 @pytest.mark.parametrize(
     "last",
     [
-        "requests.exceptions.ProxyError: HTTPSConnectionPool(host='packages.example', port=443): Max retries exceeded",
+        "requests.exceptions.ProxyError: HTTPSConnectionPool(host='a.example', port=443): Max retries exceeded",
         "ERROR:pip_audit._cli:Tip: your network may be blocking this service.",
     ],
 )
