@@ -38,7 +38,7 @@ $(VENV)/.kubectl: tests/kubectl.py $(READY)
 
 # Most of a test is waiting for another process, so there are more of them than cores.
 test: $(READY) $(VENV)/.kubectl
-	$(BIN)/pytest -m "not vllm" -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/pytest -m "not vllm" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Two real engines, on the CPU, with a model of random weights made on the spot.
 vllm: $(READY) $(VLLM_READY)

@@ -24,6 +24,15 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield found
 
 
+TESTS = Path(__file__).parent
+WITH_WHOLE_PROGRAMS = {"with_envoy", "typed", "incident", "kubernetes", "hostile"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that run whole programs come first: a long one that begins last keeps one process busy, alone."""
+    items.sort(key=lambda item: WITH_WHOLE_PROGRAMS.isdisjoint(item.path.relative_to(TESTS).parts))
+
+
 PICTURES = Path(__file__).parent.parent / "docs" / "images"
 
 
