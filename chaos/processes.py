@@ -18,6 +18,8 @@ import signal
 import socket
 import sys
 import tempfile
+import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -43,6 +45,10 @@ _TAIL_BYTES = 4000
 # Below are those of well-known programs; where the kernel gives out nearly all above, any will do.
 _LOWEST_PORT = 15_000
 _ENOUGH_PORTS = 5_000
+# Longer than a program takes from being started to listening, and fewer than a process may have files.
+_CLAIM_S = 120.0
+_MOST_CLAIMS = 300
+_claims: deque[tuple[float, socket.socket]] = deque()
 # The longest line a child may announce itself with; dozens of engines fit.
 _READY_LINE_BYTES = 1024 * 1024
 
@@ -256,7 +262,8 @@ def free_ports(count: int) -> Sequence[int]:
     """Ports nobody listens on now: Envoy and its neighbours must know each other's before they start.
 
     They lie below those that the kernel gives to whoever connects or asks for any: one of those could be
-    somebody's before the program starts that is to listen on it.
+    somebody's before the program starts that is to listen on it. And they are claimed, so that no other process
+    that asks here, at the same time, is given the same.
     """
     candidates = iter(random.SystemRandom().sample(range(_LOWEST_PORT, _first_given_by_kernel()), 4 * count + 100))
     ports: list[int] = []
@@ -264,10 +271,29 @@ def free_ports(count: int) -> Sequence[int]:
         while len(ports) < count:
             one = held.enter_context(socket.socket())
             port = next(candidates)
-            with contextlib.suppress(OSError):  # somebody has it: try another
+            with contextlib.suppress(OSError):  # somebody has it or claims it: try another
                 one.bind(("127.0.0.1", port))
+                _claim(port)
                 ports.append(port)
     return ports
+
+
+def _claim(port: int) -> None:
+    """Keep the port for a while for what we are to start; OSError where another process does so.
+
+    The claim is a name among the kernel's abstract sockets: of the same network namespace as the port, nobody's
+    file, and given up when its holder ends, however it does.
+    """
+    now_s = time.monotonic()
+    while _claims and (now_s - _claims[0][0] > _CLAIM_S or len(_claims) >= _MOST_CLAIMS):
+        _claims.popleft()[1].close()
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0switchgear-port-{port}")
+    except OSError:
+        claim.close()
+        raise
+    _claims.append((now_s, claim))
 
 
 def _first_given_by_kernel() -> int:

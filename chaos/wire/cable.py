@@ -192,7 +192,10 @@ def _listening(one: Ends) -> socket.socket:
 
 
 async def _remove(namespace: str) -> None:
-    """Both devices go with it."""
+    """The cable first: what is left to its namespace is gone some time after it, its name taken until then."""
+    _, pid, number = namespace.split("-")
+    if (near := ends(int(pid), int(number)).near) in {name for _, name in socket.if_nameindex()}:
+        await _run((("ip", "link", "del", near),))
     if (NAMESPACES / namespace).exists():
         await _run((("ip", "netns", "del", namespace),))
 

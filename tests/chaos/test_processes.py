@@ -191,6 +191,32 @@ def test_free_ports_are_none_that_the_kernel_gives_away_meanwhile() -> None:
     assert max(ports) < given_from
 
 
+async def test_a_port_is_given_to_one_process_only_and_to_others_when_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asks = "from chaos.processes import free_ports\nprint(free_ports(1)[0], flush=True)\ninput()"
+    other = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", asks), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert other.stdout is not None
+    theirs = int(await other.stdout.readline())
+    spare = free_ports(2)
+    monkeypatch.setattr("random.SystemRandom.sample", lambda _self, _all, _count: [theirs, theirs, *spare])
+
+    with pytest.raises(StopIteration):  # nobody listens on theirs; those of ours are claimed as well
+        free_ports(1)
+
+    await other.communicate(b"\n")
+    assert free_ports(1) == [theirs]
+
+
+def test_claims_are_given_up_in_time_and_never_take_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaos.processes._MOST_CLAIMS", 3)
+    ports = free_ports(5)
+    monkeypatch.setattr("random.SystemRandom.sample", lambda _self, _all, _count: iter(ports))
+    assert free_ports(2) == ports[:2]
+
+
 def test_a_port_that_somebody_has_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
     (taken,) = free_ports(1)
     monkeypatch.setattr("random.SystemRandom.sample", lambda _self, _all, _count: [taken, taken + 1, taken + 2])

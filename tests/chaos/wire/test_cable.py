@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -109,6 +110,15 @@ def test_only_what_dead_processes_left_is_left_behind(tmp_path: Path) -> None:
 
     assert left_behind(tmp_path) == (f"swg-{NOBODY}-0", f"swg-{NOBODY}-1")
     assert left_behind(tmp_path / "missing") == ()
+
+
+async def test_a_cable_may_be_laid_at_once_where_one_was_taken_away() -> None:
+    await _skip_unless_allowed(netem=False)
+    for _ in range(5):
+        async with Cable(0) as cable:
+            cable.listener.close()
+            near = ends(os.getpid(), 0).near
+        assert near not in {name for _, name in socket.if_nameindex()}
 
 
 async def _skip_unless_allowed(*, netem: bool) -> None:
