@@ -8,8 +8,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any, Final
 
-from policies.code import Code
 from policies.codes import CODES, REMARKS
+from policies.codes.code import Code
 from policies.document import API_VERSION
 from policies.merge import DEFAULT
 from policies.model import KINDS

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from policies.code import Code
+from policies.codes.code import Code
 
 _ALL: Final = (
     Code(

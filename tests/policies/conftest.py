@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from policies.findings import PolicyError, PolicyErrors
-from policies.lint import lint
+from policies.lints.lint import lint
 from policies.load import load
 
 NAMES = {"EnginePool": "chat", "ModelRoute": "front", "ResiliencePolicy": "strict"}

@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 import policies
-from policies.code import Code
 from policies.codes import CODES
-from policies.codes_of_advice import ADVICE
-from policies.codes_of_errors import ERRORS
+from policies.codes.advice import ADVICE
+from policies.codes.code import Code
+from policies.codes.errors import ERRORS
 
-SOURCES = [
-    path for path in Path(policies.__file__).parent.glob("*.py") if not path.name.startswith(("code.", "codes"))
-]
+SOURCES = [path for path in Path(policies.__file__).parent.rglob("*.py") if path.parent.name != "codes"]
 
 # Drawn in test_reading, test_load and test_discovery: they are about files and clusters, not about text.
 SITUATIONS = {

@@ -6,7 +6,7 @@ import pytest
 
 from policies.discovery import odd_engine, rejected
 from policies.findings import PolicyErrors
-from policies.lint import lint
+from policies.lints.lint import lint
 from policies.load import load_contents
 from policies.model import PolicySet
 from policies.schema import fields

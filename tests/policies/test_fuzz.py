@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policies.findings import PolicyError, PolicyErrors
-from policies.lint import lint
+from policies.lints.lint import lint
 from policies.load import load
 from policies.model import PolicySet
 from policies.yaml_text import parse

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from policies.findings import PolicyError
-from policies.lint import lint
+from policies.lints.lint import lint
 from policies.load import load
 
 HEAD = "apiVersion: switchgear.dev/v1alpha1\nkind: ResiliencePolicy\nmetadata: {name: default}\nspec: "

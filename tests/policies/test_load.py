@@ -10,7 +10,7 @@ import pytest
 from policies import load as loading
 from policies.engine_tls import unusable_secret
 from policies.findings import PolicyError, PolicyErrors
-from policies.lint import lint
+from policies.lints.lint import lint
 from policies.load import LoadCache, load, load_contents
 from policies.merge import setter
 from policies.model import PolicySet

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from policies.codes import CODES
-from policies.lint import lint
+from policies.lints.lint import lint
 from policies.load import load
 from policies.model import KINDS
 from policies.reference import codes_markdown, defaults_yaml, policies_markdown

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import click
 
 from policies.findings import PolicyErrors
-from policies.lint import lint
+from policies.lints.lint import lint
 from policies.load import load
 from xds_server.cli.asking import NoAnswerError, ask
 from xds_server.cli.cluster_rights import on_cluster

@@ -11,7 +11,7 @@ import click
 
 from policies.codes import CODES
 from policies.findings import PolicyErrors
-from policies.lint import lint
+from policies.lints.lint import lint
 from policies.load import load
 from policies.model import PolicySet
 from xds_server.cli.complaints import SHOWN, Complaint, as_text, of_errors, of_findings

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from policies.advice import Advised
-from policies.lint_retries import worst_load
+from policies.lints.advised import Advised
+from policies.lints.retries import worst_load
 from policies.model import PolicySet
 from xds_server.fleet import Fleet, declared
 from xds_server.history.differences import FieldChange, field_changes

@@ -10,7 +10,7 @@ import pytest
 
 from chaos.demo import setting
 from chaos.demo.plan import ENGINES, FALLBACK_ENGINES
-from policies.lint import lint
+from policies.lints.lint import lint
 from policies.load import load
 
 pytestmark = pytest.mark.envoy

@@ -4,7 +4,7 @@
 
 from typing import Final
 
-from policies.code import Code
+from policies.codes.code import Code
 
 _SERVING: Final = (
     Code(

@@ -4,8 +4,8 @@ import ipaddress
 from collections.abc import Iterator
 from typing import Final
 
-from policies.advice import SetRule
 from policies.findings import Finding
+from policies.lints.advised import SetRule
 from policies.model import PolicySet
 from policies.route import ModelChange
 

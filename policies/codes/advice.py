@@ -4,8 +4,8 @@
 
 from typing import Final
 
-from policies.code import Code, as_file, policy_of
-from policies.codes_of_advice_on_routes import ON_ROUTES
+from policies.codes.advice_on_routes import ON_ROUTES
+from policies.codes.code import Code, as_file, policy_of
 
 _TIMING: Final = (
     Code(

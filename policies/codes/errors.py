@@ -4,7 +4,7 @@
 
 from typing import Final
 
-from policies.code import Code, as_file
+from policies.codes.code import Code, as_file
 
 _FILES: Final = (
     Code(

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from policies.advice import Advised, PoolRule
 from policies.findings import Finding
+from policies.lints.advised import Advised, PoolRule
 
 _HEDGES_WITH_A_CAP: Final = 20.0
 """Percent. Above it, hedging alone asks for a fifth more GPUs."""

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from policies.advice import Advised, PoolRule, SetRule
 from policies.findings import Finding
+from policies.lints.advised import Advised, PoolRule, SetRule
 from policies.merge import setter
 from policies.model import PolicySet
 from policies.route import PriorityClass

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from policies.advice import Advised, PoolRule
 from policies.findings import Finding
+from policies.lints.advised import Advised, PoolRule
 from policies.quantity import format_duration as text
 from policies.resilience import WAIT_SHARE
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from policies.code import Code
-from policies.codes_of_advice import ADVICE
-from policies.codes_of_errors import ERRORS
-from policies.codes_of_operating import OPERATING
+from policies.codes.advice import ADVICE
+from policies.codes.code import Code
+from policies.codes.errors import ERRORS
+from policies.codes.operating import OPERATING
 
 CODES: Final[Mapping[str, Code]] = MappingProxyType({one.code: one for one in (*ERRORS, *ADVICE)})
 """Every code, errors (SG0xx) before advice (SG1xx)."""

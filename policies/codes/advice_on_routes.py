@@ -4,7 +4,7 @@
 
 from typing import Final
 
-from policies.code import Code, as_file, policy_of
+from policies.codes.code import Code, as_file, policy_of
 
 _ROUTES: Final = (
     Code(

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from policies.advice import Advised, PoolRule, SetRule
 from policies.findings import Finding, did_you_mean
+from policies.lints.advised import Advised, PoolRule, SetRule
 from policies.model import PolicySet
 from policies.resilience import AcrossRevisions
 from policies.route import ModelRoute

@@ -6,15 +6,15 @@ Every rule is a pure function from a pool, or from the whole set, to findings. C
 from dataclasses import replace
 from typing import Final
 
-from policies.advice import Advised, PoolRule, SetRule
 from policies.findings import Finding
-from policies.lint_capacity import CAPACITY_RULES, SHARED_RULES
-from policies.lint_degradation import DEGRADATION_RULES
-from policies.lint_hedging import HEDGING_RULES
-from policies.lint_regions import REGION_RULES, REGION_SET_RULES
-from policies.lint_retries import RETRY_RULES
-from policies.lint_routes import ROUTE_RULES
-from policies.lint_timing import TIMING_RULES
+from policies.lints.advised import Advised, PoolRule, SetRule
+from policies.lints.capacity import CAPACITY_RULES, SHARED_RULES
+from policies.lints.degradation import DEGRADATION_RULES
+from policies.lints.hedging import HEDGING_RULES
+from policies.lints.regions import REGION_RULES, REGION_SET_RULES
+from policies.lints.retries import RETRY_RULES
+from policies.lints.routes import ROUTE_RULES
+from policies.lints.timing import TIMING_RULES
 from policies.model import PolicySet
 from policies.origin import Origin
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from policies.advice import Advised, PoolRule
 from policies.findings import Finding
+from policies.lints.advised import Advised, PoolRule
 from policies.resilience import RetryCondition
 
 _TRIES_UNREMARKED: Final = 4

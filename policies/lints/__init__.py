@@ -1,0 +1,1 @@
+"""Advice on policies that are valid: ``lint`` runs every rule, one module per subject."""
