@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from xds_server import logs
 from xds_server.fleet import EngineId
 from xds_server.history.archive import read as read_version
 from xds_server.history.archive import write as write_version
@@ -25,6 +24,7 @@ from xds_server.ledger.lines import Lines, tail
 from xds_server.ledger.orders import Orders
 from xds_server.ledger.recording import Reading, RecordingError, rounds
 from xds_server.overrides import Action, Override
+from xds_server.running import logs
 from xds_server.store import LastGood, Store
 
 LONGEST_S: Final = 0.02

@@ -7,8 +7,10 @@ from typing import Final
 import pytest
 
 from tests.hostile.churn import Churn, objects, sizes
-from xds_server import departures, logs, refusals, roster
+from xds_server import departures, refusals
 from xds_server.publish import publisher
+from xds_server.reconcile import roster
+from xds_server.running import logs
 from xds_server.sources.telemetry import book, loss, telemetry
 from xds_server.streams import encode
 

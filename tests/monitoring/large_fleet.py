@@ -11,13 +11,13 @@ from policies.load import load_contents
 from policies.route import PriorityClass
 from xds_server.decide.decide import decide
 from xds_server.departures import Departures
-from xds_server.facts import ServerFacts
 from xds_server.fleet import declared, with_report, with_traffic
 from xds_server.metrics import Metrics
 from xds_server.pipeline import Built, Inputs
 from xds_server.publish import Publisher
 from xds_server.publish.publisher import ProxyState
 from xds_server.reconcile.loop import Reconciler
+from xds_server.running.facts import ServerFacts
 from xds_server.sources.prober import ProbeKind
 from xds_server.sources.telemetry import Telemetry
 from xds_server.sources.telemetry.loss import Signal

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 from typing import cast
 
 from tests.monitoring.large_fleet import proxy
-from xds_server.facts import ServerFacts
 from xds_server.publish import Publisher
 from xds_server.reconcile.loop import Reconciler
+from xds_server.running.facts import ServerFacts
 from xds_server.streams.values import Sync
 from xds_server.type_urls import ENDPOINT, ROUTE
 

@@ -8,11 +8,11 @@ import pytest
 
 from tests.monitoring.large_fleet import NOW_S, policies, proxy
 from xds_server.decide.decide import decide
-from xds_server.facts import ServerFacts
 from xds_server.fleet import declared
 from xds_server.pipeline import Built, Inputs
 from xds_server.publish import Publisher
 from xds_server.reconcile.loop import Reconciler
+from xds_server.running.facts import ServerFacts
 from xds_server.streams import NodeInfo
 
 

@@ -20,9 +20,9 @@ import click
 import structlog
 
 from policies.quantity import format_duration, parse_duration
-from xds_server import logs
 from xds_server.config import ENVIRONMENT_PREFIX, Address, ConfigError, ServeConfig
 from xds_server.offers.feed import Outlet
+from xds_server.running import logs
 from xds_server.running.app import Listening, serve
 
 CRASHED: Final = 70

@@ -9,13 +9,13 @@ from policies.model import PolicySet
 from xds_server.fleet import Fleet, declared, redeclared
 from xds_server.metrics import Metrics
 from xds_server.pipeline import Built
+from xds_server.reconcile.shrink import held_back, parts
 from xds_server.reconcile.standing import Serving
-from xds_server.shrink import held_back, parts
+from xds_server.reconcile.words import Words
 from xds_server.snapshot import Snapshot
 from xds_server.sources.files import Accepted, Refused
 from xds_server.translate.view import View
 from xds_server.type_urls import SHORT_NAMES
-from xds_server.words import Words
 
 _SHOWN_ERRORS: Final = 10
 _log = structlog.get_logger()

@@ -44,12 +44,12 @@ from xds_server.reconcile.publishing import Publishing
 from xds_server.reconcile.roll import Peers, Roll
 from xds_server.reconcile.standing import Files, Serving, serving_of
 from xds_server.reconcile.trial import Trial
+from xds_server.reconcile.words import Words
 from xds_server.secrets import NO_CERTIFICATES
 from xds_server.snapshot import Snapshot
 from xds_server.sources.files import Accepted, PolicyState, Refused
 from xds_server.sources.resolver import Addressing, resolved
 from xds_server.translate.view import View
-from xds_server.words import Words
 
 _BUG: Final = "a bug in Switchgear, not in the policies; see reconcile.failed in the log"
 

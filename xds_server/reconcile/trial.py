@@ -14,9 +14,9 @@ from xds_server.decide.decisions import Decisions
 from xds_server.fleet import Fleet, redeclared
 from xds_server.pipeline import Built, Pipeline
 from xds_server.reconcile.considering import reason_to_hold
+from xds_server.reconcile.words import Words
 from xds_server.sources.files import Accepted
 from xds_server.translate.view import View
-from xds_server.words import Words
 
 
 class Trial:

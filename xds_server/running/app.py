@@ -25,7 +25,6 @@ from xds_server.decide.decisions import Decisions, Health
 from xds_server.departures import Departures
 from xds_server.draining import Draining
 from xds_server.entrusted import Entrusted
-from xds_server.facts import ServerFacts
 from xds_server.history.archive import FOLDER, Archive
 from xds_server.inside.answers import ProcessAnswers
 from xds_server.ledger import recording
@@ -35,7 +34,6 @@ from xds_server.ledger.moments import moment_of
 from xds_server.ledger.orders import Orders
 from xds_server.ledger.recording import Recorder
 from xds_server.metrics import Metrics
-from xds_server.observe import AnnouncingObserver
 from xds_server.offers.canary import Canaries
 from xds_server.offers.changing import Changing
 from xds_server.offers.feed import Around, Feed, FilesFeed, Outlet
@@ -47,6 +45,8 @@ from xds_server.reconcile.neighbours import Connected, Told
 from xds_server.reconcile.standing import Serving
 from xds_server.refusals import Refusals
 from xds_server.running.ending import StopError, first, signals, stopped
+from xds_server.running.facts import ServerFacts
+from xds_server.running.observe import AnnouncingObserver
 from xds_server.running.summaries import SummaryServer
 from xds_server.snapshot import Snapshot
 from xds_server.sources.agents import AgentDialer

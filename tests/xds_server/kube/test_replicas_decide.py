@@ -16,7 +16,7 @@ from xds_server.kube.lease import Record
 from xds_server.kube.presence import Presence, annotations, asks, groups, presence
 from xds_server.pipeline import REFERENCE_VIEW, Built, Inputs, Pipeline
 from xds_server.reconcile.roll import Roll
-from xds_server.roster import HOLD_S
+from xds_server.reconcile.roster import HOLD_S
 from xds_server.snapshot import Resource, Snapshot
 from xds_server.traffic import PoolTraffic, ProxyTraffic
 from xds_server.translate.view import View

@@ -9,8 +9,8 @@ from tests.xds_server.reconcile.peers import Peers, accepted, running, settled, 
 from xds_server.fleet import EngineId
 from xds_server.orchestrator import OrchestratorWord, Standing
 from xds_server.reconcile.loop import Reconciler
+from xds_server.reconcile.words import HELD_S
 from xds_server.sources.files import Accepted
-from xds_server.words import HELD_S
 
 
 def word(standing: Standing, *engines: str) -> dict[EngineId, OrchestratorWord]:

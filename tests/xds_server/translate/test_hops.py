@@ -13,7 +13,7 @@ from policies.resilience import ResilienceSpec
 from xds_server.assemble import Assembler, assemble
 from xds_server.decide.decisions import Decisions, EngineDecision, Health
 from xds_server.fleet import EngineId, Fleet, declared
-from xds_server.shrink import parts
+from xds_server.reconcile.shrink import parts
 from xds_server.snapshot import Snapshot, changed_names
 from xds_server.translate.hops import engine_listener_name, hopped
 from xds_server.translate.memo import Memo

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from xds_server import logs
+from xds_server.running import logs
 
 HOSTILE = ("a\n2026 [error] forged=1", "\x1b[31mred", "a\x9b2Jb", "a\u2028b", "a\rb", "a\u202eb", "\x07", "a\x00b")
 

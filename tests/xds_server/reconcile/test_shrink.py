@@ -2,7 +2,7 @@
 
 from xds_server.fleet import Engine, EngineId, fleet_of, with_words
 from xds_server.orchestrator import OrchestratorWord, Standing
-from xds_server.shrink import dropped_too_much, held_back, parts
+from xds_server.reconcile.shrink import dropped_too_much, held_back, parts
 from xds_server.snapshot import resource, snapshot
 from xds_server.translate.view import View
 from xds_server.type_urls import CLUSTER, ENDPOINT, ROUTE

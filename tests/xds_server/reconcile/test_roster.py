@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xds_server.roster import EMPTY, HOLD_S, restored, updated
+from xds_server.reconcile.roster import EMPTY, HOLD_S, restored, updated
 
 
 def test_a_count_rises_at_once_and_falls_late() -> None:
