@@ -25,7 +25,7 @@ from xds_server.ledger.orders import Orders
 from xds_server.ledger.recording import Reading, RecordingError, rounds
 from xds_server.overrides import Action, Override
 from xds_server.running import logs
-from xds_server.store import LastGood, Store
+from xds_server.state.last_good import LastGood, Store
 
 LONGEST_S: Final = 0.02
 RECORDED: Final = Path(__file__).parents[1] / "data" / "formats" / "recording.1.jsonl"

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from xds_server import whole_file
 from xds_server.fleet import EngineId
 from xds_server.ledger.lines import Lines, tail
 from xds_server.ledger.orders import Orders
 from xds_server.overrides import Action, Override
 from xds_server.sources.resolver import Resolver
-from xds_server.store import LastGood, Store, StoreError
-from xds_server.whole_file import write_whole
+from xds_server.state import whole_file
+from xds_server.state.last_good import LastGood, Store, StoreError
+from xds_server.state.whole_file import write_whole
 
 SMALL = LastGood(texts={"a.yaml": "# 1\n"}, digest="1", proxies_by_role={}, saved_at_unix_s=1.0)
 LARGE = LastGood(texts={"a.yaml": "# 2\n" * 100_000}, digest="2", proxies_by_role={}, saved_at_unix_s=2.0)

@@ -10,8 +10,8 @@ from engine.report_wire import Flaw
 from policies.load import load_contents
 from policies.route import PriorityClass
 from xds_server.decide.decide import decide
-from xds_server.departures import Departures
 from xds_server.fleet import declared, with_report, with_traffic
+from xds_server.leaving.departures import Departures
 from xds_server.metrics import Metrics
 from xds_server.pipeline import Built, Inputs
 from xds_server.publish import Publisher

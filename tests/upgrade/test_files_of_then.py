@@ -20,7 +20,7 @@ from xds_server.ledger.lines import tail
 from xds_server.ledger.orders import Orders
 from xds_server.ledger.recording import Reading, rounds
 from xds_server.overrides import Action
-from xds_server.store import Store
+from xds_server.state.last_good import Store
 
 DAY_S = 86_400.0
 

@@ -24,8 +24,8 @@ from xds_server.ledger.orders import FILE_NAME as ORDERS
 from xds_server.ledger.orders import Orders
 from xds_server.ledger.recording import Moment, Reading, Recorder, rounds
 from xds_server.overrides import Action, Override
-from xds_server.store import FILE_NAME as LAST_GOOD
-from xds_server.store import Store
+from xds_server.state.last_good import FILE_NAME as LAST_GOOD
+from xds_server.state.last_good import Store
 
 
 def shape(value: Any) -> Any:

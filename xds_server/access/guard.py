@@ -23,13 +23,13 @@ from xds_server.access.door import Door
 from xds_server.access.followed import FollowedRules
 from xds_server.access.judging import Refused, proxy_allowed
 from xds_server.access.model import Access
+from xds_server.access.views import view_of
 from xds_server.answers.status import Defect, Trouble
 from xds_server.answers.troubles import ends
 from xds_server.config import ConfigError, ServeConfig
 from xds_server.metrics import gauge
 from xds_server.streams import NodeInfo, RefusedPeerError
 from xds_server.translate.view import View
-from xds_server.views import view_of
 
 LOOK_EACH_S: Final = 1.0
 SOON_S: Final = 3600.0

@@ -19,7 +19,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from xds_server.history.version import Source, Version
-from xds_server.whole_file import of_another_version, write_whole
+from xds_server.state.whole_file import of_another_version, write_whole
 
 FOLDER: Final = "history"
 FORMAT: Final = "switchgear-version/1"

@@ -21,7 +21,7 @@ from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.fleet import Engine, EngineId
 from xds_server.ledger.scene import span
 from xds_server.overrides import Action, Override
-from xds_server.whole_file import of_another_version, sweep, write_whole
+from xds_server.state.whole_file import of_another_version, sweep, write_whole
 
 FILE_NAME: Final = "orders.json"
 FORMAT: Final = 1

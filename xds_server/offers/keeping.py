@@ -20,7 +20,7 @@ from xds_server.offers import learned
 from xds_server.publish import Publisher
 from xds_server.reconcile.loop import Reconciler
 from xds_server.sources.files import Accepted
-from xds_server.store import LastGood, Store, StoreError
+from xds_server.state.last_good import LastGood, Store, StoreError
 
 _LOOK_EACH_S: Final = 2.0
 """Speeds of engines move all the time: they are not written more often than this."""

@@ -32,8 +32,8 @@ from xds_server.decide.decisions import (
 )
 from xds_server.decide.remembered import Learned
 from xds_server.fleet import EngineId
-from xds_server.store import StoreError
-from xds_server.whole_file import of_another_version, sweep, write_whole
+from xds_server.state.last_good import StoreError
+from xds_server.state.whole_file import of_another_version, sweep, write_whole
 
 FORMAT: Final = "switchgear-learned/1"
 FILE_NAME: Final = "learned.json"

@@ -22,11 +22,11 @@ from xds_server.admin import AdminServer
 from xds_server.answers.troubles import Troubles
 from xds_server.config import Address, ConfigError, ServeConfig
 from xds_server.decide.decisions import Decisions, Health
-from xds_server.departures import Departures
-from xds_server.draining import Draining
 from xds_server.entrusted import Entrusted
 from xds_server.history.archive import FOLDER, Archive
 from xds_server.inside.answers import ProcessAnswers
+from xds_server.leaving.departures import Departures
+from xds_server.leaving.draining import Draining
 from xds_server.ledger import recording
 from xds_server.ledger.ledger import MAX_BYTES, ledger_from
 from xds_server.ledger.lines import Lines, tail
@@ -55,7 +55,7 @@ from xds_server.sources.prober import Prober
 from xds_server.sources.resolver import Resolver, host_names
 from xds_server.sources.targets import Security
 from xds_server.sources.telemetry import Telemetry
-from xds_server.store import Store
+from xds_server.state.last_good import Store
 from xds_server.streams import NodeInfo
 from xds_server.tracing.tracing import Tracing
 from xds_server.translate.view import View

@@ -5,7 +5,7 @@ from typing import Final
 
 import structlog
 
-from xds_server.departures import Departures
+from xds_server.leaving.departures import Departures
 from xds_server.metrics import Metrics
 from xds_server.publish import Nack
 from xds_server.streams import Mode, NodeInfo, Stuck

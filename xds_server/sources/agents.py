@@ -29,8 +29,8 @@ from engine.report_wire import Flaw, ReportError, decode
 from engine.watch_server import ACKNOWLEDGE, WATCH
 from policies.model import PolicySet
 from xds_server.answers.status import AgentStatus
-from xds_server.draining import Progress
 from xds_server.fleet import EngineId
+from xds_server.leaving.draining import Progress
 from xds_server.sources.heard import FRESH_S, Heard
 from xds_server.sources.introduced import Introduced, introduced
 from xds_server.sources.targets import PLAIN_TEXT, AgentTarget, Security, agent_targets

@@ -15,8 +15,8 @@ from typing import Final
 
 from xds_server.decide.changes.change import ChangeKind
 from xds_server.decide.decisions import Decisions, Ejector, Health
-from xds_server.departures import detected_s
 from xds_server.fleet import EngineId, Fleet
+from xds_server.leaving.departures import detected_s
 from xds_server.ledger.event import Event
 from xds_server.publish import Nack
 from xds_server.snapshot import Snapshot

@@ -18,6 +18,7 @@ from chaos.processes import free_ports
 from policies.load import load
 from policies.model import PolicySet
 from tests.eventually import eventually as patiently
+from xds_server.access.views import view_of
 from xds_server.assemble import Assembler
 from xds_server.bootstrap import Bootstrap, bootstrap_yaml
 from xds_server.decide.decisions import Ceiling, Decisions, EngineDecision, Health
@@ -29,7 +30,6 @@ from xds_server.translate.translate import translate
 from xds_server.translate.view import View
 from xds_server.transport import GrpcAdsServer
 from xds_server.type_urls import SHORT_NAMES
-from xds_server.views import view_of
 
 LIMIT_S = 30.0
 POOL = "p"

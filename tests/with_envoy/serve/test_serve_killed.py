@@ -24,7 +24,7 @@ import pytest
 from chaos.processes import Child
 from xds_server.history.archive import FOLDER, read
 from xds_server.ledger.lines import tail
-from xds_server.store import Store
+from xds_server.state.last_good import Store
 
 from .conftest import LIMIT_S, Site, document, eventually
 

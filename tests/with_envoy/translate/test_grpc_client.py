@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from policies.load import load
+from xds_server.access.views import view_of
 from xds_server.assemble import assemble
 from xds_server.decide.decisions import Decisions, EngineDecision, Health
 from xds_server.fleet import declared
@@ -19,7 +20,6 @@ from xds_server.snapshot import Snapshot
 from xds_server.translate.translate import translate
 from xds_server.translate.view import View
 from xds_server.transport import GrpcAdsServer
-from xds_server.views import view_of
 
 pytestmark = pytest.mark.envoy
 

@@ -20,6 +20,7 @@ from engine.tls.paths import TlsFiles
 from policies.load import load_contents
 from xds_server.access.guard import Guard
 from xds_server.access.lab_authority import EVERYBODY, Wanted, make
+from xds_server.access.views import NO_POOL, view_of
 from xds_server.answers.status import Defect
 from xds_server.config import Address, ConfigError, ServeConfig
 from xds_server.publish import Publisher
@@ -29,7 +30,6 @@ from xds_server.translate.served import served
 from xds_server.translate.view import View
 from xds_server.transport import GrpcAdsServer
 from xds_server.type_urls import CLUSTER
-from xds_server.views import NO_POOL, view_of
 from xds_server.wire.decode import DeltaDiscoveryRequest, DeltaDiscoveryResponse
 
 LIMIT_S = 30.0

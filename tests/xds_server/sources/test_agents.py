@@ -19,8 +19,8 @@ from engine.report_wire import MAX_REPORT_BYTES, Flaw
 from engine.watch_server import WATCH, WatchServer
 from policies.load import load_contents
 from policies.model import PolicySet
-from xds_server.draining import Progress
 from xds_server.fleet import EngineId
+from xds_server.leaving.draining import Progress
 from xds_server.sources import agents
 from xds_server.sources.agents import AgentDialer
 

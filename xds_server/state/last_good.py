@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from xds_server.publish import Parked
 from xds_server.snapshot import Resource
-from xds_server.whole_file import of_another_version, sweep, write_whole
+from xds_server.state.whole_file import of_another_version, sweep, write_whole
 
 FORMAT: Final = "switchgear-last-good/1"
 FILE_NAME: Final = "last-good.json"

@@ -4,8 +4,8 @@ from types import MappingProxyType
 
 from engine.report import DrainRequest, EngineReport, Source, Verdict
 from xds_server.decide.decisions import Decisions, EngineDecision, Health
-from xds_server.draining import MAX_VERSIONS, Draining, Progress
 from xds_server.fleet import EngineId
+from xds_server.leaving.draining import MAX_VERSIONS, Draining, Progress
 from xds_server.snapshot import Resource, Snapshot, snapshot
 from xds_server.streams.watch import GONE, UNKNOWN
 from xds_server.translate.view import View

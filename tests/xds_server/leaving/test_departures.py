@@ -7,8 +7,8 @@ import pytest
 
 from engine.report import EngineReport, Evidence, Source, Verdict
 from xds_server.decide.decisions import Decisions, Ejector, EngineDecision, Health, PoolDecisions
-from xds_server.departures import FOLLOWED_S, MOST_FOLLOWED, Departures
 from xds_server.fleet import Engine, EngineId, Fleet, fleet_of
+from xds_server.leaving.departures import FOLLOWED_S, MOST_FOLLOWED, Departures
 from xds_server.metrics import Metrics
 from xds_server.translate.view import View
 from xds_server.type_urls import CLUSTER, ENDPOINT

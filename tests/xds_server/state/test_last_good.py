@@ -10,7 +10,7 @@ import pytest
 
 from xds_server.publish import Parked
 from xds_server.snapshot import resource
-from xds_server.store import FILE_NAME, LastGood, Store, StoreError
+from xds_server.state.last_good import FILE_NAME, LastGood, Store, StoreError
 from xds_server.type_urls import CLUSTER, ROUTE
 
 PARKED = (

@@ -2,9 +2,9 @@
 
 import pytest
 
+from xds_server.access.views import view_of
 from xds_server.streams import NodeInfo
 from xds_server.translate.view import View
-from xds_server.views import view_of
 
 
 def node(metadata=None, *, agent="envoy", zone="a"):

@@ -1,0 +1,1 @@
+"""How engines leave the proxies: how long each hop takes, and how far it has come."""
