@@ -8,11 +8,13 @@ tell, refuse a resource and leave. After many turns nothing may be there that wa
 import asyncio
 import gc
 import json
+import re
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import fields, is_dataclass
+from functools import _lru_cache_wrapper
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -281,3 +283,15 @@ def objects() -> Mapping[str, int]:
         "tasks": len(asyncio.all_tasks()),
         "timers": sum(not timer.cancelled() for timer in timers),
     }
+
+
+def caches() -> Mapping[str, int]:
+    """How much there is in what modules keep for themselves: caches without a limit, and compiled expressions.
+
+    Of those at most 512 are kept, and one with a long list in it can be large: names do not belong in them.
+    """
+    found = {"re": len(re._cache)}  # type: ignore[attr-defined]  # private, and the only place to look
+    for one in gc.get_objects():
+        if isinstance(one, _lru_cache_wrapper) and one.cache_info().maxsize is None:
+            found[f"{one.__module__}.{one.__qualname__}"] = one.cache_info().currsize
+    return found
