@@ -31,9 +31,9 @@ from policies.route import PriorityClass
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import Decisions
 from xds_server.fleet import Fleet, declared, with_report, with_traffic
+from xds_server.fleet.traffic import EngineTraffic, PoolTraffic, Proxy, ProxyTraffic, Tail
 from xds_server.pipeline import Inputs, Pipeline
 from xds_server.snapshot import Resource
-from xds_server.traffic import EngineTraffic, PoolTraffic, Proxy, ProxyTraffic, Tail
 from xds_server.translate.view import View
 
 TARGET_CORE_PERCENT: Final = 50.0

@@ -17,8 +17,8 @@ from policies.model import PolicySet
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.fleet import Engine, Fleet, redeclared
+from xds_server.fleet.traffic import PoolTraffic
 from xds_server.ledger.recording import Reading, RecordingError, rounds
-from xds_server.traffic import PoolTraffic
 
 WINDOW_S: Final = 10.0
 

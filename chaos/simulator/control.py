@@ -23,10 +23,10 @@ from xds_server.decide.changes.changes import ceiling_is_news, changes
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import Admission, Decisions, Health
 from xds_server.fleet import EngineId, Fleet, declared, with_report, with_traffic
+from xds_server.fleet.traffic import Proxy
 from xds_server.ledger.event import Now, event_of
 from xds_server.reconcile.pacing import SPACING_S, TRAFFIC_TICK_S
 from xds_server.sources.telemetry.load_reports import interval_s
-from xds_server.traffic import Proxy
 from xds_server.translate.access_logs import FLUSH_S
 
 PUSH_S: Final = 0.005

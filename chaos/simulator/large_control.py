@@ -21,7 +21,7 @@ from xds_server.decide.admission.ceiling import GATEWAY
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.fleet import EngineId, declared, with_traffic
-from xds_server.traffic import Proxy
+from xds_server.fleet.traffic import Proxy
 from xds_server.translate.endpoints import zone_weights
 
 _BEGINS_S: Final = 1000.0

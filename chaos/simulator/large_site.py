@@ -23,7 +23,7 @@ from policies.model import PolicySet
 from policies.pool import EnginePool
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.fleet import EngineId
-from xds_server.traffic import Tail
+from xds_server.fleet.traffic import Tail
 
 _AGENT: Final = AgentConfig()
 

@@ -11,7 +11,7 @@ from typing import Final
 from engine.report import Canary, EngineReport, Source, Verdict
 from policies.route import PriorityClass
 from xds_server.fleet import Engine, Fleet, fleet_of
-from xds_server.traffic import EngineTraffic, PoolTraffic, ProxyTraffic, Tail
+from xds_server.fleet.traffic import EngineTraffic, PoolTraffic, ProxyTraffic, Tail
 
 _CANARY_S: Final = 0.02
 

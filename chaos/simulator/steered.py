@@ -13,7 +13,7 @@ from policies.route import HeaderMatch, ModelRoute, PriorityClass
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.decide.routing.time_limits import where_cut
 from xds_server.fleet import Fleet
-from xds_server.traffic import Proxy
+from xds_server.fleet.traffic import Proxy
 from xds_server.translate.clusters import CHOICE_COUNT, outlier_detection
 from xds_server.translate.endpoints import ENGINE_LABEL, STATUS, assignment
 from xds_server.translate.hops import hopped

@@ -11,6 +11,7 @@ from policies.load import load_contents
 from policies.route import PriorityClass
 from xds_server.decide.decide import decide
 from xds_server.fleet import declared, with_report, with_traffic
+from xds_server.fleet.traffic import Proxy
 from xds_server.leaving.departures import Departures
 from xds_server.metrics import Metrics
 from xds_server.pipeline import Built, Inputs
@@ -24,7 +25,6 @@ from xds_server.sources.telemetry.loss import Signal
 from xds_server.sources.telemetry.outcomes import Outcome
 from xds_server.streams import Mode, NodeInfo
 from xds_server.streams.values import Sync, WatchStatus
-from xds_server.traffic import Proxy
 from xds_server.translate.view import View
 from xds_server.type_urls import SHORT_NAMES
 

@@ -11,8 +11,8 @@ from engine.report import Verdict
 from xds_server.decide.regional import RegionRevisions, RegionShares
 from xds_server.decide.remembered import BreakerState, Comeback, Demand, Learned, StragglerState
 from xds_server.fleet import Engine, EngineId
-from xds_server.orchestrator import OrchestratorWord, Standing
-from xds_server.traffic import PoolTraffic, Proxy
+from xds_server.fleet.orchestrator import OrchestratorWord, Standing
+from xds_server.fleet.traffic import PoolTraffic, Proxy
 
 
 class Health(StrEnum):

@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import Final
 
 from policies.route import PriorityClass
+from xds_server.fleet.traffic import PoolTraffic, Proxy, ProxyTraffic
 from xds_server.kube.lease import Record, unix_of
 from xds_server.kube.presence import GATEWAY, Asked, Group, Key, Presence, key_of
-from xds_server.traffic import PoolTraffic, Proxy, ProxyTraffic
 
 LIVE_S: Final = 10.0
 """A replica that was not seen to renew its Lease for so long is not counted on."""

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from policies.route import PriorityClass
+from xds_server.fleet.traffic import STALE_S, PoolTraffic
 from xds_server.kube.api import Object
-from xds_server.traffic import STALE_S, PoolTraffic
 from xds_server.translate.view import View
 
 PROXIES: Final = "switchgear.dev/proxies"

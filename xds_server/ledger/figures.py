@@ -11,10 +11,10 @@ from prometheus_client.core import Metric
 
 from xds_server.answers.status import PoolStatus
 from xds_server.decide.decisions import Ejector, Health, LadderState
+from xds_server.fleet.orchestrator import Standing
 from xds_server.ledger.scene import Scene
 from xds_server.ledger.tables import pool_rows
 from xds_server.metrics import gauge
-from xds_server.orchestrator import Standing
 
 _FIGURES: Final[tuple[tuple[str, str, Callable[[PoolStatus], float | None]], ...]] = (
     # Metric, help, and which figure of a pool it is.

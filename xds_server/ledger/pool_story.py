@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from xds_server.answers.status import RuleStatus, Story
 from xds_server.decide.changes import rules
 from xds_server.decide.decisions import Admission, Health, PoolDecisions
+from xds_server.fleet.traffic import PoolTraffic
 from xds_server.ledger.engine_story import MOST_PAST
 from xds_server.ledger.scene import Scene, UnknownNameError, event_status, rule_status, span
-from xds_server.traffic import PoolTraffic
 
 _MOST_NAMED = 5
 

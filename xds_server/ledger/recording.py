@@ -17,11 +17,11 @@ from pydantic import TypeAdapter, ValidationError
 from engine.report import EngineReport
 from policies.model import PolicySet
 from xds_server.fleet import Engine, EngineId, Fleet, declared
+from xds_server.fleet.orchestrator import OrchestratorWord
+from xds_server.fleet.traffic import EngineTraffic, PoolTraffic, Proxy
 from xds_server.ledger.lines import Lines
-from xds_server.orchestrator import OrchestratorWord
 from xds_server.overrides import Override
 from xds_server.state.whole_file import of_another_version
-from xds_server.traffic import EngineTraffic, PoolTraffic, Proxy
 
 FORMAT: Final = "switchgear-recording/1"
 MAX_BYTES: Final = 256 * 1024 * 1024

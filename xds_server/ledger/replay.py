@@ -17,9 +17,9 @@ from xds_server.decide.changes.changes import changes
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.fleet import EngineId, Fleet, redeclared
+from xds_server.fleet.traffic import PoolTraffic
 from xds_server.ledger.recording import Reading, RecordingError, Round, rounds
 from xds_server.ledger.shadow import excess_per_s
-from xds_server.traffic import PoolTraffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from xds_server.decide.decisions import Decisions, EngineDecision, Health
 from xds_server.fleet import EngineId, Fleet
-from xds_server.traffic import EngineTraffic
+from xds_server.fleet.traffic import EngineTraffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,10 @@ for a moment is remembered; see ``roster``.
 from collections.abc import Mapping
 from typing import Protocol
 
+from xds_server.fleet.traffic import PoolTraffic
 from xds_server.kube.elsewhere import NOWHERE, Elsewhere, Joining
 from xds_server.reconcile import roster as rosters
 from xds_server.reconcile.neighbours import Proxies
-from xds_server.traffic import PoolTraffic
 from xds_server.translate.view import View
 
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from xds_server.fleet import EngineId, Fleet, with_words
-from xds_server.orchestrator import OrchestratorWord
+from xds_server.fleet.orchestrator import OrchestratorWord
 
 HELD_S: Final = 30.0
 """Long enough for policies to be judged, and short enough for an end that was not meant."""

@@ -25,7 +25,7 @@ from policies.model import PolicySet
 from xds_server.config import Address, ConfigError
 from xds_server.decide.decisions import Decisions, EngineDecision, Health, PoolDecisions
 from xds_server.fleet import Engine, Fleet
-from xds_server.traffic import Tail
+from xds_server.fleet.traffic import Tail
 
 READING: Final = "summary"
 """Under which name the evidence of a summary stands."""

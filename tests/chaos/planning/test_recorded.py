@@ -14,9 +14,9 @@ from policies.load import load_contents
 from policies.route import PriorityClass
 from xds_server.cli import main
 from xds_server.fleet import declared, with_traffic
+from xds_server.fleet.traffic import EngineTraffic, PoolTraffic, Proxy, ProxyTraffic
 from xds_server.ledger.lines import Lines
 from xds_server.ledger.recording import Moment, Recorder
-from xds_server.traffic import EngineTraffic, PoolTraffic, Proxy, ProxyTraffic
 
 POLICIES = """\
 apiVersion: switchgear.dev/v1alpha1

@@ -15,11 +15,11 @@ import pytest
 from chaos.fake_engine import EngineConfig, FakeEngine
 from chaos.fake_engine.routes import reset
 from policies.load import load
+from xds_server.fleet.traffic import PoolTraffic
 from xds_server.metrics import Metrics
 from xds_server.sources.telemetry import Telemetry
 from xds_server.sources.telemetry.book import Book
 from xds_server.sources.telemetry.outcomes import Outcome
-from xds_server.traffic import PoolTraffic
 from xds_server.translate.item import Item
 from xds_server.translate.listeners import connection_manager, listener
 from xds_server.translate.render import as_json, static_bootstrap

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from chaos.fake_engine import faults
+from xds_server.fleet.traffic import STALE_S
 from xds_server.sources.telemetry.outcomes import Outcome
-from xds_server.traffic import STALE_S
 
 from .conftest import Told, until
 

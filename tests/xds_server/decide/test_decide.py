@@ -17,7 +17,7 @@ from xds_server.decide.decisions import Decisions, Health
 from xds_server.decide.engines.comeback import UNCUT_S
 from xds_server.decide.engines.health import stale_after_s
 from xds_server.fleet import EngineId, Fleet, declared, redeclared, with_report, with_traffic
-from xds_server.traffic import EngineTraffic, PoolTraffic
+from xds_server.fleet.traffic import EngineTraffic, PoolTraffic
 
 INFINITE = float("inf")
 IN, OUT, LEAVING = Health.HEALTHY, Health.UNHEALTHY, Health.DRAINING

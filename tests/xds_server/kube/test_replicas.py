@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from policies.route import PriorityClass
 from tests.eventually import eventually
 from tests.xds_server.kube.leases import FakeLeases
+from xds_server.fleet.traffic import PoolTraffic, ProxyTraffic
 from xds_server.kube.elsewhere import LIVE_S, NOWHERE, Joining, Peer, elsewhere, heard
 from xds_server.kube.lease import Record
 from xds_server.kube.presence import (
@@ -28,7 +29,6 @@ from xds_server.kube.presence import (
     presence,
 )
 from xds_server.kube.replicas import LABEL, Replicas
-from xds_server.traffic import PoolTraffic, ProxyTraffic
 from xds_server.translate.view import View
 
 PATIENT_S = 20.0

@@ -11,6 +11,7 @@ from policies.model import PolicySet
 from policies.route import PriorityClass
 from xds_server.decide.decisions import Health
 from xds_server.fleet import EngineId, Fleet, declared, with_report, with_traffic
+from xds_server.fleet.traffic import PoolTraffic, ProxyTraffic
 from xds_server.kube.elsewhere import LIVE_S, Elsewhere, Peers, elsewhere, heard
 from xds_server.kube.lease import Record
 from xds_server.kube.presence import Presence, annotations, asks, groups, presence
@@ -18,7 +19,6 @@ from xds_server.pipeline import REFERENCE_VIEW, Built, Inputs, Pipeline
 from xds_server.reconcile.roll import Roll
 from xds_server.reconcile.roster import HOLD_S
 from xds_server.snapshot import Resource, Snapshot
-from xds_server.traffic import PoolTraffic, ProxyTraffic
 from xds_server.translate.view import View
 from xds_server.type_urls import RUNTIME
 

@@ -10,10 +10,10 @@ from policies.load import load
 from policies.model import PolicySet
 from xds_server.decide.decisions import Decisions, EngineDecision, Health, PoolDecisions
 from xds_server.fleet import EngineId, Fleet, declared, with_traffic
+from xds_server.fleet.traffic import EngineTraffic, PoolTraffic, ProxyTraffic
 from xds_server.ledger.book import Book
 from xds_server.ledger.event import Now
 from xds_server.ledger.scene import Scene
-from xds_server.traffic import EngineTraffic, PoolTraffic, ProxyTraffic
 
 POLICIES = """\
 apiVersion: switchgear.dev/v1alpha1

@@ -4,9 +4,9 @@ from policies.model import PolicySet
 from tests.xds_server.ledger.conftest import decided, scene, seen, with_pool
 from xds_server.decide.decisions import Ejector, EngineDecision, Health, LadderState
 from xds_server.fleet import EngineId, Fleet, with_words
+from xds_server.fleet.orchestrator import OrchestratorWord, Standing
+from xds_server.fleet.traffic import EngineTraffic
 from xds_server.ledger.figures import pool_metrics
-from xds_server.orchestrator import OrchestratorWord, Standing
-from xds_server.traffic import EngineTraffic
 
 
 def values(policies: PolicySet, fleet: Fleet, decisions: object) -> dict[tuple[str, ...], float]:

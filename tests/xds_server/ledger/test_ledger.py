@@ -12,10 +12,10 @@ from policies.model import PolicySet
 from xds_server.decide.changes.change import ChangeKind
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.fleet import Fleet
+from xds_server.fleet.traffic import EngineTraffic
 from xds_server.ledger.event import Now, as_line, from_line
 from xds_server.ledger.ledger import Ledger, ledger_from
 from xds_server.ledger.lines import Lines, tail
-from xds_server.traffic import EngineTraffic
 
 from .conftest import decided, seen
 

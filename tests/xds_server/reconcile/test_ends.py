@@ -7,7 +7,7 @@ import structlog
 from policies.load import load_contents
 from tests.xds_server.reconcile.peers import Peers, accepted, running, settled, text, until
 from xds_server.fleet import EngineId
-from xds_server.orchestrator import OrchestratorWord, Standing
+from xds_server.fleet.orchestrator import OrchestratorWord, Standing
 from xds_server.reconcile.loop import Reconciler
 from xds_server.reconcile.words import HELD_S
 from xds_server.sources.files import Accepted

@@ -1,7 +1,7 @@
 """More than half gone at once is held back, whether it goes as resources or as engines."""
 
 from xds_server.fleet import Engine, EngineId, fleet_of, with_words
-from xds_server.orchestrator import OrchestratorWord, Standing
+from xds_server.fleet.orchestrator import OrchestratorWord, Standing
 from xds_server.reconcile.shrink import dropped_too_much, held_back, parts
 from xds_server.snapshot import resource, snapshot
 from xds_server.translate.view import View

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine.report import EngineReport, Verdict
 from xds_server.fleet import Engine, EngineId, Fleet, fleet_of, with_report, with_traffic
-from xds_server.orchestrator import OrchestratorWord, Standing
+from xds_server.fleet.orchestrator import OrchestratorWord, Standing
 from xds_server.reconcile.words import HELD_S, Words
 
 NAMES = ("a", "b", "c")

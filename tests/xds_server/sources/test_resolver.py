@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from xds_server.fleet import Engine, EngineId, fleet_of, with_traffic
+from xds_server.fleet.traffic import PoolTraffic
 from xds_server.sources import resolver as resolver_module
 from xds_server.sources.resolver import Addressing, Resolver, resolved, system_lookup
-from xds_server.traffic import PoolTraffic
 
 
 class Names:

@@ -28,7 +28,7 @@ from policies.resilience import ResilienceSpec
 from xds_server.decide.decisions import Capacity, EngineDecision, Health
 from xds_server.decide.remembered import Learned
 from xds_server.fleet import Engine, EngineId
-from xds_server.traffic import RATE_S, EngineTraffic, PoolTraffic
+from xds_server.fleet.traffic import RATE_S, EngineTraffic, PoolTraffic
 
 _MEMORY_S: Final = 10.0
 """Weight of a call falls to 1/e after so long: a change of model or prompts is known within half a minute."""

@@ -37,7 +37,7 @@ from xds_server.decide.admission.places import (
 from xds_server.decide.admission.whole import LEARNED_STEP, Ready, ready_engines, total_ceiling
 from xds_server.decide.decisions import Admission, Capacity, Ceiling, EngineDecision, Health, LadderState
 from xds_server.fleet import Engine, EngineId
-from xds_server.traffic import PoolTraffic, Proxy
+from xds_server.fleet.traffic import PoolTraffic, Proxy
 
 GATEWAY: Final = "gateway"
 SIDECAR: Final = "sidecar"

@@ -9,7 +9,7 @@ from typing import Final
 
 from policies.route import PriorityClass
 from xds_server.decide.remembered import Demand
-from xds_server.traffic import STALE_S, PoolTraffic, ProxyTraffic
+from xds_server.fleet.traffic import STALE_S, PoolTraffic, ProxyTraffic
 
 _KEPT: Final = 0.6
 _PER_S: Final = 0.5

@@ -13,7 +13,7 @@ from typing import Final
 
 from xds_server.decide.decisions import Capacity, EngineDecision, Health
 from xds_server.fleet import Engine, EngineId
-from xds_server.traffic import STALE_S, PoolTraffic, Proxy, ProxyTraffic
+from xds_server.fleet.traffic import STALE_S, PoolTraffic, Proxy, ProxyTraffic
 
 _CUT_DONE_S: Final = 0.3
 """A cut was seen to end 49 requests within 0.2 s of the decision."""

@@ -15,7 +15,7 @@ from typing import Final
 
 from policies.resilience import Degradation
 from xds_server.decide.decisions import LadderState
-from xds_server.traffic import RATE_S, STALE_S
+from xds_server.fleet.traffic import RATE_S, STALE_S
 
 TOP: Final = 4
 

@@ -17,7 +17,7 @@ from policies.resilience import Limits
 from xds_server.decide.admission.places import up
 from xds_server.decide.decisions import Admission, Capacity, EngineDecision, Health
 from xds_server.fleet import Engine, EngineId
-from xds_server.traffic import PoolTraffic
+from xds_server.fleet.traffic import PoolTraffic
 
 LEARNED_STEP: Final = 0.03
 """A total that learned numbers move by less stays: one that follows every estimate is a push to every proxy."""

@@ -8,7 +8,7 @@ from xds_server.decide.changes import rules
 from xds_server.decide.changes.change import Change, ChangeKind, Subject
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.decide.remembered import BreakerState, Phase, StragglerState
-from xds_server.orchestrator import Standing
+from xds_server.fleet.orchestrator import Standing
 
 
 def engine_changes(subject: Subject, known: EngineDecision | None, now: EngineDecision) -> Iterator[Change]:

@@ -17,7 +17,7 @@ from engine.report import EngineReport
 from policies.resilience import Breaker
 from xds_server.decide.engines.peer_failures import Elsewhere, unusual, worst_run
 from xds_server.decide.remembered import BreakerState, Phase
-from xds_server.traffic import WINDOW_S, EngineTraffic
+from xds_server.fleet.traffic import WINDOW_S, EngineTraffic
 
 PROOFS: Final = 1
 """Canaries in a row that end the first opening; twice as many for each further one.

@@ -15,7 +15,7 @@ from policies.pool import EnginePoolSpec, Probe
 from xds_server.decide.decisions import Admission, EngineDecision, Health, TimeLimits
 from xds_server.decide.engines.health import patience_s
 from xds_server.fleet import Engine, EngineId
-from xds_server.traffic import EngineTraffic
+from xds_server.fleet.traffic import EngineTraffic
 
 _LEAST_S: Final = 2.0
 """Two reports, and two load reports: counts of different moments differ for shorter."""

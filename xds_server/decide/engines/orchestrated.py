@@ -12,7 +12,7 @@ from typing import Final
 from xds_server.decide.decisions import Ejector, Health
 from xds_server.decide.engines.health import Wish
 from xds_server.fleet import Engine
-from xds_server.orchestrator import OrchestratorWord, Standing
+from xds_server.fleet.orchestrator import OrchestratorWord, Standing
 
 _NEVER: Final = float("inf")
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from xds_server.traffic import NEWEST_CALLS, EngineTraffic
+from xds_server.fleet.traffic import NEWEST_CALLS, EngineTraffic
 
 FALSE_ALARM: Final = 2e-6
 """Chance that calls which fail as they do elsewhere look this bad at one look."""

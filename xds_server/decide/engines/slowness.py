@@ -18,7 +18,7 @@ from typing import Final
 from engine.report import EngineReport
 from policies.resilience import Straggler
 from xds_server.decide.remembered import Book
-from xds_server.traffic import RATE_S, EngineTraffic
+from xds_server.fleet.traffic import RATE_S, EngineTraffic
 
 LEAST_EXPECTED: Final = 8.0
 """Calls that peers would have finished meanwhile, before an engine that did not counts as slow."""

@@ -25,7 +25,7 @@ from xds_server.decide.engines.slowness import (
 )
 from xds_server.decide.remembered import Book, StragglerState
 from xds_server.fleet import Engine, EngineId
-from xds_server.traffic import EngineTraffic
+from xds_server.fleet.traffic import EngineTraffic
 
 CANARY_SLACK_S: Final = 0.03
 """A canary takes milliseconds, and a judge short of CPU adds as many: so much is no difference."""

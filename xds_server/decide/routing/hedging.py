@@ -15,7 +15,7 @@ from typing import Final
 
 from policies.resilience import Hedging
 from xds_server.decide.decisions import HedgeCause, HedgeDecision, LadderState
-from xds_server.traffic import STALE_S, PoolTraffic, Tail
+from xds_server.fleet.traffic import STALE_S, PoolTraffic, Tail
 
 MARGIN_POINTS: Final = 10.0
 """How far below its limit the utilization must be before hedging begins again."""

@@ -15,7 +15,7 @@ from xds_server.decide.remembered import Demand
 from xds_server.decide.routing.regions import region_shares, regions_by_node, revisions_by_region
 from xds_server.decide.routing.zones import zone_shares
 from xds_server.fleet import Engine, EngineId
-from xds_server.traffic import Proxy
+from xds_server.fleet.traffic import Proxy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from xds_server.decide.decisions import Capacity, EngineDecision, Health
 from xds_server.decide.regional import RegionRevisions, RegionShares
 from xds_server.decide.remembered import Demand
 from xds_server.fleet import Engine, EngineId
-from xds_server.traffic import Proxy
+from xds_server.fleet.traffic import Proxy
 
 REMEMBERED_S: Final = 3600.0
 """A region without engines is one whose engines are all lost, for so long; later it is one that was given up."""

@@ -22,7 +22,7 @@ from typing import Final
 from policies.resilience import ENGINE_FAILED, SAID_BEFORE_WORK, ResilienceSpec
 from xds_server.decide.decisions import EngineDecision, FailedCall, FailedCalls, Health, RetryDecision
 from xds_server.fleet import EngineId
-from xds_server.traffic import STALE_S, EngineTraffic, PoolTraffic
+from xds_server.fleet.traffic import STALE_S, EngineTraffic, PoolTraffic
 
 MIN_ENGINES: Final = 3
 """Of two engines that both fail nobody can say whose fault it is."""

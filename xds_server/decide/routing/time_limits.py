@@ -30,7 +30,7 @@ from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec, Timeouts
 from xds_server.decide.decisions import Admission, HedgeDecision, Longest, TimeLimits
 from xds_server.fleet import Engine
-from xds_server.traffic import STALE_S, EngineTraffic, PoolTraffic, Tail
+from xds_server.fleet.traffic import STALE_S, EngineTraffic, PoolTraffic, Tail
 
 MIN_CALLS: Final = 200
 """Healthy calls of the window before anything is derived: of fewer, the longest says little about the next."""

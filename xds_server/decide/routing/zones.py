@@ -25,7 +25,7 @@ from policies.resilience import Zones
 from xds_server.decide.decisions import Capacity, EngineDecision, Health, ZoneShares
 from xds_server.decide.remembered import Demand
 from xds_server.fleet import Engine, EngineId
-from xds_server.traffic import RATE_S, Proxy
+from xds_server.fleet.traffic import RATE_S, Proxy
 
 OVERPROVISIONING_PERCENT: Final = 100
 WEIGHT_SUM: Final = 1000

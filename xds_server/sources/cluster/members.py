@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from policies.discovery import Discovery
+from xds_server.fleet.orchestrator import OrchestratorWord, Standing
 from xds_server.kube.mirror import Key
 from xds_server.kube.objects import PodRef
-from xds_server.orchestrator import OrchestratorWord, Standing
 from xds_server.sources.cluster.entry import Entry, entry
 from xds_server.sources.cluster.seen import Listed, Node, Pod, Slice
 from xds_server.sources.cluster.standing import is_gone, word

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from policies.discovery import Discovery
 from xds_server.fleet import EngineId
+from xds_server.fleet.orchestrator import OrchestratorWord
 from xds_server.kube.mirror import Key
 from xds_server.kube.objects import PodRef
-from xds_server.orchestrator import OrchestratorWord
 from xds_server.sources.cluster.entry import Entry
 from xds_server.sources.cluster.members import Finder, Found
 from xds_server.sources.cluster.seen import Node, Pod, Slice

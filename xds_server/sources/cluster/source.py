@@ -18,11 +18,11 @@ from typing import Final
 import structlog
 
 from xds_server.fleet import EngineId
+from xds_server.fleet.orchestrator import OrchestratorWord
 from xds_server.kube.api import Api
 from xds_server.kube.mirror import Key
 from xds_server.kube.objects import PodRef, PolicyObject
 from xds_server.kube.patience import Pace
-from xds_server.orchestrator import OrchestratorWord
 from xds_server.sources.cluster.document import Held, discovery
 from xds_server.sources.cluster.judging import Judge, Offer, Outcome
 from xds_server.sources.cluster.seen import Node, Pod, Slice

@@ -1,6 +1,6 @@
 """What the cluster's word on an engine is: from its pod, its endpoint and its node. Pure."""
 
-from xds_server.orchestrator import OrchestratorWord, Standing
+from xds_server.fleet.orchestrator import OrchestratorWord, Standing
 from xds_server.sources.cluster.seen import Listed, Node, Pod
 
 

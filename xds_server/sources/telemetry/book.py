@@ -21,12 +21,12 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from policies.route import PriorityClass
+from xds_server.fleet.traffic import STALE_S, WINDOW_S, PoolTraffic, Tail
 from xds_server.sources.telemetry.counting import Spread
 from xds_server.sources.telemetry.directory import EMPTY, Directory, PoolFacts
 from xds_server.sources.telemetry.outcomes import Outcome
 from xds_server.sources.telemetry.tally import NOTHING, EngineTally, ProxyTally, coarse, silent
 from xds_server.sources.telemetry.totals import Totals, fate
-from xds_server.traffic import STALE_S, WINDOW_S, PoolTraffic, Tail
 
 _FORGET_S: Final = 60.0
 _TAILS_EACH_S: Final = 1.0

@@ -7,7 +7,7 @@ import math
 from collections import deque
 from typing import Final
 
-from xds_server.traffic import RATE_S, Tail
+from xds_server.fleet.traffic import RATE_S, Tail
 
 SLOT_S: Final = 0.2
 """Sums are kept in slots of this width; a rate is exact to about a tenth."""

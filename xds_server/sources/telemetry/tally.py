@@ -6,10 +6,10 @@ from types import MappingProxyType
 from typing import Final
 
 from policies.route import PriorityClass
+from xds_server.fleet.traffic import NEWEST_CALLS, RATE_S, WINDOW_S, EngineTraffic, ProxyTraffic
 from xds_server.sources.telemetry.counting import Recent
 from xds_server.sources.telemetry.directory import PoolFacts
 from xds_server.sources.telemetry.request_ids import FailedRequests
-from xds_server.traffic import NEWEST_CALLS, RATE_S, WINDOW_S, EngineTraffic, ProxyTraffic
 
 SILENT_S: Final = 4.0
 """Over how long a proxy must have left an engine out before that means something."""

@@ -15,6 +15,7 @@ import structlog
 from prometheus_client.core import Metric
 
 from policies.model import PolicySet
+from xds_server.fleet.traffic import PoolTraffic
 from xds_server.metrics import Metrics, gauge
 from xds_server.sources.telemetry import access_logs, load_reports, totals
 from xds_server.sources.telemetry.book import Book
@@ -22,7 +23,6 @@ from xds_server.sources.telemetry.directory import directory
 from xds_server.sources.telemetry.intake import Intake, MaySee
 from xds_server.sources.telemetry.loss import Losses, Signal
 from xds_server.sources.telemetry.sampling import BUDGET_PER_S, MESSAGE_COST, Sampling
-from xds_server.traffic import PoolTraffic
 
 BAD_NEWS_S: Final = 0.01
 """How long a failure may wait for others before anyone is told."""

@@ -9,7 +9,7 @@ from policies.route import PriorityClass
 from xds_server.decide.admission.ceiling import admission, ceiling_for_role
 from xds_server.decide.decisions import Admission, Capacity, Ceiling, EngineDecision, Health, LadderState
 from xds_server.fleet import Engine, EngineId
-from xds_server.traffic import PoolTraffic, Proxy, ProxyTraffic
+from xds_server.fleet.traffic import PoolTraffic, Proxy, ProxyTraffic
 
 BOTH = frozenset(PriorityClass)
 ONE = frozenset({PriorityClass.INTERACTIVE})

@@ -19,7 +19,7 @@ from xds_server.decide.admission.capacity import capacities
 from xds_server.decide.admission.ceiling import admission
 from xds_server.decide.decisions import Admission, Capacity, EngineDecision, Health
 from xds_server.fleet import Engine, EngineId
-from xds_server.traffic import EngineTraffic, PoolTraffic, Proxy, ProxyTraffic
+from xds_server.fleet.traffic import EngineTraffic, PoolTraffic, Proxy, ProxyTraffic
 
 ROUND_S = 0.1
 RATE_S = 2.0

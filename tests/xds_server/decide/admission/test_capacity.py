@@ -13,7 +13,7 @@ from policies.resilience import ResilienceSpec
 from xds_server.decide.admission.capacity import capacities
 from xds_server.decide.decisions import Capacity, EngineDecision, Health
 from xds_server.fleet import Engine, EngineId
-from xds_server.traffic import RATE_S, EngineTraffic, PoolTraffic
+from xds_server.fleet.traffic import RATE_S, EngineTraffic, PoolTraffic
 
 POOL = EnginePoolSpec.model_validate({"model": "m", "serviceTime": "1s"})
 

@@ -9,7 +9,7 @@ from policies.pool import EnginePool
 from policies.route import ModelRoute, PriorityClass
 from xds_server.decide.admission.ceiling import admission, ceiling_for_role, classes_by_pool
 from xds_server.decide.decisions import LadderState
-from xds_server.traffic import EngineTraffic, PoolTraffic
+from xds_server.fleet.traffic import EngineTraffic, PoolTraffic
 
 from .eight_engines import BATCH, BOTH, INTERACTIVE, ONE, POOL, Pool, gateway, parts
 

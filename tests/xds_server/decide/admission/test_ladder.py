@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from policies.resilience import Degradation
 from xds_server.decide.admission.ladder import SHARE_INTERVAL_S, FallbackView, entered_from, ladder, ladder_due_s
 from xds_server.decide.decisions import LadderState
-from xds_server.traffic import STALE_S
+from xds_server.fleet.traffic import STALE_S
 
 TICK_S = 0.1
 READY = FallbackView(ready=True, pressure=0.2, relative_capacity=2.0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from policies.route import PriorityClass
 from xds_server.decide.admission.ceiling import ceiling_for_role
-from xds_server.traffic import ProxyTraffic
+from xds_server.fleet.traffic import ProxyTraffic
 
 from .eight_engines import BOTH, ONE, Pool, decided, gateway, parts
 

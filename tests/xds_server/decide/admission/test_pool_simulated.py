@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from policies.resilience import ResilienceSpec
-from xds_server.traffic import Proxy
+from xds_server.fleet.traffic import Proxy
 
 from .pool_simulation import BATCH, INTERACTIVE, Simulation, Stage
 

@@ -14,7 +14,7 @@ from xds_server.decide.changes.engine_changes import engine_changes
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.decide.remembered import Phase
 from xds_server.fleet import with_words
-from xds_server.orchestrator import OrchestratorWord, Standing
+from xds_server.fleet.orchestrator import OrchestratorWord, Standing
 from xds_server.overrides import Action, Override
 
 from .said import said, still

@@ -13,7 +13,7 @@ from xds_server.decide.engines import breaker
 from xds_server.decide.engines.breaker import Seen
 from xds_server.decide.engines.peer_failures import Told, elsewhere, unusual, worst_run
 from xds_server.decide.remembered import Phase
-from xds_server.traffic import EngineTraffic
+from xds_server.fleet.traffic import EngineTraffic
 
 from .world import World
 

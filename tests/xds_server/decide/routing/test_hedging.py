@@ -20,7 +20,7 @@ from xds_server.decide.routing.hedging import (
     hedge_due_s,
     quantile,
 )
-from xds_server.traffic import STALE_S, PoolTraffic, Tail
+from xds_server.fleet.traffic import STALE_S, PoolTraffic, Tail
 
 FORBIDS = LadderState(level=1, reason="level 1: 95 % asked", since_s=0.0, hedging_off=True)
 ALLOWS = LadderState(level=0, reason="", since_s=0.0)

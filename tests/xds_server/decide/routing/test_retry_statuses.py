@@ -14,7 +14,7 @@ from policies.resilience import ENGINE_FAILED, SAID_BEFORE_WORK, ResilienceSpec
 from xds_server.decide.decisions import EngineDecision, Health, RetryDecision
 from xds_server.decide.routing.retry_statuses import HOLD_S, ON_INTERVAL_S, retries_due_s, retry_statuses
 from xds_server.fleet import EngineId
-from xds_server.traffic import STALE_S, EngineTraffic, PoolTraffic
+from xds_server.fleet.traffic import STALE_S, EngineTraffic, PoolTraffic
 
 TRIES = 4
 SEEDS = st.integers(0, 2**20)

@@ -22,7 +22,7 @@ from xds_server.decide.routing.time_limits import (
     where_cut,
 )
 from xds_server.fleet import Engine, EngineId
-from xds_server.traffic import STALE_S, EngineTraffic, PoolTraffic, Tail
+from xds_server.fleet.traffic import STALE_S, EngineTraffic, PoolTraffic, Tail
 
 HEDGING = HedgeDecision(on=True, delay_s=1.0, reason="", since_s=0.0, cause=HedgeCause.ROOM)
 SHORT = EnginePoolSpec.model_validate(

@@ -14,7 +14,7 @@ from xds_server.decide.decisions import Capacity, EngineDecision, Health, ZoneSh
 from xds_server.decide.remembered import Demand
 from xds_server.decide.routing.zones import zone_shares
 from xds_server.fleet import Engine, EngineId
-from xds_server.traffic import Proxy
+from xds_server.fleet.traffic import Proxy
 
 
 class Map:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.xds_server.sources.cluster.objects import BY_LABEL, SERVICE, Json, endpoint, key, node, part, pod
 from xds_server.fleet import EngineId
-from xds_server.orchestrator import Standing
+from xds_server.fleet.orchestrator import Standing
 from xds_server.sources.cluster import seen
 from xds_server.sources.cluster.sightings import Block, Sightings
 from xds_server.sources.cluster.signs import NodeSigns

@@ -16,9 +16,9 @@ from policies.model import PolicySet
 from tests.cluster import Cluster
 from tests.eventually import eventually
 from xds_server.fleet import EngineId
+from xds_server.fleet.orchestrator import OrchestratorWord, Standing
 from xds_server.kube.patience import Pace
 from xds_server.kube.resources import ENDPOINT_SLICES, MODEL_ROUTES, NODES, PODS
-from xds_server.orchestrator import OrchestratorWord, Standing
 from xds_server.sources.cluster import ClusterSource
 from xds_server.sources.files import Accepted, PolicyState, Refused
 

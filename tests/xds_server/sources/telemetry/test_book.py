@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.route import PriorityClass
+from xds_server.fleet.traffic import RATE_S, STALE_S, WINDOW_S, PoolTraffic
 from xds_server.sources.telemetry.book import Book
 from xds_server.sources.telemetry.directory import PoolFacts, directory
 from xds_server.sources.telemetry.outcomes import Outcome
 from xds_server.sources.telemetry.tally import SILENT_CALLS, SILENT_S
-from xds_server.traffic import RATE_S, STALE_S, WINDOW_S, PoolTraffic
 
 from .conftest import WINDOW, documents, policies_of
 

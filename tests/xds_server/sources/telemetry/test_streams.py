@@ -9,12 +9,12 @@ from typing import Any
 import grpc
 import pytest
 
+from xds_server.fleet.traffic import STALE_S
 from xds_server.metrics import Metrics
 from xds_server.sources.telemetry import Telemetry, access_logs, load_reports
 from xds_server.sources.telemetry import telemetry as module
 from xds_server.sources.telemetry.intake import Intake
 from xds_server.sources.telemetry.load_reports import INTERVALS_S, MOST, REPORTS_PER_S, interval_s
-from xds_server.traffic import STALE_S
 from xds_server.translate.access_logs import ATTEMPT_HEADER, LOG_NAME
 
 LIMIT_S = 30.0

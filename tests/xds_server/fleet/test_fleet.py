@@ -10,7 +10,7 @@ from policies.model import PolicySet
 from policies.pool import EnginePool
 from policies.resilience import ResilienceSpec
 from xds_server.fleet import EngineId, declared, redeclared, with_report, with_words
-from xds_server.orchestrator import OrchestratorWord, Standing
+from xds_server.fleet.orchestrator import OrchestratorWord, Standing
 
 
 def policies(*names: str, first_port: int = 8000) -> PolicySet:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from engine.report import EngineReport, Verdict
 from policies.model import PolicySet
 from policies.pool import EnginePool
-from xds_server.orchestrator import OrchestratorWord, Standing
-from xds_server.traffic import PoolTraffic
+from xds_server.fleet.orchestrator import OrchestratorWord, Standing
+from xds_server.fleet.traffic import PoolTraffic
 
 
 class EngineId(NamedTuple):
