@@ -19,13 +19,13 @@ from kubernetes_validate import validate
 
 from chaos.cluster_double import rules
 from chaos.cluster_double.structural import pruned, unknown, wrong
-from policies.crd import PLURALS, crd
+from policies.crd.crd import PLURALS, crd
+from policies.crd.structural import blocks
 from policies.load import judged_content
 from policies.model import KINDS
 from policies.quantity import DURATION_PATTERN
 from policies.relations import Placed, between
 from policies.schema import Schema
-from policies.structural import blocks
 from xds_server.cli.schema import command, definition
 from xds_server.kube.resources import POLICY_RESOURCES
 

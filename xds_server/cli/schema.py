@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import yaml
 
-from policies.crd import PLURALS, crd
+from policies.crd.crd import PLURALS, crd
 from policies.model import KINDS
 from policies.schema import json_schema
 

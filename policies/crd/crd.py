@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from policies.crd.structural import structural
 from policies.document import API_VERSION
 from policies.model import KINDS
 from policies.quantity import NAME_PATTERN
 from policies.schema import Schema
-from policies.structural import structural
 
 _GROUP, _, _VERSION = API_VERSION.partition("/")
 CATEGORY: Final = "switchgear"

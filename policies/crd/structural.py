@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 
 from annotated_types import Ge, Gt, Le
 
-from policies.crd_rules import ALSO_NULL, KEYS, RULES
+from policies.crd.rules import ALSO_NULL, KEYS, RULES
 from policies.document import Spec
 from policies.quantity import DURATION_PATTERN, MAX_DURATION_S, format_duration
 from policies.schema import Schema
