@@ -9,6 +9,7 @@ The file is its own, and versioned: ``last-good.json`` is read by the version be
 read this file begins as if there were none.
 """
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -99,9 +100,17 @@ class _Kept(_Model):
 
 
 def kept(decisions: Decisions, now_s: float) -> Mapping[str, Any]:
-    """What there is to keep, by pool, as it is written down; ``now_s`` is monotonic, for ages alone."""
-    found = {name: _pool(pool, now_s) for name, pool in decisions.pools.items()}
-    return {name: pool.model_dump(mode="json") for name, pool in found.items() if pool != _NOTHING}
+    """What there is to keep, by pool, as it is written down; ``now_s`` is monotonic, for ages alone.
+
+    A pool with a number that no server would read again is left out.
+    """
+    found: dict[str, Any] = {}
+    for name, pool in decisions.pools.items():
+        # Such a number is a bug: it costs that pool what a restart would know of it, and must not cost the server.
+        with contextlib.suppress(ValidationError):
+            if (one := _pool(pool, now_s)) != _NOTHING:
+                found[name] = one.model_dump(mode="json")
+    return found
 
 
 def numbers(pools: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -190,3 +190,10 @@ def test_ages_alone_are_not_worth_writing() -> None:
     assert numbers(kept(decisions(POOL), NOW_S)) != numbers(kept(decisions(other), NOW_S))
     assert kept(decisions(replace(UNDECIDED, valid_until_s=math.inf)), NOW_S) == {}
     json.dumps(kept(decisions(POOL), NOW_S), allow_nan=False)
+
+
+def test_a_number_that_cannot_be_read_again_costs_its_pool_and_no_more() -> None:
+    learned = replace(FAST.learned or Learned(), slots=-1.0)
+    odd = replace(POOL, admission=admission(e0=replace(FAST, learned=learned)))
+    found = kept(replace(NO_DECISIONS, pools={"odd": odd, "p": POOL}), NOW_S)
+    assert list(found) == ["p"]

@@ -208,7 +208,9 @@ def _with_report(known: Learned | None, engine: Engine, at_s: float) -> Learned 
     report = engine.report
     if report is None or report.requests_waiting is None or report.requests_in_flight is None:
         return known
-    running, most = float(report.requests_in_flight - report.requests_waiting), float(most_slots(engine))
+    # Counted at two moments: where many have just left, more seem to wait than are there.
+    running = float(max(0, report.requests_in_flight - report.requests_waiting))
+    most = float(most_slots(engine))
     narrow = (report.kv_cache_usage_ratio or 0.0) >= _FULL_KV and report.requests_waiting > 0 and running < most
     slots = known.slots if known is not None else None
     if slots is None and not narrow:

@@ -171,6 +171,20 @@ def test_an_engine_whose_kv_cache_is_full_is_as_wide_as_what_it_runs() -> None:
     assert full.of(0).slots == 8, "all slots are in use: nothing is narrow"
 
 
+def test_more_that_wait_than_are_there_make_an_engine_narrow_and_no_less_than_nothing() -> None:
+    watched = Watched()
+    for _ in range(15):
+        watched.report(0, requests_in_flight=0, requests_waiting=300, kv_cache_usage_ratio=0.97).look()
+    assert watched.of(0).slots == 1
+    learned = watched.of(0).learned
+    assert learned is not None
+    assert learned.slots is not None
+    assert learned.slots >= 0
+    for _ in range(60):
+        watched.report(0, requests_in_flight=1, requests_waiting=0, kv_cache_usage_ratio=0.5).look()
+    assert watched.of(0).slots > 1.5, "and comes back as fast as any other"
+
+
 @given(
     st.lists(
         st.tuples(st.floats(0, 200), st.floats(0, 50), st.integers(0, 40), st.integers(0, 40), st.floats(0, 1)),
