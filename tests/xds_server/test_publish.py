@@ -69,7 +69,8 @@ def test_secrets_are_not_written_down_and_lent_only_where_keys_may_go() -> None:
     acceptance = Acceptance()
     good, bad = (resource(SECRET, "s/certificate", one) for one in (b"a key", b"another key"))
     acceptance.accepted(View(keys=True), [good])
-    acceptance.refused([bad], "no")
+    for node in ("a", "b", "c"):
+        acceptance.refused([bad], "no", node=node)
     kept = [cluster("c", "good"), cluster("c", "bad")]
     acceptance.accepted(View(keys=True), kept[:1])
     acceptance.refused(kept[1:], "no")

@@ -9,6 +9,10 @@ and not every refusal is the content's fault:
   a NACK convicts it, and the next one is tried.
 - What another proxy has accepted is not the content's fault but that proxy's (a port in use on its host): it is
   rolled back for nobody. The stream remembers not to send it to that proxy again.
+- A certificate is at fault once ``CONVINCING`` proxies refused it and none has accepted it; until then it is
+  rolled back for whoever refuses it. The one before it ends by itself, so one broken proxy, be it the only one
+  there, must not keep the new one from the others. Of several in one response the stream finds out which it was,
+  by sending them one by one.
 
 Parked content is replaced by the last accepted content of the same view, else of any view that may see the same,
 else by nothing: routes and limits have one name in all views, and name pools that not every proxy may see. While a
@@ -34,11 +38,15 @@ Key = tuple[str, str]
 FORGET_AFTER_S: Final = 600.0
 """Accepted content that nobody wants any more is kept this long for a rollback that may still name it."""
 
+CONVINCING: Final = 3
+"""Proxies that refuse a certificate before it is taken for the certificate's fault."""
+
 _NEAR: Final = 64
 """Characters before a name that tell whether a refusal means it: white space may stand between."""
 
 _LISTED: Final = re.compile(r"(?:\(s\)|[,;\n])\s*\Z")
 _QUOTED: Final = re.compile(r"name:\s*\Z")
+_NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Scope(Enum):
@@ -82,6 +90,7 @@ class Acceptance:
         self._accepted_somewhere: dict[Key, dict[Hashable, Resource]] = {}
         self._parked: dict[Key, set[str]] = {}
         self._on_trial: dict[str, list[tuple[str, str]]] = {}
+        self._doubted: dict[Key, tuple[str, set[str]]] = {}  # of secrets: what content is refused, and by whom
 
     @property
     def parked(self) -> Mapping[Key, Collection[str]]:
@@ -131,18 +140,24 @@ class Acceptance:
             memory.unwanted_since_s.pop(key, None)
             self._accepted_somewhere.setdefault(key, {})[_circle(view, key)] = item
             content = content_of(item.version)
+            if self._doubted.get(key, ("",))[0] == content:
+                del self._doubted[key]
             if content in self._parked.get(key, ()):
                 self._unpark(key, content)
                 changed = True
             changed = self._tried(item.type_url, (item.name, content)) or changed
         return changed
 
-    def refused(self, suspects: Collection[Resource], reason: str, *, answers_trial: bool = True) -> Verdict:
-        """Judge a refusal of ``suspects``: everything in the response that was new to the proxy.
+    def refused(
+        self, suspects: Collection[Resource], reason: str, *, node: str = "", answers_trial: bool = True
+    ) -> Verdict:
+        """Judge a refusal of ``suspects`` by ``node``: everything in the response that was new to the proxy.
 
         ``answers_trial`` is false when the response went out before the current trial of its type began.
         """
         type_url = next(iter(suspects)).type_url
+        if type_url == SECRET:
+            return self._refused_secrets(tuple(suspects), node)
         trial = self.trial(type_url) if answers_trial else None
         if trial and (tried := [item for item in suspects if _content(item) == trial]):
             # Whatever else was in the response, the one on trial was sent because it is suspected.
@@ -164,6 +179,21 @@ class Acceptance:
             self._on_trial.setdefault(type_url, []).extend(map(_content, fresh))
         return _verdict(suspects, unproven, Scope.SUSPECT)
 
+    def _refused_secrets(self, suspects: tuple[Resource, ...], node: str) -> Verdict:
+        if len(suspects) > 1:
+            return Verdict(at_fault=suspects, scope=Scope.SUSPECT)
+        (item,) = suspects
+        if self._is_accepted(item):
+            return Verdict(at_fault=suspects, scope=Scope.PEER)
+        key, content = _key(item), content_of(item.version)
+        known, nodes = self._doubted.get(key, ("", set[str]()))
+        nodes = {*nodes, node} if known == content else {node}
+        self._doubted[key] = content, nodes
+        if len(nodes) < CONVINCING:
+            return Verdict(at_fault=suspects, scope=Scope.PEER)
+        self._park(suspects)
+        return Verdict(at_fault=suspects, scope=Scope.EVERYONE)
+
     def unanswered(self, resources: Collection[Resource]) -> bool:
         """Take silence for a refusal of whichever of these is on trial; whether that changes what is served."""
         ended = [item for item in resources if self._tried(item.type_url, _content(item))]
@@ -174,6 +204,9 @@ class Acceptance:
         snapshots = list(desired)
         if not snapshots:
             return  # with nobody connected, nothing is known of what is wanted
+        self._doubted = {
+            key: one for key, one in self._doubted.items() if any(key[1] in each.of(key[0]) for each in snapshots)
+        }
         for key in list(self._parked):
             wanted = {content_of(item.version) for one in snapshots if (item := one.of(key[0]).get(key[1]))}
             for content in self._parked[key] - wanted:
@@ -187,12 +220,20 @@ class Acceptance:
                     del memory.accepted[key], memory.unwanted_since_s[key]
                     self._accepted_somewhere.pop(key, None)
 
-    def effective(self, view: Hashable, desired: Snapshot) -> Snapshot:
-        """What to serve: ``desired`` itself when nothing in it is parked."""
+    def effective(self, view: Hashable, desired: Snapshot, refused: Mapping[str, str] = _NO_NAMES) -> Snapshot:
+        """What to serve: ``desired`` itself when nothing in it is parked.
+
+        ``refused`` are versions of secrets by name that the proxy in question refuses: parked for it alone.
+        """
         parked = [
             item
             for type_url, name in self._parked
             if (item := desired.of(type_url).get(name)) and self.is_withheld(item)
+        ]
+        parked += [
+            item
+            for name, version in refused.items()
+            if (item := desired.of(SECRET).get(name)) and item.version == version and item not in parked
         ]
         if not parked:
             return desired
@@ -205,7 +246,10 @@ class Acceptance:
             instead = memory.accepted.get(key) or self._accepted_somewhere.get(key, _NOWHERE).get(
                 _circle(view, key)
             )
-            if instead is None or content_of(instead.version) in self._parked[key]:
+            if instead is None or content_of(instead.version) in {
+                content_of(item.version),
+                *self._parked.get(key, ()),
+            }:
                 del served[key]
             else:
                 served[key] = instead

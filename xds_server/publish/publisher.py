@@ -31,6 +31,7 @@ from xds_server.streams import (
     StreamError,
     Stuck,
 )
+from xds_server.type_urls import SECRET
 
 REVIEW_EVERY_S: Final = 10.0
 """How often accepted content is reviewed for what nobody wants any more."""
@@ -47,6 +48,7 @@ MAX_IDLE_VIEWS: Final = 256
 
 
 _NOTHING_OWN: Final[Mapping[str, Resource]] = MappingProxyType({})
+_NOTHING_REFUSED: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Publisher:
@@ -172,7 +174,7 @@ class Publisher:
         """What a connected proxy is served, its own resources included; ``None`` for another."""
         for session in self._sessions_of.get(node, ()):
             if view := self._views.get(session.view):
-                return view.snapshot_with(self._own.get(node))
+                return self._snapshot(view, node, session.refused(SECRET))
         return None
 
     def held(self, type_url: str, name: str) -> tuple[tuple[Hashable, str], ...]:
@@ -227,7 +229,7 @@ class Publisher:
         stream = Stream(
             session.mode,
             node,
-            view.snapshot_with(self._own.get(node.id)),
+            self._snapshot(view, node.id),
             sequence=self._sequence,
             now_s=now_s,
             epoch=self._epoch,
@@ -287,7 +289,10 @@ class Publisher:
 
     def offer(self, stream: Stream, view: Served) -> None:
         """Bring a stream up to the newest snapshot of its view, with what is its proxy's own."""
-        stream.offer(view.snapshot_with(self._own.get(stream.node.id)), self._sequence)
+        stream.offer(self._snapshot(view, stream.node.id, stream.refused(SECRET)), self._sequence)
+
+    def _snapshot(self, view: Served, node: str, refused: Mapping[str, str] = _NOTHING_REFUSED) -> Snapshot:
+        return view.snapshot_for(self._own.get(node), refused, self.acceptance)
 
     def encode(self, stream: Stream, now_s: float) -> bytes | None:
         """The next response due on a stream as bytes, shared with all streams that are due the same."""
@@ -304,9 +309,9 @@ class Publisher:
         match event:
             case Acked():
                 self._observer.on_ack(node, event.type_url, event.latency_s)
-                self._accept(view, node, event.resources)
+                self._accept(view, stream, event.resources)
             case Confirmed():
-                self._accept(view, node, event.resources)
+                self._accept(view, stream, event.resources)
             case Nacked():
                 self._refuse(stream, event)
                 session.wake()
@@ -317,16 +322,21 @@ class Publisher:
             case _:
                 self._observer.on_unknown_type(node, event.type_url)
 
-    def _accept(self, view: Served, node: NodeInfo, resources: tuple[Resource, ...]) -> None:
-        if own := self._own.get(node.id):
+    def _accept(self, view: Served, stream: Stream, resources: tuple[Resource, ...]) -> None:
+        if own := self._own.get(stream.node.id):
             # One proxy's own numbers say nothing about its view, and must never be served to another.
             resources = tuple(item for item in resources if item.type_url != own.type_url)
+        if spared := stream.refused(SECRET):
+            # Nor does what it has instead of what it refused: others may have accepted that long ago.
+            resources = tuple(item for item in resources if item.type_url != SECRET or item.name not in spared)
         if self.acceptance.accepted(view.key, resources):
             self._serve()
 
     def _refuse(self, stream: Stream, event: Nacked) -> None:
         _, began = self._trials.get(event.type_url, (None, 0))
-        verdict = self.acceptance.refused(event.suspects, event.reason, answers_trial=event.sequence >= began)
+        verdict = self.acceptance.refused(
+            event.suspects, event.reason, node=stream.node.id, answers_trial=event.sequence >= began
+        )
         innocent = list(verdict.cleared)
         if verdict.scope is Scope.SUSPECT:
             # A late refusal of the same push: some of its suspects are on trial or cleared by now.

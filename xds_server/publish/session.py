@@ -1,6 +1,6 @@
 """One stream between a transport and the publisher."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -136,6 +136,10 @@ class Session:
     def held(self, type_url: str, name: str) -> str | None:
         """The confirmed version of a resource; ``None`` when this proxy does not want it."""
         return None if self._stream is None else self._stream.held(type_url, name)
+
+    def refused(self, type_url: str) -> Mapping[str, str]:
+        """The versions of a type that this proxy has refused, by name."""
+        return {} if self._stream is None else self._stream.refused(type_url)
 
     def standing(self) -> ProxyStanding | None:
         """How far this proxy is; ``None`` until it has said who it is."""

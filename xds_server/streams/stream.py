@@ -11,6 +11,7 @@ because Envoy gives it only after it has them.
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from xds_server.snapshot import Changes, Resource, Snapshot, resource
@@ -42,6 +43,7 @@ from xds_server.wire.varint import delimited
 
 _BROKEN_LAST: Final = (CLUSTER, ENDPOINT)
 _NAMERS_OF_CLUSTERS: Final = (LISTENER, ROUTE)
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _RANK: Final = {type_url: rank for rank, type_url in enumerate(PUSH_ORDER)}
 
 
@@ -162,6 +164,11 @@ class Stream:
         watch = self._watches.get(type_url)
         return watch.held.get(name, UNKNOWN) if watch is not None and watch.wants(name) else None
 
+    def refused(self, type_url: str) -> Mapping[str, str]:
+        """The versions of a type that the peer has refused and is not sent again, by name."""
+        watch = self._watches.get(type_url)
+        return _NOTHING if watch is None else watch.refused
+
     # How a type begins
 
     def _begin(self, request: Request, now_s: float) -> tuple[Event, ...]:
@@ -243,7 +250,7 @@ class Stream:
     def _due(self, watch: Watch, now_s: float, *, removals: bool) -> Response | None:
         resources = self._resources(watch)
         rolled_back = self.snapshot.rolled_back_of(watch.type_url)
-        changes = watch.changes(resources, rolled_back, removals=removals)
+        changes = watch.one_of_suspects(watch.changes(resources, rolled_back, removals=removals))
         if not changes and not self._is_owed(watch):
             return None
         if self.mode is Mode.DELTA:
@@ -252,6 +259,8 @@ class Stream:
             state = watch.state(resources, changes, rolled_back)
             if state is None:
                 return None
+            if watch.suspects.intersection(changes):
+                state = {name: item for name, item in state.items() if name in changes}
             content = {**state, **{name: None for name, item in changes.items() if item is None}}
         return self._send(watch, content, changes, now_s)
 

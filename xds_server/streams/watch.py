@@ -26,10 +26,14 @@ from xds_server.streams.values import (
     Sync,
     WatchStatus,
 )
-from xds_server.type_urls import CLUSTER, LISTENER
+from xds_server.type_urls import CLUSTER, LISTENER, SECRET
 
 WHOLE_STATE: Final = frozenset((CLUSTER, LISTENER))
 """Types of which a SOTW response carries everything, so that what is absent is removed."""
+
+APART: Final = frozenset((SECRET,))
+"""Types of which a peer is asked itself what of a refused response it was: others need not be tried on it. What
+they are about is a single proxy's matter, and each of them is applied by itself."""
 
 UNKNOWN: Final = "?"
 """In place of a version: the peer may hold any."""
@@ -59,7 +63,8 @@ class Watch:
     ``kept`` is what a SOTW peer holds of a ``WHOLE_STATE`` type, to be repeated when something newer was
     refused; ``blind`` is true while a SOTW peer has content we never saw.
     ``second_try`` lets one response pass the limit of unanswered ones, once until the next answer
-    (``tried_again``). ``unasked`` marks a subscription that the peer never made.
+    (``tried_again``). ``unasked`` marks a subscription that the peer never made. ``suspects`` were refused
+    together, and go out one by one until it is known which it was.
     """
 
     type_url: str
@@ -76,6 +81,7 @@ class Watch:
     forced: set[str] = field(default_factory=set)
     dirty: set[str] = field(default_factory=set)
     unsettled: set[str] = field(default_factory=set)
+    suspects: set[str] = field(default_factory=set)
     owed: bool = True
     second_try: bool = False
     tried_again: bool = False
@@ -173,6 +179,7 @@ class Watch:
                 del known[name]
         self.forced &= self.names
         self.dirty &= self.names
+        self.suspects &= self.names
 
     def touch(
         self, changed: Collection[str], resources: Mapping[str, Resource], rolled_back: Collection[str]
@@ -231,6 +238,11 @@ class Watch:
         self.dirty.difference_update(settled)
         self.forced.difference_update(settled)
         return due
+
+    def one_of_suspects(self, changes: dict[str, Resource | None]) -> dict[str, Resource | None]:
+        """Of these changes one that goes out alone, for it is suspected; all of them where none is."""
+        name = min(self.suspects.intersection(changes), default=None)
+        return changes if name is None else {name: changes[name]}
 
     def _is_due(self, name: str, item: Resource | None, expected: str | None, is_rolled_back: bool) -> bool:
         if not self.wants(name):
@@ -311,6 +323,9 @@ class Watch:
             item for name, item in push.content.items() if item and self.held.get(name) != item.version
         )
         suspects = suspects or push.resources
+        self.suspects.difference_update(push.content)
+        if self.type_url in APART and len(suspects) > 1:
+            self.suspects.update(item.name for item in suspects)
         self.refused.update((item.name, item.version) for item in suspects)
         # Whether the peer removed what it was told to is not known; it is told again with the next change.
         self.unsettled.update(name for name, item in push.content.items() if item is None)
@@ -326,6 +341,7 @@ class Watch:
 
     def _accept(self, push: Push) -> None:
         whole = self.mode is Mode.SOTW and self.type_url in WHOLE_STATE
+        self.suspects.difference_update(push.content)
         for name, item in push.content.items():
             if item is not None:
                 if self.wants(name):

@@ -1,0 +1,223 @@
+"""A certificate that a proxy refuses: that proxy keeps the one before, and keeps the new one from nobody."""
+
+import pytest
+
+from xds_server.publish import Nack, Publisher, Scope, Session, Silent
+from xds_server.publish.acceptance import CONVINCING
+from xds_server.snapshot import Resource, resource, snapshot
+from xds_server.streams import Mode, Sync
+from xds_server.translate.view import View
+from xds_server.type_urls import SECRET
+from xds_server.wire.decode import (
+    DeltaDiscoveryRequest,
+    DeltaDiscoveryResponse,
+    DiscoveryRequest,
+    DiscoveryResponse,
+)
+
+NAMES = ("s/authorities", "s/certificate")
+BOTH = pytest.mark.parametrize("mode", [Mode.DELTA, Mode.SOTW])
+
+
+def secrets(authorities: str, certificate: str) -> list[Resource]:
+    contents = zip(NAMES, (authorities, certificate), strict=True)
+    return [resource(SECRET, name, f"{name}={content}".encode()) for name, content in contents]
+
+
+class Proxy:
+    """Asks for both secrets by name, and takes all but what it ``refuses``."""
+
+    def __init__(self, fleet: "Fleet", node: str, refuses: set[str]) -> None:
+        self.node = node
+        self.mode = fleet.mode
+        self.refuses = refuses
+        self.holds: dict[str, str] = {}
+        self.offered: list[str] = []
+        self.unanswered: list[tuple[str, str, dict[str, str]]] = []
+        self.session: Session = fleet.publisher.connect(fleet.mode, "peer", lambda: None)
+        self._say("", "", first=True)
+
+    def _say(self, nonce: str, version: str, *, first: bool = False, error: bool = False) -> None:
+        if self.mode is Mode.DELTA:
+            delta = DeltaDiscoveryRequest(
+                type_url=SECRET, response_nonce=nonce, resource_names_subscribe=NAMES if first else ()
+            )
+            if error:
+                delta.error_detail.message = "Failed to load certificate chain from <inline>"
+            delta.node.id = self.node
+            self.session.request(delta.SerializeToString(), 0.0)
+        else:
+            whole = DiscoveryRequest(
+                type_url=SECRET, response_nonce=nonce, version_info=version, resource_names=NAMES
+            )
+            if error:
+                whole.error_detail.message = "Failed to load certificate chain from <inline>"
+            whole.node.id = self.node
+            self.session.request(whole.SerializeToString(), 0.0)
+
+    def receive(self) -> bool:
+        """Receive what is due; whether anything waits for an answer."""
+        while (data := self.session.poll(0.0)) is not None:
+            if self.mode is Mode.DELTA:
+                delta = DeltaDiscoveryResponse.FromString(data)
+                nonce, version = delta.nonce, ""
+                values = [item.resource.value.decode() for item in delta.resources]
+            else:
+                whole = DiscoveryResponse.FromString(data)
+                nonce, version = whole.nonce, whole.version_info
+                values = [item.value.decode() for item in whole.resources]
+            contents = dict(value.split("=", 1) for value in values)
+            self.offered += contents.values()
+            self.unanswered.append((nonce, version, contents))
+        return bool(self.unanswered)
+
+    def answer(self) -> None:
+        waiting, self.unanswered = self.unanswered, []
+        for nonce, version, contents in waiting:
+            refused = not self.refuses.isdisjoint(contents.values())
+            if not refused:
+                self.holds |= contents
+            self._say(nonce, version, error=refused)
+
+    @property
+    def state(self) -> Sync:
+        standing = self.session.standing()
+        assert standing is not None
+        return standing.types[0].state
+
+
+class Log(Silent):
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = []
+
+    def on_nack(self, nack: Nack) -> None:
+        self.scopes.append(nack.scope)
+
+
+class Fleet:
+    def __init__(self, mode: Mode) -> None:
+        self.mode = mode
+        self.wanted = snapshot(secrets("ca 1", "cert 1"))
+        self.log = Log()
+        self.publisher = Publisher(
+            view_of=lambda _: View(keys=True), snapshot_for=lambda _: self.wanted, observer=self.log
+        )
+        self.proxies: list[Proxy] = []
+
+    def join(self, node: str, *refuses: str) -> Proxy:
+        proxy = Proxy(self, node, set(refuses))
+        self.proxies.append(proxy)
+        self.settle()
+        return proxy
+
+    def again(self, proxy: Proxy) -> Proxy:
+        """The same proxy, started again: it holds nothing."""
+        self.proxies.remove(proxy)
+        proxy.session.close()
+        return self.join(proxy.node, *proxy.refuses)
+
+    def publish(self, authorities: str, certificate: str) -> None:
+        self.wanted = snapshot(secrets(authorities, certificate))
+        self.publisher.publish({View(keys=True): self.wanted}, 0.0)
+        self.settle()
+
+    def settle(self) -> None:
+        while [proxy for proxy in self.proxies if proxy.receive()]:
+            for proxy in self.proxies:
+                proxy.answer()
+
+
+def holding(certificate: str, authorities: str = "ca 1") -> dict[str, str]:
+    return dict(zip(NAMES, (authorities, certificate), strict=True))
+
+
+@BOTH
+def test_one_that_refuses_keeps_what_it_has_and_a_new_certificate_from_nobody(mode: Mode) -> None:
+    fleet = Fleet(mode)
+    broken = fleet.join("broken", "cert 2")
+    fleet.publish("ca 1", "cert 2")
+    assert broken.holds == holding("cert 1")
+    assert broken.state is Sync.NACK
+    well = fleet.join("well")
+    assert well.holds == holding("cert 2")
+    assert well.state is Sync.SYNCED
+    assert (fleet.log.scopes, broken.offered.count("cert 2")) == ([Scope.PEER], 1)
+    fleet.publish("ca 1", "cert 3")
+    assert broken.holds == well.holds == holding("cert 3")
+    assert broken.state is Sync.SYNCED
+
+
+@BOTH
+def test_one_that_refuses_and_starts_again_is_given_the_certificate_before(mode: Mode) -> None:
+    fleet = Fleet(mode)
+    broken = fleet.join("broken", "cert 2")
+    fleet.publish("ca 1", "cert 2")
+    broken = fleet.again(broken)
+    assert broken.holds == holding("cert 1")
+    assert broken.state is Sync.NACK
+    served = fleet.publisher.served("broken")
+    assert served is not None
+    assert [item.value.decode() for item in served.of(SECRET).values()] == [
+        "s/authorities=ca 1",
+        "s/certificate=cert 1",
+    ]
+    assert fleet.join("well").holds == holding("cert 2")
+
+
+@BOTH
+def test_a_certificate_that_all_refuse_is_sent_to_few_and_never_in_place_of_the_one_before(mode: Mode) -> None:
+    fleet = Fleet(mode)
+    fleet.join("first", "cert 2")
+    fleet.publish("ca 1", "cert 2")
+    others = [fleet.join(f"n{number}", "cert 2") for number in range(5)]
+    assert [one.holds for one in others] == [holding("cert 1")] * 5
+    tried = CONVINCING - 1  # each once in company, and once alone
+    assert [one.offered.count("cert 2") for one in others] == [2] * tried + [0] * (len(others) - tried)
+    convicted = [scope for scope in fleet.log.scopes if scope is not Scope.SUSPECT]
+    assert convicted == [Scope.PEER] * (CONVINCING - 1) + [Scope.EVERYONE]
+    fleet.publish("ca 1", "cert 3")
+    assert {one.holds["s/certificate"] for one in fleet.proxies} == {"cert 3"}
+
+
+@BOTH
+def test_the_same_proxy_again_and_again_convinces_nobody(mode: Mode) -> None:
+    fleet = Fleet(mode)
+    broken = fleet.join("broken", "cert 2")
+    fleet.publish("ca 1", "cert 2")
+    for _ in range(2 * CONVINCING):
+        broken = fleet.again(broken)
+    assert fleet.join("well").holds == holding("cert 2")
+
+
+@BOTH
+def test_of_two_that_come_together_the_one_that_is_well_is_taken(mode: Mode) -> None:
+    fleet = Fleet(mode)
+    broken, well = fleet.join("broken", "cert 2"), fleet.join("well")
+    fleet.publish("ca 2", "cert 2")
+    assert well.holds == holding("cert 2", "ca 2")
+    assert broken.holds == holding("cert 1", "ca 2")
+    assert broken.offered.count("cert 2") == 2, "once in company, and once alone"
+    assert broken.state is Sync.NACK
+    assert well.offered.count("cert 2") == 1
+    fleet.publish("ca 3", "cert 3")
+    assert broken.holds == holding("cert 3", "ca 3")
+
+
+@BOTH
+def test_what_it_has_instead_is_not_what_the_others_have_accepted(mode: Mode) -> None:
+    fleet = Fleet(mode)
+    broken = fleet.join("broken", "cert 2")
+    fleet.publish("ca 1", "cert 2")
+    fleet.proxies.remove(broken)
+    broken.session.close()
+    broken = Proxy(fleet, "broken", {"cert 2"})
+    while "cert 1" not in broken.offered:  # what it is sent once it has refused the new one
+        broken.answer()
+        assert broken.receive()
+    well = fleet.join("well")
+    broken.answer()
+    assert broken.holds == holding("cert 1")
+    for number in range(CONVINCING):
+        fleet.join(f"other {number}", "cert 2")
+    assert Scope.EVERYONE not in fleet.log.scopes
+    assert fleet.again(well).holds == holding("cert 2")
