@@ -57,11 +57,15 @@ def _say(seen: Seen, console: Console) -> None:
     troubles = ", ".join(f"{count} {what}" for what, count in sorted(seen.troubles.items()))
     console.print(f"{seen.length_s:g} s with seed {seen.seed}: {troubles}", markup=False)
     answered = ", ".join(f"{name} {value:g} s" for name, value in seen.answered_s.items())
-    console.print(f"{seen.requests} requests, {len(seen.lost)} of them lost; answers: {answered}", markup=False)
+    console.print(
+        f"{seen.requests} requests, {seen.streams} of them streams; {len(seen.lost)} lost; answers: {answered}",
+        markup=False,
+    )
     if seen.starved_s or seen.excused:
         console.print(
             f"for {seen.starved_s:g} s somebody waited for a core most of the time; {len(seen.excused)} requests "
-            "got no answer and are not counted as lost for that or because no engine was well",
+            "got no whole answer and are not counted as lost: for that, because no engine was well, or because "
+            "they had begun where an Envoy or an engine ended",
             style="yellow",
             markup=False,
         )
@@ -75,7 +79,7 @@ def _say(seen: Seen, console: Console) -> None:
 
 
 def _growth_table(grown: Sequence[Grown]) -> Table:
-    table = Table("process", "measure", "holds", "% an hour", "over", "so", box=None)
+    table = Table("process", "measure", "holds", "moved by", "in", "% an hour, 95 % sure", "so", box=None)
     for one in grown:
         found = one.growth
         in_bytes = one.measure.endswith("_bytes")
@@ -84,8 +88,9 @@ def _growth_table(grown: Sequence[Grown]) -> Table:
             one.process,
             one.measure.removesuffix("_bytes"),
             f"{found.level / _MIB:.1f} MiB" if in_bytes else f"{found.level:.0f}",
-            between,
+            f"{found.moved / _MIB:+.1f} MiB" if in_bytes else f"{found.moved:+.0f}",
             f"{found.over_s:.0f} s",
+            between,
             one.climb or one.word.value,
         )
     return table

@@ -45,11 +45,13 @@ class Word(StrEnum):
 class Growth:
     """Of one measure over ``over_s`` after warm-up: its level, and its growth an hour in per cent of that.
 
+    ``moved`` is what was seen, from the first block to the last: an hour is a multiple of it, and so is its error.
     ``low`` and ``high`` bound the growth at 95 per cent; None where there were too few samples for any slope.
     """
 
     over_s: float
     level: float
+    moved: float
     percent_per_h: float | None
     low: float | None
     high: float | None
@@ -71,16 +73,22 @@ def growth(samples: Sequence[tuple[float, float]]) -> Growth | None:
         return None
     blocks = _blocks(kept)
     over_s, level = kept[-1][0] - kept[0][0], median(value for _, value in kept)
+    moved = blocks[-1][1] - blocks[0][1]
     slopes = sorted((b - a) / (t - s) for (s, a), (t, b) in combinations(blocks, 2) if t > s)
     if len(blocks) < FEWEST_BLOCKS or not level:
-        return Growth(over_s=over_s, level=level, percent_per_h=None, low=None, high=None)
+        return Growth(over_s=over_s, level=level, moved=moved, percent_per_h=None, low=None, high=None)
     count = len(blocks)
     spread = SURE * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     low = slopes[max(0, math.floor((len(slopes) - spread) / 2))]
     high = slopes[min(len(slopes) - 1, math.ceil((len(slopes) + spread) / 2))]
     per_h = 100 * 3_600 / level
     return Growth(
-        over_s=over_s, level=level, percent_per_h=median(slopes) * per_h, low=low * per_h, high=high * per_h
+        over_s=over_s,
+        level=level,
+        moved=moved,
+        percent_per_h=median(slopes) * per_h,
+        low=low * per_h,
+        high=high * per_h,
     )
 
 

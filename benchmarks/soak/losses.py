@@ -2,14 +2,17 @@
 
 A request is lost when its caller got no good answer. It counts against Switchgear when an engine was well all the
 while it waited, so that it could have had its answer there, and when nobody who is needed for that was kept from
-running by a machine with too much to do.
+running by a machine with too much to do. Nobody can save what an Envoy held that was killed, nor a stream that had
+begun when its engine crashed, failed or hung; one that is cut for anything else counts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
+from http import HTTPStatus
 from typing import Any, Final
 
+from benchmarks.soak.plan import What
 from benchmarks.soak.starved import Wait, starved
 from chaos.history.outcomes import Outcome
 
@@ -17,14 +20,24 @@ BEFORE_S: Final = 10.0
 """What happened so long before a request arrived may be why it was lost: a ceiling, a weight, an ejection."""
 
 
+ENDS_STREAMS: Final = frozenset({What.HANG, What.CRASH, What.ERRORS})
+"""Faults of an engine that end what has begun there: by the engine itself, or so that callers need not wait."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spell:
-    """Something that was wrong for a while: a fault of an engine, an absent control plane, an edit."""
+    """Something that was wrong for a while, with an engine, a proxy, or the control plane."""
 
-    what: str
+    what: What
     from_s: float
     to_s: float
     engine: str = ""
+    proxy: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{' '.join(filter(None, (self.what, self.engine, self.proxy)))} {self.from_s:.1f}..{self.to_s:.1f} s"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +57,7 @@ class Loss:
 
     request_id: str
     proxy: str
+    streaming: bool
     at_s: float
     left_late_s: float
     lasted_s: float
@@ -59,7 +73,8 @@ class Loss:
             f"{one.engine} ({one.fate}, {one.to_s - one.from_s:.1f} s)" for one in self.attempts
         )
         return (
-            f"{self.request_id} by {self.proxy} at {self.at_s:.1f} s: {self.reason} after {self.lasted_s:.1f} s "
+            f"{'stream ' if self.streaming else ''}{self.request_id} by {self.proxy} at {self.at_s:.1f} s: "
+            f"{self.reason} after {self.lasted_s:.1f} s "
             f"(status {self.status}{', ' + self.refusal if self.refusal else ''}); tried {tried or 'no engine'}"
             + (f"; excused: {self.excuse}" if self.excuse else "")
         )
@@ -98,21 +113,21 @@ class Around:
         # What kept somebody from running before it arrived may be why it was refused.
         kept = starved(self.waits, from_s, to_s) or starved(self.waits, from_s - BEFORE_S, to_s)
         served = any(name not in ill for name in self.engines)
+        tried = tuple(sorted(self.attempts.get(one.request_id, ()), key=lambda tried: tried.from_s))
+        beyond_help = _beyond_help(one, from_s, to_s, tried, around)
         return Loss(
             request_id=one.request_id,
             proxy=one.target,
+            streaming=one.streaming,
             at_s=round(from_s, 3),
             left_late_s=round(one.lag_s, 3),
             lasted_s=round(one.latency_s, 3),
             status=one.status,
             reason=one.reason.value,
             refusal=one.refusal,
-            attempts=tuple(sorted(self.attempts.get(one.request_id, ()), key=lambda tried: tried.from_s)),
-            meanwhile=tuple(
-                f"{spell.what}{' ' + spell.engine if spell.engine else ''} {spell.from_s:.1f}..{spell.to_s:.1f} s"
-                for spell in around
-            ),
-            excuse=kept if served else "no engine was well all the while",
+            attempts=tried,
+            meanwhile=tuple(map(str, around)),
+            excuse=beyond_help or (kept if served else "no engine was well all the while"),
         )
 
     def losses(self, outcomes: Iterable[Outcome]) -> list[Loss]:
@@ -123,3 +138,20 @@ class Around:
         """The good answers that took longest, that one first."""
         good = (one for one in outcomes if one.ok)
         return [self.story(one) for one in nlargest(most, good, key=lambda one: one.latency_s)]
+
+
+def _beyond_help(
+    one: Outcome, from_s: float, to_s: float, tried: Sequence[Attempt], around: Sequence[Spell]
+) -> str:
+    """Why nobody could save what had begun: its Envoy was killed, or its engine ended what it held; else empty."""
+    for spell in around:
+        if spell.proxy == one.target and spell.from_s < to_s and spell.to_s > from_s:
+            return f"its Envoy was away: {spell}"
+    if not (one.streaming and one.status == HTTPStatus.OK and tried):
+        return ""
+    last = tried[-1]  # who answered with headers is not left for another
+    for spell in around:
+        mine = spell.engine == last.engine and spell.what in ENDS_STREAMS
+        if mine and spell.from_s < last.to_s and spell.to_s > last.from_s:
+            return f"it had begun on an engine that ended it: {spell}"
+    return ""

@@ -28,6 +28,7 @@ class What(StrEnum):
     BAD_EDIT = "bad_edit"
     AGENT_KILLED = "agent_killed"
     CONTROL_PLANE_KILLED = "control_plane_killed"
+    ENVOY_KILLED = "envoy_killed"
 
 
 ENGINE_FAULTS: Final = (What.HANG, What.CRASH, What.ERRORS, What.SLOW, What.SHED)
@@ -36,24 +37,33 @@ _OTHERS: Final = (What.EDIT, What.EDIT, What.BAD_EDIT, What.AGENT_KILLED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """One thing that goes wrong at ``at_s``, over after ``lasts_s``; ``engine`` is which, where it is one."""
+    """One thing that goes wrong at ``at_s``, over after ``lasts_s``; ``which`` one, where there are several."""
 
     at_s: float
     what: What
     lasts_s: float = 0.0
-    engine: int = 0
+    which: int = 0
 
 
-def plan(seed: int, length_s: float, *, engines: int, agents: int, kills: int) -> Sequence[Trouble]:
+def plan(seed: int, length_s: float, *, engines: int, agents: int, envoys: int, kills: int) -> Sequence[Trouble]:
     """All trouble of a soak, in order; the control plane is killed ``kills`` times, all of them early.
 
-    The last agent is never killed: it is there to be measured.
+    So often Envoys are, at any time. The last Envoy and the last agent never are: they are there to be measured.
     """
     rng = random.Random(seed)
     found = [
         Trouble(at_s=rng.uniform(1.0, max(1.0, length_s * KILLED_UNTIL)), what=What.CONTROL_PLANE_KILLED)
         for _ in range(kills)
     ]
+    if envoys > 1:
+        found += [
+            Trouble(
+                at_s=rng.uniform(1.0, max(1.0, length_s - QUIET_S)),
+                what=What.ENVOY_KILLED,
+                which=rng.randrange(envoys - 1),
+            )
+            for _ in range(kills)
+        ]
     most = max(1, engines * BROKEN_PERCENT // 100)
     broken: dict[int, float] = {}
     at_s = 0.0
@@ -67,10 +77,10 @@ def plan(seed: int, length_s: float, *, engines: int, agents: int, kills: int) -
                 engine = rng.choice(well)
                 # Some time to come back in counts as broken, too.
                 broken[engine] = at_s + lasts_s + 5.0
-                found.append(Trouble(at_s=at_s, what=what, lasts_s=lasts_s, engine=engine))
+                found.append(Trouble(at_s=at_s, what=what, lasts_s=lasts_s, which=engine))
         elif what is What.AGENT_KILLED:
             if agents > 1:
-                found.append(Trouble(at_s=at_s, what=what, engine=rng.randrange(agents - 1)))
+                found.append(Trouble(at_s=at_s, what=what, which=rng.randrange(agents - 1)))
         else:
             found.append(Trouble(at_s=at_s, what=what, lasts_s=lasts_s if what is What.BAD_EDIT else 0.0))
     return sorted(found, key=lambda one: one.at_s)

@@ -49,6 +49,7 @@ class Seen:
     length_s: float
     troubles: dict[str, int]
     requests: int = 0
+    streams: int = 0
     answered_s: dict[str, float] = field(default_factory=dict)
     lost: list[Loss] = field(default_factory=list)
     excused: list[Loss] = field(default_factory=list)
@@ -77,7 +78,8 @@ class _Looks:
 
 async def soak(length_s: float, seed: int, folder: Path, *, verbose: bool = False) -> Seen:
     """One soak of this length; logs, ledger and policies stay in the folder."""
-    troubles = plan(seed, length_s, engines=ENGINES, agents=AGENTS, kills=max(1, round(length_s / 120)))
+    kills = max(1, round(length_s / 120))
+    troubles = plan(seed, length_s, engines=ENGINES, agents=AGENTS, envoys=ENVOYS, kills=kills)
     seen = Seen(seed=seed, length_s=length_s, troubles=dict(Counter(one.what.value for one in troubles)))
     looks = _Looks()
     async with (
@@ -145,12 +147,13 @@ def _count(seen: Seen, site: Site, looks: _Looks, attempts: Mapping[str, Sequenc
         began_s=site.began_s,
     )
     found = around.losses(site.outcomes)
-    seen.slowest = around.slowest(site.outcomes, SLOWEST)
+    seen.slowest = around.slowest((one for one in site.outcomes if not one.streaming), SLOWEST)
     seen.lost = [one for one in found if not one.excuse]
     seen.excused = [one for one in found if one.excuse]
     seen.requests = len(site.outcomes)
+    seen.streams = sum(one.streaming for one in site.outcomes)
     seen.starved_s = round(starved_s(waits), 1)
-    latencies_s = [one.latency_s for one in site.outcomes if one.ok]
+    latencies_s = [one.latency_s for one in site.outcomes if one.ok and not one.streaming]
     for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
         value_s = quantile(latencies_s, share)
         if value_s is not None:

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -33,6 +34,13 @@ ENGINE_PROCESSES: Final = 3
 
 PATIENCE_S: Final = 30.0
 """Of a caller: longer than any fault lasts, so that who gives up was forgotten and not just kept waiting."""
+
+STREAMS_PER_S: Final = 2.0
+STREAM_TOKENS: Final[Mapping[int, float]] = {100: 1.0, 200: 1.0, 400: 1.0}
+"""One to four seconds each, so that several are under way whenever something goes wrong."""
+
+STREAM_INTERVAL: Final = 8
+"""Tokens per event, once it has begun: at one each, reading them would keep the machine busier than the soak."""
 
 _FAULTS: Final[Mapping[What, Fault]] = {
     What.HANG: Hang(health="ok"),
@@ -63,6 +71,7 @@ class Site:
         self._ports: list[int] = []
         self._controls: list[str] = []
         self._agents: list[Child | None] = [None] * agents
+        self._envoys: list[Child | None] = [None] * envoys
         self._processes = processes
         self._lasting: dict[str, Child] = {}
         self._edits = 0
@@ -87,7 +96,8 @@ class Site:
             await self._start_server()
             for number in range(self.envoys):
                 await self._start_envoy(number)
-            await self._served()
+            for number in range(self.envoys):
+                await self._served(number)
             self.began_s = time.monotonic()
             self._stack = stack.pop_all()
         return self
@@ -113,6 +123,8 @@ class Site:
                 str(count),
                 "--seed",
                 str(100 * number),
+                "--stream-interval",
+                str(STREAM_INTERVAL),
             ]
             child = await self._processes.start(f"engines-{number}", command, ready_within_s=LIMIT_S)
             self._lasting[child.name] = child
@@ -137,7 +149,7 @@ class Site:
 
     async def _start_envoy(self, number: int) -> None:
         one = Bootstrap(
-            node=f"soak-{number}",
+            node=_node(number),
             servers=[("127.0.0.1", self._xds)],
             admin_port=self._envoy_admins[number],
             listen_address=f"127.0.0.{number + 1}",
@@ -147,21 +159,20 @@ class Site:
         command = envoy_command(path)
         if self._verbose:
             command += ["--component-log-level", "http:debug,router:debug,pool:debug,upstream:debug"]
-        self._lasting[f"envoy-{number}"] = await self._processes.start(f"envoy-{number}", command)
+        self._envoys[number] = await self._processes.start(f"envoy-{number}", command)
 
-    async def _served(self) -> None:
-        """Return once every Envoy answers through an engine."""
+    async def _served(self, number: int) -> None:
+        """Return once this Envoy answers through an engine."""
         body = {"prompt": "ready?", "max_tokens": 1}
-        for number in range(self.envoys):
-            url = f"http://127.0.0.{number + 1}:{self._listener}/v1/completions"
+        url = f"http://127.0.0.{number + 1}:{self._listener}/v1/completions"
 
-            async def answered(url: str = url) -> bool:
-                with contextlib.suppress(aiohttp.ClientError):
-                    async with self._http.post(url, json=body) as answer:
-                        return answer.status == 200
-                return False
+        async def answered() -> bool:
+            with contextlib.suppress(aiohttp.ClientError):
+                async with self._http.post(url, json=body) as answer:
+                    return answer.status == 200
+            return False
 
-            await until(answered, f"an answer at {url}")
+        await until(answered, f"an answer at {url}")
 
     def _edit(self, *, bad: bool = False) -> None:
         """Other policies: what an operator may turn at any time, and what every proxy is told of."""
@@ -205,7 +216,8 @@ class Site:
     async def suffer(self, trouble: Trouble) -> None:
         """Do one trouble, and undo it when its time is over."""
         began_s = self.now_s()
-        engine = self.engines[trouble.engine] if trouble.what in _FAULTS else ""
+        engine = self.engines[trouble.which] if trouble.what in _FAULTS else ""
+        proxy = ""
         match trouble.what:
             case What.EDIT:
                 async with self._writing:
@@ -216,10 +228,17 @@ class Site:
                     await asyncio.sleep(trouble.lasts_s)
                     self._edit()
             case What.AGENT_KILLED:
-                if (agent := self._agents[trouble.engine]) is not None:
-                    self._agents[trouble.engine] = None  # nobody else starts it meanwhile
+                if (agent := self._agents[trouble.which]) is not None:
+                    self._agents[trouble.which] = None  # nobody else starts it meanwhile
                     await self._kill(agent)
-                    await self._start_agent(trouble.engine)
+                    await self._start_agent(trouble.which)
+            case What.ENVOY_KILLED:
+                if (envoy := self._envoys[trouble.which]) is not None:
+                    proxy = _node(trouble.which)
+                    self._envoys[trouble.which] = None
+                    await self._kill(envoy)
+                    await self._start_envoy(trouble.which)
+                    await self._served(trouble.which)
             case What.CONTROL_PLANE_KILLED:
                 if (server := self._server) is not None:
                     self._server = None
@@ -227,11 +246,11 @@ class Site:
                     self.kills += 1
                     await self._start_server()
             case fault:
-                control = self._controls[trouble.engine]
+                control = self._controls[trouble.which]
                 await set_fault(self._http, control, _FAULTS[fault])
                 await asyncio.sleep(trouble.lasts_s)
                 await set_fault(self._http, control, None)
-        self.spells.append(Spell(what=trouble.what.value, from_s=began_s, to_s=self.now_s(), engine=engine))
+        self.spells.append(Spell(what=trouble.what, from_s=began_s, to_s=self.now_s(), engine=engine, proxy=proxy))
 
     async def _kill(self, child: Child) -> None:
         self._killed.add(child.pid)
@@ -239,21 +258,29 @@ class Site:
         await child.wait()
 
     async def load(self, rate_per_s: float, seed: int, stop: asyncio.Event) -> None:
-        """Requests to all Envoys in turn."""
+        """Requests to all Envoys in turn, and streams beside them."""
         targets = tuple(
-            Target(url=f"http://127.0.0.{number + 1}:{self._listener}", name=f"soak-{number}")
+            Target(url=f"http://127.0.0.{number + 1}:{self._listener}", name=_node(number))
             for number in range(self.envoys)
         )
-        profile = LoadProfile(
+        answers = LoadProfile(
             targets=targets,
             rate_per_s=rate_per_s,
             max_tokens={4: 1.0},
-            # A stream that has begun cannot be saved by anybody when its engine dies: it would prove nothing.
             streaming_share=0.0,
             deadline_s=PATIENCE_S,
             seed=seed,
         )
-        await run_load(profile, self.outcomes.append, stop=stop)
+        streams = replace(
+            answers,
+            rate_per_s=STREAMS_PER_S,
+            max_tokens=STREAM_TOKENS,
+            streaming_share=1.0,
+            seed=seed + 1_000_000,  # it is in the ids of the requests
+        )
+        async with asyncio.TaskGroup() as group:
+            for profile in (answers, streams):
+                group.create_task(run_load(profile, self.outcomes.append, stop=stop))
 
     # -- what is seen of it --------------------------------------------------------------------------------
 
@@ -267,7 +294,8 @@ class Site:
     def processes(self) -> Mapping[str, int]:
         """Who runs now, by name: the id of the process."""
         found = {name: child.pid for name, child in self._lasting.items()}
-        found |= {f"agent-{number}": child.pid for number, child in enumerate(self._agents) if child is not None}
+        for name, children in (("agent", self._agents), ("envoy", self._envoys)):
+            found |= {f"{name}-{number}": child.pid for number, child in enumerate(children) if child is not None}
         return found if self._server is None else {**found, "control plane": self._server.pid}
 
     def died(self) -> Sequence[str]:
@@ -285,6 +313,10 @@ class Site:
             for request_id, attempt in attempts_of(name, await book(self._http, control), self.began_s):
                 found.setdefault(request_id, []).append(attempt)
         return found
+
+
+def _node(number: int) -> str:
+    return f"soak-{number}"
 
 
 def _beside(name: str) -> str:

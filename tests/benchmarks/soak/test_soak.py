@@ -3,6 +3,7 @@
 import json
 import os
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -16,25 +17,26 @@ from chaos.history.outcomes import Outcome, Reason
 
 
 def test_a_seed_makes_the_same_plan_again() -> None:
-    first = plan(7, 120.0, engines=30, agents=3, kills=2)
-    assert first == plan(7, 120.0, engines=30, agents=3, kills=2)
-    assert first != plan(8, 120.0, engines=30, agents=3, kills=2)
+    first = plan(7, 120.0, engines=30, agents=3, envoys=3, kills=2)
+    assert first == plan(7, 120.0, engines=30, agents=3, envoys=3, kills=2)
+    assert first != plan(8, 120.0, engines=30, agents=3, envoys=3, kills=2)
     assert {one.what for one in first} == set(What)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_enough_engines_stay_well_all_the_while_and_are_well_in_the_end(seed: int) -> None:
-    found = plan(seed, 300.0, engines=30, agents=3, kills=2)
+    found = plan(seed, 300.0, engines=30, agents=3, envoys=3, kills=2)
     troubles = [one for one in found if one.what in ENGINE_FAULTS]
     assert troubles
     for one in troubles:
-        out = {other.engine for other in troubles if other.at_s <= one.at_s < other.at_s + other.lasts_s}
+        out = {other.which for other in troubles if other.at_s <= one.at_s < other.at_s + other.lasts_s}
         assert len(out) <= 30 * BROKEN_PERCENT // 100
         assert one.at_s + one.lasts_s <= 300.0 - QUIET_S
     kills = [one.at_s for one in found if one.what is What.CONTROL_PLANE_KILLED]
     assert len(kills) == 2
     assert max(kills) <= 300.0 * KILLED_UNTIL, "the last one is to live long enough to be measured"
-    assert {one.engine for one in found if one.what is What.AGENT_KILLED} <= {0, 1}, "the last one is measured"
+    for what in (What.AGENT_KILLED, What.ENVOY_KILLED):
+        assert {one.which for one in found if one.what is what} <= {0, 1}, "the last one is measured"
 
 
 # -- growth ------------------------------------------------------------------------------------------------
@@ -46,11 +48,12 @@ def test_growth_is_the_slope_after_warm_up() -> None:
     filling = [(float(s), LEVEL + (50_000 * s if s < 300 else 15_000_000)) for s in range(1_200)]
     found = growth(filling)
     assert found is not None
-    assert (found.percent_per_h, found.low, found.high) == (0.0, 0.0, 0.0)
+    assert (found.percent_per_h, found.low, found.high, found.moved) == (0.0, 0.0, 0.0, 0.0)
     assert found.word is Word.BELOW
     leaking = growth([(float(s), LEVEL + 1_000 * s) for s in range(3_600)])
     assert leaking is not None
     assert leaking.percent_per_h == pytest.approx(3.6, rel=0.05)
+    assert leaking.moved == pytest.approx(1_000 * leaking.over_s, rel=0.02), "as seen, and not an hour of it"
     assert leaking.word is Word.GROWS
 
 
@@ -110,14 +113,21 @@ def test_what_this_process_holds_is_read() -> None:
 # -- losses ------------------------------------------------------------------------------------------------
 
 
-def _outcome(reason: Reason = Reason.TIMEOUT, at_s: float = 120.0, latency_s: float = 30.0) -> Outcome:
+def _outcome(
+    reason: Reason = Reason.TIMEOUT,
+    at_s: float = 120.0,
+    latency_s: float = 30.0,
+    *,
+    streaming: bool = False,
+    status: int = 0,
+) -> Outcome:
     return Outcome(
         request_id=f"r-{at_s}",
         target="soak-1",
-        streaming=False,
+        streaming=streaming,
         arrived_at_s=at_s,
         lag_s=0.001,
-        status=0,
+        status=status,
         reason=reason,
         first_token_s=None,
         latency_s=latency_s,
@@ -142,7 +152,7 @@ def _around(*spells: Spell, waits: tuple[Wait, ...] = ()) -> Around:
     return Around(attempts=attempts, spells=spells, waits=waits, engines=("e0", "e1"), began_s=100.0)
 
 
-HANG = Spell(what="hang", from_s=18.0, to_s=26.0, engine="e0")
+HANG = Spell(what=What.HANG, from_s=18.0, to_s=26.0, engine="e0")
 
 
 def test_a_request_is_lost_where_another_engine_was_well_all_the_while() -> None:
@@ -157,7 +167,7 @@ def test_a_request_is_lost_where_another_engine_was_well_all_the_while() -> None
 
 
 def test_nobody_is_blamed_where_no_engine_was_well_or_somebody_was_kept_from_running() -> None:
-    crash = Spell(what="crash", from_s=49.0, to_s=55.0, engine="e1")
+    crash = Spell(what=What.CRASH, from_s=49.0, to_s=55.0, engine="e1")
     (lost,) = _around(HANG, crash).losses([_outcome()])
     assert lost.excuse == "no engine was well all the while"
     waits = tuple(Wait(from_s=float(s), to_s=s + 1.0, waited_s=0.7, who="envoy-1") for s in range(20, 60))
@@ -167,6 +177,36 @@ def test_nobody_is_blamed_where_no_engine_was_well_or_somebody_was_kept_from_run
     assert lost.excuse == "", "for a third of the time only"
     (shed,) = _around(HANG, waits=waits).losses([_outcome(Reason.SHED, at_s=155.0, latency_s=0.01)])
     assert shed.excuse, "what kept others from running may be why it was refused"
+
+
+def test_what_a_killed_envoy_held_is_beyond_help_and_what_others_held_is_not() -> None:
+    def lost(spell: Spell) -> str:
+        (found,) = _around(spell).losses([_outcome(Reason.RESET, latency_s=5.0)])
+        return found.excuse
+
+    away = Spell(what=What.ENVOY_KILLED, from_s=24.0, to_s=27.0, proxy="soak-1")
+    assert lost(away) == "its Envoy was away: envoy_killed soak-1 24.0..27.0 s"
+    assert lost(replace(away, proxy="soak-2")) == ""
+    assert lost(replace(away, from_s=17.0, to_s=19.9)) == "", "it was back"
+    assert lost(replace(away, from_s=25.1)) == "", "the answer had failed before"
+
+
+def test_a_stream_that_had_begun_may_end_with_its_engine_and_with_nothing_else() -> None:
+    cut = _outcome(Reason.TRUNCATED, latency_s=1.6, streaming=True, status=200)
+
+    def excuse(spell: Spell, one: Outcome = cut) -> str:
+        (found,) = _around(spell).losses([one])
+        assert str(found).startswith("stream r-120.0" if one.streaming else "r-120.0")
+        return found.excuse
+
+    crash = Spell(what=What.CRASH, from_s=21.0, to_s=30.0, engine="e0")
+    assert excuse(crash) == "it had begun on an engine that ended it: crash e0 21.0..30.0 s"
+    assert excuse(replace(crash, engine="e1")) == "", "it was on e0"
+    assert excuse(replace(crash, what=What.SLOW)) == ""
+    assert excuse(replace(crash, from_s=21.5)) == "", "it was cut before"
+    assert excuse(Spell(what=What.EDIT, from_s=21.0, to_s=21.0)) == ""
+    assert excuse(crash, replace(cut, status=0)) == "", "it had not begun: another engine could have had it"
+    assert excuse(crash, replace(cut, streaming=False)) == ""
 
 
 def test_the_slowest_good_answers_are_told_of_too() -> None:
