@@ -7,9 +7,9 @@ JSON and may not come from a page in a browser: such a page reaches loopback too
 """
 
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -72,6 +72,8 @@ class Facts(Protocol):
     def story(self, name: str) -> Story: ...
 
     def events(self, name: str, since: int) -> Sequence[EventStatus]: ...
+    def canary(self) -> Mapping[str, Any] | None: ...
+
 
     def pools(self) -> Sequence[PoolStatus]: ...
 

@@ -19,7 +19,7 @@ from xds_server.answers.status import (
     Trouble,
     ZoneStatus,
 )
-from xds_server.diagnosis.remarks import on_rolled_back, on_troubles
+from xds_server.diagnosis.remarks import on_canary, on_rolled_back, on_troubles
 from xds_server.refusals import RolledBack
 
 Row: TypeAlias = Mapping[str, Any]
@@ -41,6 +41,10 @@ class Shown(Protocol):
     def troubles(self) -> Sequence[Trouble]: ...
 
     def rolled_back(self) -> Sequence[RolledBack]: ...
+
+    def canary(self) -> Row | None:
+        """The canary that runs or ran last, as ``/v1/apply`` tells it; None where there can be none."""
+        ...
 
     def engines(self) -> Sequence[EngineStatus]: ...
 
@@ -128,9 +132,16 @@ def _server(readiness: Readiness, policies: PoliciesStatus) -> dict[str, Any]:
 
 
 def _troubles(shown: Shown) -> list[str]:
-    """What stands in the way of trust, as ``switchgear status`` says it, without ages: they change each second."""
+    """What stands between what somebody wrote and what is in force, as ``switchgear status`` says it.
+
+    Without ages, which change each second.
+    """
     rows = [asdict(replace(one, age_s=None)) for one in shown.rolled_back()]
-    found = [*on_rolled_back(rows), *on_troubles([asdict(one) | {"age_s": None} for one in shown.troubles()])]
+    found = [
+        *on_rolled_back(rows),
+        *on_troubles([asdict(one) | {"age_s": None} for one in shown.troubles()]),
+        *on_canary(shown.canary(), aged=False),
+    ]
     return [f"{one.code} {one.subject}: {one.sentence}" for one in found]
 
 

@@ -95,14 +95,15 @@ def on_rolled_back(rolled_back: Sequence[Row]) -> Iterator[Check]:
         yield fail(f"{one['type']} {one['name']}", "SG217", sentence)
 
 
-def on_canary(canary: Row | None) -> Iterator[Check]:
-    """That policies were tried a short while ago, and what all are served is not those."""
+def on_canary(canary: Row | None, *, aged: bool = True) -> Iterator[Check]:
+    """That policies were tried a short while ago, and what all are served is not those; when, if ``aged``."""
     ended_s = (canary or {}).get("ended_s")
     if canary is None or canary["state"] != "rolled-back" or ended_s is None or ended_s > CANARY_TOLD_S:
         return
     whose = f"{canary['digest'][:12]} of {canary['by'] or 'somebody'}"
     reasons = "; ".join(canary["reasons"]) or "nobody said why"
-    yield warn("canary", "SG219", f"{whose} was rolled back {age(ended_s)} ago: {reasons}")
+    when = f" {age(ended_s)} ago" if aged else ""
+    yield warn("canary", "SG219", f"{whose} was rolled back{when}: {reasons}")
 
 
 def on_troubles(troubles: Sequence[Row]) -> Iterator[Check]:

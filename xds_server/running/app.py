@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import structlog
@@ -200,6 +200,7 @@ class _Server:
         for teller in tellers:
             self._metrics.observe(teller.families)
         self._metrics.observe(self._tracing.families)
+            canary=lambda: asdict(self._changing.canary()),
 
     async def run(self, stop: asyncio.Event, on_listening: Callable[[Listening], None]) -> None:
         config = self._config

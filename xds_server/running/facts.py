@@ -3,12 +3,13 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client.core import Metric
 
 from engine.report import GpuSummary
 from policies.findings import PolicyError
+from xds_server.access.views import ROLES
 from xds_server.answers.shadow_status import ShadowStatus
 from xds_server.answers.status import (
     AgentStatus,
@@ -42,9 +43,9 @@ from xds_server.metrics import gauge
 from xds_server.overrides import Action, Override
 from xds_server.publish import ProxyState, Publisher
 from xds_server.reconcile.loop import Reconciler
-from xds_server.refusals import Refusals, RolledBack
+from xds_server.refusals import Refusals, RolledBack, kept_back
 from xds_server.snapshot import Resource, Snapshot
-from xds_server.streams import WatchStatus
+from xds_server.streams import Mode, WatchStatus
 from xds_server.translate.view import View
 from xds_server.type_urls import SHORT_NAMES
 
@@ -67,6 +68,7 @@ class ServerFacts:
         lost_s: Callable[[], Mapping[str, float]] = dict,
         troubles: Callable[[], Sequence[Trouble]] = tuple,
         refusals: Refusals | None = None,
+        canary: Callable[[], Mapping[str, Any] | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -80,6 +82,8 @@ class ServerFacts:
         self._refusals = refusals or Refusals(clock=clock)
         self.troubles = troubles
         """What is wrong with files that trust depends on."""
+        self.canary = canary
+        """The canary that runs or ran last, as ``/v1/apply`` tells it."""
         self._orders = orders or Orders(clock=clock, wall=wall)
         self._clock = clock
         self._wall = wall
@@ -268,12 +272,13 @@ class ServerFacts:
 
     def families(self) -> Iterable[Metric]:
         """Metrics of the present: connections, sync states, ages of reports."""
-        connections: dict[tuple[str, ...], float] = {}
+        # Zeros as well: that nobody is connected any more is what an alert has to see.
+        connections: dict[tuple[str, ...], float] = {(role, mode.value): 0 for role in ROLES for mode in Mode}
         states: dict[tuple[str, ...], float] = {}
         behind: dict[tuple[str, ...], float] = {}
         for proxy in self.proxies():
             key = (proxy.role, proxy.protocol)
-            connections[key] = connections.get(key, 0) + 1
+            connections[key] += 1
             for kind in proxy.types:
                 states[kind.type, kind.state.value] = states.get((kind.type, kind.state.value), 0) + 1
                 late_s = 0.0 if kind.state is SyncState.SYNCED else kind.age_s
@@ -286,6 +291,7 @@ class ServerFacts:
             ("type",),
             behind,
         )
+        yield kept_back(self.rolled_back())
         ages: dict[tuple[str, ...], float] = {}
         healths: dict[tuple[str, ...], float] = {}
         for engine in self._engines():

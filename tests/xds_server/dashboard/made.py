@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from engine.report import GpuSummary, GpuVitals
 from xds_server.answers.status import (
@@ -54,6 +55,7 @@ class Made:
         self.ready = True
         self.wrong: list[Trouble] = []
         self.refused: list[RolledBack] = []
+        self.tried: dict[str, Any] | None = None
 
     def _engine(self, number: int, zones: int) -> EngineStatus:
         verdict, health, reason = _STATES[number % len(_STATES)]
@@ -143,6 +145,9 @@ class Made:
 
     def rolled_back(self) -> Sequence[RolledBack]:
         return self.refused
+
+    def canary(self) -> dict[str, Any] | None:
+        return self.tried
 
     def engines(self) -> Sequence[EngineStatus]:
         return self.rows

@@ -120,3 +120,25 @@ def test_troubles_are_told_without_an_age_so_that_they_travel_once() -> None:
     assert [one.split()[0] for one in told] == ["SG217", "SG215"]
     made.wrong = [replace(made.wrong[0], age_s=4.0)]
     assert "server" not in difference(troubled, frame(made, 3.0))["tables"]
+
+
+def test_a_canary_that_was_rolled_back_is_told_for_an_hour_and_once() -> None:
+    made = Made(2)
+    made.tried = {"state": "running", "ended_s": None}
+    calm = frame(made, 1.0)
+    assert calm.tables["server"]["server"]["troubles"] == []
+    made.tried = {
+        "state": "rolled-back",
+        "digest": "5c1d0ffee5c1d0ffee",
+        "by": "bob",
+        "reasons": ("30 % of 100 requests fail",),
+        "ended_s": 3.0,
+    }
+    told = frame(made, 2.0)
+    assert told.tables["server"]["server"]["troubles"] == [
+        "SG219 canary: 5c1d0ffee5c1 of bob was rolled back: 30 % of 100 requests fail"
+    ]
+    made.tried |= {"ended_s": 4.0}
+    assert "server" not in difference(told, frame(made, 3.0))["tables"]
+    made.tried |= {"ended_s": 3601.0}
+    assert frame(made, 4.0).tables["server"]["server"]["troubles"] == []
