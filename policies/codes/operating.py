@@ -195,6 +195,13 @@ _REACH: Final = (
         situation="a rule that was taken out while its gateways still run",
         fix="If they are yours, name their identity, node and zone in the file of `--access`; if not, ask who has that certificate.",
     ),
+    Code(
+        code="SG226",
+        title="engine speaks TLS, its pool does not",
+        meaning="A pool says no `tls`, so proxies and the control plane speak plain HTTP to its engines; and an engine of it shows a certificate and answers nothing else.",
+        situation="vLLM that was started with `--ssl-certfile`, in a pool that was not told",
+        fix="Say `tls` in the pool (docs/security.md), or start the engine without its certificate.",
+    ),
 )
 
 _PROCESS: Final = (

@@ -20,7 +20,7 @@ from policies.load import load
 from xds_server.cli.asking import NoAnswerError, ask
 from xds_server.cli.cluster_rights import on_cluster
 from xds_server.cli.complaints import of_errors
-from xds_server.cli.their_certificates import on_agents, on_certificates, shown_by, unchecked
+from xds_server.cli.their_certificates import on_agents, on_certificates, on_unasked, shown_by, unchecked
 from xds_server.config import Address, ConfigError
 from xds_server.diagnosis import process, remarks
 from xds_server.diagnosis.check import Check, fail, few, ok, warn
@@ -90,7 +90,8 @@ def _server(admin: str, about: dict[str, Any], asked_s: float, answered_s: float
     heard = list(remarks.on_engines(engines))
     yield from heard or [ok("engines", f"{len(engines)} heard, none out")]
     yield from on_agents(engines, time.time())
-    yield from _engines(engines, frozenset(about["gated_pools"]))
+    by_tls = about.get("tls_pools")  # an older server does not say
+    yield from _engines(engines, frozenset(about["gated_pools"]), None if by_tls is None else frozenset(by_tls))
 
 
 def _canary(admin: str) -> Iterator[Check]:
@@ -145,7 +146,9 @@ def _xds_port(where: str) -> Iterator[Check]:
         yield ok("xDS port", f"{address} takes connections")
 
 
-def _engines(engines: Sequence[Mapping[str, Any]], gated: frozenset[str]) -> Iterator[Check]:
+def _engines(
+    engines: Sequence[Mapping[str, Any]], gated: frozenset[str], by_tls: frozenset[str] | None
+) -> Iterator[Check]:
     """Clocks of engines and their gates, asked from here; not to be reached from here is no fault of theirs."""
     known = [one for one in engines if one["address"]]
     chosen = known[:: max(1, len(known) // MOST_ENGINES)][:MOST_ENGINES]
@@ -159,6 +162,8 @@ def _engines(engines: Sequence[Mapping[str, Any]], gated: frozenset[str]) -> Ite
     skewed, with_gate, without, unseen = [], 0, [], []
     for engine, answer in zip(chosen, answers, strict=True):
         name = _name(engine)
+    if by_tls is not None:
+        yield from on_unasked((one for one in silent if _name(one) in secure), by_tls)
         if answer is not None and answer.skew_s is not None:
             skewed += [one] if (one := process.on_clock(f"engine {name}", answer.skew_s)) else []
         if engine["pool"] not in gated:

@@ -3,7 +3,7 @@
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,16 @@ def on_certificates(found: Iterable[tuple[Row, Shown | None]], now_unix_s: float
         yield ok(
             "certificates of engines", f"seen at {few([_name(engine) for engine, _ in seen])}, none ends soon"
         )
+
+
+def on_unasked(secure: Iterable[Row], by_tls: Collection[str]) -> Iterator[Check]:
+    """Pools that say no ``tls``, and whose engines speak it; ``by_tls`` are those that say it."""
+    speaking: dict[str, list[str]] = {}
+    for engine in secure:
+        if engine["pool"] not in by_tls:
+            speaking.setdefault(engine["pool"], []).append(engine["engine"])
+    for pool, engines in speaking.items():
+        yield fail(f"pool {pool}", "SG226", f"it says no tls, and TLS is spoken by {few(engines)}")
 
 
 def shown_by(host: str, port: int, timeout_s: float) -> Shown | None:

@@ -69,8 +69,8 @@ class ProxyAbout:
 class About:
     """The process. ``now_unix_s`` is its clock at the moment of the answer.
 
-    ``gated_pools`` are those whose policy says ``firstTokenGate``; ``listen`` is where Envoys were to connect,
-    port 0 where it took any.
+    ``gated_pools`` are those whose policy says ``firstTokenGate``, ``tls_pools`` those that say ``tls``; ``listen``
+    is where Envoys were to connect, port 0 where it took any.
     """
 
     python: str
@@ -82,6 +82,7 @@ class About:
     disk: Disk | None
     listen: str
     gated_pools: tuple[str, ...]
+    tls_pools: tuple[str, ...]
     proxies: tuple[ProxyAbout, ...]
 
 
@@ -91,6 +92,7 @@ def about(
     state_dir: Path | None,
     listen: str,
     gated_pools: Iterable[str],
+    tls_pools: Iterable[str] = (),
     nodes: Iterable[NodeInfo],
 ) -> About:
     """What is known now."""
@@ -105,6 +107,7 @@ def about(
         disk=None if state_dir is None else _disk(state_dir),
         listen=listen,
         gated_pools=tuple(sorted(gated_pools)),
+        tls_pools=tuple(sorted(tls_pools)),
         proxies=tuple(proxy_about(node) for node in nodes),
     )
 

@@ -1,10 +1,11 @@
 """Answers about the process and what single proxies are served, read off the publisher."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from policies.findings import did_you_mean
+from policies.pool import EnginePool
 from xds_server.inside.about import About, about
 from xds_server.ledger.scene import UnknownNameError
 from xds_server.publish import Publisher
@@ -20,22 +21,24 @@ class ProcessAnswers:
         *,
         listen: str = "",
         state_dir: Path | None = None,
-        gated_pools: Callable[[], Iterable[str]] = tuple,
+        pools: Callable[[], Mapping[str, EnginePool]] = dict,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._publisher = publisher
         self._listen = listen
         self._state_dir = state_dir
-        self._gated_pools = gated_pools
+        self._pools = pools
         self._wall = wall
 
     def about(self) -> About:
         """The process and its proxies."""
+        pools = self._pools()
         return about(
             self._wall(),
             state_dir=self._state_dir,
             listen=self._listen,
-            gated_pools=self._gated_pools(),
+            gated_pools=(name for name, pool in pools.items() if pool.spec.first_token_gate),
+            tls_pools=(name for name, pool in pools.items() if pool.spec.tls is not None),
             nodes=(proxy.node for proxy in self._publisher.proxies()),
         )
 

@@ -228,7 +228,7 @@ class _Server:
                 self._publisher,
                 listen=str(config.listen),
                 state_dir=config.state_dir,
-                gated_pools=self._gated_pools,
+                pools=lambda: {} if (now := self._reconciler.serving) is None else now.policies.pools,
             ),
         )
         async with served as admin, self._tracing, asyncio.TaskGroup() as tasks:
@@ -263,11 +263,6 @@ class _Server:
             # Proxies that find an open port and no configuration remove what they have.
             await self._reconciler.ready.wait()
             tasks.create_task(self._transport(admin_address, on_listening), name="transport")
-
-    def _gated_pools(self) -> list[str]:
-        serving = self._reconciler.serving
-        pools = {} if serving is None else serving.policies.pools
-        return [name for name, pool in pools.items() if pool.spec.first_token_gate]
 
     async def _transport(self, admin: Address, on_listening: Callable[[Listening], None]) -> None:
         listen = self._config.listen

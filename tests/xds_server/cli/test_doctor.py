@@ -193,6 +193,14 @@ def test_a_gate_behind_tls_is_asked_by_tls(
     assert (code, said["first-token gate"]["state"]) == (0, "ok")
     assert said["clock of engine chat/r1"]["code"] == "SG232", "its clock is read, too"
     assert said["certificates of engines"]["state"] == "ok"
+    assert "pool chat" not in said, "an older server, which does not say whom it reaches by TLS"
+    server.pages["/v1/about"] |= {"tls_pools": ["chat"]}
+    assert "pool chat" not in told("--admin", server.url, capsys=capsys)[1]
+    server.pages["/v1/about"] |= {"tls_pools": []}
+    code, said = told("--admin", server.url, capsys=capsys)
+    assert (code, said["pool chat"]["code"]) == (1, "SG226")
+    assert said["pool chat"]["sentence"] == "it says no tls, and TLS is spoken by r1"
+    server.pages["/v1/about"] |= {"tls_pools": ["chat"]}
     context.load_verify_locations(tmp_path / "engine.crt")
     context.verify_mode = ssl.CERT_REQUIRED
     code, said = told("--admin", server.url, capsys=capsys)

@@ -96,10 +96,14 @@ def test_the_extensions_of_a_real_request_are_remembered_once() -> None:
 
 
 def test_the_process_knows_its_limits_and_its_disk(tmp_path: Path) -> None:
-    found = about(5.0, state_dir=tmp_path, listen="127.0.0.1:1", gated_pools=["b", "a"], nodes=[node()])
+    pools = ["b", "a"]
+    found = about(
+        5.0, state_dir=tmp_path, listen="127.0.0.1:1", gated_pools=pools, tls_pools=pools[:1], nodes=[node()]
+    )
     assert found.now_unix_s == 5.0
     assert found.libraries["grpcio"]
     assert found.gated_pools == ("a", "b")
+    assert found.tls_pools == ("b",)
     assert found.proxies[0].lacks is None
     assert found.disk is not None
     assert found.disk.writable
