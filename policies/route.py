@@ -1,12 +1,19 @@
 """ModelRoute: which requests go to which pools."""
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from policies.document import API_VERSION, Metadata, Spec, described
 from policies.quantity import IpAddress, Name, Port, Re2, Zone
+
+
+ENVOYS_HEADERS: Final = "x-envoy-"
+"""How headers begin that only Envoy may write. Listeners take those of callers out before a route is chosen."""
+
+SET_BEFORE_ROUTES: Final = frozenset({"x-envoy-external-address"})
+"""Of these the ones that Envoy writes itself before it chooses a route (seen with 1.40): where a caller connects from."""
 
 
 class PriorityClass(StrEnum):

@@ -88,6 +88,16 @@ _ROUTES: Final = (
         ),
         fix="Make it the fallback, or give each model a route.",
     ),
+    Code(
+        code="SG138",
+        title="header that never arrives",
+        meaning="The route asks for a header that only Envoy may write. Listeners take it out of what callers send before a route is chosen, so the condition always comes out the same.",
+        example=as_file(
+            "kind: ModelRoute\nspec:\n  listener: {port: 80}\n"
+            "  match: {headers: [{name: x-envoy-force-trace, exact: 'true'}]}\n  pools: [{pool: chat}]\n"
+        ),
+        fix="Have callers send a header of another name.",
+    ),
 )
 
 _DEGRADATION: Final = (

@@ -7,7 +7,7 @@ from typing import Final
 from policies.findings import Finding
 from policies.lints.advised import SetRule
 from policies.model import PolicySet
-from policies.route import ModelChange
+from policies.route import ENVOYS_HEADERS, SET_BEFORE_ROUTES, ModelChange
 
 _OF_THE_ROUTE: Final = ("retries", "timeouts", "hedging")
 """What Envoy keeps with a route, though a policy says it of a pool."""
@@ -147,6 +147,23 @@ def _own_ports(policies: PolicySet) -> Iterator[Finding]:
                 )
 
 
+def _headers_of_envoys_own(policies: PolicySet) -> Iterator[Finding]:
+    for name, route in policies.routes.items():
+        for number, header in enumerate(route.spec.match.headers):
+            if not header.name.lower().startswith(ENVOYS_HEADERS) or header.name.lower() in SET_BEFORE_ROUTES:
+                continue
+            path = f"spec.match.headers[{number}].name"
+            holds = (header.present is False) is not header.invert
+            yield Finding(
+                code="SG138",
+                origin=policies.origin("ModelRoute", name, path),
+                path=path,
+                message=f"route {name}: {header.name} is taken out of every request before a route is chosen, so "
+                f"this condition {'always' if holds else 'never'} holds",
+                fix="have callers send a header of another name, and ask for that",
+            )
+
+
 def _is_loopback(address: str) -> bool:
     try:
         return ipaddress.ip_address(address).is_loopback
@@ -163,4 +180,5 @@ ROUTE_RULES: Final[tuple[SetRule, ...]] = (
     _split_between_models,
     _ruled_by_the_first,
     _own_ports,
+    _headers_of_envoys_own,
 )

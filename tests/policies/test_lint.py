@@ -254,6 +254,30 @@ def test_who_gets_another_model(tmp_path: Path, sound: str, model: str, route: s
 
 
 @pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ("name: X-Envoy-Force-Trace, exact: a", "never holds"),
+        ("name: x-envoy-attempt-count, present: true", "never holds"),
+        ("name: x-envoy-attempt-count", "never holds"),
+        ("name: x-envoy-attempt-count, present: false", "always holds"),
+        ("name: x-envoy-attempt-count, present: false, invert: true", "never holds"),
+        ("name: x-envoy-attempt-count, prefix: a, invert: true", "always holds"),
+        ("name: x-envoy-external-address, prefix: '10.'", ""),
+        ("name: x-envoys, exact: a", ""),
+    ],
+)
+def test_headers_that_listeners_take_out_are_asked_for_in_vain(
+    tmp_path: Path, sound: str, header: str, said: str
+) -> None:
+    routed = sound.replace(
+        "pools: [{pool: chat}]", f"pools: [{{pool: chat}}]\n  match: {{headers: [{{{header}}}]}}"
+    )
+    found = advice(tmp_path, routed)
+    assert [code for code, _ in found] == (["SG138"] if said else [])
+    assert all(said in message for _, message in found)
+
+
+@pytest.mark.parametrize(
     ("model", "weight", "codes"), [("tiny", 5, ["SG137"]), ("tiny", 0, ["SG130"]), ("llama", 5, [])]
 )
 def test_a_split_between_models(tmp_path: Path, sound: str, model: str, weight: int, codes: list[str]) -> None:

@@ -52,6 +52,7 @@ from envoy_data_plane.envoy.extensions.http.early_header_mutation.header_mutatio
 from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, StringMatcher
 from envoy_data_plane.google.protobuf import Any, Struct, Value
 
+from policies.route import ENVOYS_HEADERS
 from xds_server.translate.access_logs import attempt_log, listener_log
 from xds_server.translate.refusals import LENGTH_FIELDS
 from xds_server.translate.routes import route_configuration_name
@@ -81,7 +82,7 @@ JSON_CONTENT_TYPES: Final = r"(?i)application/json\s*(;.*)?"
 
 REQUEST_HEADERS_TIMEOUT_S: Final = 30.0
 
-ENVOYS_HEADERS: Final = "x-envoy-"
+ANY_IPV6: Final = "::"
 
 NO_CALLER: Final = "255.255.255.255"
 """An address that no request comes from. Without any range Envoy takes all private addresses for internal."""
