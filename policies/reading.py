@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from policies.findings import Problem, did_you_mean
 from policies.origin import WHOLE_FILE, spot
@@ -174,11 +174,21 @@ def read(path: Path, noun: str = "policy") -> bytes | Problem:
         return found.problems[0][1]
     if len(content) <= MAX_FILE_BYTES:
         return content
+    return _too_large(noun, found=f"{path.stat().st_size / 1024 / 1024:.0f} MiB" if path.exists() else "")
+
+
+def read_from(stream: BinaryIO, noun: str = "policy") -> bytes | Problem:
+    """What comes out of a stream to its end, or why it cannot be used."""
+    content = stream.read(MAX_FILE_BYTES + 1)
+    return content if len(content) <= MAX_FILE_BYTES else _too_large(noun)
+
+
+def _too_large(noun: str, *, found: str = "") -> Problem:
     return Problem(
         code="SG005",
         at=WHOLE_FILE,
         message=f"this file is too large to be a {noun} file; it was not read",
-        found=f"{path.stat().st_size / 1024 / 1024:.0f} MiB" if path.exists() else "",
+        found=found,
         allowed=f"at most {MAX_FILE_BYTES // 1024 // 1024} MiB",
         hint=f"split it, or move what is no {noun} out of the folder",
     )

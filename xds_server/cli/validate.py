@@ -1,6 +1,7 @@
 """``switchgear validate``: judge policy files without a cluster or a server."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -12,11 +13,13 @@ import click
 from policies.codes import CODES
 from policies.findings import PolicyErrors
 from policies.lints.lint import lint
-from policies.load import load
+from policies.load import load_found
 from policies.model import PolicySet
+from policies.reading import read, read_from, search
 from xds_server.cli.complaints import SHOWN, Complaint, as_text, of_errors, of_findings
 
 _SARIF_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
+_STDIN: Final = Path("-")
 
 
 @click.command(name="validate")
@@ -31,7 +34,7 @@ def command(paths: tuple[Path, ...], output: str, strict: bool, everything: bool
     """
     policies: PolicySet | None = None
     try:
-        policies = load(paths)
+        policies = _loaded(paths)
         complaints = of_findings(lint(policies))
     except PolicyErrors as errors:
         complaints = of_errors(errors)
@@ -50,9 +53,15 @@ def command(paths: tuple[Path, ...], output: str, strict: bool, everything: bool
     return 1 if strict and complaints else 0
 
 
-def _count(number: int, noun: str) -> str:
-    plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
-    return f"{number} {noun if number == 1 else plural}"
+def _loaded(paths: tuple[Path, ...]) -> PolicySet:
+    """The policies of these; raises ``PolicyErrors`` as ``load`` does."""
+    found = search([path for path in paths if path != _STDIN])
+    contents = {path: read(path) for path in found.files}
+    if _STDIN in paths:
+        if sys.stdin is None:
+            raise click.UsageError("- is for standard input, and there is none")
+        contents[Path("<stdin>")] = read_from(sys.stdin.buffer)
+    return load_found(found, contents, paths)
 
 
 def _summary(policies: PolicySet | None, complaints: Sequence[Complaint]) -> str:

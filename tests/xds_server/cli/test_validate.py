@@ -1,5 +1,6 @@
 """``switchgear validate``: its answers, their forms and its exit codes."""
 
+import io
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from policies.codes import CODES
+from policies.reading import MAX_FILE_BYTES
 from xds_server.cli import main
 
 SOUND = (Path(__file__).parents[3] / "policies" / "examples" / "three-zones.yaml").read_text()
@@ -52,6 +54,24 @@ def test_asked_wrongly(capsys: pytest.CaptureFixture[str], file: Path) -> None:
     assert run(capsys, file, "--output", "xml")[0] == 2
     file.write_text(BAD)
     assert run(capsys, file, "/nowhere/at/all")[0] == 1
+
+
+def test_what_is_piped_in_is_judged_too(
+    capsys: pytest.CaptureFixture[str], file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def piped(text: str, *arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        return run(capsys, *arguments)
+
+    assert piped(SOUND, "-")[0] == 0
+    code, out, _ = piped(BAD, "-")
+    assert code == 1
+    assert "<stdin>:" in out
+    assert piped("", "-")[0] == 1
+    pool, _, rest = SOUND.partition("---\n")
+    file.write_text(pool)
+    assert run(capsys, file)[1] != piped(rest, "-", file)[1], "beside files"
+    assert piped("#" * (MAX_FILE_BYTES + 1), "-")[1].count("SG005") == 1
 
 
 def test_text_has_the_place_the_line_a_caret_and_a_way_out(capsys: pytest.CaptureFixture[str], file: Path) -> None:
