@@ -17,7 +17,7 @@ from xds_server.cli.asking import NoAnswerError, admin_option, ask
 from xds_server.cli.complaints import printable
 from xds_server.cli.engines_table import show_engines
 from xds_server.cli.forms import DATA, as_data, console, output_option, remark, style_of
-from xds_server.diagnosis.check import Check, age, failed
+from xds_server.diagnosis.check import Check, age, counted, failed
 from xds_server.diagnosis.remarks import (
     on_canary,
     on_engines,
@@ -90,7 +90,7 @@ def _show_served(console: Console, served: dict[str, Any]) -> None:
             Text(
                 printable(
                     f"  canary of {canary['by'] or 'somebody'} at {canary['percent']:g} % "
-                    f"({len(canary['proxies'])} proxies) for {age(canary['age_s'])}, "
+                    f"({counted(len(canary['proxies']), 'proxy')}) for {age(canary['age_s'])}, "
                     f"{age(canary['left_s'])} left: {canary['word']}"
                 ),
                 style="yellow",

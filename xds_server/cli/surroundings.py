@@ -23,7 +23,7 @@ from xds_server.cli.complaints import of_errors
 from xds_server.cli.their_certificates import on_agents, on_certificates, on_unasked, shown_by, unchecked
 from xds_server.config import Address, ConfigError
 from xds_server.diagnosis import process, remarks
-from xds_server.diagnosis.check import Check, fail, few, ok, warn
+from xds_server.diagnosis.check import Check, counted, fail, few, ok, warn
 from xds_server.inside.about import libraries
 
 TIMEOUT_S: Final = 2.0
@@ -180,7 +180,7 @@ def _engines(
     if unseen:
         yield warn("first-token gate", "SG251", f"not to be seen from here at {few(unseen)}")
     if with_gate:
-        yield ok("first-token gate", f"at {with_gate} engines")
+        yield ok("first-token gate", f"at {counted(with_gate, 'engine')}")
 
 
 def _securely(engine: Mapping[str, Any]) -> Answer | None:
@@ -215,14 +215,15 @@ def on_files(paths: Sequence[Path]) -> Iterator[Check]:
     except PolicyErrors as errors:
         found = of_errors(errors)
         first = f"{found[0].code} {found[0].origin}: {found[0].message}"
-        yield fail("policy files", "SG260", f"{len(found)} errors: {first}")
+        yield fail("policy files", "SG260", f"{counted(len(found), 'error')}: {first}")
         return
     findings = lint(policies)
     if findings:
         codes = sorted({one.code for one in findings})
-        yield warn("policy files", "SG261", f"{len(findings)} pieces of advice: {few(codes)}")
+        yield warn("policy files", "SG261", f"{counted(len(findings), 'warning')}: {few(codes)}")
     else:
-        yield ok("policy files", f"{len(policies.pools)} pools and {len(policies.routes)} routes without a word")
+        pools, routes = counted(len(policies.pools), "pool"), counted(len(policies.routes), "route")
+        yield ok("policy files", f"{pools} and {routes} without a word")
 
 
 def _connects(host: str, port: int) -> str | None:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from xds_server.cli.complaints import printable
 from xds_server.diagnosis.board import Board, Row, bar, load, window
-from xds_server.diagnosis.check import age
+from xds_server.diagnosis.check import age, counted
 
 NARROW: Final = 90
 """Below this there is no room for bars and sentences side by side."""
@@ -72,7 +72,7 @@ def _head(board: Board, choice: Choice, trouble: str) -> Text:
         time.strftime("%H:%M:%S", time.localtime(board.at_unix_s)),
         state,
         f"{codes.get(policies, '')}policies {policies} {server.get('digest', '')}".rstrip(),
-        f"{len(board.of('engines'))} engines, {len(board.of('proxies'))} proxies",
+        f"{counted(len(board.of('engines')), 'engine')}, {counted(len(board.of('proxies')), 'proxy')}",
         f"pool {choice.pool or 'all'}, sort {choice.sort}",
     ]
     if server.get("stale"):

@@ -17,9 +17,10 @@ from policies.load import load_found
 from policies.model import PolicySet
 from policies.reading import read, read_from, search
 from xds_server.cli.complaints import SHOWN, Complaint, as_text, of_errors, of_findings
+from xds_server.diagnosis.check import counted
 
-_SARIF_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 _STDIN: Final = Path("-")
+_SARIF_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 @click.command(name="validate")
@@ -28,7 +29,7 @@ _STDIN: Final = Path("-")
 @click.option("--strict", is_flag=True, help="Advice (SG1xx) fails too.")
 @click.option("--all", "everything", is_flag=True, help=f"Show all, not the first {SHOWN}.")
 def command(paths: tuple[Path, ...], output: str, strict: bool, everything: bool) -> int:
-    """Judge the policy files and folders PATHS: every problem, with its place and a way out.
+    """Judge the policy files and folders PATHS, - for standard input: every problem, with its place and a way out.
 
     Exits 0 when they can be used, 1 when there are problems (with --strict also for advice), 2 for a wrong path.
     """
@@ -67,16 +68,16 @@ def _loaded(paths: tuple[Path, ...]) -> PolicySet:
 def _summary(policies: PolicySet | None, complaints: Sequence[Complaint]) -> str:
     if policies is None:
         files = len({one.origin.file for one in complaints if one.origin})
-        return click.style(f"{_count(len(complaints), 'error')} in {_count(files, 'file')}", fg="red", bold=True)
+        return click.style(f"{counted(len(complaints), 'error')} in {counted(files, 'file')}", fg="red", bold=True)
     what = ", ".join(
         (
-            _count(len(policies.pools), "pool"),
-            _count(len(policies.routes), "route"),
-            _count(len(policies.policies), "policy"),
+            counted(len(policies.pools), "pool"),
+            counted(len(policies.routes), "route"),
+            counted(len(policies.policies), "policy"),
         )
     )
     colour = "yellow" if complaints else "green"
-    return click.style(f"valid: {what}; {_count(len(complaints), 'warning')}", fg=colour, bold=True)
+    return click.style(f"valid: {what}; {counted(len(complaints), 'warning')}", fg=colour, bold=True)
 
 
 def _record(policies: PolicySet | None, complaints: Sequence[Complaint]) -> Mapping[str, Any]:

@@ -64,6 +64,12 @@ def few(names: Iterable[str], most: int = 5, *, of: int = 0) -> str:
     return ", ".join(listed[:most]) + (f" and {left} more" if left else "")
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 proxy``, ``2 proxies``, ``3 errors``."""
+    plural = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
+
+
 def age(seconds: float) -> str:
     """``0.3s``, ``12s``, ``5m``, ``3h``."""
     if seconds < 10:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from policies.quantity import parse_duration
-from xds_server.diagnosis.check import Check, fail, few, ok, warn
+from xds_server.diagnosis.check import Check, counted, fail, few, ok, warn
 
 DEFAULT_GRACE_S: Final = 30
 """Kubernetes' own, where a pod says nothing."""
@@ -96,7 +96,7 @@ def on_grace(pods: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
         else:
             fine += 1
     if fine:
-        yield ok("grace periods", f"{fine} pods may take as long as their drain")
+        yield ok("grace periods", f"{counted(fine, 'pod')} may take as long as a drain")
 
 
 def drain_s(spec: Mapping[str, Any]) -> float | None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from xds_server.diagnosis.check import Check, fail, few, number, ok, warn
+from xds_server.diagnosis.check import Check, counted, fail, few, number, ok, warn
 
 LEAST: Final[Mapping[str, tuple[int, ...]]] = {
     "python": (3, 11),
@@ -110,6 +110,6 @@ def on_envoys(proxies: list[Mapping[str, Any]]) -> Iterator[Check]:
         fine += not old and lacks == []
         silent += not old and lacks is None
     if fine:
-        yield ok("Envoy", f"{fine} proxies have the version and every extension that they need")
+        yield ok("Envoy", f"{counted(fine, 'proxy')} with the version and every extension needed")
     if silent:
-        yield ok("Envoy", f"{silent} proxies do not say what they are built with")
+        yield ok("Envoy", f"{counted(silent, 'proxy')} without a word of what they are built with")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from xds_server.diagnosis.check import Check, age, fail, few, warn
+from xds_server.diagnosis.check import Check, age, counted, fail, few, warn
 
 _CODES: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
     {
@@ -47,7 +47,8 @@ def on_policies(policies: Row) -> Iterator[Check]:
     if state == "refused":
         problems = policies["errors"]
         first = f": {problems[0]['place']}: {problems[0]['message']}" if problems else ""
-        yield fail("policies", "SG200", f"{len(problems)} errors in the policies; the last good ones hold{first}")
+        errors = counted(len(problems), "error")
+        yield fail("policies", "SG200", f"{errors} in the policies; the last good ones hold{first}")
     elif policies["held"]:
         yield fail("policies", "SG201", f"held back: {policies['held']}")
     elif state != "accepted" and not lost:

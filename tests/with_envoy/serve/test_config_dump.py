@@ -56,7 +56,7 @@ async def test_a_difference_is_shown_where_there_is_one_and_only_there(site: Any
 
     code, out, error = await site.switchgear("doctor", "--admin", f"http://{site.admin}", "-o", "json")
     said = {one["subject"]: one for one in json.loads(out)["checks"]}
-    assert said["Envoy"]["sentence"].startswith("1 proxies have the version and every extension"), said
+    assert said["Envoy"]["sentence"].startswith("1 proxy with the version and every extension"), said
     assert said["first-token gate"]["state"] == "ok", said
     assert said["xDS port"]["state"] == "ok"
     assert code == 0, out

@@ -231,7 +231,7 @@ def test_which_version_is_served_and_the_canary_beside_it(
     assert main(["status", "--admin", server.url]) == 0
     out = capsys.readouterr().out
     assert "  version 2, applied by ann; it stands until the files change\n" in out
-    assert "canary of bob at 10 % (1 proxies) for 20s, 40s left: unknown" in out
+    assert "canary of bob at 10 % (1 proxy) for 20s, 40s left: unknown" in out
 
 
 def rolled_back_canary(**said: Any) -> dict[str, Any]:
