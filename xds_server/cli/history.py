@@ -11,14 +11,15 @@ from xds_server.cli.asking import RefusedError, admin_option, ask
 from xds_server.cli.complaints import printable
 from xds_server.cli.diff import compared, of_texts, told
 from xds_server.cli.forms import DATA, as_data, console, output_option
+from xds_server.cli.version_number import VersionNumber
 from xds_server.diagnosis.check import age
 
 _UNKNOWN = 404
 
 
 @click.command(name="history")
-@click.argument("number", type=click.IntRange(1), required=False)
-@click.option("--diff", "pair", nargs=2, type=click.IntRange(1), metavar="N M", help="What M says other than N.")
+@click.argument("number", type=VersionNumber(), required=False)
+@click.option("--diff", "pair", nargs=2, type=VersionNumber(), metavar="N M", help="What M says other than N.")
 @admin_option
 @output_option("text", default="text")
 def command(number: int | None, pair: tuple[int, int] | None, admin: str, output: str) -> int:

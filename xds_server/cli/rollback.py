@@ -4,10 +4,12 @@ import click
 
 from xds_server.cli.apply import by_option, outcome, reason_option, user
 from xds_server.cli.asking import RefusedError, admin_option, ask
+from xds_server.cli.complaints import printable
+from xds_server.cli.version_number import VersionNumber
 
 
 @click.command(name="rollback")
-@click.argument("number", type=click.IntRange(1), required=False)
+@click.argument("number", type=VersionNumber(), required=False)
 @admin_option
 @by_option
 @reason_option
@@ -23,5 +25,5 @@ def command(number: int | None, admin: str, by: str, reason: str) -> int:
     try:
         return outcome(ask(admin, "/v1/rollback", method="POST", body=body))
     except RefusedError as refusal:
-        click.echo(f"no: {refusal.message}", err=True)
+        click.echo(f"no: {printable(refusal.message)}", err=True)
         return 1
