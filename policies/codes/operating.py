@@ -134,7 +134,7 @@ _TRUST: Final = (
         title="token open to others",
         meaning="Others than its owner may read a token file on the machine of the server. The token works.",
         situation="a token written with the usual umask",
-        fix="`chmod 600` it, and think about who may have read it.",
+        fix="`chmod 600` it (a Secret of Kubernetes: mount it with defaultMode 0440 and an fsGroup), and think about who may have read it.",
     ),
     Code(
         code="SG216",

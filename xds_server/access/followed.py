@@ -4,6 +4,7 @@ An edit that cannot be used leaves the rules before it in force, and is told. To
 else: not into a log, a metric or a status.
 """
 
+import os
 import stat
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -18,8 +19,6 @@ from xds_server.answers.status import Defect, Trouble
 MAX_TOKEN_BYTES: Final = 4096
 MIN_TOKEN_CHARACTERS: Final = 16
 """Shorter ones are passwords: somebody made them up, and somebody else can guess them."""
-
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 Stamp = tuple[int, int, int, int] | None
 
@@ -85,7 +84,7 @@ class FollowedRules:
             try:
                 # A token that cannot be read is nobody's: unlike a certificate, it is a reason to let people in.
                 tokens[rule] = _token(path)
-                if path.stat().st_mode & _OTHERS:
+                if _is_open(path.stat()):
                     open_to = "others than its owner may read this token; chmod 600 it"
                     found.append(_of_token(path, Defect.OPEN, open_to))
             except (OSError, ValueError) as error:
@@ -106,6 +105,15 @@ def _of_token(path: Path, defect: Defect, sentence: str) -> Trouble:
 
 
 def _token(path: Path) -> str:
+def _is_open(status: os.stat_result) -> bool:
+    """Whether others than who is meant may read it.
+
+    What somebody else owns, as Kubernetes does what it mounts, this process itself reads through its group.
+    """
+    own = status.st_uid == os.geteuid()
+    return bool(status.st_mode & (stat.S_IRWXO | (stat.S_IRWXG if own else 0)))
+
+
     with path.open("rb") as file:
         content = file.read(MAX_TOKEN_BYTES + 1)
     if len(content) > MAX_TOKEN_BYTES:

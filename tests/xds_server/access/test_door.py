@@ -1,6 +1,7 @@
 """The admin port's door: by token and by certificate, with both roles, for browsers, and for those who may not."""
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -146,6 +147,23 @@ def test_a_token_that_others_can_read_or_guess_is_told_of(tmp_path: Path) -> Non
     assert "short" not in " ".join(said).replace("shorter", "")
     rules.look()
     assert len(said) == 2, "once"
+
+
+def test_a_token_of_somebody_else_is_read_through_the_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Kubernetes mounts a Secret for a pod with an fsGroup: of root, and readable by the pod's group."""
+    write_rules(tmp_path)
+    said: list[str] = []
+    (tmp_path / "reads.token").chmod(0o440)
+    FollowedRules(tmp_path / "access.yaml", tell=said.append)
+    assert len(said) == 1, "it is ours: nobody of the group need read it"
+    monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
+    FollowedRules(tmp_path / "access.yaml", tell=said.append)
+    assert len(said) == 1
+    (tmp_path / "reads.token").chmod(0o444)
+    FollowedRules(tmp_path / "access.yaml", tell=said.append)
+    assert len(said) == 2
 
 
 def test_an_edit_that_cannot_be_read_leaves_the_rules_before_it(tmp_path: Path) -> None:
