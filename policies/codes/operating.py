@@ -87,9 +87,9 @@ _SERVING: Final = (
     Code(
         code="SG219",
         title="canary rolled back",
-        meaning="Policies were tried on some proxies within the last hour and taken back, for the reason that is named. All proxies have what they had before.",
+        meaning="Policies were tried on some proxies within the last hour and taken back, for the reason that is named: a proxy refused them, requests did worse under them, too few came to tell, or somebody ended it. All proxies have what they had before.",
         situation="`switchgear apply --canary 10%` of policies under which more requests failed",
-        fix="Mend the policies by the reason that is named, and apply them again; `switchgear get events` has when it began and ended.",
+        fix="By the reason that is named: mend the policies where they did worse; try longer (`--for`) or with `--yes-if-unknown` where there was too little traffic to tell; ask whoever ended it. Then apply them again. `switchgear get events` has when it began and ended.",
     ),
 )
 
