@@ -104,7 +104,6 @@ def _of_token(path: Path, defect: Defect, sentence: str) -> Trouble:
     return Trouble(what="token", defect=defect, file=str(path), sentence=sentence)
 
 
-def _token(path: Path) -> str:
 def _is_open(status: os.stat_result) -> bool:
     """Whether others than who is meant may read it.
 
@@ -114,6 +113,7 @@ def _is_open(status: os.stat_result) -> bool:
     return bool(status.st_mode & (stat.S_IRWXO | (stat.S_IRWXG if own else 0)))
 
 
+def _token(path: Path) -> str:
     with path.open("rb") as file:
         content = file.read(MAX_TOKEN_BYTES + 1)
     if len(content) > MAX_TOKEN_BYTES:
