@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from xds_server.fleet import EngineId
-from xds_server.history.archive import read as read_version
-from xds_server.history.archive import write as write_version
+from xds_server.history.archive import Archive
 from xds_server.history.version import Source, Version
 from xds_server.ledger.lines import Lines, tail
 from xds_server.ledger.orders import Orders
@@ -28,6 +27,7 @@ from xds_server.running import logs
 from xds_server.state.last_good import LastGood, Store
 
 LONGEST_S: Final = 0.02
+KEPT_VERSIONS: Final = 8
 RECORDED: Final = Path(__file__).parents[1] / "data" / "formats" / "recording.1.jsonl"
 
 
@@ -70,22 +70,26 @@ def lines_child(folder: Path, number: int, told: Callable[[int], None]) -> None:
         told(number)
 
 
+def version(number: int) -> Version:
+    """Known by what it says, and by names and texts: what tells the one from the other is written beside it."""
+    return Version(
+        number=number,
+        digest=str(number),
+        former=f"former {number}",
+        at_unix_s=1.0,
+        source=next(iter(Source)),
+        by="ops",
+        texts={"a.yaml": f"# {number}\n" * (1 + number % 2_000)},
+    )
+
+
 def history_child(folder: Path, number: int, told: Callable[[int], None]) -> None:
+    archive = Archive(folder, max_versions=KEPT_VERSIONS)
+    archive.restore()
     while True:
-        number += 1
-        text = f"# {number}\n" * (1 + number % 2_000)
-        made = Version(
-            number=number,
-            digest=str(number),
-            at_unix_s=1.0,
-            source=next(iter(Source)),
-            by="ops",
-            texts={"a.yaml": text},
-            reason="",
-            beside="",
-            restores=0,
-        )
-        write_version(folder / f"{number:08}.json", made)
+        number = archive.next_number()
+        archive.add(version(number))
+        archive.flush()
         told(number)
 
 
@@ -135,11 +139,16 @@ def lines_are_whole(folder: Path, written: int) -> str:
 
 
 def history_is_whole(folder: Path, written: int) -> str:
-    for number in range(max(1, written - 3), written + 1):
-        found = read_version(folder / f"{number:08}.json", number)
-        if found.texts["a.yaml"] != f"# {number}\n" * (1 + number % 2_000):
-            return f"version {number} is half of it"
-    return ""
+    archive = Archive(folder)
+    archive.restore()
+    newest = archive.newest.number if archive.newest else 0
+    if newest < written:
+        return f"{written} was kept, and {newest} is the newest"
+    missing = set(range(max(1, newest - KEPT_VERSIONS + 1), newest + 1)) - {one.number for one in archive.versions}
+    if missing or archive.damaged:
+        return f"of {newest} versions {sorted(missing)} are gone, and {archive.damaged} damaged"
+    halves = [one.number for one in archive.versions if one != version(one.number)]
+    return f"versions {halves} are half of it" if halves else ""
 
 
 def recording_is_whole(folder: Path, _written: int) -> str:

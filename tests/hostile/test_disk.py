@@ -7,13 +7,23 @@ import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
 
+from tests.eventually import eventually
+from tests.hostile.conftest import LIMIT_S
+from tests.hostile.killed import version
+from tests.xds_server.reconcile.peers import Peers, accepted, running
 from xds_server.fleet import EngineId
+from xds_server.history import archive
+from xds_server.history.archive import Archive
+from xds_server.ledger import orders as ledger_orders
 from xds_server.ledger.lines import Lines, tail
 from xds_server.ledger.orders import Orders
+from xds_server.metrics import Metrics
+from xds_server.offers import keeping
 from xds_server.overrides import Action, Override
 from xds_server.sources.resolver import Resolver
 from xds_server.state import whole_file
@@ -47,7 +57,7 @@ def test_a_disk_that_fills_up_leaves_what_was_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT, errno.EMFILE])
-@pytest.mark.parametrize("step", ["fsync", "mkstemp"])
+@pytest.mark.parametrize("step", ["fsync", "mkstemp", "replace"])
 def test_whatever_the_disk_says_is_said_and_what_was_kept_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, step: str
 ) -> None:
@@ -58,7 +68,8 @@ def test_whatever_the_disk_says_is_said_and_what_was_kept_stays(
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as patched:
-        patched.setattr(whole_file.os if step == "fsync" else whole_file.tempfile, step, fail)
+        places = {"fsync": whole_file.os, "mkstemp": whole_file.tempfile, "replace": whole_file.Path}
+        patched.setattr(places[step], step, fail)
         with pytest.raises(StoreError, match=os.strerror(code)):
             store.save(LARGE)
     assert store.read() == SMALL
@@ -75,6 +86,42 @@ def test_lines_that_a_full_disk_cost_are_counted_and_the_next_begin_a_line(tmp_p
     found = tail(tmp_path / "ledger.jsonl")
     assert (found[0], found[-1]) == ('{"n":1}', '{"n":3}')
     assert len(found) <= 3, "half a line at most"
+
+
+async def test_what_a_disk_refused_is_written_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not with the next change only: who was told that it is served finds it served after a restart."""
+    for module in (archive, keeping, ledger_orders):
+        monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    state = tmp_path / "state"
+    state.write_text("no folder")
+    history, store, given = Archive(state / "history"), Store(state), Orders(state, clock=lambda: 0.0)
+    publisher = SimpleNamespace(acceptance=SimpleNamespace(memory=lambda: ()))
+    metrics = Metrics()
+    async with running(Peers()) as reconciler, asyncio.TaskGroup() as tasks:
+        served = keeping.keep(store, publisher, reconciler, SimpleNamespace(certified=lambda: ()), metrics)  # type: ignore[arg-type]
+        running_tasks = [tasks.create_task(one) for one in (history.run(), given.run(), served)]
+        with capture_logs() as told:
+            reconciler.offer(accepted("p"))
+            history.add(version(1))
+            given.give(
+                Override(engine=EngineId("p", "e0"), action=Action.DRAIN, until_s=60.0, reason="new driver")
+            )
+            words = {"history.failed", "orders.not_kept", "store.failed"}
+            await eventually(lambda: words <= {one["event"] for one in told}, "words about the disk", LIMIT_S)
+            failures = metrics.store_failures._value.get()
+            await eventually(lambda: metrics.store_failures._value.get() > failures + 3, "more tries", LIMIT_S)
+        events = [one["event"] for one in told]
+        assert (events.count("history.failed"), events.count("orders.not_kept")) == (1, 1), (
+            "a line each, not a try"
+        )
+        state.unlink()
+        names = ("last-good.json", "orders.json", "history/00000001.json")
+        await eventually(lambda: all((state / name).is_file() for name in names), "all is written", LIMIT_S)
+        for task in running_tasks:
+            task.cancel()
+    assert Store(state).read() is not None
 
 
 def test_an_order_holds_though_it_cannot_be_kept(tmp_path: Path) -> None:

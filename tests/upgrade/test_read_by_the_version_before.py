@@ -15,8 +15,9 @@ from engine.report_wire import decode, encode
 from policies.load import load_contents
 from xds_server.decide.changes.change import ChangeKind, Subject
 from xds_server.fleet import EngineId
+from xds_server.history.archive import read as read_version
 from xds_server.history.archive import write as write_version
-from xds_server.history.version import Source, Version
+from xds_server.history.version import Source, Version, digest_of
 from xds_server.kube.presence import annotations, presence
 from xds_server.ledger.event import Event, as_line
 from xds_server.ledger.lines import Lines
@@ -67,6 +68,15 @@ def test_a_version_of_the_history(before: Path, tmp_path: Path) -> None:
     recorded = before / "state" / "history" / "00000003.json"
     assert shown(tmp_path / "3.json") == shown(recorded), "it refuses fields it does not know"
     assert {one.value for one in Source} == {"files", "kubernetes", "applied", "rollback"}, "and other sources"
+
+
+def test_versions_are_named_as_it_names_them(before: Path) -> None:
+    """It takes up what was applied only by the digests that it makes itself; see ``offers/test_changing``."""
+    folder = before / "state" / "history"
+    versions = [read_version(path, int(path.stem)) for path in sorted(folder.iterdir())]
+    (rollback,) = (one for one in versions if one.source is Source.ROLLBACK)
+    assert rollback.digest == digest_of(rollback.texts)
+    assert rollback.beside == versions[rollback.number - 2].digest, "of the files, as a version of them has it"
 
 
 def test_orders(before: Path, tmp_path: Path) -> None:

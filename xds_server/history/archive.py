@@ -1,16 +1,19 @@
 """Versions of the policies, in memory and, where there is a folder, on disk: one file each.
 
-A file is written in one step, carries a checksum and is for this user only. One that is damaged, foreign or of
-another format is reported and left alone; what a later version added within the format is passed over. The oldest
-go when there are too many, or too much of them; the one that is served is the newest and always stays.
+A file is written in one step, carries a checksum and is for this user only. It names policies by the digests that
+an earlier version of Switchgear looks for; what they say by ours is in a table beside (``digests``). One that is
+damaged, foreign or of another format is reported and left alone; what a later version added within the format is
+passed over. The oldest go when there are too many, or too much of them; the one that is served is the newest and
+always stays.
 """
 
 import asyncio
+import contextlib
 import json
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -18,8 +21,9 @@ from typing import Any, Final
 import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from xds_server.history import digests
 from xds_server.history.version import Source, Version
-from xds_server.state.whole_file import of_another_version, write_whole
+from xds_server.state.whole_file import AGAIN_S, of_another_version, write_whole
 
 FOLDER: Final = "history"
 FORMAT: Final = "switchgear-version/1"
@@ -76,6 +80,7 @@ class Archive:
         self._unsaved: deque[Version] = deque()
         self._wake = asyncio.Event()
         self._last = 0
+        self._says: Mapping[str, str] = {}
         self.damaged: tuple[str, ...] = ()
         self.failure = ""
         """Why the newest version could not be written; empty when it could."""
@@ -109,6 +114,7 @@ class Archive:
         if self._folder is None or not self._folder.is_dir():
             return
         damaged = []
+        self._says = digests.read(self._folder)
         for path in sorted(self._folder.iterdir()):
             named = _NAME.fullmatch(path.name)
             if named is None:
@@ -116,7 +122,7 @@ class Archive:
             number = int(named[1])
             self._last = max(self._last, number)  # a number is never given twice
             try:
-                self._versions[number] = read(path, number)
+                self._versions[number] = _known(read(path, number), self._says)
             except DamagedError as error:
                 damaged.append(path.name)
                 _log.warning("history.skipped", file=str(path), reason=str(error))
@@ -143,9 +149,11 @@ class Archive:
             self._wake.set()
 
     async def run(self) -> None:
-        """Write what is noted; for ever. What cannot be written is tried again with the next one."""
+        """Write what is noted; for ever. What cannot be written is tried again."""
         while True:
-            await self._wake.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_S if self.failure else None):
+                    await self._wake.wait()
             self._wake.clear()
             await asyncio.to_thread(self.flush)
 
@@ -156,6 +164,9 @@ class Archive:
             return
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if (says := digests.said(self.versions)) != self._says:  # before the versions that need it
+                digests.write(folder, says)
+                self._says = says
             while self._unsaved:
                 write(folder / f"{self._unsaved[0].number:08}.json", self._unsaved[0])
                 self._unsaved.popleft()
@@ -187,13 +198,16 @@ def surplus(versions: Sequence[Version], max_versions: int, max_bytes: int) -> t
 
 def write(path: Path, version: Version) -> None:
     """Write one version in one step; ``OSError`` when it cannot be."""
-    payload = _Payload.model_validate({**asdict(version), "texts": dict(version.texts)}).model_dump(mode="json")
+    named = {"digest": version.former or version.digest, "beside": version.beside_former or version.beside}
+    payload = _Payload.model_validate({**asdict(version), "texts": dict(version.texts), **named}).model_dump(
+        mode="json"
+    )
     text = json.dumps({"format": FORMAT, "checksum": _checksum(payload), "payload": payload})
     write_whole(path, text.encode())
 
 
 def read(path: Path, number: int) -> Version:
-    """The version in a file; ``DamagedError`` when it cannot be believed."""
+    """The version in a file, by the digests that are in it; ``DamagedError`` when it cannot be believed."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise DamagedError(f"larger than {MAX_BYTES} bytes: not written by Switchgear")
@@ -210,6 +224,16 @@ def read(path: Path, number: int) -> Version:
     if payload.number != number:
         raise DamagedError(f"it says that it is version {payload.number}")
     return Version(**payload.model_dump())
+
+
+def _known(version: Version, says: Mapping[str, str]) -> Version:
+    """The version by what it says, as far as the table knows that."""
+    known = version
+    if version.digest in says:
+        known = replace(known, digest=says[version.digest], former=version.digest)
+    if version.beside in says:
+        known = replace(known, beside=says[version.beside], beside_former=version.beside)
+    return known
 
 
 def _checksum(payload: Mapping[str, Any]) -> str:

@@ -34,11 +34,12 @@ class Version:
     """One set of policies that was served; ``texts`` by file name.
 
     ``digest`` is of what they say, whatever their files are called, so that versions which say the same have the
-    same. One that an earlier version of Switchgear kept has another, of names and texts, and keeps it.
+    same. One that an earlier version of Switchgear kept has another, of names and texts, and keeps it; ``former``
+    is that one, where both are known.
 
     ``by`` is who brought it as far as that is known: what was given with --by, else the name of the source. For
-    one that somebody applied, ``beside`` is the digest of the files that it stands in place of; ``restores`` is
-    the number of the version that a rollback brought back, 0 for others.
+    one that somebody applied, ``beside`` is the digest of the files that it stands in place of, with a
+    ``beside_former``; ``restores`` is the number of the version that a rollback brought back, 0 for others.
     """
 
     number: int
@@ -50,6 +51,8 @@ class Version:
     reason: str = ""
     beside: str = ""
     restores: int = 0
+    former: str = ""
+    beside_former: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.fleet import Engine, EngineId
 from xds_server.ledger.scene import span
 from xds_server.overrides import Action, Override
-from xds_server.state.whole_file import of_another_version, sweep, write_whole
+from xds_server.state.whole_file import AGAIN_S, of_another_version, sweep, write_whole
 
 FILE_NAME: Final = "orders.json"
 FORMAT: Final = 1
@@ -145,6 +145,7 @@ class Orders:
         self._wall = wall
         self._orders: dict[EngineId, Override] = {}
         self._changed = asyncio.Event()
+        self._failure = ""
 
     def active(self, now_s: float) -> Mapping[EngineId, Override]:
         """The orders that hold at ``now_s``."""
@@ -194,11 +195,13 @@ class Orders:
         """End orders in time and keep them on disk, for ever."""
         while True:
             next_s = self.expire()
-            if self._changed.is_set():
+            if self._changed.is_set() or self._failure:
                 self._changed.clear()
                 await asyncio.to_thread(self._save, self._as_kept())
+            waits_s = [max(0.01, next_s - self._clock())] if next_s is not None else []
+            waits_s += [AGAIN_S] if self._failure else []
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if next_s is None else max(0.01, next_s - self._clock())):
+                async with asyncio.timeout(min(waits_s, default=None)):
                     await self._changed.wait()
 
     def restore(self) -> None:
@@ -273,7 +276,11 @@ class Orders:
         try:
             write_whole(self._path, _KEPT.dump_json(kept, indent=1))
         except OSError as error:
-            _log.error("orders.not_kept", file=str(self._path), reason=error.strerror or str(error))
+            before, self._failure = self._failure, error.strerror or str(error)
+            if self._failure != before:
+                _log.error("orders.not_kept", file=str(self._path), reason=self._failure)
+        else:
+            self._failure = ""
 
 
 def _understood(raw: Mapping[str, object]) -> _Kept:

@@ -7,6 +7,7 @@ restart. Whatever is served becomes a version of the history, with who brought i
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
@@ -121,7 +122,8 @@ class Changing:
             self._reconciler.offer(state)  # broken files end nothing
             return
         if self._stands is not None and self._standing is not None:
-            if self._stands.beside in (state.digest, state.former):
+            beside = {self._stands.beside, self._stands.beside_former}
+            if _same(beside, {state.digest, state.former}):
                 _log.info("policies.applied_stands", version=self._stands.number, by=self._stands.by)
                 # After a restart what it needs may be gone, and what the last run served has to do.
                 standing = self._here(self._standing)
@@ -164,6 +166,8 @@ class Changing:
             texts=serving.texts,
             beside=self._said.digest if mine and self._said is not None else "",
             restores=asked.restores,
+            former=serving.former,
+            beside_former=self._said.former if mine and isinstance(self._said, Accepted) else "",
         )
         if mine and pending is not None:
             self._pending, self._stands, self._standing = None, version, pending.accepted
@@ -369,7 +373,14 @@ class Changing:
 
 def _is(version: Version | None, serving: Serving | None) -> bool:
     """Whether this version is what is served."""
-    return version is not None and serving is not None and version.digest in (serving.digest, serving.former)
+    if version is None or serving is None:
+        return False
+    return _same({version.digest, version.former}, {serving.digest, serving.former})
+
+
+def _same(one: AbstractSet[str], other: AbstractSet[str]) -> bool:
+    """Whether digests of one set of policies, as far as known, name another set: by what it says, or its texts."""
+    return bool((one & other) - {""})
 
 
 def _change(before: Version | None, after: Version) -> Change:

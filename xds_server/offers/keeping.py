@@ -4,6 +4,7 @@ So is what was learned from traffic, in a file beside (``learned``).
 """
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from xds_server.publish import Publisher
 from xds_server.reconcile.loop import Reconciler
 from xds_server.sources.files import Accepted
 from xds_server.state.last_good import LastGood, Store, StoreError
+from xds_server.state.whole_file import AGAIN_S
 
 _LOOK_EACH_S: Final = 2.0
 """Speeds of engines move all the time: they are not written more often than this."""
@@ -96,7 +98,9 @@ async def _keep_served(
 ) -> None:
     failing = False
     while True:
-        await reconciler.worth_keeping.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(AGAIN_S if failing else None):
+                await reconciler.worth_keeping.wait()
         reconciler.worth_keeping.clear()
         serving = reconciler.serving
         if serving is None or serving.stale:

@@ -7,6 +7,10 @@ in between leaves the file beside behind: the next one that reads sweeps it away
 import os
 import tempfile
 from pathlib import Path
+from typing import Final
+
+AGAIN_S: Final = 10.0
+"""What a disk refused is tried again so often: once there is room, nothing that somebody was told is missing."""
 
 
 def write_whole(path: Path, content: bytes) -> None:

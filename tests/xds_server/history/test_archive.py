@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
+from xds_server.history import digests
 from xds_server.history.archive import Archive, surplus
 from xds_server.history.version import Source, Version, digest_of
 
@@ -75,6 +77,44 @@ def test_a_damaged_version_is_skipped_and_its_number_is_not_given_again(tmp_path
     found.add(version(found.next_number()))
     found.flush()
     assert path.exists()  # somebody may want to look at it
+
+
+def named(number: int) -> Version:
+    """A version that is known by what it says and by names and texts, beside files that are too."""
+    return replace(version(number), former=f"t{number}", beside_former="tf")
+
+
+def test_files_have_the_digests_of_the_version_before_and_ours_are_beside(tmp_path: Path) -> None:
+    made = (named(1), named(2))
+    kept(tmp_path, *made)
+    payload = json.loads((tmp_path / "00000002.json").read_text())["payload"]
+    assert (payload["digest"], payload["beside"]) == ("t2", "tf")
+    assert again(tmp_path).versions == made
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("damage", ["gone", "half", "foreign", "format"])
+def test_without_the_table_versions_are_known_by_names_and_texts(tmp_path: Path, damage: str) -> None:
+    kept(tmp_path, named(1))
+    path = tmp_path / digests.FILE_NAME
+    text = path.read_text()
+    path.unlink()
+    if damage != "gone":
+        path.write_text(
+            {"half": text[: len(text) // 2], "foreign": "[]", "format": text.replace("/1", "/2")}[damage]
+        )
+    with capture_logs() as logs:
+        found = again(tmp_path)
+    assert found.versions == (replace(version(1), digest="t1", beside="tf"),)
+    assert [one["event"] for one in logs] == ([] if damage == "gone" else ["history.skipped"])
+    found.add(named(2))
+    found.flush()
+    assert [one.number for one in again(tmp_path).versions] == [1, 2]
+
+
+def test_the_table_names_no_more_than_the_versions_do(tmp_path: Path) -> None:
+    kept(tmp_path, *(named(number) for number in range(1, 9)), max_versions=2)
+    assert digests.read(tmp_path) == {"t7": "d7", "t8": "d8", "tf": "f"}
 
 
 def test_the_oldest_go_from_disk_too(tmp_path: Path) -> None:

@@ -45,8 +45,14 @@ class Server:
         self.flaws: tuple[PolicyError, ...] = ()
         self.gone: set[str] = set()
         """Pools that cannot be used."""
+        self.ordered: list[str] = []
         self.changing = Changing(
-            self.reconciler, self.archive, source=source, tell=self.events.append, flaws=self.flaws_of
+            self.reconciler,
+            self.archive,
+            source=source,
+            tell=self.events.append,
+            flaws=self.flaws_of,
+            ordered=self.ordered.append,
         )
         self.changing.restore()
 
@@ -90,6 +96,7 @@ async def test_what_is_applied_is_served_and_becomes_a_version() -> None:
         await server.serves("p")
         done = await server.changing.apply(asked("p", "q", by="ann", reason="more room"))
         assert (done.state, done.version) == ("served", 2)
+        assert server.ordered == [done.digest]
         await server.serves("p", "q")
         assert server.told == [(1, "files", "files", 0), (2, "applied", "ann", 0)]
         history = server.changing.history()
@@ -343,6 +350,32 @@ async def test_history_of_the_version_before_is_taken_up_with_its_digests(tmp_pa
         assert history.versions[-1].serving
         assert history.stands == (2 if applied else 0)
         assert history.versions[0].digest == now.former
+
+
+async def test_the_version_before_takes_up_what_was_applied_by_the_digests_it_looks_for(tmp_path: Path) -> None:
+    """It names what it reads by names and texts, and compares that with what it finds in the files of versions."""
+    folder, kept = written(tmp_path / "policies", a=text("p")), tmp_path / "history"
+    async with serving(kept) as server:
+        state = await from_files(folder)
+        server.changing.offer(state)
+        await server.serves("p")
+        await server.changing.apply(asked("p", "q"))
+    before, applied = (archive.read(kept / f"{number:08}.json", number) for number in (1, 2))
+    assert (before.digest, before.beside) == (state.former, "")
+    assert (applied.digest, applied.beside) == (digest_of(applied.texts), state.former)
+
+
+async def test_what_was_applied_stands_over_a_restart_beside_files_with_other_comments(tmp_path: Path) -> None:
+    folder, kept = tmp_path / "policies", tmp_path / "history"
+    async with serving(kept) as server:
+        server.changing.offer(await from_files(written(folder, a=text("p"))))
+        await server.serves("p")
+        await server.changing.apply(asked("p", "q"))
+    async with serving(kept) as server:
+        server.changing.offer(await from_files(written(folder, moved=f"# said by nobody\n{text('p')}")))
+        await server.serves("p", "q")
+        history = server.changing.history()
+        assert (history.stands, len(history.versions)) == (2, 2)
 
 
 async def test_policies_that_this_server_cannot_use_as_it_stands_are_taken_up_once_it_can() -> None:
