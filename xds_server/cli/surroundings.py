@@ -159,11 +159,11 @@ def _engines(
         secure = {_name(one) for one, certificate in zip(silent, shown, strict=True) if certificate is not None}
         answers = list(pool.map(lambda one, had: _securely(one) if _name(one) in secure else had, chosen, answers))
     yield from on_certificates(zip(silent, shown, strict=True), time.time())
+    if by_tls is not None:
+        yield from on_unasked((one for one in silent if _name(one) in secure), by_tls)
     skewed, with_gate, without, unseen = [], 0, [], []
     for engine, answer in zip(chosen, answers, strict=True):
         name = _name(engine)
-    if by_tls is not None:
-        yield from on_unasked((one for one in silent if _name(one) in secure), by_tls)
         if answer is not None and answer.skew_s is not None:
             skewed += [one] if (one := process.on_clock(f"engine {name}", answer.skew_s)) else []
         if engine["pool"] not in gated:

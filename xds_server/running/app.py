@@ -187,6 +187,7 @@ class _Server:
             lost_s=lambda: self._feed.lost_s,
             troubles=self._troubles.look,
             refusals=self._refusals,
+            canary=lambda: asdict(self._changing.canary()),
         )
         tellers = (
             self._guard,
@@ -200,7 +201,6 @@ class _Server:
         for teller in tellers:
             self._metrics.observe(teller.families)
         self._metrics.observe(self._tracing.families)
-            canary=lambda: asdict(self._changing.canary()),
 
     async def run(self, stop: asyncio.Event, on_listening: Callable[[Listening], None]) -> None:
         config = self._config

@@ -82,8 +82,6 @@ JSON_CONTENT_TYPES: Final = r"(?i)application/json\s*(;.*)?"
 
 REQUEST_HEADERS_TIMEOUT_S: Final = 30.0
 
-ANY_IPV6: Final = "::"
-
 NO_CALLER: Final = "255.255.255.255"
 """An address that no request comes from. Without any range Envoy takes all private addresses for internal."""
 

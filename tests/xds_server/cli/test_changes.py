@@ -116,9 +116,6 @@ def test_no_is_1(url: str, new: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "held back: would drop" in capsys.readouterr().err
 
 
-def test_nobody_there_is_2(new: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in (["apply", str(new)], ["rollback"], ["history"]):
-        assert main([*command, "--admin", "http://127.0.0.1:1"]) == 2
 @pytest.mark.parametrize("said", ["x", "0", "-1", "1.5", "9" * 5000, "\N{SUPERSCRIPT TWO}"])
 def test_what_is_no_version_is_told_where_versions_are(said: str, capsys: pytest.CaptureFixture[str]) -> None:
     for command in (["rollback", "--", said], ["history", "--", said], ["history", "--diff", "1", said]):
@@ -126,6 +123,9 @@ def test_what_is_no_version_is_told_where_versions_are(said: str, capsys: pytest
         assert "no version; `switchgear history` lists them" in capsys.readouterr().err
 
 
+def test_nobody_there_is_2(new: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["apply", str(new)], ["rollback"], ["history"]):
+        assert main([*command, "--admin", "http://127.0.0.1:1"]) == 2
         assert "no server answers" in capsys.readouterr().err
 
 
