@@ -13,6 +13,7 @@ from policies.findings import PolicyErrors, Problem
 from policies.load import load
 from policies.quantity import parse_duration
 from policies.reading import decoded, read, search
+from xds_server.cli.answering import INTERRUPTED
 from xds_server.cli.asking import NoAnswerError, RefusedError, admin_option, ask
 from xds_server.cli.complaints import as_text, of_errors, printable
 from xds_server.cli.diff import compared, running, told
@@ -23,6 +24,8 @@ by_option = click.option(
 )
 reason_option = click.option("--reason", default="", help="Why; kept with the version.")
 LOOK_EACH_S: Final = 0.5
+LOST_S: Final = 30.0
+"""A canary is waited for although nobody answers for so long: a server that is busy is no reason to leave."""
 MAX_PERCENT: Final = 100.0
 _STATES: Final = {
     "held": "held back",
@@ -104,10 +107,13 @@ def command(
     }
     try:
         answer = ask(admin, "/v1/apply", method="POST", body=body)
-        return _watched(admin, by or user()) if answer["state"] == "canary" else outcome(answer)
     except RefusedError as refusal:
         click.echo(f"no: {printable(refusal.message)}", err=True)
         return 1
+    except KeyboardInterrupt:
+        click.echo("not waited for: `switchgear status` says whether the server had it already", err=True)
+        return INTERRUPTED
+    return _watched(admin, by or user(), answer["digest"]) if answer["state"] == "canary" else outcome(answer)
 
 
 def _texts(paths: tuple[Path, ...]) -> Mapping[str, str] | None:
@@ -146,14 +152,14 @@ def _seconds(length: str) -> float:
         raise click.BadParameter(str(error), param_hint="--for") from error
 
 
-def _watched(admin: str, by: str) -> int:
-    """Tell how the canary does until it has ended."""
+def _watched(admin: str, by: str, digest: str) -> int:
+    """Tell how the canary of these policies does until it has ended."""
     told = ""
     try:
         while True:
-            now = ask(admin, "/v1/apply")
-            if now["state"] != "running":
-                return _ended(now)
+            now = _looked(admin)
+            if now["state"] != "running" or now["digest"] != digest:
+                return _ended(now, digest)
             said = f"{now['word']}: {'; '.join(now['reasons'])}"
             if said != told:
                 told = said
@@ -163,13 +169,33 @@ def _watched(admin: str, by: str) -> int:
     except KeyboardInterrupt:
         click.echo("rolling back", err=True)
         return _end(admin, by)
-    except NoAnswerError:
-        click.echo("the server decides without us; `switchgear history` says what came of it", err=True)
-        raise
 
 
-def _ended(now: Mapping[str, Any]) -> int:
+def _looked(admin: str) -> Any:
+    """How the canary stands. One answer that fails to come is no reason to leave: the server may be busy."""
+    lost_at_s = None
+    while True:
+        try:
+            return ask(admin, "/v1/apply")
+        except (NoAnswerError, RefusedError) as error:
+            now_s = time.monotonic()
+            if lost_at_s is None:
+                lost_at_s = now_s
+                click.echo(f"{printable(error.format_message())}; asking again", err=True)
+            if now_s - lost_at_s >= LOST_S:
+                click.echo("the server decides without us; `switchgear history` says what came of it", err=True)
+                raise
+        time.sleep(LOOK_EACH_S)
+
+
+def _ended(now: Mapping[str, Any], digest: str = "") -> int:
     reasons = printable("; ".join(now["reasons"]).replace("\n", " "))
+    if now["state"] == "none":
+        click.echo("rolled back: the server was started again, and serves everybody what it did before", err=True)
+        return 1
+    if digest and now["digest"] != digest:
+        click.echo("it has ended, and another came after it; `switchgear history` has what is served", err=True)
+        return 1
     if now["state"] == "served":
         click.echo(f"all proxies have it now: version {now['version']} ({reasons})")
         return 0
@@ -183,6 +209,15 @@ def _end(admin: str, by: str) -> int:
     except RefusedError as refusal:
         click.echo(f"no: {printable(refusal.message)}", err=True)
         return 1
+    except (NoAnswerError, KeyboardInterrupt) as error:
+        click.echo(
+            "it may go on: the server decides. `switchgear status` says how it stands, and "
+            "`switchgear apply --end-canary` has it go back",
+            err=True,
+        )
+        if isinstance(error, KeyboardInterrupt):
+            return INTERRUPTED
+        raise
 
 
 def outcome(answer: Mapping[str, Any]) -> int:

@@ -4,17 +4,32 @@ import http.client
 import json
 import socket
 import ssl
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import click
+import yaml
 
 from xds_server.config import Address
 
 TIMEOUT_S: Final = 5.0
 
 _META: Final = "switchgear.credentials"
+_ROWS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
+    {
+        **{
+            f"/v1/{one}": (one,)
+            for one in ("engines", "pools", "zones", "proxies", "orders", "events", "resources")
+        },
+        "/v1/audit": ("writes",),
+        "/v1/history": ("versions",),
+        "/v1/shadow": ("engines", "pools"),
+    }
+)
+"""Where the answer has lists of objects, and their names."""
 
 
 def _kept(context: click.Context, option: click.Parameter, said: Any) -> None:
@@ -57,12 +72,28 @@ class NoAnswerError(click.ClickException):
     """Nobody answers as a Switchgear does. The question was well put, so its usage is not shown with it."""
 
 
+class UnknownPathError(NoAnswerError):
+    """It answers, and does not know the path: another server, or a Switchgear of before there was such a thing."""
+
+
 class RefusedError(click.ClickException):
     """The server understood and refused; ``status`` is its HTTP status, the message its own words."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+class _Said(dict[str, Any]):
+    """An object of an answer. What it does not have is no bug here: something else answers, or another version."""
+
+    def __missing__(self, name: str) -> Any:
+        said = f"the answer has no {name!r}: is it the --admin port of a Switchgear, and of a like version?"
+        raise NoAnswerError(said)
+
+
+# PyYAML writes no subclass of dict that it was not told of.
+yaml.SafeDumper.add_representer(_Said, yaml.SafeDumper.represent_dict)
 
 
 def ask(admin: str, path: str, *, method: str = "GET", body: Any = None) -> Any:
@@ -90,19 +121,32 @@ def ask(admin: str, path: str, *, method: str = "GET", body: Any = None) -> Any:
     finally:
         connection.close()
     try:
-        found = json.loads(text)
-    except ValueError as error:
+        found = json.loads(text, object_hook=_Said)
+    except (ValueError, RecursionError) as error:
         if answer.status >= http.client.INTERNAL_SERVER_ERROR:
             fault = "a fault of the server, which its log tells, or of what stands before it"
             raise NoAnswerError(f"{admin}{path} answered {answer.status} {answer.reason}: {fault}") from error
         raise NoAnswerError(f"{admin} answers, but not as Switchgear does: is it the --admin port?") from error
     if answer.status in (http.client.OK, http.client.CREATED):
+        if not _is_ours(path, found):
+            raise NoAnswerError(f"{admin} answers, but not as Switchgear does: is it the --admin port?")
         return found
     said = found.get("error") if isinstance(found, dict) else None
     # What the server says of a path it does not have begins with the method, as in "GET /v1/why: Not Found".
     if not isinstance(said, str) or said.startswith(f"{method} "):
-        raise NoAnswerError(f"{admin}{path} answered {answer.status}: is it the --admin port of a Switchgear?")
+        kind = UnknownPathError if answer.status == http.client.NOT_FOUND else NoAnswerError
+        raise kind(f"{admin}{path} answered {answer.status}: is it the --admin port of a Switchgear?")
     raise RefusedError(answer.status, said)
+
+
+def _is_ours(path: str, found: Any) -> bool:
+    """Whether an answer has the shape that all of ours have."""
+    if not isinstance(found, dict):
+        return False
+    names = found.get("pools", []) if path == "/v1/policies" else []
+    lists = [found.get(name, []) for name in _ROWS.get(path.partition("?")[0], ())]
+    objects = all(isinstance(rows, list) and all(isinstance(one, dict) for one in rows) for rows in lists)
+    return isinstance(names, list) and objects
 
 
 def opened(admin: str, *, timeout_s: float = TIMEOUT_S) -> tuple[http.client.HTTPConnection, dict[str, str]]:

@@ -209,14 +209,18 @@ def _write(target: Path, bundle: _Bundle) -> None:
         "cut": bundle.cut,
         "missing": bundle.missing,
     }
-    manifest = json.dumps(about, indent=1, ensure_ascii=False).encode()
+    manifest = json.dumps(about, indent=1, ensure_ascii=False).encode("utf-8", "replace")
+    made = False
     try:
         # Nobody else's to read: it has no secrets, and yet says a lot.
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        made = True
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
             for name, content in {"manifest.json": manifest, **bundle.parts}.items():
                 entry = tarfile.TarInfo(f"switchgear-report/{name}")
                 entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
                 tar.addfile(entry, io.BytesIO(content))
     except OSError as error:
+        if made:  # half a bundle looks like one, and would be in the way of the next
+            target.unlink(missing_ok=True)
         raise click.UsageError(f"{target} cannot be written: {error.strerror or error}") from error

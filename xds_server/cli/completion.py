@@ -61,17 +61,16 @@ def names(*kinds: str) -> Callable[[click.Context, click.Parameter, str], list[C
 
 def _known(admin: str, kind: str) -> Sequence[str]:
     answer = _answer(admin, f"/v1/{kind}")
-    rows = answer.get(kind, []) if isinstance(answer, dict) else []
-    match kind:
-        case "engines":
-            return [f"{one['pool']}/{one['engine']}" for one in rows]
-        case "pools":
-            return [one["pool"] for one in rows]
-        case "zones":
-            # Bash takes a colon for the end of a word, so the zone stands alone.
-            return [one["zone"] for one in rows if one["zone"]]
-        case _:
-            return [one["node"] for one in rows]
+    rows = answer.get(kind) if isinstance(answer, dict) else None
+    fields = {"engines": ("pool", "engine"), "pools": ("pool",), "zones": ("zone",), "proxies": ("node",)}[kind]
+    found = []
+    for one in rows if isinstance(rows, list) else ():
+        # Whatever listens there: on a key that was pressed nothing is said of it.
+        said = [one.get(field) for field in fields] if isinstance(one, dict) else [None]
+        if all(isinstance(part, str) and part for part in said):
+            # Bash takes a colon for the end of a word, so a zone stands alone.
+            found.append("/".join(map(str, said)))
+    return found
 
 
 def _answer(admin: str, path: str) -> Any:
@@ -88,5 +87,5 @@ def _answer(admin: str, path: str) -> Any:
             return json.loads(answer.read()) if answer.status == http.client.OK else None
         finally:
             connection.close()
-    except (OSError, ValueError, http.client.HTTPException, click.ClickException):
+    except (OSError, ValueError, RecursionError, http.client.HTTPException, click.ClickException):
         return None

@@ -34,7 +34,9 @@ from xds_server.diagnosis.comparing import TYPES, Comparison, Difference, compar
     type=click.Choice(TYPES, case_sensitive=False),
     help="Only resources of this type; may be given more than once.",
 )
-@output_option("text", default="text")
+@output_option(
+    "text", "table", "wide", default="text", text="Form of the answer; table and wide are other names for text."
+)
 def command(
     *,
     proxy: str,

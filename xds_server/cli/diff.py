@@ -46,7 +46,13 @@ _SIGNS: Final = {"added": "+", "changed": "~", "removed": "-"}
 )
 @click.option("--all", "everything", is_flag=True, help=f"Show all, not the first {_SHOWN} of each kind.")
 @admin_option
-@output_option("text", default="text")
+@output_option(
+    "text",
+    "table",
+    "wide",
+    default="text",
+    text="Form of the answer; table is another name for text, wide is text with --all.",
+)
 def command(paths: tuple[Path, ...], against: tuple[str, ...], everything: bool, admin: str, output: str) -> int:
     """Show what the policies in PATH would change.
 
@@ -58,6 +64,7 @@ def command(paths: tuple[Path, ...], against: tuple[str, ...], everything: bool,
     answers.
     """
     new = _loaded(paths)
+    everything |= output == "wide"
     if against == (RUNNING,):
         old, views, arrivals = running(admin)
         return told(compared(old, new, views, arrivals), output, everything=everything)

@@ -35,6 +35,8 @@ def from_file(path: Path) -> tuple[str, tuple[Held, ...], dict[str, str]]:
         if not any("EndpointsConfigDump" in str(one.get("@type")) for one in dump["configs"]):
             unseen["EDS"] = "the dump was made without ?include_eds"
         return node_of(dump), found, unseen
+    except RecursionError as error:
+        raise click.UsageError(f"--envoy-dump {path}: nested too deeply for a dump of Envoy") from error
     except (OSError, ValueError) as error:
         raise click.UsageError(f"--envoy-dump {path}: {error}") from error
     except DumpError as error:
@@ -74,5 +76,5 @@ def _page(url: str, path: str) -> Any:
         raise click.ClickException(f"{url}{path} answered {answer.status}: is it the admin port of an Envoy?")
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise click.ClickException(f"{url}{path} is no JSON: is it the admin port of an Envoy?") from error

@@ -33,7 +33,9 @@ def as_data(answer: Any, form: str) -> str:
     """The answer as text that a machine reads, with an end of line."""
     if form == "yaml":
         return yaml.safe_dump(answer, sort_keys=False, allow_unicode=True)
-    return json.dumps(answer, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(answer, indent=2, ensure_ascii=False) + "\n"
+    # Half a character, as JSON may have and UTF-8 may not, stays the escape that it came as.
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def console(*, whole_lines: bool = False) -> Console:

@@ -113,7 +113,7 @@ class _Asked:
             items = [item for item in items if _age_s(item) <= self.since_s]
         if not self.pool:
             return items
-        known = ask(self.admin, "/v1/policies")["pools"]
+        known = list(map(str, ask(self.admin, "/v1/policies")["pools"]))
         if self.pool not in known:
             hint = did_you_mean(self.pool, known)
             raise click.UsageError(f"there is no pool {self.pool!r}{f'; {hint}' if hint else ''}")
@@ -160,21 +160,35 @@ def _watch(asked: _Asked, items: list[Item], pause_s: float) -> None:
     if not sys.stdout.isatty() or asked.data:
         _follow(asked, items, pause_s)
         return
-    out = console()
+    out, trouble = console(), ""
     with Live(console=out, screen=True, auto_refresh=False, vertical_overflow="ellipsis") as live:
         while True:
-            live.update(_shown(asked.kind, items, asked.wide, out.width), refresh=True)
+            live.update(_picture(asked, items, trouble, out.width), refresh=True)
             time.sleep(pause_s)
             try:
-                items = asked.items()
+                items, trouble = asked.items(), ""
             except click.ClickException as error:
-                live.update(Text(error.format_message(), style="bold red"), refresh=True)
-                time.sleep(pause_s)
+                trouble = error.format_message()
+
+
+def _picture(asked: _Asked, items: Sequence[Item], trouble: str, width: int) -> Text:
+    """The table; below what is wrong where nobody answers, so that nobody takes what was for what is."""
+    table = _shown(asked.kind, items, asked.wide, width)
+    if not trouble:
+        return table
+    lines = [
+        Text(printable(trouble).replace("\n", " "), style="bold red"),
+        Text("below is what was last known", style="yellow"),
+    ]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return Text("\n").join([*lines, table])
 
 
 def _follow(asked: _Asked, items: list[Item], pause_s: float) -> None:
     """Print every item once, then those whose state becomes different, and the names of those that go."""
     known: dict[str, tuple[str, ...]] = {}
+    trouble = ""
     while True:
         for line in _news(asked.kind, items, known, asked.output):
             click.echo(line)
@@ -182,8 +196,13 @@ def _follow(asked: _Asked, items: list[Item], pause_s: float) -> None:
         time.sleep(pause_s)
         try:
             items = asked.items()
+            if trouble:
+                trouble = ""
+                click.echo("it answers again", err=True)
         except click.ClickException as error:
-            click.echo(error.format_message(), err=True)
+            if trouble != error.format_message():
+                trouble = error.format_message()
+                click.echo(printable(trouble), err=True)
 
 
 def _news(kind: Kind, items: Sequence[Item], known: dict[str, tuple[str, ...]], output: str) -> Iterator[str]:

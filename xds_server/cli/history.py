@@ -21,7 +21,13 @@ _UNKNOWN = 404
 @click.argument("number", type=VersionNumber(), required=False)
 @click.option("--diff", "pair", nargs=2, type=VersionNumber(), metavar="N M", help="What M says other than N.")
 @admin_option
-@output_option("text", default="text")
+@output_option(
+    "text",
+    "table",
+    "wide",
+    default="text",
+    text="Form of the answer; table is another name for text, wide has the time and the digest in full.",
+)
 def command(number: int | None, pair: tuple[int, int] | None, admin: str, output: str) -> int:
     """List the versions of the policies; with NUMBER, print the files of one.
 
@@ -41,41 +47,49 @@ def command(number: int | None, pair: tuple[int, int] | None, admin: str, output
     except RefusedError as refusal:
         if refusal.status != _UNKNOWN:
             raise
-        click.echo(f"no: {refusal.message}", err=True)
+        click.echo(f"no: {printable(refusal.message)}", err=True)
         return 1
     answer = ask(admin, "/v1/history")
+    versions = answer["versions"]
     if output in DATA:
         click.echo(as_data(answer, output), nl=False)
     else:
-        _list(answer)
+        _list(answer, versions, wide=output == "wide")
     return 0
 
 
 def _show(answer: dict[str, Any], output: str) -> None:
+    texts = answer["texts"]
     if output in DATA:
         click.echo(as_data(answer, output), nl=False)
         return
-    for name, text in answer["texts"].items():
+    for name, text in texts.items():
         click.echo(printable(f"# {name}".replace("\n", " ")))
         click.echo(printable(text.rstrip("\n")))
         click.echo("---")
 
 
-def _list(answer: dict[str, Any]) -> None:
-    out = console()
-    table = Table("version", "age", "from", "by", "digest", "files", "reason", box=None, pad_edge=False)
-    for one in reversed(answer["versions"]):
+def _at(unix_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
+
+
+def _list(answer: dict[str, Any], versions: list[dict[str, Any]], *, wide: bool) -> None:
+    out = console(whole_lines=wide)
+    table = Table(
+        "version", "at" if wide else "age", "from", "by", "digest", "files", "reason", box=None, pad_edge=False
+    )
+    for one in reversed(versions):
         number = f"{one['number']}{' *' if one['serving'] else ''}"
         table.add_row(
             Text(number, style="green" if one["serving"] else ""),
-            Text(age(max(0.0, time.time() - one["at_unix_s"]))),
+            Text(_at(one["at_unix_s"]) if wide else age(max(0.0, time.time() - one["at_unix_s"]))),
             Text(f"rollback to {one['restores']}" if one["restores"] else one["source"]),
             Text(printable(one["by"])),
-            Text(one["digest"][:12]),
+            Text(one["digest"] if wide else one["digest"][:12]),
             Text(str(one["files"])),
             Text(printable(one["reason"]) or "-"),
         )
-    if answer["versions"]:
+    if versions:
         out.print(table)
         out.print("* is served")
     else:

@@ -109,7 +109,7 @@ def _give(admin: str, engine: str, action: str, length: str, reason: str, *, for
 def _refused(refusal: RefusedError, hint: str = "") -> int:
     if refusal.status != _FLOOR_OR_STATE:
         raise refusal
-    click.echo(f"no: {refusal.message}{hint}", err=True)
+    click.echo(f"no: {printable(refusal.message)}{hint}", err=True)
     return 1
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xds_server.cli.asking import NoAnswerError, admin_option, ask
+from xds_server.cli.asking import UnknownPathError, admin_option, ask
 from xds_server.cli.complaints import printable
 from xds_server.cli.engines_table import show_engines
 from xds_server.cli.forms import DATA, as_data, console, output_option, remark, style_of
@@ -62,7 +62,7 @@ def _troubles(admin: str) -> dict[str, Any]:
     """What is wrong with certificates, rules and the like, and what is rolled back; nothing of an older server."""
     try:
         answer = ask(admin, "/v1/troubles")
-    except NoAnswerError:
+    except UnknownPathError:
         return {"troubles": [], "rolled_back": []}
     return {"troubles": answer["troubles"], "rolled_back": answer["rolled_back"]}
 
@@ -71,7 +71,7 @@ def _served(admin: str) -> dict[str, Any]:
     """Which version is served, and the canary beside it; empty for a server that keeps no versions."""
     try:
         history, canary = ask(admin, "/v1/history"), ask(admin, "/v1/apply")
-    except NoAnswerError:
+    except UnknownPathError:
         return {}
     version = next((one for one in reversed(history["versions"]) if one["serving"]), None)
     return {"version": version, "stands": history["stands"], "canary": canary}

@@ -17,7 +17,7 @@ import click
 from policies.findings import PolicyErrors
 from policies.lints.lint import lint
 from policies.load import load
-from xds_server.cli.asking import NoAnswerError, ask
+from xds_server.cli.asking import NoAnswerError, UnknownPathError, ask
 from xds_server.cli.cluster_rights import on_cluster
 from xds_server.cli.complaints import of_errors
 from xds_server.cli.their_certificates import on_agents, on_certificates, on_unasked, shown_by, unchecked
@@ -60,8 +60,11 @@ def around(
     except NoAnswerError as error:
         yield from _without_server(admin, error.format_message())
     else:
-        yield from _server(admin, about, asked_s, answered_s)
-        yield from _xds_port(xds or _xds_of(admin, about["listen"]))
+        try:
+            yield from _server(admin, about, asked_s, answered_s)
+            yield from _xds_port(xds or _xds_of(admin, about["listen"]))
+        except NoAnswerError as error:  # it went meanwhile; what was found until then stays
+            yield fail("server", "SG220", error.format_message())
     for url in envoys:
         yield _envoy_clock(url)
     if policies:
@@ -98,7 +101,7 @@ def _canary(admin: str) -> Iterator[Check]:
     """A canary that was rolled back a short while ago; a server that is older tells of none."""
     try:
         yield from remarks.on_canary(ask(admin, "/v1/apply"))
-    except NoAnswerError:
+    except UnknownPathError:
         return
 
 
@@ -106,7 +109,7 @@ def _trust(admin: str) -> Iterator[Check]:
     """Certificates, rules of access, tokens, secrets, and what is rolled back; an older server tells of none."""
     try:
         answer = ask(admin, "/v1/troubles")
-    except NoAnswerError:
+    except UnknownPathError:
         return
     yield from remarks.on_rolled_back(answer["rolled_back"])
     found = list(remarks.on_troubles(answer["troubles"]))
@@ -198,10 +201,14 @@ def _may_speak_tls(answer: Answer | None) -> bool:
 
 
 def _envoy_clock(url: str) -> Check:
-    parts = urlsplit(url if "//" in url else f"http://{url}")
-    if not parts.hostname:
+    try:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        host, port = parts.hostname, parts.port or 80
+    except ValueError:
+        host, port = None, 0
+    if not host:
         raise click.BadParameter(f"{url!r} is not an address", param_hint="--envoy-admin")
-    answer = _get(parts.hostname, parts.port or 80, "/ready")
+    answer = _get(host, port, "/ready")
     if answer is None:
         return warn(f"Envoy {url}", "SG221", "its admin port cannot be reached from here")
     skew_s = answer.skew_s or 0.0

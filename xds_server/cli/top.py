@@ -28,6 +28,11 @@ SILENT_S: Final = 6.0
 """A frame comes each second; a server that says nothing for so long is gone."""
 
 AGAIN_S: Final = 1.0
+_NOT_OURS: Final = (
+    OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError, RecursionError,
+)  # fmt: skip
+"""What comes of a peer that goes, or is none of ours."""
+
 _KEYS: Final = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\x1b": "esc", "\r": "enter"}
 
 
@@ -84,7 +89,7 @@ class _Feed(threading.Thread):
                     self._say("the server has ended the stream")
                 except click.ClickException as error:
                     self._say(error.format_message())
-                except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+                except _NOT_OURS as error:
                     self._say(f"no server answers at {self._admin}: {error or type(error).__name__}")
                 pause.wait(AGAIN_S)
 
@@ -92,9 +97,13 @@ class _Feed(threading.Thread):
         """The state now, once; ``click.ClickException`` where it is not to be had."""
         try:
             event, data = next(self._messages())
-        except (OSError, http.client.HTTPException, ValueError, StopIteration) as error:
-            raise click.ClickException(f"{self._admin} tells nothing at /v1/live: {error}") from error
-        self.board.take(event, data)
+            self.board.take(event, data)
+        except StopIteration as error:
+            raise click.ClickException(f"{self._admin}/v1/live tells nothing: is it the --admin port?") from error
+        except _NOT_OURS as error:
+            raise click.ClickException(
+                f"{self._admin}/v1/live is not as Switchgear tells it: {error!r}"
+            ) from error
         return self.board
 
     def _messages(self) -> Iterator[tuple[str, dict[str, object]]]:

@@ -82,7 +82,12 @@ def _difference(kind: str, name: str, meant: Mapping[str, Any] | None, is_held: 
         return Difference(type=kind, name=name, what="the proxy has it, and nobody here means it to")
     if meant["content"] is None or is_held.content is None:
         return None  # named on both sides, shown by neither
-    left, right = canonical(kind, meant["content"]), canonical(kind, is_held.content)
+    left = canonical(kind, meant["content"])
+    try:
+        right = canonical(kind, is_held.content)
+    except (KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        # A kept dump is a file, and may have been anybody's.
+        return Difference(type=kind, name=name, what=f"it is not as Envoy writes it: {error!r}", origins=origins)
     if left == right:
         return None
     return Difference(

@@ -33,8 +33,7 @@ class Held:
 
 def held(dump: Any) -> tuple[Held, ...]:
     """Every resource of a ``/config_dump`` that came over xDS; ``DumpError`` where it is none."""
-    if not isinstance(dump, Mapping) or not isinstance(dump.get("configs"), Sequence):
-        raise DumpError("not a /config_dump of Envoy: it has no list `configs`")
+    _is_dump(dump)
     try:
         found = tuple(one for config in dump["configs"] for one in _of(config))
         own = frozenset(name for config in dump["configs"] for name in _from_files(config.get("bootstrap")))
@@ -60,31 +59,44 @@ def _from_files(bootstrap: Any) -> Iterator[str]:
 
 
 def node_of(dump: Any) -> str:
-    """The node id in the bootstrap of a dump; empty where it has none."""
-    for config in dump.get("configs", ()):
-        if config.get("@type") == f"{_DUMPS}BootstrapConfigDump":
-            return str(config.get("bootstrap", {}).get("node", {}).get("id", ""))
+    """The node id in the bootstrap of a dump; empty where it has none, ``DumpError`` where it is no dump."""
+    _is_dump(dump)
+    for config in dump["configs"]:
+        match config:
+            case {"@type": kind, "bootstrap": {"node": {"id": name}}} if kind == f"{_DUMPS}BootstrapConfigDump":
+                return str(name)
     return ""
 
 
+def _is_dump(dump: Any) -> None:
+    if not isinstance(dump, Mapping) or not isinstance(dump.get("configs"), list):
+        raise DumpError("not a /config_dump of Envoy: it has no list `configs`")
+
+
 def runtime_layers(page: Any) -> tuple[Held, ...]:
-    """The layers of ``/runtime`` with their values as text; Envoy does not say which came over xDS."""
+    """The layers of ``/runtime`` with their values as text; Envoy does not say which came over xDS.
+
+    Where a later layer has another value for a key, that is the one which holds, and the one in ``content``: what
+    somebody set by hand (``/runtime_modify``) leaves the layer itself as it was.
+    """
     try:
         names, entries = page["layers"], page.get("entries", {})
-        return tuple(
-            Held(
-                type="RTDS",
-                name=name,
-                content={
-                    key: entry["layer_values"][number]
-                    for key, entry in entries.items()
-                    if entry["layer_values"][number] != ""
-                },
-            )
-            for number, name in enumerate(names)
-        )
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        return tuple(_layer(number, names, entries) for number in range(len(names)))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise DumpError(f"not a /runtime page of Envoy: {error!r}") from error
+
+
+def _layer(number: int, names: Sequence[str], entries: Mapping[str, Any]) -> Held:
+    content, overruled = {}, {}
+    for key, entry in entries.items():
+        said = [(name, value) for name, value in zip(names, entry["layer_values"], strict=True) if value != ""]
+        if entry["layer_values"][number] == "":
+            continue
+        by, content[key] = said[-1]
+        if by != names[number]:
+            overruled[key] = by
+    trouble = ", ".join(f"{key} is overruled by the layer {by}" for key, by in sorted(overruled.items()))
+    return Held(type="RTDS", name=names[number], content=content, trouble=trouble)
 
 
 def _of(config: Content) -> Iterator[Held]:

@@ -1,13 +1,17 @@
 """How a command connects: never in plain text where that would ignore or give away what was said."""
 
 import http.client
+import http.server
 import socket
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
 import pytest
 
+from tests.xds_server.offers.test_changing import text
 from xds_server.cli import asking, main
 from xds_server.cli.asking import _META, opened
 
@@ -78,3 +82,87 @@ def test_a_server_that_breaks_off_in_the_middle(capsys: pytest.CaptureFixture[st
         assert main(["status", "--admin", f"http://127.0.0.1:{listener.getsockname()[1]}"]) == 2
         done.result(timeout=30)
     assert "broke off in the middle of its answer" in capsys.readouterr().err
+
+
+class Answering:
+    """Whatever listens at a port: it answers the same to everything."""
+
+    def __init__(self) -> None:
+        self.status, self.page = 200, b""
+        stranger = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                self.send_response(stranger.status)
+                self.send_header("Content-Length", str(len(stranger.page)))
+                self.end_headers()
+                self.wfile.write(stranger.page)
+
+            def do_POST(self) -> None:
+                self.do_GET()
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+
+@pytest.fixture
+def stranger() -> Iterator[Answering]:
+    made = Answering()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "page"),
+    [
+        (200, b"{}"),
+        (200, b"[]"),
+        (200, b"null"),
+        (200, b'{"proxies": null, "engines": 3, "pools": [1], "orders": {}, "versions": "x", "resources": [[]]}'),
+        (
+            200,
+            b'{"proxies": [{}], "engines": [{}], "pools": [{}], "versions": [{}], "state": "canary"}',
+        ),
+        (200, b"[" * 100_000 + b"]" * 100_000),
+        (200, b"<html>"),
+        (200, bytes(range(256))),
+        (404, b'{"detail": "Not Found"}'),
+        (302, b""),
+    ],
+)
+def test_nothing_that_answers_is_taken_for_a_server_or_ends_a_command_in_the_middle(
+    stranger: Answering, status: int, page: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stranger.status, stranger.page = status, page
+    policies = tmp_path / "p.yaml"
+    policies.write_text(text("p"))
+    for command in (
+        ["status"],
+        ["status", "-o", "json"],
+        *(["get", kind, "-o", "wide"] for kind in ("engines", "pools", "proxies", "orders", "audit", "shadow")),
+        ["get", "engines", "--pool", "chat"],
+        ["why", "r1"],
+        ["top"],
+        ["diff", "--policies", str(policies)],
+        ["history"],
+        ["history", "1", "-o", "yaml"],
+        ["apply", str(policies)],
+        ["apply", str(policies), "--canary", "10%"],
+        ["rollback"],
+        ["config-dump", "n1"],
+        ["eject", "r1", "--for", "1m", "--reason", "x"],
+    ):
+        assert main([*command, "--admin", stranger.url]) == 2, command
+        said = capsys.readouterr()
+        assert (said.out, said.err.startswith("Error: ") or said.err.startswith("Usage: ")) == ("", True), command
+    assert main(["doctor", "--admin", stranger.url]) == 1
+    assert "SG220" in capsys.readouterr().out
+    assert main(["bug-report", "--admin", stranger.url, "-o", str(tmp_path / "bundle.tar.gz")]) == 1
+    assert "missing: " in capsys.readouterr().err

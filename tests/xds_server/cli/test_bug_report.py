@@ -1,5 +1,6 @@
 """``switchgear bug-report``: no secret that was planted anywhere is in the bundle, and what is missing is said."""
 
+import errno
 import gzip
 import http.server
 import json
@@ -157,6 +158,16 @@ def test_a_file_that_exists_is_left_alone(tmp_path: Path, admin: str) -> None:
     assert main(["bug-report", "--admin", admin, "-o", str(target)]) == 2
     assert target.read_text() == "mine"
     assert main(["bug-report", "--admin", admin, "-o", str(tmp_path / "no" / "folder.tar.gz")]) == 2
+
+
+def test_half_a_bundle_is_none(tmp_path: Path, admin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tarfile.TarFile, "addfile", full)
+    target = tmp_path / "report.tar.gz"
+    assert main(["bug-report", "--admin", admin, "-o", str(target)]) == 2
+    assert not target.exists()
 
 
 def test_a_part_that_is_too_large_is_cut_and_a_full_bundle_says_what_is_not_in_it(

@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 
 from tests.xds_server.offers.test_changing import Server, accepted, serving, text
-from xds_server.cli import main
+from xds_server.cli import apply, main
+from xds_server.cli.asking import NoAnswerError, RefusedError
 from xds_server.history.routes import add_history
 
 
@@ -140,3 +143,94 @@ def test_an_objective_is_a_share_and_belongs_to_a_canary(
     # What this server says, which has no proxies, is said of the canary: it understood the objective.
     assert main(["apply", str(new), "--canary", "10%", "--slo", "99.5", "--admin", url]) == 1
     assert "no proxies" in capsys.readouterr().err
+
+
+RUNNING = {
+    "state": "running", "digest": "d1", "connected": 1, "proxies": ["n1"], "age_s": 1.0, "requests": 3,
+    "word": "unknown", "reasons": ["the canary saw 3 requests"], "version": 0,
+}  # fmt: skip
+GONE = NoAnswerError("no server answers")
+Answers = Callable[..., None]
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    """Has the server of a canary answer so, one after the other; exceptions are raised."""
+
+    def given(*said: Any) -> None:
+        left = [{"state": "canary", "digest": "d1"}, *said]
+
+        def ask(_admin: str, _path: str, **_: object) -> Any:
+            one = left.pop(0) if len(left) > 1 else left[0]
+            if isinstance(one, BaseException):
+                raise one
+            return one
+
+        monkeypatch.setattr(apply, "ask", ask)
+        monkeypatch.setattr(apply, "LOOK_EACH_S", 0.0)
+
+    return given
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "told"),
+    [
+        # An answer that stays away once is no end: the canary goes on without us, and so do we.
+        (
+            (RUNNING, GONE, RefusedError(429, "too often"), RUNNING | {"state": "served", "version": 4}),
+            0,
+            "version 4",
+        ),
+        ((RUNNING, GONE, {"state": "none", "reasons": []}), 1, "the server was started again"),
+        ((RUNNING, RUNNING | {"digest": "d2"}), 1, "another came after it"),
+        (
+            (RUNNING, KeyboardInterrupt(), RUNNING | {"state": "rolled-back", "reasons": ["ann ended it"]}),
+            1,
+            "ann ended",
+        ),
+        ((RUNNING, KeyboardInterrupt(), KeyboardInterrupt()), 130, "--end-canary"),
+        ((RUNNING, KeyboardInterrupt(), GONE), 2, "it may go on: the server decides"),
+    ],
+)
+def test_whoever_watches_a_canary_is_told_what_became_of_it(
+    answers: Answers, said: tuple[Any, ...], code: int, told: str, new: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers(*said)
+    assert main(["apply", str(new), "--canary", "10%"]) == code
+    taken = capsys.readouterr()
+    assert told in taken.out + taken.err
+
+
+def test_a_server_that_stays_away_is_waited_for_so_long(
+    answers: Answers, new: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(apply, "LOST_S", 0.05)
+    answers(RUNNING, GONE)
+    assert main(["apply", str(new), "--canary", "10%"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("asking again") == 1
+    assert "the server decides without us" in said
+
+
+def test_ctrl_c_before_the_answer_says_where_to_look(
+    new: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def pressed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(apply, "ask", pressed)
+    assert main(["apply", str(new)]) == 130
+    assert "`switchgear status` says whether" in capsys.readouterr().err
+
+
+def test_forms_of_history_and_diff(url: str, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {}
+    for form in ("text", "table", "wide"):
+        assert main(["history", "--admin", url, "-o", form]) == 0
+        shown[form] = capsys.readouterr().out
+    heads = {form: out.split()[1] for form, out in shown.items()}
+    assert heads == {"text": "age", "table": "age", "wide": "at"}
+    assert ("digest of p q" in shown["wide"], "digest of p q" in shown["text"]) == (True, False)
+    assert re.search(r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", shown["wide"])
+    for form in ("table", "wide"):
+        assert main(["diff", "--policies", str(new), "--admin", url, "-o", form]) == 1

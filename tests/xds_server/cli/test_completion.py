@@ -9,14 +9,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
 from xds_server.cli import main
+from xds_server.cli.completion import names
 
 LIMIT_S = 60.0
 BIN = Path(sys.executable).parent
-PAGES = {
+PAGES: dict[str, Any] = {
     "/v1/engines": {"engines": [{"pool": "chat", "engine": "r1"}, {"pool": "chat", "engine": "r2"}]},
     "/v1/pools": {"pools": [{"pool": "chat"}]},
     "/v1/zones": {"zones": [{"zone": "zone-a"}, {"zone": ""}]},
@@ -125,3 +128,12 @@ def test_names_are_asked_for_by_whoever_one_is(admin: str, tmp_path: Path) -> No
     assert seen[-1] == f"Bearer {TOKEN}"
     (tmp_path / "old").write_text("x" * 20)
     assert completed("why", "--token-file", str(tmp_path / "old"), "chat/", admin=admin) == set()
+
+
+@pytest.mark.parametrize("rows", [3, None, [1], [{}], [{"pool": 3, "engine": None}]])
+def test_what_is_no_server_has_no_names(rows: Any, admin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PAGES, "/v1/engines", {"engines": rows})
+    complete = names("engines", "pools")
+    context = click.Context(click.Command("why"))
+    context.params["admin"] = admin
+    assert [one.value for one in complete(context, click.Argument(["name"]), "")] == ["chat"]

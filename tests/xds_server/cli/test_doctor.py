@@ -267,3 +267,18 @@ def test_rights_and_grace_periods_of_a_cluster(
     assert (code, said["rights to read engines"]["code"]) == (1, "SG240")
     kubeconfig.write_text("{")
     assert told(*asked, capsys=capsys)[1]["Kubernetes"]["code"] == "SG242"
+
+
+def test_a_server_that_goes_in_the_middle_leaves_what_was_found(
+    server: Double, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del server.pages["/v1/engines"]
+    code, said = told("--admin", server.url, capsys=capsys)
+    assert (code, said["server"]["code"], said["version"]["state"]) == (1, "SG220", "ok")
+    assert "clock of the server" in said
+
+
+@pytest.mark.parametrize("url", ["http://[x", "http://127.0.0.1:99999", "http://127.0.0.1:x", ""])
+def test_an_envoy_at_no_address_is_asked_wrongly(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--admin", "http://127.0.0.1:1", "--envoy-admin", url]) == 2
+    assert "is not an address" in capsys.readouterr().err

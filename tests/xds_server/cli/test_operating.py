@@ -18,6 +18,9 @@ from typing import Any
 import pytest
 import yaml
 
+from xds_server.cli import get
+from xds_server.cli.columns import KINDS
+
 LIMIT_S = 60.0
 SWITCHGEAR = str(Path(sys.executable).with_name("switchgear"))
 PORTS = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
@@ -299,6 +302,18 @@ def test_watching_on_a_pipe_prints_what_becomes_different(server: Server, engine
             assert news["engine"] == "r3"
         finally:
             watching.terminate()
+
+
+def test_what_was_last_known_is_not_shown_as_what_is() -> None:
+    def asked(form: str = "table") -> get._Asked:
+        return get._Asked(admin="", kind=KINDS["pools"], pool="", by="", since_s=None, output=form)
+
+    assert get._picture(asked(), [], "", 80).plain == "no pool is served"
+    lines = get._picture(
+        asked(), [], "no server answers\x1b at http://127.0.0.1:1: refused", 30
+    ).plain.splitlines()
+    assert lines[1:] == ["below is what was last known", "no pool is served"]
+    assert (len(lines[0]), lines[0].startswith("no server answers"), "\x1b" in lines[0]) == (30, True, False)
 
 
 def test_a_page_in_a_browser_lets_no_held_policies_go(untouched: Server) -> None:

@@ -1,5 +1,6 @@
 """Two spellings of one configuration are no difference, and a difference is always seen."""
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -203,3 +204,36 @@ def test_what_is_no_dump_is_refused(said: Any) -> None:
 def test_everything_is_the_same_as_itself_and_canonical_once(content: Any) -> None:
     once = canonical("CDS", {"content": content})
     assert canonical("CDS", once) == once
+
+
+def test_what_somebody_set_by_hand_over_the_runtime_layer_is_a_difference() -> None:
+    page = {
+        "layers": ["static", "switchgear", "admin"],
+        "entries": {"a.b": {"layer_values": ["1", "384", "5"]}, "a.c": {"layer_values": ["2", "7", ""]}},
+    }
+    (layer,) = [one for one in runtime_layers(page) if one.name == "switchgear"]
+    answer = compared([meant("RTDS", "switchgear", {"layer": {"a.b": 384, "a.c": 7}})], [layer], {}, ("RTDS",))
+    (found,) = answer.differences
+    assert found.what == "a.b is overruled by the layer admin"
+    assert [line for line in found.lines if line[0] in "+-"][2:] == ["-a.b: '384'", "+a.b: '5'"]
+
+
+@pytest.mark.parametrize("dump", [[], "x", None, {"configs": {}}, {"configs": ["x"]}, {"configs": [{"@type": 3}]}])
+def test_a_page_that_is_no_dump_is_called_so(dump: Any) -> None:
+    def looked() -> str:
+        held(dump)
+        return node_of(dump)
+
+    with contextlib.suppress(DumpError):
+        assert looked() == ""
+    with contextlib.suppress(DumpError):
+        assert node_of(dump) == ""
+
+
+@pytest.mark.parametrize(
+    "content", ["x", {"endpoints": 3}, {"endpoints": [{"lb_endpoints": [{}]}]}, {"endpoints": [[]]}]
+)
+def test_a_resource_that_envoy_does_not_write_so_is_told_as_one(content: Any) -> None:
+    held_so = Held(type="EDS", name="x", content=content)
+    (found,) = compared([meant("EDS", "x", assignment(endpoint(1)))], [held_so], {}, ("EDS",)).differences
+    assert found.what.startswith("it is not as Envoy writes it")
