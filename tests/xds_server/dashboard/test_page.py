@@ -1,8 +1,10 @@
 """The page in a real browser: read, filtered, walked by keyboard, in both colour schemes, held to axe's rules."""
 
+import asyncio
 import json
 import os
-from dataclasses import asdict
+import re
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from tests.browser import Page, page
 from tests.xds_server.dashboard.made import Made
 from xds_server.answers.status import Defect, Trouble
 from xds_server.dashboard import live as lives
+from xds_server.dashboard.frame import frame, whole
 from xds_server.dashboard.routes import add_dashboard
 
 pytestmark = pytest.mark.timeout(900)  # each wait has a limit of its own: see ``browser``
@@ -169,3 +172,79 @@ async def test_a_server_that_comes_back_is_shown_as_it_is_then() -> None:
             assert await at.value("document.querySelector('#link').className") == "badge good"
         finally:
             await runner.cleanup()
+
+
+async def test_a_server_that_hangs_is_out_of_touch_and_is_asked_again() -> None:
+    asked = 0
+    made = Made(12)
+
+    async def live(request: web.Request) -> web.StreamResponse:
+        """One frame, and then nothing, with the connection open."""
+        nonlocal asked
+        asked += 1
+        made.change("vllm-1", reason=f"told {asked} times")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(f"event: frame\ndata: {json.dumps(whole(frame(made, 0.0)))}\n\n".encode())
+        await asyncio.Event().wait()
+        return response
+
+    app = web.Application()
+    app.router.add_get("/v1/live", live)
+    add_dashboard(app, made)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with page() as at:
+            await opened(at, runner, 12)
+            await at.value(
+                "window.seen = []; const link = document.querySelector('#link');"
+                "new MutationObserver(() => seen.push(link.textContent)).observe(link, {childList: true});"
+                "const now = Date.now; Date.now = () => now() + 7000; true"
+            )
+            await at.until("seen.some((text) => text.startsWith('no contact'))")
+            await at.until("document.querySelector('[data-name=\"chat/vllm-1\"]').title === 'told 2 times'")
+            await at.until("document.querySelector('#link').textContent === 'live'")
+    finally:
+        await runner.cleanup()
+
+
+async def test_what_is_wrong_is_said_first_and_leads_to_its_reasons() -> None:
+    made = Made(600, zones=4)
+    runner = await shown(made)
+    lines = "[...document.querySelectorAll('#wrongs li')].map((line) => line.textContent)"
+    try:
+        async with page() as at:
+            await opened(at, runner, 600)
+            said = await at.value(lines)
+            assert said[0] == "!chat level 2, fallback: pressure 1.2; refuses 3.5 requests per second"
+            assert said[1].startswith("✕gateway-1 refuses routes port-10000: bad regex")
+            assert re.match(
+                r"✕\d\d engines of chat, zone-[a-d] out: (hung|dead), such as chat/vllm-\d+: ", said[2]
+            ), said
+            assert len(said) == 6
+            assert await at.value("document.title") == "(150 not in) Switchgear"
+
+            # The first that is reached by Tab after the head of the page.
+            await at.value("document.querySelector('#only').focus()")
+            await at.press("Tab")
+            await at.press("Tab")
+            name = await at.value("document.activeElement.dataset.subject")
+            assert name.startswith("chat/vllm-")
+            # What becomes different does not take the focus away.
+            made.stir(1)
+            made.change(name.partition("/")[2], reason="hung: for longer still")
+            await at.until(f"({lines}).some((line) => line.endsWith('hung: for longer still'))")
+            assert await at.value("document.activeElement.dataset.subject") == name
+            await at.press("Enter", "\r")
+            await at.until("document.querySelector('#story-body ul') && document.querySelector('#story').open")
+            assert await at.value("document.querySelector('#story-name').textContent") == name
+            await at.press("Escape")
+
+            made.rows = [replace(row, health="HEALTHY", verdict="ready", floor=False) for row in made.rows[:20]]
+            await at.until("document.querySelectorAll('#wrongs li').length === 2")
+            assert await at.value("document.title") == "Switchgear"
+            assert at.errors == []
+    finally:
+        await runner.cleanup()

@@ -1,10 +1,12 @@
 // The page: joins what the server tells to the parts that show it.
 
-import { ago, make, number } from "./drawing.js";
+import { ago, make, number, say } from "./drawing.js";
 import { Fleet, STATES } from "./fleet.js";
 import { Happened } from "./happened.js";
 import { Live } from "./live.js";
 import { Pools } from "./pools.js";
+import { Proxies } from "./proxies.js";
+import { Wrong } from "./wrong.js";
 
 const at = (id) => document.getElementById(id);
 let lostAt = null;
@@ -13,6 +15,8 @@ const live = new Live(changed, linked);
 const fleet = new Fleet(live, at("zones"), at("fleet-note"), tell);
 const pools = new Pools(live, at("pools"));
 const happened = new Happened(live, at("lanes"), at("events"));
+const proxies = new Proxies(live, at("proxies"), at("proxies-note"));
+const wrong = new Wrong(live, at("wrong"), at("wrong-note"), at("wrongs"), tell);
 
 for (const [sign, words] of Object.values(STATES)) at("legend").append(make("span", {}, `${sign} ${words}`));
 
@@ -20,7 +24,8 @@ function changed(what) {
   if (what === null || what.tables.engines) what === null ? fleet.all() : fleet.some(what.tables.engines);
   pools.all();
   if (what === null || what.events.length || live.at % 15 < 1) happened.all();
-  if (what === null || what.tables.proxies) proxies();
+  if (what === null || what.tables.proxies) proxies.all();
+  wrong.all();
   if (!document.hidden) {
     fleet.lines();
     pools.lines();
@@ -33,7 +38,11 @@ function summary() {
   const rows = Object.values(live.tables.engines ?? {});
   const out = rows.filter((row) => row.health !== "HEALTHY").length;
   const good = Object.values(live.tables.pools ?? {}).reduce((sum, pool) => sum + (pool.donePerS ?? 0), 0);
-  say(at("sum"), `${rows.length} engines, ${out} not in; ${number(good)} good answers per second; ${Object.keys(live.tables.proxies ?? {}).length} proxies`);
+  // What is read aloud is how many are in, and not the rate of each second.
+  say(at("count"), `${rows.length} engines, ${out} not in`);
+  at("count").className = out ? "badge bad" : "";
+  say(at("rate"), `; ${number(good)} good answers per second; ${Object.keys(live.tables.proxies ?? {}).length} proxies`);
+  document.title = out ? `(${out} not in) Switchgear` : "Switchgear";
   const badge = at("policies");
   say(badge, server.stale ? `policies ${server.policies}, stale` : `policies ${server.policies ?? "?"} ${server.digest ?? ""}`);
   badge.className = `badge ${server.policies === "accepted" && !server.stale ? "good" : "bad"}`;
@@ -46,37 +55,15 @@ function summary() {
   say(at("alert"), troubles.join("\n"));
   const names = Object.keys(live.tables.pools ?? {}).sort();
   const choice = at("pool");
-  if (choice.options.length !== names.length + 1) {
+  if ([...choice.options].slice(1).map((option) => option.value).join("\n") !== names.join("\n")) {
     const chosen = choice.value;
     choice.replaceChildren(make("option", { value: "" }, "all"), ...names.map((name) => make("option", { value: name }, name)));
     choice.value = names.includes(chosen) ? chosen : "";
   }
 }
 
-// Only where it is different: what is read aloud should not be said again each second.
-function say(element, text) {
-  if (element.textContent !== text) element.textContent = text;
-}
-
-function proxies() {
-  const rows = Object.entries(live.tables.proxies ?? {}).sort(([a], [b]) => (a < b ? -1 : 1));
-  const bad = rows.filter(([, row]) => Object.values(row.types).some((state) => state !== "SYNCED"));
-  say(at("proxies-note"), bad.length ? `${bad.length} of ${rows.length} not in sync` : `${rows.length}, all in sync`);
-  const shown = [...bad, ...rows.filter((row) => !bad.includes(row))].slice(0, 200);
-  at("proxies").replaceChildren(
-    ...shown.map(([node, row]) => {
-      const off = Object.entries(row.types).filter(([, state]) => state !== "SYNCED");
-      const words = off.length ? off.map(([type, state]) => `${type} ${state}`).join(", ") : "✓ all";
-      const cell = make("td", {}, make("span", { class: `badge ${off.length ? "bad" : "good"}` }, words));
-      for (const text of row.refused) cell.append(make("p", { class: "hint" }, text));
-      const figures = [row.askedPerS, row.shedPerS, row.inFlight].map((value) => make("td", { class: "n" }, number(value)));
-      return make("tr", {}, make("td", { class: "id" }, node), make("td", {}, row.zone), make("td", {}, row.role), cell, ...figures);
-    }),
-  );
-}
-
 function linked(up) {
-  lostAt = up ? null : (lostAt ?? Date.now());
+  lostAt = up ? null : (lostAt ?? (live.heardMs || Date.now()));
   const badge = at("link");
   badge.className = `badge ${up ? "good" : "bad"}`;
   say(badge, up ? "live" : "no contact");
@@ -93,9 +80,10 @@ async function tell(name) {
   body.replaceChildren(make("p", {}, "asking"));
   if (!dialog.open) dialog.showModal();
   try {
-    const answer = await fetch(`/v1/why?name=${encodeURIComponent(name)}`);
+    const answer = await fetch(`/v1/why?name=${encodeURIComponent(name)}`, { signal: AbortSignal.timeout(10000) });
     const story = await answer.json();
     if (!answer.ok) throw new Error(story.error);
+    if (at("story-name").textContent !== name) return; // somebody asked for another meanwhile
     const parts = [make("p", {}, story.now)];
     const list = (title, lines) => lines.length && parts.push(make("h3", {}, title), make("ul", {}, ...lines.map((text) => make("li", {}, text))));
     list("Because", story.because);

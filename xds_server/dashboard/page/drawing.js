@@ -15,6 +15,31 @@ export function shape(tag, attributes = {}) {
   return element;
 }
 
+// Only where it is different: what is read aloud is not said again each second, and what somebody has marked to copy
+// stays marked.
+export function say(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+// Children of an element by key, each made once, in this order, the rest gone: what has the focus keeps it.
+export function keyed(parent, keys, make) {
+  const had = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  let at = null;
+  for (const key of keys) {
+    let child = had.get(key);
+    had.delete(key);
+    if (!child) {
+      child = make(key);
+      child.dataset.key = key;
+    }
+    const next = at ? at.nextElementSibling : parent.firstElementChild;
+    if (child !== next) parent.insertBefore(child, next);
+    at = child;
+  }
+  for (const child of had.values()) child.remove();
+  return [...parent.children];
+}
+
 // A line through [time, value] points in a box of 100 x 20, newest at the right; top is the value that fills it.
 export function line(points, now, span, top) {
   if (!points.length) return "";

@@ -3,6 +3,7 @@
 
 const HISTORY_S = 120;
 const EVENTS = 2000;
+const SILENT_MS = 6000;
 
 export class Live {
   constructor(onChange, onLink) {
@@ -10,26 +11,45 @@ export class Live {
     this.events = [];
     this.at = 0;
     this.history = new Map();
+    this.heardMs = 0;
     this.onChange = onChange;
     this.onLink = onLink;
   }
 
   connect() {
     const source = new EventSource("/v1/live");
-    source.addEventListener("frame", (event) => this.whole(JSON.parse(event.data)));
-    source.addEventListener("change", (event) => this.change(JSON.parse(event.data)));
-    source.onopen = () => this.onLink(true);
+    const heard = (take) => (event) => {
+      this.heardMs = Date.now();
+      this.onLink(true);
+      take(JSON.parse(event.data));
+    };
+    source.addEventListener("frame", heard((said) => this.whole(said)));
+    source.addEventListener("change", heard((said) => this.change(said)));
+    const begun = Date.now();
+    const again = (wait) => {
+      clearInterval(watch);
+      source.close();
+      setTimeout(() => this.connect(), wait);
+    };
     // The browser comes back by itself; a refusal it takes as final, and then we do.
     source.onerror = () => {
       this.onLink(false);
-      if (source.readyState === EventSource.CLOSED) setTimeout(() => this.connect(), 3000);
+      if (source.readyState === EventSource.CLOSED) again(3000);
     };
+    // A server that hangs, or a network that drops what is sent, ends nothing: the frame of each second stays away.
+    const watch = setInterval(() => {
+      if (Date.now() - Math.max(begun, this.heardMs) < SILENT_MS) return;
+      this.onLink(false);
+      again(0);
+    }, 1000);
   }
 
   whole(said) {
     this.at = said.at;
     this.tables = said.tables;
     this.events = said.events;
+    const engines = this.tables.engines ?? {};
+    for (const name of this.history.keys()) if (name.startsWith("engine ") && !(name.slice(7) in engines)) this.history.delete(name);
     this.remember();
     this.onChange(null);
   }
@@ -40,8 +60,10 @@ export class Live {
     for (const [name, rows] of Object.entries(said.tables)) {
       const table = (this.tables[name] ??= {});
       for (const [key, row] of Object.entries(rows)) {
-        if (row === null) delete table[key];
-        else table[key] = { ...table[key], ...row };
+        if (row === null) {
+          delete table[key];
+          this.history.delete(`engine ${key}`);
+        } else table[key] = { ...table[key], ...row };
       }
       changed[name] = rows;
     }

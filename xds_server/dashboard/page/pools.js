@@ -1,9 +1,9 @@
 // Pools in figures: what is asked, done and refused, and what is let in against what there is.
 
 import { HISTORY_S } from "./live.js";
-import { line, make, number, shape } from "./drawing.js";
+import { line, make, number, say, shape } from "./drawing.js";
 
-const LEVELS = ["normal", "no hedging", "fallback", "shedding", "maintenance"];
+export const LEVELS = ["normal", "no hedging", "fallback", "shedding", "maintenance"];
 
 export class Pools {
   constructor(live, root) {
@@ -26,7 +26,7 @@ export class Pools {
     let card = this.cards.get(name);
     if (!card) this.cards.set(name, (card = this.root.appendChild(blank(name))));
     const level = card.querySelector(".badge");
-    level.textContent = row.level ? `level ${row.level}: ${LEVELS[row.level] ?? ""}` : "normal";
+    say(level, row.level ? `level ${row.level}: ${LEVELS[row.level] ?? ""}` : "normal");
     level.className = `badge ${row.level >= 3 ? "bad" : row.level ? "busy" : "good"}`;
     level.title = row.levelReason;
     const figures = {
@@ -39,13 +39,13 @@ export class Pools {
       "pressure": row.pressure === null ? "–" : `${Math.round(100 * row.pressure)} %`,
       "hedging": row.hedging ? "on" : "off",
     };
-    for (const [term, text] of Object.entries(figures)) card.figures[term].textContent = text;
+    for (const [term, text] of Object.entries(figures)) say(card.figures[term], text);
     const top = Math.max(row.ceiling ?? 0, row.slots ?? 0, row.inFlight ?? 0, 1);
     card.gauge.querySelector("i").style.setProperty("--v", (100 * (row.inFlight ?? 0)) / top);
     card.gauge.querySelector("b").style.setProperty("--v", (100 * Math.min(row.slots ?? 0, top)) / top);
     const said = `${number(row.inFlight)} in flight, ${number(row.slots)} slots, ceiling ${number(row.ceiling)}`;
     card.gauge.setAttribute("aria-label", said);
-    card.limits.textContent = said + (row.keptIn ? `; ${row.keptIn} bad kept in` : "") + (row.shadow.length ? `; shadow: ${row.shadow.join(", ")}` : "");
+    say(card.limits, said + (row.keptIn ? `; ${row.keptIn} bad kept in` : "") + (row.shadow.length ? `; shadow: ${row.shadow.join(", ")}` : ""));
     card.limits.title = row.ceilingReason;
   }
 
