@@ -15,6 +15,7 @@ from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import TypeAdapter
 
+from engine.address import Address
 from xds_server.access.door import CALLER, SAID, Door
 from xds_server.access.judging import Caller
 from xds_server.answers.answering import WrongError, answer, refuse_others, refuse_pages, shaped
@@ -33,7 +34,7 @@ from xds_server.answers.status import (
     Trouble,
     ZoneStatus,
 )
-from xds_server.config import Address, ConfigError
+from xds_server.config import ConfigError
 from xds_server.dashboard.routes import add_dashboard
 from xds_server.history.routes import Changer, add_history
 from xds_server.inside.routes import Inside, add_inside

@@ -4,13 +4,13 @@ Each field carries its help text, so that ``--help`` and the reference documenta
 code. What is wrong with a value is said once, here, as a ``ConfigError``; the server then refuses to start.
 """
 
-import ipaddress
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
+from engine.address import Address
 from engine.tls.paths import TlsFiles
 
 ENVIRONMENT_PREFIX: Final = "SWITCHGEAR"
@@ -29,35 +29,12 @@ class ConfigError(Exception):
     """The operator's settings cannot work; the message says which and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A host and a TCP port to listen on; port 0 takes a free one."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """The address written as ``127.0.0.1:18000``, ``[::1]:18000`` or ``:18000`` (every interface)."""
-        host, colon, port = text.rpartition(":")
-        if not colon or not port.isdecimal() or int(port) > 65535:
-            raise ConfigError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:18000")
-        host = host.removeprefix("[").removesuffix("]")
-        return cls(host or "0.0.0.0", int(port))
-
-    @property
-    def loopback(self) -> bool:
-        """Whether only this machine can connect."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
-    def __str__(self) -> str:
-        """``host:port``, with brackets round an IPv6 host."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+def address_of(text: str) -> Address:
+    """The address in these words; ``ConfigError`` where they are none."""
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise ConfigError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:18000") from error
 
 
 def _says(text: str, flag: str = "") -> dict[str, str]:
@@ -262,7 +239,7 @@ class ServeConfig:
         if self.open_metrics and not secure and self.access is None:
             raise ConfigError("--open-metrics opens what nothing closes: it goes with --access or --tls-cert")
         for flag, address in (("--listen", self.listen), ("--admin", self.admin), ("--summary", self.summary)):
-            if address is not None and not address.loopback and not secure and not self.insecure:
+            if address is not None and not address.is_loopback and not secure and not self.insecure:
                 raise ConfigError(
                     f"{flag} {address} takes connections of other machines, in plain text and from anybody: give "
                     "--tls-cert, --tls-key and --tls-ca, or say --insecure"

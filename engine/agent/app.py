@@ -18,8 +18,10 @@ import grpc.aio
 import structlog
 from aiohttp import web
 
+from engine.address import Address
 from engine.agent import questions, telling
-from engine.agent.config import Address, AgentConfig, ConfigError
+from engine.agent.config import AgentConfig
+from engine.agent.config_error import ConfigError
 from engine.agent.drain import DrainAnswer, DrainOutcome, Drains
 from engine.agent.follow import Follower
 from engine.agent.gpus import Gpus

@@ -21,7 +21,6 @@ from typing import Any, Final
 from engine.agent.config import (
     ENVIRONMENT_PREFIX,
     AgentConfig,
-    ConfigError,
     EngineUrl,
     agent_config,
     flag,
@@ -29,6 +28,7 @@ from engine.agent.config import (
     shown,
     variable,
 )
+from engine.agent.config_error import ConfigError
 
 CRASHED: Final = 70
 """Exit code after a bug (EX_SOFTWARE of sysexits.h)."""

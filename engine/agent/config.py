@@ -4,7 +4,6 @@ A flag outdoes the environment, which outdoes the file, which outdoes the defaul
 is said in one ``ConfigError`` that names the place and what would work there; all of them come at once.
 """
 
-import ipaddress
 import os
 import re
 import typing
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
+from engine.address import Address
+from engine.agent.config_error import ConfigError
 from engine.gpu.policy import GpuPolicy
 from engine.probe_settings import ProbeSettings
 from engine.tls.paths import TlsFiles, TrustFiles
@@ -22,40 +23,6 @@ ENVIRONMENT_PREFIX: Final = "SWITCHGEAR_AGENT_"
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-class ConfigError(Exception):
-    """Settings that cannot work; the message names each place and what would work there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A host and a TCP port to listen on; port 0 takes a free one."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """The address written as ``127.0.0.1:18011``, ``[::1]:18011`` or ``:18011`` (every interface)."""
-        host, colon, port = text.rpartition(":")
-        if not colon or not port.isdecimal() or int(port) > 65535:
-            raise ValueError("write HOST:PORT, such as 127.0.0.1:18011")
-        return cls(host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port))
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
-    def __str__(self) -> str:
-        """``host:port``, with brackets round an IPv6 host."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

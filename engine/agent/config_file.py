@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from engine.agent.config import ConfigError
+from engine.agent.config_error import ConfigError
 
 
 def texts(path: Path) -> Iterator[tuple[str, str, str]]:

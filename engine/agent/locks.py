@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from engine.agent.config import ConfigError
+from engine.agent.config_error import ConfigError
 from engine.tls.paths import TlsFiles, TrustFiles
 from engine.tls.patterns import fitting
 from engine.tls.trust import Connecting, Means, TrustError

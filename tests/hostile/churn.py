@@ -22,10 +22,11 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from engine.address import Address
 from engine.report import EngineReport, Source, Verdict
 from tests.eventually import eventually
 from xds_server.answers.status import OrderRequest
-from xds_server.config import Address, ServeConfig
+from xds_server.config import ServeConfig
 from xds_server.fleet import EngineId
 from xds_server.overrides import Action
 from xds_server.running.app import Listening, _Server

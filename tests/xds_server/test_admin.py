@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
+from engine.address import Address
 from xds_server.admin import AdminServer
 from xds_server.answers.status import (
     EngineStatus,
@@ -16,7 +17,7 @@ from xds_server.answers.status import (
     SyncState,
     TypeStatus,
 )
-from xds_server.config import Address, ConfigError
+from xds_server.config import ConfigError
 from xds_server.metrics import Metrics, gauge
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from engine.address import Address
 from policies.load import load_contents
 from policies.model import PolicySet
 from xds_server.access.lab_authority import Wanted, make
 from xds_server.answers.status import Defect
-from xds_server.config import Address, ServeConfig
+from xds_server.config import ServeConfig
 from xds_server.entrusted import Entrusted
 from xds_server.reconcile.standing import Serving
 from xds_server.translate.view import View

@@ -57,7 +57,7 @@ class Guard:
     ) -> None:
         self._clock = clock
         self._wall = wall
-        self._local = config.listen.loopback
+        self._local = config.listen.is_loopback
         self._refused: dict[str, int] = {"identity": 0, "node": 0}
         self._told_at_s: dict[tuple[str, str], float] = {}
         self._turned_away: dict[str, tuple[float, str]] = {}
@@ -105,7 +105,7 @@ class Guard:
         return Door(
             rules=self.rules,
             secure=self.keys is not None,
-            is_open=config.admin.loopback or self.keys is None,
+            is_open=config.admin.is_loopback or self.keys is None,
             open_metrics=config.open_metrics,
             state=self.state,
         )

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import click
 import yaml
 
-from xds_server.config import Address
+from engine.address import Address
 
 TIMEOUT_S: Final = 5.0
 
@@ -181,7 +181,7 @@ def _plain(host: str, said: dict[str, Any]) -> None:
             raise click.UsageError(
                 f"--{name.replace('_', '-')} is for https, and --admin is http: write https://..."
             )
-    if said.get("token_file") and not Address(host, 0).loopback:
+    if said.get("token_file") and not Address(host, 0).is_loopback:
         raise click.UsageError(f"--token-file would go to {host} in plain text: write --admin https://...")
 
 

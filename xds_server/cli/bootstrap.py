@@ -15,7 +15,7 @@ import click
 from engine.tls.paths import TlsFiles
 from policies.quantity import NAME_PATTERN, ZONE_PATTERN
 from xds_server.bootstrap import Bootstrap, Tls, bootstrap_yaml, secret_files
-from xds_server.config import Address, ConfigError
+from xds_server.config import ConfigError, address_of
 
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
@@ -55,7 +55,7 @@ def _pools(_context: click.Context, _option: click.Parameter, said: str) -> tupl
 
 def _server(said: str) -> tuple[str, int]:
     try:
-        address = Address.parse(said)
+        address = address_of(said)
     except ConfigError as error:
         raise click.BadParameter(str(error), param_hint="--server") from error
     if said.startswith(":") or not address.port:

@@ -19,8 +19,9 @@ from typing import Any, Final
 import click
 import structlog
 
+from engine.address import Address
 from policies.quantity import format_duration, parse_duration
-from xds_server.config import ENVIRONMENT_PREFIX, Address, ConfigError, ServeConfig
+from xds_server.config import ENVIRONMENT_PREFIX, ConfigError, ServeConfig, address_of
 from xds_server.offers.feed import Outlet
 from xds_server.running import logs
 from xds_server.running.app import Listening, serve
@@ -31,7 +32,7 @@ CRASHED: Final = 70
 
 def _address(text: str) -> Address:
     try:
-        return Address.parse(text)
+        return address_of(text)
     except ConfigError as error:
         raise click.BadParameter(str(error)) from error
 

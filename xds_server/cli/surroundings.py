@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from engine.address import Address
 from policies.findings import PolicyErrors
 from policies.lints.lint import lint
 from policies.load import load
@@ -21,7 +22,7 @@ from xds_server.cli.asking import NoAnswerError, UnknownPathError, ask
 from xds_server.cli.cluster_rights import on_cluster
 from xds_server.cli.complaints import of_errors
 from xds_server.cli.their_certificates import on_agents, on_certificates, on_unasked, shown_by, unchecked
-from xds_server.config import Address, ConfigError
+from xds_server.config import ConfigError, address_of
 from xds_server.diagnosis import process, remarks
 from xds_server.diagnosis.check import Check, counted, fail, few, ok, warn
 from xds_server.inside.about import libraries
@@ -126,11 +127,11 @@ def _without_server(admin: str, why: str) -> Iterator[Check]:
 def _xds_of(admin: str, listen: str) -> str:
     """Where Envoys connect, seen from here: the port the server was told, on the host of the admin port."""
     try:
-        address = Address.parse(listen)
+        address = address_of(listen)
     except ConfigError:
         return ""
     host = urlsplit(admin if "//" in admin else f"http://{admin}").hostname or "127.0.0.1"
-    usual = address.host in ("0.0.0.0", "::", "") or address.loopback
+    usual = address.host in ("0.0.0.0", "::", "") or address.is_loopback
     return str(Address(host if usual else address.host, address.port)) if address.port else ""
 
 
@@ -139,7 +140,7 @@ def _xds_port(where: str) -> Iterator[Check]:
         yield warn("xDS port", "SG221", "the server took any port: name it with --xds to have it tried")
         return
     try:
-        address = Address.parse(where)
+        address = address_of(where)
     except ConfigError as error:
         raise click.BadParameter(str(error), param_hint="--xds") from error
     trouble = _connects(address.host, address.port)

@@ -16,11 +16,12 @@ from typing import Final
 
 import structlog
 
+from engine.address import Address
 from engine.report import EngineReport
 from xds_server.access.guard import Guard
 from xds_server.admin import AdminServer
 from xds_server.answers.troubles import Troubles
-from xds_server.config import Address, ConfigError, ServeConfig
+from xds_server.config import ConfigError, ServeConfig
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.entrusted import Entrusted
 from xds_server.history.archive import FOLDER, Archive

@@ -17,12 +17,13 @@ import grpc
 import grpc.aio
 import structlog
 
+from engine.address import Address
 from engine.proto import engine_report_pb2 as pb
 from engine.report import EngineReport, Evidence, Quantiles, Verdict
 from engine.tls.grpc_credentials import proved
 from engine.watch_server import WatchServer
 from policies.model import PolicySet
-from xds_server.config import Address, ConfigError
+from xds_server.config import ConfigError
 from xds_server.decide.decisions import Decisions, EngineDecision, Health, PoolDecisions
 from xds_server.fleet import Engine, Fleet
 from xds_server.fleet.traffic import Tail

@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 import structlog
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from xds_server.config import Address, ConfigError
+from engine.address import Address
+from xds_server.config import ConfigError
 from xds_server.tracing.spans import Span, text
 
 MOST_WAITING: Final = 200
@@ -130,7 +131,7 @@ def exporter_to(url: str) -> Exporter:
 def endpoint(url: str) -> str:
     """Where traces are posted to; secrets that would go there in plain text are a ``ConfigError``."""
     parts = urlsplit(url)
-    if parts.scheme == "http" and not Address(parts.hostname or "", 0).loopback:
+    if parts.scheme == "http" and not Address(parts.hostname or "", 0).is_loopback:
         told = next((name for name in _SECRETS if os.environ.get(name)), "")
         if told:
             raise ConfigError(f"{told} would go to {parts.netloc} in plain text: give --otlp an https:// URL")

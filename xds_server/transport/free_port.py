@@ -2,7 +2,8 @@
 
 import socket
 
-from xds_server.config import Address, ConfigError
+from engine.address import Address
+from xds_server.config import ConfigError
 
 
 def check_free(address: Address) -> None:

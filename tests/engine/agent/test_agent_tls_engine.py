@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from chaos.fake_engine import Hang
-from engine.agent.config import ConfigError, agent_config
+from engine.agent.config import agent_config
+from engine.agent.config_error import ConfigError
 from engine.agent.locks import engine_means
 from engine.tls.paths import TrustFiles
 from tests.engine.agent.conftest import LIMIT_S, StartAgent, StartEngine

@@ -5,17 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.agent.config import (
-    Address,
-    AgentConfig,
-    ConfigError,
-    EngineUrl,
-    agent_config,
-    flag,
-    key,
-    shown,
-    variable,
-)
+from engine.agent.config import AgentConfig, EngineUrl, agent_config, flag, key, shown, variable
+from engine.agent.config_error import ConfigError
 
 
 def test_a_flag_outdoes_the_environment_which_outdoes_the_file(tmp_path: Path) -> None:
@@ -87,14 +78,8 @@ def test_actions_of_gpu_signals_are_judged_at_the_start() -> None:
         agent_config({"gpu_actions": "xid.63"}, environment={})
 
 
-def test_addresses() -> None:
-    assert Address.parse("[::1]:80") == Address("::1", 80)
-    assert Address.parse(":80") == Address("0.0.0.0", 80)
-    assert str(Address("::1", 80)) == "[::1]:80"
+def test_where_the_engine_is() -> None:
     assert str(EngineUrl.parse("http://[::1]:8000/")) == "http://[::1]:8000"
-    for wrong in ("80", "host:", "host:99999", "host:x"):
-        with pytest.raises(ValueError, match="HOST:PORT"):
-            Address.parse(wrong)
     for wrong in ("ftp://a:1", "http://", "http://a:1/v1", "a:1", "http://a:99999"):
         with pytest.raises(ValueError, match=r"http://|Port"):
             EngineUrl.parse(wrong)

@@ -13,6 +13,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from structlog.testing import capture_logs
 
+from engine.address import Address
 from engine.tls.contexts import client_context, server_context
 from engine.tls.files import Rotating, read_pair
 from engine.tls.paths import TlsFiles
@@ -22,7 +23,6 @@ from xds_server.access.followed import FollowedRules
 from xds_server.access.lab_authority import EVERYBODY, Wanted, make
 from xds_server.admin import AdminServer
 from xds_server.answers.status import Readiness
-from xds_server.config import Address
 from xds_server.metrics import Metrics
 
 READS, WRITES = "r" * 32, "w" * 32

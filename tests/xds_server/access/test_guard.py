@@ -14,6 +14,7 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
+from engine.address import Address
 from engine.tls.files import read_pair
 from engine.tls.grpc_credentials import channel_credentials
 from engine.tls.paths import TlsFiles
@@ -22,7 +23,7 @@ from xds_server.access.guard import Guard
 from xds_server.access.lab_authority import EVERYBODY, Wanted, make
 from xds_server.access.views import NO_POOL, view_of
 from xds_server.answers.status import Defect
-from xds_server.config import Address, ConfigError, ServeConfig
+from xds_server.config import ConfigError, ServeConfig
 from xds_server.publish import Publisher
 from xds_server.snapshot import resource, snapshot
 from xds_server.streams import NodeInfo, RefusedPeerError

@@ -15,9 +15,10 @@ import click
 import pytest
 import structlog
 
+from engine.address import Address
 from xds_server.cli import main
 from xds_server.cli import serve as serve_module
-from xds_server.config import Address, ServeConfig
+from xds_server.config import ServeConfig
 from xds_server.running.app import Listening, Prober
 
 LIMIT_S = 60.0

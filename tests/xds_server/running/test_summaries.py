@@ -13,11 +13,12 @@ import grpc
 import pytest
 
 from chaos.fake_engine import Crash, EngineConfig, FakeEngine
+from engine.address import Address
 from engine.proto import engine_report_pb2 as pb
 from engine.report import EngineReport, Verdict
 from policies.load import load_contents
 from tests.eventually import eventually
-from xds_server.config import Address, ConfigError, ServeConfig
+from xds_server.config import ConfigError, ServeConfig
 from xds_server.decide.decide import decide
 from xds_server.fleet import declared, with_report
 from xds_server.running.summaries import SummaryServer, summary
