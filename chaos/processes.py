@@ -48,7 +48,8 @@ _ENOUGH_PORTS = 5_000
 # Longer than a program takes from being started to listening, and fewer than a process may have files.
 _CLAIM_S = 120.0
 _MOST_CLAIMS = 300
-_claims: deque[tuple[float, socket.socket]] = deque()
+# When each was made, and the descriptor that holds it until this process ends.
+_claims: deque[tuple[float, int]] = deque()
 # The longest line a child may announce itself with; dozens of engines fit.
 _READY_LINE_BYTES = 1024 * 1024
 
@@ -286,14 +287,10 @@ def _claim(port: int) -> None:
     """
     now_s = time.monotonic()
     while _claims and (now_s - _claims[0][0] > _CLAIM_S or len(_claims) >= _MOST_CLAIMS):
-        _claims.popleft()[1].close()
-    claim = socket.socket(socket.AF_UNIX)
-    try:
+        os.close(_claims.popleft()[1])
+    with socket.socket(socket.AF_UNIX) as claim:
         claim.bind(f"\0switchgear-port-{port}")
-    except OSError:
-        claim.close()
-        raise
-    _claims.append((now_s, claim))
+        _claims.append((now_s, claim.detach()))
 
 
 def _first_given_by_kernel() -> int:

