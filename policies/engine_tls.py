@@ -5,8 +5,8 @@ send whatever it can read to a proxy. Where the named certificates are is said o
 """
 
 import re
-from collections.abc import Iterable
-from typing import Annotated, Final
+from collections.abc import Callable, Iterable
+from typing import Annotated, Final, TypeAlias
 
 from pydantic import AfterValidator, Field
 
@@ -71,6 +71,10 @@ class EngineTls(Spec):
         "for one label before it, URIs such as spiffe://example.com/engine/*.",
         max_length=64,
     )
+
+
+SecretError: TypeAlias = Callable[[str, Origin], PolicyError | None]
+"""Why the secret of this name, which a pool names at this place, cannot be used; None where it can."""
 
 
 def unusable_secret(at: Origin, name: str, reason: str, known: Iterable[str]) -> PolicyError:

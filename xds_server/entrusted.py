@@ -15,7 +15,7 @@ from prometheus_client.core import Metric
 from policies.engine_tls import unusable_secret
 from policies.findings import PolicyError
 from policies.model import PolicySet
-from policies.origin import WHOLE_FILE, origin
+from policies.origin import WHOLE_FILE, Origin, origin
 from xds_server.answers.status import Defect, Trouble
 from xds_server.config import ServeConfig
 from xds_server.metrics import gauge
@@ -48,21 +48,26 @@ class _Withheld:
 
 
 class Entrusted:
-    """``serving`` gives what is served now, ``nodes`` the view of each connected proxy."""
+    """``serving`` gives what is served now, ``nodes`` the view of each connected proxy.
+
+    ``waiting`` gives policies that were judged already and may be served yet: what they name is not let go of.
+    """
 
     def __init__(
         self,
         config: ServeConfig,
         serving: Callable[[], Serving | None],
         nodes: Callable[[], Mapping[str, View]],
+        waiting: Callable[[], Iterable[PolicySet]] = tuple,
     ) -> None:
         self._serving = serving
         self._nodes = nodes
+        self._waiting = waiting
         self._secure = config.tls is not None
         self._restored: frozenset[str] = frozenset()
         self._told: frozenset[_Withheld] = frozenset()
         self._certificates = Certificates(certified=frozenset())
-        self.folder = SecretFolder(config.secrets, in_use=self._asked_for)
+        self.folder = SecretFolder(config.secrets, in_use=self._in_use)
 
     async def run(self, *on_change: Callable[[], None]) -> None:
         """Follow the folder until cancelled; tells when what can be used is different."""
@@ -95,17 +100,19 @@ class Entrusted:
 
     def errors(self, policies: PolicySet) -> tuple[PolicyError, ...]:
         """Every pool that names a secret which cannot be used."""
-        current = self.folder.current
-        return tuple(
-            unusable_secret(
-                policies.origin("EnginePool", name, "spec.tls.secret") or origin(name, WHOLE_FILE),
-                tls.secret,
-                self.folder.why_not(tls.secret),
-                current,
+        found = (
+            self.error(
+                tls.secret, policies.origin("EnginePool", name, "spec.tls.secret") or origin(name, WHOLE_FILE)
             )
             for name, pool in policies.pools.items()
-            if (tls := pool.spec.tls) is not None and tls.secret not in current
+            if (tls := pool.spec.tls) is not None
         )
+        return tuple(one for one in found if one is not None)
+
+    def error(self, name: str, at: Origin) -> PolicyError | None:
+        """That a pool names a secret, at this place, which cannot be used; None where it can."""
+        current = self.folder.current
+        return None if name in current else unusable_secret(at, name, self.folder.why_not(name), current)
 
     def troubles(self) -> Iterable[Trouble]:
         """What is wrong with secrets now, and who is not sent them."""
@@ -133,10 +140,12 @@ class Entrusted:
             {(reason,): float(count) for reason, count in counts.items()},
         )
 
+    def _in_use(self) -> frozenset[str]:
+        return self._asked_for().union(*map(_named, self._waiting()))
+
     def _asked_for(self) -> frozenset[str]:
         serving = self._serving()
-        pools = {} if serving is None else serving.policies.pools
-        return frozenset(one.spec.tls.secret for one in pools.values() if one.spec.tls is not None)
+        return frozenset() if serving is None else _named(serving.policies)
 
     def _withheld(self) -> Mapping[_Withheld, list[str]]:
         """Who is not sent what, and why; node ids in order."""
@@ -163,3 +172,7 @@ class Entrusted:
                 yield _Withheld("grpc", tls.secret)
             elif now.has_certificate(tls.secret):
                 yield _Withheld("nameless" if self._secure else "plaintext", tls.secret)
+
+
+def _named(policies: PolicySet) -> frozenset[str]:
+    return frozenset(one.spec.tls.secret for one in policies.pools.values() if one.spec.tls is not None)

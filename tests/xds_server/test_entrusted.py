@@ -49,10 +49,11 @@ class Around:
     def __init__(self, folder: Path | None, *, secure: bool = False) -> None:
         self.serving: Serving | None = None
         self.nodes: Mapping[str, View] = {}
+        self.waiting: tuple[PolicySet, ...] = ()
         tls = {f"tls_{one}": Path(one) for one in ("cert", "key", "ca")} if secure else {}
         listen = Address("0.0.0.0", 0)
         config = ServeConfig(policies=(Path(),), secrets=folder, insecure=not secure, listen=listen, **tls)  # type: ignore[arg-type]
-        self.entrusted = Entrusted(config, lambda: self.serving, lambda: self.nodes)
+        self.entrusted = Entrusted(config, lambda: self.serving, lambda: self.nodes, lambda: self.waiting)
 
     def serve(self) -> None:
         self.serving = Serving(policies=policies(), texts={}, digest="d", stale=False)
@@ -136,3 +137,15 @@ def test_authorities_alone_are_for_everybody(tmp_path: Path) -> None:
     around.serve()
     around.nodes = {"n1": View()}
     assert around.withheld == {}
+
+
+def test_what_waits_to_be_served_or_is_on_trial_keeps_its_secrets_too(tmp_path: Path) -> None:
+    put(tmp_path / "secrets" / "engines")
+    around = Around(tmp_path / "secrets")
+    around.waiting = (policies(),)
+    shutil.rmtree(tmp_path / "secrets" / "engines")
+    around.entrusted.folder.look()
+    assert "engines" in around.entrusted.held()
+    around.waiting = ()
+    around.entrusted.folder.look()
+    assert "engines" not in around.entrusted.held()

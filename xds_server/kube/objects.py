@@ -1,8 +1,12 @@
 """What became of each policy document that the cluster holds: what status is written of."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from policies.findings import PolicyError
+
+ACCEPTED: Final = "Accepted"
+"""The condition of a status that says whether the newest spec of an object is in use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ import structlog
 
 from policies.findings import PolicyError
 from policies.model import PolicySet
-from xds_server.decide.changes.change import Change, ChangeKind, Subject
+from xds_server.decide.changes.change import Change
 from xds_server.history.archive import Archive
 from xds_server.history.told import (
     ApplyRequest,
@@ -38,6 +38,7 @@ from xds_server.history.version import (
     Version,
 )
 from xds_server.offers.canary import Canaries, Plan, Run
+from xds_server.offers.events import canary_change, version_change
 from xds_server.offers.given import check_said, judged
 from xds_server.reconcile.loop import Reconciler
 from xds_server.reconcile.standing import Serving
@@ -77,15 +78,20 @@ class Changing:
         canaries: Canaries | None = None,
         tell: Callable[[Change], object] = lambda _: None,
         flaws: Callable[[PolicySet], tuple[PolicyError, ...]] = lambda _: (),
+        ordered: Callable[[str], None] = lambda _: None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``flaws`` are why policies that are well in themselves cannot be used here, as things stand now."""
+        """``flaws`` are why policies that are well in themselves cannot be used here, as things stand now.
+
+        ``ordered`` is told the digest of what somebody has served, before it is.
+        """
         self._reconciler = reconciler
         self._archive = archive
         self._source = Source(source)
         self._canaries = canaries
         self._tell = tell
         self._flaws = flaws
+        self._ordered = ordered
         self._wall = wall
         self._read: PolicyState | None = None
         self._said: PolicyState | None = None
@@ -172,7 +178,7 @@ class Changing:
         if mine and pending is not None:
             self._pending, self._stands, self._standing = None, version, pending.accepted
         self._archive.add(version)
-        self._tell(_change(newest, version))
+        self._tell(version_change(newest, version))
 
     # -- questions -----------------------------------------------------------------------------------------
 
@@ -248,9 +254,8 @@ class Changing:
             return ChangeStatus(state="failed", digest=accepted.digest, reason=refusal)
         nodes = self._canaries.status().proxies
         shown = f"{', '.join(nodes[:3])}{' and others' if len(nodes) > 3 else ''}"
-        self._tell_canary(
-            "begins", f"{told.by or 'somebody'} tries {accepted.digest[:12]} on {len(nodes)}: {shown}"
-        )
+        begins = f"{told.by or 'somebody'} tries {accepted.digest[:12]} on {len(nodes)}: {shown}"
+        self._tell(canary_change("begins", begins))
         return ChangeStatus(state="canary", digest=accepted.digest)
 
     def canary(self) -> CanaryStatus:
@@ -271,19 +276,8 @@ class Changing:
         if held and self._said is not None:
             self._reconciler.offer(self._standing or self._said)  # how it stands with these is to be said again
         self._canaries.end("rolled-back", reasons)
-        self._tell_canary("rolled back", "; ".join(reasons), alarm=True)
+        self._tell(canary_change("rolled back", "; ".join(reasons), alarm=True))
         return True
-
-    def _tell_canary(self, after: str, reason: str, *, alarm: bool = False) -> None:
-        told = Change(
-            kind=ChangeKind.POLICIES,
-            subject=Subject(),
-            before="",
-            after=f"canary {after}",
-            reason=reason,
-            alarm=alarm,
-        )
-        self._tell(told)
 
     async def run(self) -> None:
         """Look after canaries; for ever."""
@@ -350,6 +344,7 @@ class Changing:
         """Offer it, and what became of it."""
         pending = self._pending = _Pending(accepted=accepted, asked=asked)
         files, digest, kept = self._reconciler.files, accepted.digest, self._archive
+        self._ordered(digest)
         self._reconciler.offer(accepted)
         give_up_s = time.monotonic() + ANSWER_WITHIN_S
         while time.monotonic() < give_up_s:
@@ -381,18 +376,3 @@ def _is(version: Version | None, serving: Serving | None) -> bool:
 def _same(one: AbstractSet[str], other: AbstractSet[str]) -> bool:
     """Whether digests of one set of policies, as far as known, name another set: by what it says, or its texts."""
     return bool((one & other) - {""})
-
-
-def _change(before: Version | None, after: Version) -> Change:
-    how = {
-        Source.APPLIED: f"{after.by} applied it",
-        Source.ROLLBACK: f"{after.by} rolled back to version {after.restores}",
-    }.get(after.source, f"the {'cluster says' if after.source is Source.KUBERNETES else 'files say'} so")
-    return Change(
-        kind=ChangeKind.POLICIES,
-        subject=Subject(),
-        before="" if before is None else f"version {before.number}",
-        after=f"version {after.number}",
-        reason=f"{how}: {after.reason}" if after.reason else how,
-        returns="when the files change" if after.source in ORDERED else "",
-    )

@@ -44,6 +44,10 @@ class Feed(Protocol):
         """What has to go on for that, and what comes with it; for ever."""
         ...
 
+    def look_again(self) -> None:
+        """Note that what is wrong with secrets may be different now."""
+        ...
+
     @property
     def lost_s(self) -> Mapping[str, float]:
         """Seconds without contact, by kind of object; only those that are out of touch."""
@@ -84,6 +88,9 @@ class FilesFeed:
 
     async def run(self, around: Around) -> None:  # noqa: ARG002 - files have nothing more to say
         await self._files.watch()
+
+    def look_again(self) -> None:
+        """Nothing: files are judged as a whole, by who is given them."""
 
     @property
     def lost_s(self) -> Mapping[str, float]:

@@ -154,20 +154,14 @@ class Reconciler:
         decision = self.built.decisions.engines.get(key) if self.built else None
         if before is None or not can_change(before.report, report, decision):
             return
-        self._news(now_s)
-        if self._urgent_since_s is None:
-            self._urgent_since_s = now_s
-        self._wake.set()
+        self._news(now_s, urgent=True)
 
     def stand(self, words: Mapping[EngineId, OrchestratorWord], uids: Mapping[EngineId, str] = _NO_UIDS) -> None:
         """Note all that the orchestrator says of engines now; ``uids`` tell those of one name apart."""
         self._words.say(words, self.fleet, self.clock(), uids)
         if self._held is not None and self._offered is None:
             self._offered = self._held  # that engines end may be why they are missing
-        self._news(self.clock())
-        if self._urgent_since_s is None:
-            self._urgent_since_s = self.clock()
-        self._wake.set()
+        self._news(self.clock(), urgent=True)
 
     def resolve(self, addresses: Mapping[str, str]) -> None:
         """Note the addresses of host names."""
@@ -179,9 +173,8 @@ class Reconciler:
         self._wake.set()
 
     def look_again(self) -> None:
-        """Note that traffic or orders are different now."""
+        """Note that traffic, orders or certificates are different now."""
         self._news(self.clock())
-        self._wake.set()
 
     def try_out(self, accepted: Accepted) -> str:
         """Serve these policies to views of a canary from now on; else why they cannot be."""
@@ -221,6 +214,12 @@ class Reconciler:
         return ""
 
     # -- what is asked -------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> tuple[PolicySet, ...]:
+        """The policies that are offered, held back or on trial, and not served to everybody."""
+        waiting = (self._offered, self._held, None if self.trial is None else self.trial.accepted)
+        return tuple(one.policies for one in waiting if one is not None)
 
     def snapshot_for(self, view: View) -> Snapshot:
         """What the first proxy of a view is served, at once; it counts among those that share limits."""
@@ -300,9 +299,12 @@ class Reconciler:
         self._on_round(built.decisions, self._publishing.served)
         self.news_s = None
 
-    def _news(self, now_s: float) -> None:
+    def _news(self, now_s: float, *, urgent: bool = False) -> None:
         if self.news_s is None:
             self.news_s = now_s
+        if urgent and self._urgent_since_s is None:
+            self._urgent_since_s = now_s
+        self._wake.set()
 
     def _call_roll(self, now_s: float, arriving: View | None = None) -> None:
         """Bring the rosters up to who is connected now, and the proxy that is about to be."""

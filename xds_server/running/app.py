@@ -37,7 +37,7 @@ from xds_server.ledger.recording import Recorder
 from xds_server.metrics import Metrics
 from xds_server.offers.canary import Canaries
 from xds_server.offers.changing import Changing
-from xds_server.offers.feed import Around, Feed, FilesFeed, Outlet
+from xds_server.offers.feed import Around, Outlet
 from xds_server.offers.keeping import keep, restore
 from xds_server.pipeline import Built
 from xds_server.publish import Nack, Publisher
@@ -47,11 +47,11 @@ from xds_server.reconcile.standing import Serving
 from xds_server.refusals import Refusals
 from xds_server.running.ending import StopError, first, signals, stopped
 from xds_server.running.facts import ServerFacts
+from xds_server.running.feeds import feed
 from xds_server.running.observe import AnnouncingObserver
 from xds_server.running.summaries import SummaryServer
 from xds_server.snapshot import Snapshot
 from xds_server.sources.agents import AgentDialer
-from xds_server.sources.files import PolicyFiles
 from xds_server.sources.prober import Prober
 from xds_server.sources.resolver import Resolver, host_names
 from xds_server.sources.targets import Security
@@ -108,7 +108,6 @@ class _Server:
         self._departures = Departures(self._metrics, self._began_at_s)
         self._tracing = Tracing(config.otlp, self._began_at_s)
         self._store = Store(config.state_dir) if config.state_dir else None
-        self._feed = _feed(config)
         epoch = f"{os.getpid():x}-{time.time_ns():x}"
         self._guard = Guard(config)
         self._door = self._guard.door(config)
@@ -135,7 +134,13 @@ class _Server:
         self._orders = Orders(config.state_dir, on_change=self._news, tell=self._ledger.tell)
         self._connected = Connected(self._publisher)
         self._telemetry = Telemetry(self._metrics, on_news=self._news, speaks_for=self._connected.speaks_for)
-        self._entrusted = Entrusted(config, lambda: self._reconciler.serving, self._connected.nodes)
+        self._entrusted = Entrusted(
+            config,
+            lambda: self._reconciler.serving,
+            self._connected.nodes,
+            lambda: self._reconciler.waiting,
+        )
+        self._feed = feed(config, self._entrusted.error)
         self._reconciler = Reconciler(
             self._connected,
             self._metrics,
@@ -154,7 +159,9 @@ class _Server:
             source=self._feed.source,
             canaries=self._canaries,
             tell=self._ledger.tell,
-            flaws=self._entrusted.errors,
+            # The objects of a cluster are judged one by one, so that one stops no other.
+            flaws=(lambda _: ()) if config.kubernetes else self._entrusted.errors,
+            ordered=self._tracing.offered,
         )
         self._resolver = Resolver(self._resolved, refresh_s=config.resolve_s)
         self._prober = Prober(self._reconciler.hear, on_probe=self._metrics.probed, secrets=self._entrusted.held)
@@ -237,8 +244,8 @@ class _Server:
             guarding = self._guard.run(on_rules=self._publisher.judge_again, on_keys=self._agents.renew)
             tasks.create_task(guarding, name="guard")
             tasks.create_task(self._troubles.run(), name="troubles")
-            rotated = (self._changing.look_again, self._news, self._reconciler.worth_keeping.set)
-            tasks.create_task(self._entrusted.run(*rotated), name="secrets")
+            again = (self._changing.look_again, self._feed.look_again, self._news)
+            tasks.create_task(self._entrusted.run(*again, self._reconciler.worth_keeping.set), name="secrets")
             tasks.create_task(self._follow_policies(), name="policies")
             tasks.create_task(self._feed.run(around), name="source")
             for outlet in self._outlets:
@@ -384,13 +391,3 @@ class _Server:
             progress = self._draining.progress(key, held[key.pool])
             if progress is not None:
                 self._agents.tell(key, progress)
-
-
-def _feed(config: ServeConfig) -> Feed:
-    """Where policies come from."""
-    if config.kubernetes:
-        # Who serves from files needs nothing of it.
-        from xds_server.running.in_cluster import ClusterFeed  # noqa: PLC0415
-
-        return ClusterFeed(config)
-    return FilesFeed(PolicyFiles(config.policies, settle_s=config.settle_s, poll_s=config.poll_s))

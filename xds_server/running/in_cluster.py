@@ -15,6 +15,7 @@ from typing import Final
 import structlog
 from prometheus_client.core import Metric
 
+from policies.engine_tls import SecretError
 from xds_server.config import ConfigError, ServeConfig
 from xds_server.decide.changes.change import Change, ChangeKind, Subject
 from xds_server.fleet import EngineId
@@ -52,8 +53,9 @@ class ClusterFeed:
 
     source = "kubernetes"
 
-    def __init__(self, config: ServeConfig) -> None:
+    def __init__(self, config: ServeConfig, secret_error: SecretError = lambda _name, _at: None) -> None:
         self._config = config
+        self._secret_error = secret_error
         self._writing = writing(config)
         self._reader: ClusterSource | None = None
         self._replicas: Replicas | None = None
@@ -89,7 +91,8 @@ class ClusterFeed:
             namespaces=config.namespaces,
             selector=config.selector,
             on_words=around.reconciler.stand,
-            on_objects=self._look_again,
+            on_objects=self._objects_changed,
+            secret_error=self._secret_error,
         )
         self._replicas = Replicas(
             api,
@@ -108,9 +111,13 @@ class ClusterFeed:
                 self._writer = Writer(api, writing_as, reporting.scene)
                 tasks.create_task(self._writer.run(), name="writer")
 
-    def _look_again(self) -> None:
+    def _objects_changed(self) -> None:
         if self._writer is not None:
             self._writer.look_again()
+
+    def look_again(self) -> None:
+        if self._reader is not None:
+            self._reader.look_again()
 
     @property
     def lost_s(self) -> Mapping[str, float]:

@@ -33,6 +33,7 @@ class Tracing:
         self._clock = clock
         self._policies = Policies()
         self._offered: tuple[str, float] | None = None
+        self._taken_up_s: float | None = None
         self._exporter: Exporter | None = None
         self.following: Following | None = None
         if url:
@@ -57,11 +58,13 @@ class Tracing:
         return None if self.following is None else self.following.event
 
     def offered(self, digest: str) -> None:
-        """Policies were read."""
+        """Policies were read, or somebody had them served."""
         self._offered = digest, self._clock()
 
     def adopted(self, digest: str, newest: Version | None) -> None:
         """These policies are served from now on; ``newest`` is the last version of the history."""
+        offered, self._offered = self._offered, None
+        self._taken_up_s = offered[1] if offered is not None and offered[0] == digest else None
         known = newest if newest is not None and newest.digest == digest else None
         self._policies = (
             Policies(digest=digest)
@@ -73,7 +76,8 @@ class Tracing:
         """A round was published."""
         if self.following is None:
             return
-        offered = self._offered
+        # Of the round that follows: what comes later, a canary say, is not what was offered then.
+        offered_s, self._taken_up_s = self._taken_up_s, None
         self.following.round(
             Round(
                 decisions=built.decisions,
@@ -83,7 +87,7 @@ class Tracing:
                 nodes=built.inputs.nodes,
                 policies=self._policies,
                 news_s=news_s,
-                offered_s=offered[1] if offered is not None and offered[0] == self._policies.digest else None,
+                offered_s=offered_s,
             )
         )
 

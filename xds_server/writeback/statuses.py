@@ -18,10 +18,9 @@ from typing import Any, Final
 
 from xds_server.decide.decisions import EngineDecision, Health
 from xds_server.kube.api import Object
-from xds_server.kube.objects import PolicyObject
+from xds_server.kube.objects import ACCEPTED, PolicyObject
 from xds_server.writeback.scene import Scene
 
-ACCEPTED: Final = "Accepted"
 PROGRAMMED: Final = "Programmed"
 _OURS: Final = (ACCEPTED, PROGRAMMED)
 

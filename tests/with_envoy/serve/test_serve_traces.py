@@ -74,6 +74,11 @@ async def test_an_ejection_and_a_policy_edit_are_traces_that_end_at_the_proxy(
         assert offered[0].start_ns <= one.start_ns <= ack.start_ns <= ack.end_ns <= edited.end_ns
         assert ack.attributes["switchgear.slowest"] == "n1"
 
+    code, _, said = await site.switchgear("apply", str(site.policies), "--by", "ann", "--admin", site.admin)
+    assert code == 0, said
+    applied = await first(collector, "policies change", **{"policies.author": "ann"})
+    assert len(collector.below(applied, "offered")) == 1
+
     await load.end()
     await site.stop(child)  # what is still followed is sent at the end
     ejected = await first(collector, "health change", after="UNHEALTHY")

@@ -23,17 +23,21 @@ from policies.relations import Placed, between
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """One spec of an object, as a document and as it was judged by itself."""
+    """One spec of an object, as a document and as it was judged by itself.
+
+    ``flaws`` are why it cannot be taken up here though it is well in itself.
+    """
 
     spec: str
     text: str
     judged: JudgedFile
+    flaws: tuple[PolicyError, ...] = ()
 
     @property
     def document(self) -> Judged | None:
-        """The document, None where it is not sound by itself."""
+        """The document, None where it is not sound by itself, or cannot be taken up."""
         documents = self.judged.documents
-        return documents[0] if len(documents) == 1 and not self.judged.problems else None
+        return documents[0] if len(documents) == 1 and not (self.judged.problems or self.flaws) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +89,7 @@ def admitted(candidates: Sequence[Candidate]) -> Admission:
     served = _raised(named, _agreeing({one.file: one.known for one in named if one.known}, trouble), trouble)
     for one in named:
         if served.get(one.file) is not one.newest:
-            own = tuple(problem.error(one.file) for problem in one.newest.judged.problems)
+            own = tuple(problem.error(one.file) for problem in one.newest.judged.problems) or one.newest.flaws
             problems[one.file] = own or trouble({**served, one.file: one.newest}) or (_broken(one),)
     return Admission(served=MappingProxyType(served), problems=MappingProxyType(problems))
 

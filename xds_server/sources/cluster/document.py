@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from policies.discovery import Discovery
 from policies.document import API_VERSION
 from xds_server.kube.api import Object
+from xds_server.kube.objects import ACCEPTED
 from xds_server.sources.cluster.entry import Entry
 
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
@@ -33,7 +34,8 @@ _ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uf
 class Held:
     """A policy object. ``spec`` and ``last_accepted`` are JSON; the latter is empty where its status has none.
 
-    ``observed`` is the generation that its status speaks of, ``created`` its age as text that sorts.
+    ``observed`` is the generation that its status speaks of, ``accepted`` that it calls this spec accepted;
+    ``created`` is its age as text that sorts.
     """
 
     kind: str
@@ -47,6 +49,7 @@ class Held:
     spec: str
     observed: int
     last_accepted: str
+    accepted: bool = False
 
     @property
     def file(self) -> str:
@@ -72,18 +75,20 @@ def reader(kind: str) -> Callable[[Object], Held]:
             if pairs:
                 kept[part] = dict(pairs[:_PAIRS])
         last = status.get("lastAccepted")
+        generation = _whole(metadata.get("generation"))
         return Held(
             kind=kind,
             namespace=str(metadata.get("namespace") or ""),
             name=str(metadata.get("name") or ""),
             uid=str(metadata.get("uid") or ""),
-            generation=_whole(metadata.get("generation")),
+            generation=generation,
             resource_version=str(metadata.get("resourceVersion") or ""),
             created=str(metadata.get("creationTimestamp") or ""),
             metadata=_json(kept),
             spec=_json(item.get("spec")) if "spec" in item else "",
             observed=_whole(status.get("observedGeneration")),
             last_accepted=last if isinstance(last, str) else _json(last) if isinstance(last, dict) else "",
+            accepted=_is_accepted(status.get("conditions"), generation),
         )
 
     return held
@@ -134,6 +139,14 @@ def _taken(listed: Iterable[Any]) -> tuple[set[Any], set[Any]]:
     places = {(str(one.get("address")), str(one.get("port"))) for one in blocks}
     # A port has five digits; Python refuses to read a number of five thousand.
     return names, {(address, int(port)) for address, port in places if port.isdecimal() and len(port) <= _DIGITS}
+
+
+def _is_accepted(conditions: Any, generation: int) -> bool:
+    said = [_block(one) for one in conditions] if isinstance(conditions, list) else []
+    return any(
+        (one.get("type"), one.get("status"), one.get("observedGeneration")) == (ACCEPTED, "True", generation)
+        for one in said
+    )
 
 
 def _value(text: str) -> Any:

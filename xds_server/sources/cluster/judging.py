@@ -2,23 +2,31 @@
 
 It remembers, for each object, the spec that was last accepted. Where its status speaks of the newest generation,
 the status is believed instead: it was written by the one replica that may, and so all replicas serve the same.
+
+A spec that names a secret which cannot be used here is not taken up, and stops no other. One that is in use stays
+so: what was accepted is not taken away because a folder is.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from policies.discovery import odd_engine, rejected
+from policies.engine_tls import SecretError
 from policies.findings import Finding, PolicyError, PolicyErrors
 from policies.load import JudgedFile, LoadCache, load_judged
 from policies.model import PolicySet
 from policies.origin import WHOLE_FILE, origin
+from policies.pool import EnginePool
 from xds_server.kube.objects import PolicyObject
 from xds_server.sources.cluster.admission import Admission, Candidate, Version, admitted
 from xds_server.sources.cluster.document import Held, document, texts_digest
 from xds_server.sources.cluster.entry import Entry
 from xds_server.sources.files import Accepted, PolicyState, Refused
+
+_Written: TypeAlias = Mapping[Path, tuple[str, str, tuple[str, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +50,8 @@ class Outcome:
 class Judge:
     """Comes to outcomes, one after another. Not to be asked by two threads at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, secret_error: SecretError = lambda _name, _at: None) -> None:
+        self._secret_error = secret_error
         self._cache = LoadCache()
         self._accepted: dict[str, str] = {}
 
@@ -62,7 +71,7 @@ class Judge:
                 text, left_out = document(held, offer.spec, offer.entries)
                 written[_path(held, number)] = (offer.spec, text, (*offer.remarks, *left_out))
         judged = self._cache.judged({path: text.encode() for path, (_, text, _) in written.items()})
-        admission = admitted([_candidate(held, written, judged) for held in ordered])
+        admission = admitted([self._candidate(held, written, judged) for held in ordered])
         remarks = {
             held.file: written[_path(held, number)][2]
             for held in ordered
@@ -81,6 +90,37 @@ class Judge:
             objects=became,
             served={file: version.spec for file, version in admission.served.items()},
         )
+
+    def _candidate(self, held: Held, written: _Written, judged: Mapping[Path, JudgedFile]) -> Candidate:
+        newest, *accepted = (
+            Version(spec=written[path][0], text=written[path][1], judged=judged[path])
+            for path in (_path(held, 0), _path(held, 1))
+            if path in written
+        )
+        if not self._is_in_use(held):
+            newest = replace(newest, flaws=self._flaws(held, newest))
+        return Candidate(
+            file=held.file,
+            kind=held.kind,
+            namespace=held.namespace,
+            name=held.name,
+            newest=newest,
+            accepted=accepted[0] if accepted else None,
+        )
+
+    def _is_in_use(self, held: Held) -> bool:
+        """Whether its newest spec is what is served of it; who has just started goes by its status."""
+        known = self._accepted.get(held.uid)
+        return held.accepted if known is None else _same(known, held.spec)
+
+    def _flaws(self, held: Held, version: Version) -> tuple[PolicyError, ...]:
+        document = version.document
+        pool = None if document is None else document.model
+        if document is None or not isinstance(pool, EnginePool) or pool.spec.tls is None:
+            return ()
+        at = origin(held.file, document.at("spec", "tls", "secret"))
+        error = self._secret_error(pool.spec.tls.secret, at)
+        return () if error is None else (error,)
 
     def _became(self, held: Held, admission: Admission) -> PolicyObject:
         served = admission.served.get(held.file)
@@ -102,24 +142,6 @@ class Judge:
 
 def _path(held: Held, number: int) -> Path:
     return Path(held.file if number == 0 else f"{held.file}#accepted")
-
-
-def _candidate(
-    held: Held, written: Mapping[Path, tuple[str, str, tuple[str, ...]]], judged: Mapping[Path, JudgedFile]
-) -> Candidate:
-    versions = [
-        Version(spec=written[path][0], text=written[path][1], judged=judged[path])
-        for path in (_path(held, 0), _path(held, 1))
-        if path in written
-    ]
-    return Candidate(
-        file=held.file,
-        kind=held.kind,
-        namespace=held.namespace,
-        name=held.name,
-        newest=versions[0],
-        accepted=versions[1] if len(versions) > 1 else None,
-    )
 
 
 def _state(

@@ -17,6 +17,7 @@ from typing import Final
 
 import structlog
 
+from policies.engine_tls import SecretError
 from xds_server.fleet import EngineId
 from xds_server.fleet.orchestrator import OrchestratorWord
 from xds_server.kube.api import Api
@@ -43,7 +44,8 @@ class ClusterSource:
     ``namespaces`` are those watched, all when empty; ``selector`` chooses policy objects, ``pod_selector`` pods,
     by label. ``run`` watches until it is cancelled. ``on_words`` gets all words that stand, and what tells engines
     of one name apart, whenever either changed: an engine without a word is present. ``on_objects`` is called when
-    ``policy_objects`` or ``pods`` became different.
+    ``policy_objects`` or ``pods`` became different. ``secret_error`` says what is wrong with a secret that a pool
+    names; ``look_again`` is to be called when that may be different.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class ClusterSource:
             None
         ),
         on_objects: Callable[[], None] = lambda: None,
+        secret_error: SecretError = lambda _name, _at: None,
         settle_s: float = 0.05,
         pace: Pace | None = None,
         pulse_s: float = PULSE_S,
@@ -67,7 +70,7 @@ class ClusterSource:
         self._on_words = on_words
         self._on_objects = on_objects
         self._settle_s = settle_s
-        self._judge = Judge()
+        self._judge = Judge(secret_error)
         self._sightings = Sightings()
         self._watching = Watching(
             api,
@@ -110,6 +113,10 @@ class ClusterSource:
     async def run(self) -> None:
         """Watch until cancelled."""
         await self._watching.run()
+
+    def look_again(self) -> None:
+        """Judge the same objects once more."""
+        self._due.set()
 
     async def states(self) -> AsyncGenerator[PolicyState, None]:
         """The state once every list was complete, then each different one, for as long as it is iterated."""

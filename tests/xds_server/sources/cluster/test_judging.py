@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies import load
+from policies.engine_tls import unusable_secret
+from policies.findings import PolicyError
 from policies.load import load_contents
+from policies.origin import Origin
 from xds_server.kube.objects import PolicyObject
 from xds_server.sources.cluster.document import Held, document, reader
 from xds_server.sources.cluster.entry import Entry
@@ -222,6 +225,77 @@ def test_a_route_comes_back_with_its_pool() -> None:
     first = judged(judge, pool(), route())
     assert codes(judged(judge, pool("other"), route()), "front") == ["SG031"]
     assert accepted(judged(judge, pool(), route())).digest == accepted(first).digest
+
+
+# -- secrets ---------------------------------------------------------------------------------------------------
+
+
+class Folder:
+    """The secrets that there are."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = set(names)
+
+    def error(self, name: str, at: Origin) -> PolicyError | None:
+        return None if name in self.names else unusable_secret(at, name, "it is not there", self.names)
+
+
+def secured(secret: str, *, name: str = "chat", **more: Any) -> Held:
+    return pool(name, spec={"tls": {"secret": secret, "serverName": "engine"}}, **more)
+
+
+def accepted_status(generation: int = 1) -> Json:
+    said = {"type": "Accepted", "status": "True", "observedGeneration": generation}
+    return {"observedGeneration": generation, "conditions": [{"type": "Other"}, said]}
+
+
+def test_a_pool_whose_secret_is_not_there_stops_no_other_and_comes_once_it_is() -> None:
+    folder = Folder("engines")
+    judge = Judge(folder.error)
+    objects = (secured("missing", name="bad"), route("bad", "bad", 10001), secured("engines"), route())
+    outcome = judged(judge, *objects)
+    [error] = next(one for one in outcome.objects if (one.kind, one.name) == ("EnginePool", "bad")).problems
+    assert (error.code, error.path, error.found) == ("SG043", "spec.tls.secret", "missing")
+    assert error.origin.file == "ns/EnginePool/bad"
+    assert list(accepted(outcome).policies.pools) == ["chat"]
+    assert list(accepted(outcome).policies.routes) == ["front"]
+    folder.names.add("missing")
+    later = judged(judge, *objects)
+    assert sorted(accepted(later).policies.pools) == ["bad", "chat"]
+    assert accepted(later).digest != accepted(outcome).digest
+
+
+def test_an_edit_to_a_secret_that_is_not_there_leaves_the_one_before() -> None:
+    judge = Judge(Folder("engines").error)
+    judged(judge, secured("engines"), route())
+    outcome = judged(judge, secured("missing", generation=2), route())
+    assert (codes(outcome, "chat"), became(outcome, "chat").serving) == (["SG043"], True)
+    tls = accepted(outcome).policies.pools["chat"].spec.tls
+    assert tls is not None
+    assert tls.secret == "engines"
+    assert codes(outcome, "front") == []
+    # Also where the replica that writes has it, and this one is asked again.
+    again = judged(judge, secured("missing", generation=2, status=accepted_status(2)), route())
+    assert codes(again, "chat") == ["SG043"]
+
+
+def test_what_is_in_use_is_not_taken_away_because_its_secret_is() -> None:
+    folder = Folder("engines")
+    judge = Judge(folder.error)
+    judged(judge, secured("engines"), route())
+    folder.names.clear()
+    assert codes(judged(judge, secured("engines"), route()), "chat") == []
+    # Who has just started goes by the status, and only where it is of this spec.
+    fresh = judged(Judge(folder.error), secured("engines", status=accepted_status()), route())
+    assert list(accepted(fresh).policies.pools) == ["chat"]
+    edited = judged(Judge(folder.error), secured("engines", generation=2, status=accepted_status()), pool("other"))
+    assert codes(edited, "chat") == ["SG043"]
+
+
+def test_where_all_that_there_is_names_secrets_that_are_not_there_that_is_said() -> None:
+    outcome = judged(Judge(Folder().error), secured("missing"))
+    assert isinstance(outcome.state, Refused)
+    assert [error.code for error in outcome.state.errors] == ["SG043"]
 
 
 # -- names -----------------------------------------------------------------------------------------------------
