@@ -144,10 +144,12 @@ def history_is_whole(folder: Path, written: int) -> str:
     newest = archive.newest.number if archive.newest else 0
     if newest < written:
         return f"{written} was kept, and {newest} is the newest"
-    missing = set(range(max(1, newest - KEPT_VERSIONS + 1), newest + 1)) - {one.number for one in archive.versions}
-    if missing or archive.damaged:
-        return f"of {newest} versions {sorted(missing)} are gone, and {archive.damaged} damaged"
-    halves = [one.number for one in archive.versions if one != version(one.number)]
+    # Older ones that are there still are about to go, and nobody goes back to those.
+    stay = range(max(1, newest - KEPT_VERSIONS + 1), newest + 1)
+    found = {one.number: one for one in archive.versions}
+    if archive.damaged or not found.keys() >= set(stay):
+        return f"of {newest} versions there are {sorted(found)}, and {archive.damaged} damaged"
+    halves = [number for number in stay if found[number] != version(number)]
     return f"versions {halves} are half of it" if halves else ""
 
 

@@ -81,6 +81,7 @@ class Archive:
         self._wake = asyncio.Event()
         self._last = 0
         self._says: Mapping[str, str] = {}
+        self._needed: Mapping[str, str] = {}
         self.damaged: tuple[str, ...] = ()
         self.failure = ""
         """Why the newest version could not be written; empty when it could."""
@@ -126,6 +127,7 @@ class Archive:
             except DamagedError as error:
                 damaged.append(path.name)
                 _log.warning("history.skipped", file=str(path), reason=str(error))
+        self._needed = digests.said(self.versions)
         self.damaged = tuple(damaged)
 
     def settled(self, number: int) -> bool:
@@ -164,7 +166,9 @@ class Archive:
             return
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if (says := digests.said(self.versions)) != self._says:  # before the versions that need it
+            # Before the versions that need it, and beside what those need that have to go.
+            says = {**self._needed, **digests.said(self.versions)}
+            if says != self._says:
                 digests.write(folder, says)
                 self._says = says
             while self._unsaved:
@@ -175,6 +179,7 @@ class Archive:
                 gone = named and int(named[1]) not in self._versions and path.name not in self.damaged
                 if gone or _LEFT.match(path.name):
                     path.unlink(missing_ok=True)
+            self._needed = digests.said(self.versions)
         except OSError as error:
             told = f"cannot write {folder}: {error.strerror or error}"
             if told != self.failure:
