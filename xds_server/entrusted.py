@@ -6,6 +6,7 @@ rest: their connections to engines that ask for a certificate fail, and it is to
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -116,7 +117,14 @@ class Entrusted:
 
     def troubles(self) -> Iterable[Trouble]:
         """What is wrong with secrets now, and who is not sent them."""
-        yield from self.folder.troubles()
+        found = tuple(self.folder.troubles())
+        yield from found
+        # Served as before a restart, or as another replica accepted it: nothing else says that they are missing.
+        for name in sorted(
+            self._asked_for() - self.folder.current.keys() - {Path(one.file).name for one in found}
+        ):
+            sentence = f"{self.folder.why_not(name)}, and policies that are served name it: proxies are sent none"
+            yield Trouble(what="secret", defect=Defect.UNUSABLE, file=name, sentence=sentence)
         withheld = self._withheld()
         for one, nodes in withheld.items():
             shown = f"{', '.join(nodes[:_SHOWN])}{' and others' if len(nodes) > _SHOWN else ''}"

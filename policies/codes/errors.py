@@ -314,8 +314,9 @@ _RELATIONS: Final = (
         code="SG043",
         title="secret cannot be used",
         meaning="A pool names certificates that this server does not have, or that cannot be used as they are: a file "
-        "is missing, a key belongs to another certificate, something has ended. The policies before stay in force. "
-        "Only a server that was started with --secrets knows; `switchgear validate` does not look.",
+        "is missing, a key belongs to another certificate, something has ended. The policies before stay in force; in a "
+        "cluster only this pool stays as it was, and all others are taken up. Only a server that was started with "
+        "--secrets knows; `switchgear validate` does not look.",
         situation="`spec: {tls: {secret: engines}}`, and --secrets has no folder `engines`",
         fix="Put the files there, or name a secret that is there. It is looked at again by itself.",
     ),

@@ -139,6 +139,22 @@ def test_authorities_alone_are_for_everybody(tmp_path: Path) -> None:
     assert around.withheld == {}
 
 
+def test_a_secret_that_is_served_and_not_there_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "secrets"
+    folder.mkdir()
+    around = Around(folder)
+    assert not list(around.entrusted.troubles())
+    around.serve()
+    [trouble] = around.entrusted.troubles()
+    assert (trouble.defect, trouble.file) == (Defect.UNUSABLE, "engines")
+    assert trouble.sentence.startswith("there is no folder ")
+    (folder / "engines").mkdir()
+    for _ in range(2):
+        around.entrusted.folder.look()
+    [trouble] = around.entrusted.troubles()
+    assert (trouble.defect, trouble.file) == (Defect.UNUSABLE, str(folder / "engines"))
+
+
 def test_what_waits_to_be_served_or_is_on_trial_keeps_its_secrets_too(tmp_path: Path) -> None:
     put(tmp_path / "secrets" / "engines")
     around = Around(tmp_path / "secrets")

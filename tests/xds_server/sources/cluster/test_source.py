@@ -11,8 +11,11 @@ from typing import Any
 import yaml
 
 from chaos.cluster_double import Troubles
+from policies.engine_tls import unusable_secret
+from policies.findings import PolicyError
 from policies.load import load
 from policies.model import PolicySet
+from policies.origin import Origin
 from tests.cluster import Cluster
 from tests.eventually import eventually
 from xds_server.fleet import EngineId
@@ -140,6 +143,26 @@ async def test_the_first_state_has_policies_and_their_engines(cluster: Cluster) 
             ("ModelRoute", "front", True, ()),
         ]
         assert seen.source.stale == {}
+
+
+async def test_a_pool_whose_secret_is_missing_waits_alone_until_it_is_looked_at_again(cluster: Cluster) -> None:
+    await two_engines(cluster)
+    await cluster.put(pool("secured", tls={"secret": "engines", "serverName": "engine"}))
+    known: set[str] = set()
+
+    def error(name: str, at: Origin) -> PolicyError | None:
+        return None if name in known else unusable_secret(at, name, "it is not there", known)
+
+    async with watched(cluster, secret_error=error) as seen:
+        await seen.until(lambda: seen.policies, "policies")
+        assert seen.policies is not None
+        assert list(seen.policies.pools) == ["chat"]
+        (refused,) = [one for one in seen.source.policy_objects if one.name == "secured"]
+        assert [one.code for one in refused.problems] == ["SG043"]
+        known.add("engines")
+        seen.source.look_again()
+        await seen.until(lambda: seen.policies and len(seen.policies.pools) == 2, "both pools")
+        assert not any(one.problems for one in seen.source.policy_objects)
 
 
 async def test_nothing_comes_out_before_every_list_was_complete(cluster: Cluster) -> None:
