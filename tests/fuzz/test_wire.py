@@ -16,7 +16,7 @@ from policies.model import PolicySet
 from tests.fuzz.mutating import seeds, spoiled
 from xds_server.metrics import Metrics
 from xds_server.publish import Publisher, Session
-from xds_server.publish.publisher import MAX_VIEWS, MAX_VIEWS_OF_HOST
+from xds_server.publish.founding import MAX_VIEWS, MAX_VIEWS_OF_HOST
 from xds_server.snapshot import snapshot
 from xds_server.sources.heard import Heard
 from xds_server.sources.telemetry import Telemetry

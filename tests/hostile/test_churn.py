@@ -10,7 +10,7 @@ import pytest
 from tests.hostile.churn import Churn, caches, objects, sizes
 from xds_server import refusals
 from xds_server.leaving import departures
-from xds_server.publish import publisher
+from xds_server.publish import founding
 from xds_server.reconcile import roster
 from xds_server.running import logs
 from xds_server.sources.telemetry import book, loss, telemetry
@@ -38,7 +38,7 @@ def churn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Churn:
     ):
         monkeypatch.setattr(module, name, SOON_S)
     for module, name in (
-        (publisher, "MAX_IDLE_VIEWS"),
+        (founding, "MAX_IDLE_VIEWS"),
         (encode, "REMEMBERED"),
         (refusals, "MOST_REMEMBERED"),
     ):

@@ -11,18 +11,17 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from xds_server.crowd import Crowd
 from xds_server.publish.acceptance import Acceptance, Scope, Verdict
+from xds_server.publish.founding import Founding
 from xds_server.publish.observer import Nack, Observer, Silent
 from xds_server.publish.served import Served
-from xds_server.publish.session import ProxyStanding, ProxyState, Session
+from xds_server.publish.session import ProxyStanding, ProxyState, Session, View
 from xds_server.snapshot import Changes, Resource, Snapshot, content_of
 from xds_server.streams import (
     Acked,
     Confirmed,
     Encoder,
     Event,
-    Flaw,
     Mode,
     Nacked,
     NodeInfo,
@@ -35,17 +34,6 @@ from xds_server.type_urls import SECRET
 
 REVIEW_EVERY_S: Final = 10.0
 """How often accepted content is reviewed for what nobody wants any more."""
-
-MAX_VIEWS: Final = 1_024
-"""Views with proxies: each is built in every round. Zones times kinds of proxies are tens; beyond lies a peer that
-says something else of itself on each stream."""
-
-MAX_VIEWS_OF_HOST: Final = 128
-"""Views that exist because of proxies of one host: all zones and kinds of proxies that a gateway stands before."""
-
-MAX_IDLE_VIEWS: Final = 256
-"""Views without proxies whose accepted content is remembered, for a proxy that comes back."""
-
 
 _NOTHING_OWN: Final[Mapping[str, Resource]] = MappingProxyType({})
 _NOTHING_REFUSED: Final[Mapping[str, str]] = MappingProxyType({})
@@ -75,9 +63,8 @@ class Publisher:
         self._epoch = epoch
         self._encoder = Encoder(identifier)
         self._changes = Changes()
-        self._views: dict[Hashable, Served] = {}
-        self._kinds = Crowd("kinds of proxies", MAX_VIEWS, MAX_VIEWS_OF_HOST)
-        self._idle: dict[Hashable, None] = {}
+        self._founding = Founding(self.acceptance.forget)
+        self._views: Mapping[Hashable, View] = self._founding.by_key
         self._own: Mapping[str, Resource] = _NOTHING_OWN
         self._nodes: Mapping[str, Hashable] | None = None
         self._sessions_of: dict[str, dict[Session, None]] = {}
@@ -213,13 +200,10 @@ class Publisher:
 
     # For sessions
 
-    def attach(self, session: Session, node: NodeInfo, now_s: float) -> tuple[Served, Stream]:
+    def attach(self, session: Session, node: NodeInfo, now_s: float) -> tuple[View, Stream]:
         """The view of ``node`` and a new stream on it."""
         key = self._view_of(node)
-        if key not in self._views:
-            for flaw, full in ((Flaw.CROWD, self._kinds.full()), (Flaw.HOST, self._kinds.full_for(session.host))):
-                if full:
-                    raise StreamError(full, flaw)
+        self._founding.admit(key, session.host)
         if not all(_same_peer(one.identities, session.identities) for one in self._sessions_of.get(node.id, ())):
             raise RefusedPeerError(f"node {node.id!r} is connected by another certificate")
         view = self._served(key, session.host)
@@ -238,17 +222,17 @@ class Publisher:
         self._observer.on_connect(node, session.mode)
         return view, stream
 
-    def move(self, session: Session, view: Served, key: Hashable) -> Served:
+    def move(self, session: Session, view: View, key: Hashable) -> View:
         """The view of this key, with the session, which leaves ``view``."""
         # First: whoever is counted in both views while the new one is built would share limits with itself.
         view.sessions.pop(session, None)
         self._nodes = None
         found = self._served(key, session.host, instead=view.desired)
         found.sessions[session] = None
-        self._retire(view)
+        self._founding.retire(view)
         return found
 
-    def detach(self, session: Session, view: Served, node: NodeInfo, reason: str) -> None:
+    def detach(self, session: Session, view: View, node: NodeInfo, reason: str) -> None:
         """Forget a session; a view that has none left is no longer built."""
         view.sessions.pop(session, None)
         self._nodes = None
@@ -257,9 +241,9 @@ class Publisher:
             if not of_node:
                 del self._sessions_of[node.id]
         self._observer.on_disconnect(node, session.mode, reason)
-        self._retire(view)
+        self._founding.retire(view)
 
-    def _served(self, key: Hashable, host: str, instead: Snapshot | None = None) -> Served:
+    def _served(self, key: Hashable, host: str, instead: Snapshot | None = None) -> View:
         """The view of this key, which has or is about to have a proxy.
 
         ``instead`` is served where nothing can be made for it: a proxy that has something keeps it.
@@ -270,28 +254,15 @@ class Publisher:
             if instead is not None and not desired.resources:
                 desired = instead
             effective = self.acceptance.effective(key, desired)
-            view = self._views[key] = Served(key=key, founder=host, desired=desired, effective=effective)
-            self._kinds.enter(host)
-            self._idle.pop(key, None)
+            view = Served(key=key, founder=host, desired=desired, effective=effective)
+            self._founding.found(view)
         return view
 
-    def _retire(self, view: Served) -> None:
-        """Build a view no longer that has no proxy left."""
-        if view.sessions or view.key not in self._views:
-            return
-        del self._views[view.key]
-        self._kinds.leave(view.founder)
-        self._idle[view.key] = None
-        while len(self._idle) > MAX_IDLE_VIEWS:
-            oldest = next(iter(self._idle))
-            del self._idle[oldest]
-            self.acceptance.forget(oldest)
-
-    def offer(self, stream: Stream, view: Served) -> None:
+    def offer(self, stream: Stream, view: View) -> None:
         """Bring a stream up to the newest snapshot of its view, with what is its proxy's own."""
         stream.offer(self._snapshot(view, stream.node.id, stream.refused(SECRET)), self._sequence)
 
-    def _snapshot(self, view: Served, node: str, refused: Mapping[str, str] = _NOTHING_REFUSED) -> Snapshot:
+    def _snapshot(self, view: View, node: str, refused: Mapping[str, str] = _NOTHING_REFUSED) -> Snapshot:
         return view.snapshot_for(self._own.get(node), refused, self.acceptance)
 
     def encode(self, stream: Stream, now_s: float) -> bytes | None:
@@ -303,7 +274,7 @@ class Publisher:
         self._observer.on_push(stream.node, response.type_url, len(data))
         return data
 
-    def take(self, session: Session, view: Served, stream: Stream, event: Event) -> None:
+    def take(self, session: Session, view: View, stream: Stream, event: Event) -> None:
         """Act on what a stream has told."""
         node = stream.node
         match event:
@@ -322,7 +293,7 @@ class Publisher:
             case _:
                 self._observer.on_unknown_type(node, event.type_url)
 
-    def _accept(self, view: Served, stream: Stream, resources: tuple[Resource, ...]) -> None:
+    def _accept(self, view: View, stream: Stream, resources: tuple[Resource, ...]) -> None:
         if own := self._own.get(stream.node.id):
             # One proxy's own numbers say nothing about its view, and must never be served to another.
             resources = tuple(item for item in resources if item.type_url != own.type_url)

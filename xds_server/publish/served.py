@@ -2,17 +2,17 @@
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
 from xds_server.publish.acceptance import Acceptance
 from xds_server.snapshot import Resource, Snapshot, with_resource
 
-if TYPE_CHECKING:
-    from xds_server.publish.session import Session
+S = TypeVar("S")
+"""A session: who is served. Nothing here needs to know what that is."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Served:
+class Served(Generic[S]):
     """One view: what it should have, and what it gets in the meantime.
 
     ``founder`` is the host of the proxy that it was first made for.
@@ -26,7 +26,7 @@ class Served:
     founder: str
     desired: Snapshot
     effective: Snapshot
-    sessions: "dict[Session, None]" = field(default_factory=dict)
+    sessions: dict[S, None] = field(default_factory=dict)
     spared: dict[frozenset[tuple[str, str]], Snapshot] = field(default_factory=dict)
     personal: dict[tuple[int, int], tuple[Resource, Snapshot, Snapshot]] = field(default_factory=dict)
 

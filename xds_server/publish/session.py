@@ -2,15 +2,12 @@
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol, TypeAlias
 
 from xds_server.crowd import host_of
-from xds_server.streams import KindStanding, Mode, NodeInfo, Stream, StreamError, read_request
+from xds_server.publish.served import Served
+from xds_server.streams import Event, KindStanding, Mode, NodeInfo, Stream, StreamError, read_request
 from xds_server.streams.values import WatchStatus
-
-if TYPE_CHECKING:
-    from xds_server.publish.publisher import Publisher
-    from xds_server.publish.served import Served
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +30,28 @@ class ProxyStanding(NamedTuple):
     types: tuple[KindStanding, ...]
 
 
+class Publishing(Protocol):
+    """What a session asks of whoever joins it to the snapshots of a view."""
+
+    def attach(self, session: "Session", node: NodeInfo, now_s: float) -> tuple["View", Stream]:
+        """The view of ``node`` and a new stream on it; ``StreamError`` where it is not served."""
+
+    def move(self, session: "Session", view: "View", key: Hashable) -> "View":
+        """The view of this key, with the session, which leaves ``view``."""
+
+    def detach(self, session: "Session", view: "View", node: NodeInfo, reason: str) -> None:
+        """Forget a session."""
+
+    def offer(self, stream: Stream, view: "View") -> None:
+        """Bring a stream up to the newest snapshot of its view."""
+
+    def encode(self, stream: Stream, now_s: float) -> bytes | None:
+        """The next response due on a stream as bytes; ``None`` when nothing is due."""
+
+    def take(self, session: "Session", view: "View", stream: Stream, event: Event) -> None:
+        """Act on what a stream has told."""
+
+
 class Session:
     """One stream between a transport and the publisher."""
 
@@ -40,7 +59,7 @@ class Session:
 
     def __init__(
         self,
-        publisher: "Publisher",
+        publisher: Publishing,
         mode: Mode,
         peer: str,
         wake: Callable[[], None],
@@ -56,7 +75,7 @@ class Session:
         self._end = end
         self._publisher = publisher
         self._stream: Stream | None = None
-        self._view: Served | None = None
+        self._view: View | None = None
         self._closed = False
 
     @property
@@ -161,3 +180,7 @@ class Session:
             connected_at_s=self._stream.opened_at_s,
             types=self._stream.status(),
         )
+
+
+View: TypeAlias = Served[Session]
+"""A view as the publisher serves it to sessions."""
