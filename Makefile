@@ -25,6 +25,9 @@ $(VLLM)/.ready: vllm.lock
 	@echo "setting up $(VLLM) (once; some minutes) ..."
 	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r vllm.lock \
 		|| { echo "The packages of vllm.lock cannot be installed here, for the reason above. Only \`make vllm\` needs them."; exit 1; }
+	@$(VLLM)/bin/python -c 'import torch' 2>/dev/null || { \
+		echo "torch came as the build for CUDA, which wants its libraries (3 GB more); give pip a CPU build to avoid that"; \
+		$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --constraint vllm.lock torch; }
 	@$(VLLM)/bin/python -c 'import vllm' \
 		|| { echo "vLLM is installed in $(VLLM) and cannot be imported, for the reason above."; exit 1; }
 	@touch $@

@@ -1,9 +1,11 @@
 """The deep check: its parent against children that misbehave in every way, and the real child on the CPU."""
 
 import asyncio
+import functools
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -118,6 +120,7 @@ def test_without_torch_the_command_line_says_that_nothing_was_checked(capsys: py
     assert "cpu: unavailable: torch cannot be imported" in capsys.readouterr().out
 
 
+@functools.cache
 def torch_python() -> str:
     """An interpreter with torch: this one, or that of the repository's vLLM environment."""
     if importlib.util.find_spec("torch") is not None:
@@ -125,6 +128,9 @@ def torch_python() -> str:
     other = os.environ.get("SWITCHGEAR_TORCH_PYTHON", str(_ROOT / ".vllm-venv" / "bin" / "python"))
     if not Path(other).exists():
         pytest.skip("no torch: not in this environment, not in SWITCHGEAR_TORCH_PYTHON, and no .vllm-venv")
+    tried = subprocess.run([other, "-c", "import torch"], capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        pytest.skip(f"torch cannot be imported by {other}: {tried.stderr.strip().splitlines()[-1]}")
     return other
 
 
