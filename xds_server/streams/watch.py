@@ -32,8 +32,7 @@ WHOLE_STATE: Final = frozenset((CLUSTER, LISTENER))
 """Types of which a SOTW response carries everything, so that what is absent is removed."""
 
 APART: Final = frozenset((SECRET,))
-"""Types of which a peer is asked itself what of a refused response it was: others need not be tried on it. What
-they are about is a single proxy's matter, and each of them is applied by itself."""
+"""Types of which a peer is asked itself what of a refused response it was: nobody else is tried on it."""
 
 UNKNOWN: Final = "?"
 """In place of a version: the peer may hold any."""
@@ -64,7 +63,7 @@ class Watch:
     refused; ``blind`` is true while a SOTW peer has content we never saw.
     ``second_try`` lets one response pass the limit of unanswered ones, once until the next answer
     (``tried_again``). ``unasked`` marks a subscription that the peer never made. ``suspects`` were refused
-    together, and go out one by one until it is known which it was.
+    together, and go out one by one.
     """
 
     type_url: str
@@ -241,8 +240,8 @@ class Watch:
 
     def one_of_suspects(self, changes: dict[str, Resource | None]) -> dict[str, Resource | None]:
         """Of these changes one that goes out alone, for it is suspected; all of them where none is."""
-        name = min(self.suspects.intersection(changes), default=None)
-        return changes if name is None else {name: changes[name]}
+        name = min(self.suspects.intersection(changes), default="")
+        return {name: changes[name]} if name else changes
 
     def _is_due(self, name: str, item: Resource | None, expected: str | None, is_rolled_back: bool) -> bool:
         if not self.wants(name):
