@@ -19,7 +19,7 @@ import yaml
 from policies.findings import PolicyErrors
 from policies.load import load
 from policies.model import PolicySet
-from xds_server.cli.asking import NoAnswerError, admin_option, ask, opened
+from xds_server.cli.asking import NoAnswerError, RefusedError, admin_option, ask, opened
 from xds_server.cli.complaints import of_errors
 from xds_server.cli.envoy_admin import raw_dump
 from xds_server.cli.surroundings import around
@@ -124,7 +124,7 @@ def command(
 def _server(bundle: _Bundle, admin: str, proxies: tuple[str, ...]) -> None:
     try:
         bundle.put_data("about.json", ask(admin, "/v1/about"))
-    except NoAnswerError as error:
+    except (NoAnswerError, RefusedError) as error:
         # Each further question would wait as long for the same answer.
         bundle.missing["server"] = redaction.text(error.format_message())
         return

@@ -73,7 +73,8 @@ def restore(engine: str, admin: str, length: str, reason: str, by: str) -> int:
     if reason:
         raise click.UsageError("--reason goes with --for; without it an order is ended, which needs none")
     try:
-        ask(admin, f"/v1/orders?name={quote(engine, safe='')}&by={quote(by or _user(), safe='')}", method="DELETE")
+        who = quote(by or _user(), safe="")
+        ask(admin, f"/v1/orders?name={quote(engine, safe='')}&by={who}", method="DELETE")["ended"]
     except RefusedError as refusal:
         return _refused(refusal, "; to keep it in against soft evidence, say --for and --reason")
     click.echo(f"the order for {engine} is ended; `switchgear why {engine}` says what is decided now")

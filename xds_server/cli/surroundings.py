@@ -18,7 +18,7 @@ from engine.address import Address
 from policies.findings import PolicyErrors
 from policies.lints.lint import lint
 from policies.load import load
-from xds_server.cli.asking import NoAnswerError, UnknownPathError, ask
+from xds_server.cli.asking import NoAnswerError, RefusedError, UnknownPathError, ask
 from xds_server.cli.cluster_rights import on_cluster
 from xds_server.cli.complaints import of_errors
 from xds_server.cli.their_certificates import on_agents, on_certificates, on_unasked, shown_by, unchecked
@@ -58,13 +58,16 @@ def around(
         asked_s = time.time()
         about = ask(admin, "/v1/about")
         answered_s = time.time()
+    except RefusedError as error:
+        said = f"{admin} answers, and refuses: {error.format_message()}"
+        yield fail("server", "SG220", said, "Say who is asking: --token-file, or --cert and --key.")
     except NoAnswerError as error:
         yield from _without_server(admin, error.format_message())
     else:
         try:
             yield from _server(admin, about, asked_s, answered_s)
             yield from _xds_port(xds or _xds_of(admin, about["listen"]))
-        except NoAnswerError as error:  # it went meanwhile; what was found until then stays
+        except (NoAnswerError, RefusedError) as error:  # it went meanwhile; what was found until then stays
             yield fail("server", "SG220", error.format_message())
     for url in envoys:
         yield _envoy_clock(url)

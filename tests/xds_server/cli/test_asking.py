@@ -158,6 +158,7 @@ def test_nothing_that_answers_is_taken_for_a_server_or_ends_a_command_in_the_mid
         ["rollback"],
         ["config-dump", "n1"],
         ["eject", "r1", "--for", "1m", "--reason", "x"],
+        ["restore", "r1"],
     ):
         assert main([*command, "--admin", stranger.url]) == 2, command
         said = capsys.readouterr()
@@ -166,3 +167,18 @@ def test_nothing_that_answers_is_taken_for_a_server_or_ends_a_command_in_the_mid
     assert "SG220" in capsys.readouterr().out
     assert main(["bug-report", "--admin", stranger.url, "-o", str(tmp_path / "bundle.tar.gz")]) == 1
     assert "missing: " in capsys.readouterr().err
+
+
+def test_doctor_and_bug_report_do_what_they_can_where_they_are_refused(
+    stranger: Answering, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stranger.status, stranger.page = 401, b'{"error": "who is asking?"}'
+    assert main(["doctor", "--admin", stranger.url]) == 1
+    said = capsys.readouterr().out
+    assert "fail SG220 server: " in said
+    assert "refuses: who is asking?" in said
+    assert "ok   version" in said
+    target = tmp_path / "bundle.tar.gz"
+    assert main(["bug-report", "--admin", stranger.url, "-o", str(target)]) == 1
+    assert "missing: server: who is asking?" in capsys.readouterr().err
+    assert target.exists()
