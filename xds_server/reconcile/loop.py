@@ -75,8 +75,8 @@ class Reconciler:
         on_round: Callable[[Decisions, Mapping[View, Snapshot]], None] = lambda _, __: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``on_adopted`` is told policies that are served from then on, ``on_round`` the decisions of each round and
-        what proxies are served because of them."""
+        """``on_adopted`` is told of policies that are served from then on, ``on_round`` after each round what was
+        decided, and what proxies are served because of it."""
         self._proxies = proxies
         self._metrics = metrics
         self.clock = clock
