@@ -3,12 +3,23 @@
 import asyncio
 import socket
 import ssl
+import struct
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from chaos.fake_engine.routes import reset
 from engine.tls.paths import TlsFiles
+
+# SO_LINGER with time 0: closing sends RST instead of FIN.
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """Close a connection with RST, so that the peer sees a reset and not an end."""
+    tcp = transport.get_extra_info("socket")
+    if tcp is not None:
+        tcp.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    transport.abort()
 
 
 class Port:

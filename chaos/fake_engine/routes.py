@@ -6,12 +6,11 @@ an error that comes first is a plain HTTP error.
 """
 
 import asyncio
-import socket
-import struct
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from chaos.fake_engine.answers import (
@@ -27,21 +26,47 @@ from chaos.fake_engine.answers import (
     usage_event,
 )
 from chaos.fake_engine.book import LOAD_ID, Outcome
-from chaos.fake_engine.faults import Refuse
-
-if TYPE_CHECKING:
-    from chaos.fake_engine.call import Call
-    from chaos.fake_engine.engine import FakeEngine
+from chaos.fake_engine.call import Call
+from chaos.fake_engine.config import EngineConfig
+from chaos.fake_engine.faults import HealthAnswer, Refuse
+from chaos.fake_engine.port import reset
 
 VERSION = "0.32.0+switchgear.fake"
 # Longer than any sane deadline of a health check.
 SLOW_HEALTH_S = 5.0
 _MAX_BODY_BYTES = 16 * 1024 * 1024
-# SO_LINGER with time 0: closing sends RST instead of FIN.
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
-def application(engine: "FakeEngine") -> web.Application:
+class Engine(Protocol):
+    """What answers are made from: the engine behind the routes."""
+
+    config: EngineConfig
+
+    @property
+    def health(self) -> HealthAnswer:
+        """How to answer whoever asks for it."""
+
+    @property
+    def calls_in_flight(self) -> int:
+        """What the API process counts."""
+
+    @property
+    def calls_before_first_token(self) -> int:
+        """Those of them that wait for their first token."""
+
+    def metrics_text(self) -> bytes:
+        """/metrics now."""
+
+    def accept(
+        self, generation: Generation, *, request_id: str, attempt: int, path: str, connection: RequestHandler
+    ) -> Call | Refuse:
+        """Open a call, or refuse it."""
+
+    def close(self, call: Call, outcome: Outcome, reason: str) -> None:
+        """The handler is done with the call."""
+
+
+def application(engine: Engine) -> web.Application:
     """The routes of one engine; every answer carries ``x-fake-engine: <name>``."""
     routes = _Routes(engine)
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
@@ -64,16 +89,8 @@ def application(engine: "FakeEngine") -> web.Application:
     return app
 
 
-def reset(transport: asyncio.Transport) -> None:
-    """Close a connection with RST, so that the peer sees a reset and not an end."""
-    tcp = transport.get_extra_info("socket")
-    if tcp is not None:
-        tcp.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-    transport.abort()
-
-
 class _Routes:
-    def __init__(self, engine: "FakeEngine") -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._started_at = int(time.time())
 
@@ -149,7 +166,7 @@ class _Routes:
             self._engine.close(call, Outcome.ABORTED, "client left")
             raise
 
-    async def _whole(self, request: web.Request, call: "Call") -> web.StreamResponse:
+    async def _whole(self, request: web.Request, call: Call) -> web.StreamResponse:
         generation = call.generation
         await call.news(generation.max_tokens)
         if call.plan.reset_after is not None:
@@ -164,7 +181,7 @@ class _Routes:
         self._engine.close(call, Outcome.FINISHED, "")
         return response
 
-    async def _stream(self, request: web.Request, call: "Call") -> web.StreamResponse:
+    async def _stream(self, request: web.Request, call: Call) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
         gate = self._engine.config.first_token_gate
         if not gate:
@@ -184,7 +201,7 @@ class _Routes:
         self._engine.close(call, Outcome.FINISHED, "")
         return response
 
-    async def _send_tokens(self, request: web.Request, response: web.StreamResponse, call: "Call") -> None:
+    async def _send_tokens(self, request: web.Request, response: web.StreamResponse, call: Call) -> None:
         """Write each token as it comes to be, until the GPU is done with the call."""
         generation, answer_id, created = call.generation, _answer_id(call), int(time.time())
         while call.tokens_sent < call.job_tokens:
@@ -203,18 +220,18 @@ class _Routes:
             call.tokens_sent = call.tokens
             await response.write(chunk)
 
-    def _failed(self, call: "Call", status: int) -> web.Response:
+    def _failed(self, call: Call, status: int) -> web.Response:
         self._engine.close(call, Outcome.FAILED, f"error {status} after the work")
         return web.json_response(_failure_object(call), status=status)
 
-    def _reset(self, request: web.Request, call: "Call") -> ConnectionResetError:
+    def _reset(self, request: web.Request, call: Call) -> ConnectionResetError:
         self._engine.close(call, Outcome.FAILED, "reset")
         if isinstance(request.transport, asyncio.Transport):
             reset(request.transport)
         return ConnectionResetError("the connection was reset on command")
 
 
-def _answer_id(call: "Call") -> str:
+def _answer_id(call: Call) -> str:
     return f"{'chatcmpl' if call.generation.chat else 'cmpl'}-{call.call_id}"
 
 
@@ -224,7 +241,7 @@ def _ending(generation: Generation, answer_id: str) -> bytes:
     return usage_event(generation, answer_id=answer_id, created=int(time.time())) + DONE
 
 
-def _failure_object(call: "Call") -> dict[str, object]:
+def _failure_object(call: Call) -> dict[str, object]:
     return error_object(call.plan.error_status or 500, call.plan.error_message, "InternalServerError")
 
 

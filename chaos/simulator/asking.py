@@ -2,14 +2,11 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from chaos.simulator.engine import Call
 from chaos.simulator.timeline import Appointment
 from chaos.simulator.told import Rules
-
-if TYPE_CHECKING:
-    from chaos.simulator.proxy import SimulatedProxy
 
 _ANY_RESET: Final = frozenset({"reset", "5xx", "gateway-error"})
 _GATEWAY: Final = frozenset({502, 503, 504})
@@ -59,6 +56,26 @@ class Ask:
     tried: set[str] = field(default_factory=set)
 
 
+class Router(Protocol):
+    """Who made the tries, and says what follows from what becomes of them."""
+
+    @property
+    def now_s(self) -> float:
+        """The time."""
+
+    def on_headers(self, one: "Try", retry_after_s: float | None) -> None:
+        """An engine answers."""
+
+    def on_data(self, one: "Try") -> None:
+        """Something moved."""
+
+    def on_ended(self, one: "Try", *, failed_inside: bool = False) -> None:
+        """The answer is whole."""
+
+    def on_reset(self, one: "Try") -> None:
+        """The connection broke."""
+
+
 class Try:
     """One attempt; the engine calls it back. What to do about it is the proxy's to say."""
 
@@ -66,7 +83,7 @@ class Try:
         "ask", "call", "done", "engine", "first_byte_s", "idle", "number", "proxy", "started_s", "status", "timer",
     )  # fmt: skip
 
-    def __init__(self, proxy: "SimulatedProxy", ask: Ask, engine: str, number: int) -> None:
+    def __init__(self, proxy: Router, ask: Ask, engine: str, number: int) -> None:
         self.proxy = proxy
         self.ask = ask
         self.engine = engine

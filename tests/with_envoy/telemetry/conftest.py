@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from chaos.fake_engine import EngineConfig, FakeEngine
-from chaos.fake_engine.routes import reset
+from chaos.fake_engine.port import reset
 from policies.load import load
 from xds_server.fleet.traffic import PoolTraffic
 from xds_server.metrics import Metrics
