@@ -40,6 +40,11 @@ fsGroup: {{ .uid }}
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
+{{/* A secret as files for a pod of podSecurity: root's, and read through the pod's own group by nobody else. */}}
+{{- define "switchgear.secret" -}}
+{secretName: {{ . }}, defaultMode: 0440}
+{{- end -}}
+
 {{- define "switchgear.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
