@@ -107,6 +107,45 @@ def test_each_shell_has_a_script(shell: str, capsys: pytest.CaptureFixture[str])
     assert f"_SWITCHGEAR_COMPLETE={shell}_complete" in out
 
 
+def asked(shell: str, *arguments: str, admin: str) -> str:
+    if (program := shutil.which(shell)) is None:
+        pytest.skip(f"no {shell} here")
+    path = f"{BIN}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+        env={**os.environ, "PATH": path, "SWITCHGEAR_ADMIN_URL": admin},
+    )
+    assert not done.stderr
+    return done.stdout
+
+
+def test_fish_completes_commands_and_names(admin: str) -> None:
+    script = "switchgear completion fish | source; complete -C 'switchgear ro'; complete -C 'switchgear why chat/'"
+    said = asked("fish", "--no-config", "-c", script, admin=admin).splitlines()
+    assert [line.split("\t")[0] for line in said] == ["rollback", "chat/r1", "chat/r2"]
+
+
+def test_zsh_completes_commands_and_names(admin: str) -> None:
+    script = (
+        "autoload -Uz compinit; compinit -D -u\n"
+        'eval "$(switchgear completion zsh)"\n'
+        'print "asks ${_comps[switchgear]}"\n'
+        # What zsh would do with the offers, which only a terminal shows.
+        'compadd() { print -l -- "${completions[@]}"; }\n'
+        '_describe() { print -l -- "${completions_with_descriptions[@]}"; }\n'
+        "words=(switchgear ro) CURRENT=2; _switchgear_completion\n"
+        "words=(switchgear why chat/) CURRENT=3; _switchgear_completion\n"
+    )
+    said = asked("zsh", "-f", "-c", script, admin=admin)
+    assert "asks _switchgear_completion" in said
+    assert "rollback:Have an earlier version" in said
+    assert {"chat/r1", "chat/r2"} <= set(said.split())
+
+
 def test_completing_a_command_imports_none() -> None:
     script = (
         "import sys\nfrom xds_server.cli import group\n"
