@@ -23,12 +23,12 @@ MAX_DURATION_S: Final = 10 * 365 * 24 * 3600.0
 
 def parse_duration(value: Any) -> float:
     """Seconds of ``250ms``, ``2s``, ``15m``, ``1m30s`` or ``0s``; ValueError says what is allowed."""
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MAX_DURATION_S * 1000:
+        msg = f"a duration needs a unit: did you mean {value:.15g}s or {value:.15g}ms?"
+        raise ValueError(msg)
+    if not isinstance(value, str):
         msg = "a duration is text such as 250ms, 2s, 15m or 1m30s"
         raise ValueError(msg)  # pydantic reports a ValueError with its place; a TypeError crashes
-    if isinstance(value, (int, float)):
-        msg = f"a duration needs a unit: did you mean {value:g}s or {value:g}ms?"
-        raise ValueError(msg)
     text = value.strip()
     if not _WHOLE.fullmatch(text):
         msg = f"{value!r} is not a duration: write a number and a unit (ms, s, m, h), such as 250ms or 1m30s"
@@ -120,13 +120,14 @@ _HOST: Final = re.compile(
 
 
 def parse_ip(value: str) -> str:
-    """The text when it is an IP address; ValueError says what is allowed."""
+    """The address as Envoy writes it, by which its logs are understood; ValueError says what is allowed."""
     try:
-        ipaddress.ip_address(value)
+        address = ipaddress.ip_address(value)
     except ValueError:
         msg = f"{value!r} is not an IP address, such as 10.0.0.7 or fd00::7"
         raise ValueError(msg) from None
-    return value
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(address) if mapped is None else f"::ffff:{mapped}"
 
 
 def is_ip(value: str) -> bool:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.quantity import MAX_DURATION_S, format_duration, parse_duration, parse_re2
+from policies.quantity import MAX_DURATION_S, format_duration, parse_duration, parse_host, parse_re2
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,26 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["", "5", "5 s", "s", "-5s", "5d", "1e3s", "٣s", True, None, [], 5, 5.0, "9" * 400 + "h"]
+    "value",
+    [
+        "",
+        "5",
+        "5 s",
+        "s",
+        "-5s",
+        "5d",
+        "1e3s",
+        "٣s",
+        True,
+        None,
+        [],
+        5,
+        5.0,
+        -5,
+        float("inf"),
+        pytest.param(10**400, id="400 digits"),
+        "9" * 400 + "h",
+    ],
 )
 def test_what_is_no_duration(value: object) -> None:
     with pytest.raises(ValueError, match=r"duration|longer than"):
@@ -42,3 +61,17 @@ def test_expressions_that_re2_takes(text: str) -> None:
 def test_expressions_that_re2_refuses(text: str) -> None:
     with pytest.raises(ValueError, match=r"RE2|not a regular expression"):
         parse_re2(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "as_envoy_writes_it"),
+    [
+        ("10.0.0.7", "10.0.0.7"),
+        ("FD00:0:0::7", "fd00::7"),
+        ("0:0:0:0:0:0:0:1", "::1"),
+        ("::ffff:0a00:7", "::ffff:10.0.0.7"),
+        ("Engine.example", "Engine.example"),
+    ],
+)
+def test_an_address_is_known_by_the_spelling_that_envoys_logs_have(text: str, as_envoy_writes_it: str) -> None:
+    assert parse_host(text) == as_envoy_writes_it
