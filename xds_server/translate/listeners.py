@@ -82,6 +82,8 @@ JSON_CONTENT_TYPES: Final = r"(?i)application/json\s*(;.*)?"
 
 REQUEST_HEADERS_TIMEOUT_S: Final = 30.0
 
+ANY_IPV6: Final = "::"
+
 NO_CALLER: Final = "255.255.255.255"
 """An address that no request comes from. Without any range Envoy takes all private addresses for internal."""
 
@@ -135,7 +137,10 @@ def listener(port: int, address: str, manager: Any) -> Listener:
     """The listener on ``address``:``port`` with the ``connection_manager`` of the port."""
     return Listener(
         name=listener_name(port),
-        address=Address(socket_address=SocketAddress(address=address, port_value=port)),
+        # `::` by itself takes IPv6 alone: Envoy does not go by the system's default.
+        address=Address(
+            socket_address=SocketAddress(address=address, port_value=port, ipv4_compat=address == ANY_IPV6)
+        ),
         filter_chains=[
             FilterChain(
                 filters=[Filter(name="envoy.filters.network.http_connection_manager", typed_config=manager)]

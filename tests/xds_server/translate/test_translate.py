@@ -130,6 +130,14 @@ def test_no_edit_of_a_route_touches_a_listener(versions, edited):
     assert not changed(versions(*THREE), after) & {LISTENER, CLUSTER, ENDPOINT}
 
 
+@pytest.mark.parametrize(("address", "both"), [("::", True), ("fd00::7", False), ("0.0.0.0", False)])
+def test_any_address_of_ipv6_is_that_of_ipv4_too(policies, decided, address, both):
+    policy_set = policies(pool("big", 1), route("r", "big", port=f"8080, address: '{address}'"))
+    fleet = declared(policy_set)
+    (made,) = [one for one in translate(policy_set, fleet, decided(fleet), View()) if one.type_url == LISTENER]
+    assert made.message.address.socket_address.ipv4_compat is both
+
+
 def test_unchanged_items_are_the_same_objects(policies, decided):
     policy_set = policies(*THREE)
     fleet = declared(policy_set)
