@@ -4,7 +4,7 @@ One object per server with its own registry, so that two servers in one process 
 counts. Gauges that describe the present (connections, report ages) are read at scrape time from whoever knows.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -152,6 +152,14 @@ class Metrics:
             ["type"],
             registry=self.registry,
         )
+
+    def begin(self, known: Mapping[str, Iterable[Mapping[str, str]]]) -> None:
+        """Tell these series of counters from the start: to Prometheus one that comes up at 1 has not risen."""
+        for one in vars(self).values():
+            if isinstance(one, Counter):
+                (told,) = one.describe()
+                for labels in known.get(f"{told.name}_total", ()):
+                    one.labels(**labels)
 
     def reported(self, source: str, verdict: str) -> None:
         """Count one report on an engine."""

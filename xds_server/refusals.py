@@ -5,10 +5,13 @@ has refused nothing and has something else than the policies say all the same; o
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from prometheus_client.core import Metric
+
+from xds_server.metrics import gauge
 from xds_server.publish import Nack, Publisher
 from xds_server.snapshot import Resource, content_of
 from xds_server.type_urls import SHORT_NAMES
@@ -104,6 +107,15 @@ class Refusals:
             on_nothing=effect.nothing,
             on_trial=effect.trying,
         )
+
+
+def kept_back(found: Sequence[RolledBack]) -> Metric:
+    """How many resources are rolled back, by type, for a scrape."""
+    counts: dict[tuple[str, ...], float] = {(kind,): 0 for kind in SHORT_NAMES.values()}
+    for one in found:
+        counts[one.type,] = counts.get((one.type,), 0) + 1
+    told = "Resources that proxies are meant to have and are not served, because one refused them."
+    return gauge("switchgear_xds_rolled_back_resources", told, ("type",), counts)
 
 
 def _effects(publisher: Publisher) -> Iterator[tuple[_Key, _Effect]]:

@@ -226,6 +226,11 @@ _CONTROL: Final = Dashboard(
             ),
         ),
         Panel(
+            title="Resources that are rolled back", alert="SwitchgearConfigurationRolledBack",
+            queries=((_most("xds_rolled_back_resources", "type"), "{{type}}"),),
+            says="What the policies come to, and proxies do not have because one refused it.",
+        ),
+        Panel(
             title="Bugs and disk",
             queries=(
                 (f"sum(increase({_here('reconcile_failures_total')}[$__rate_interval]))", "rounds that failed"),
@@ -242,6 +247,7 @@ _CONTROL: Final = Dashboard(
         ),
         Panel(
             title="Connected proxies", queries=((f"sum by (role) ({_here('xds_connections')})", "{{role}}"),),
+            alert="SwitchgearProxiesGone",
         ),
         Panel(
             title="Kubernetes API out of touch", unit="s", alert="SwitchgearSourceStale",

@@ -22,6 +22,9 @@ OBJECTIVE: Final = 0.99
 WINDOWS: Final = ("5m", "30m", "1h", "6h")
 """Over which ratios are recorded: those of the two burn alerts."""
 
+CONNECTED: Final = "job:switchgear_xds_connections:sum"
+"""Connected proxies of all replicas."""
+
 
 def metric(name: str) -> str:
     """The full name of a metric of the table; KeyError where it is not in it, so that no rule asks for nothing."""
@@ -69,6 +72,8 @@ def recordings() -> Iterator[Recording]:
     yield Recording(record=_recorded("amplification"), expr=f"{calls} / ({calls} - {retries})")
     wasted = _sum("attempt_gpu_seconds_total", "5m", '{outcome!="success"}')
     yield Recording(record=_recorded("gpu_wasted"), expr=f"{wasted} / {_sum('attempt_gpu_seconds_total', '5m')}")
+    connected = f"sum by (job, namespace) ({metric('xds_connections')})"
+    yield Recording(record=CONNECTED, expr=connected)
     hop = f"{metric('departure_hop_seconds')}_bucket"
     yield Recording(
         record="hop:switchgear_departure_hop_seconds:p99_rate1h",
@@ -94,6 +99,12 @@ def _nears_its_end(what: str, by: str) -> str:
         f"min by (job, namespace, {by}) ({metric(f'{what}_{one}_seconds')})" for one in ("expiry", "lifetime")
     )
     return f"{left} < clamp_max({life} / 4, 2 * 86400)"
+
+
+def _away(told: str) -> str:
+    """Installations that told this within a day and do not now; with no label where none did, nor does."""
+    by = "count by (job, namespace)"
+    return f"{by} (last_over_time({told}[1d])) unless {by} ({told}) or absent(last_over_time({told}[1d]))"
 
 
 def _burns(long: str, short: str, factor: float) -> str:
@@ -149,7 +160,7 @@ ALERTS: Final[Sequence[Alert]] = (
         name="SwitchgearEngineFlapping", severity="ticket",
         expr=f"max by (job, namespace, pool, engine) (increase({metric('engine_departures_total')}[15m])) > 3.5",
         held="0m",
-        because="the window is the wait",
+        because="four times are no accident, and the window is the wait",
         summary=f"{_POOL}: engine {{{{ $labels.engine }}}} left {{{{ $value | humanize }}}} times in 15 min",
     ),
     Alert(
@@ -171,6 +182,19 @@ ALERTS: Final[Sequence[Alert]] = (
         summary="a proxy has been without its newest {{ $labels.type }} for {{ $value | humanizeDuration }}",
     ),
     Alert(
+        # Half, and not less: while proxies move to another replica scrapes may count each of them twice.
+        name="SwitchgearProxiesGone", severity="page",
+        expr=f"{CONNECTED} < 0.5 * max_over_time({CONNECTED}[1h])", held="5m",
+        because="proxies that start, or move to another replica, are back within seconds",
+        summary="{{ $value }} proxies are connected, less than half of those of the last hour",
+    ),
+    Alert(
+        name="SwitchgearConfigurationRolledBack", severity="ticket",
+        expr=f"{_most('xds_rolled_back_resources', 'type')} > 0", held="5m",
+        because="time to notice and to correct an edit oneself",
+        summary="{{ $value }} resources ({{ $labels.type }}) are not served, for a proxy refused them",
+    ),
+    Alert(
         name="SwitchgearPoliciesRefused", severity="ticket",
         expr=f"max by (job, namespace) ({metric('policy_refused')}) == 1", held="5m",
         because="time to notice and to correct an edit oneself",
@@ -190,7 +214,7 @@ ALERTS: Final[Sequence[Alert]] = (
     ),
     Alert(
         name="SwitchgearControlPlaneAbsent", severity="page",
-        expr=f"absent({metric('policy_refused')})", held="2m",
+        expr=_away(metric("policy_refused")), held="2m",
         because="one scrape that is missed, or a restart of all replicas, is shorter",
         summary="no control plane is heard: proxies keep what they have, and nothing follows engines any more",
     ),
@@ -297,11 +321,16 @@ def _alert(one: Alert, runbooks: str) -> Mapping[str, object]:
         "labels": {"severity": one.severity},
         "annotations": {
             "summary": one.summary,
-            "description": f"It has been so for {one.held}: {one.because}.",
+            "description": _described(one),
             "runbook": f"{RUNBOOKS}/{one.name}.md",
             **({"runbook_url": f"{runbooks}/{one.name}/"} if runbooks else {}),
         },
     }
+
+
+def _described(one: Alert) -> str:
+    waited = "" if one.held == "0m" else f"It has been so for {one.held}: "
+    return f"{waited}{one.because}."
 
 
 def rules_yaml(runbooks: str = "") -> str:

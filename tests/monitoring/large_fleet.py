@@ -1,6 +1,6 @@
 """The metrics of a server with a fleet of any size: its own parts, fed with such a fleet, and a real registry."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from policies.route import PriorityClass
 from xds_server.decide.decide import decide
 from xds_server.fleet import declared, with_report, with_traffic
 from xds_server.fleet.traffic import Proxy
-from xds_server.leaving.departures import Departures
+from xds_server.leaving.departures import HOPS, Departures
 from xds_server.metrics import Metrics
 from xds_server.pipeline import Built, Inputs
 from xds_server.publish import Publisher
@@ -67,8 +67,8 @@ def exposed(sizes: Mapping[str, int]) -> bytes:
     departures = Departures(metrics, clock=lambda: NOW_S)
     departures.round(decisions, fleet, {}, None)
     reconciler = SimpleNamespace(built=built, fleet=fleet)
-    publisher = SimpleNamespace(proxies=lambda: [proxy(node) for node in nodes], desired=lambda _: None)
-    facts = ServerFacts(cast("Reconciler", reconciler), cast("Publisher", publisher), clock=lambda: NOW_S)
+    publisher = connected([proxy(node) for node in nodes])
+    facts = ServerFacts(cast("Reconciler", reconciler), publisher, clock=lambda: NOW_S)
     _touch(metrics)
     for families in (facts.families, telemetry.families, departures.families):
         metrics.observe(families)
@@ -111,6 +111,14 @@ def proxy(node: str) -> ProxyState:
     )
 
 
+def connected(states: Sequence[ProxyState]) -> Publisher:
+    """A publisher to which these are connected, and that none has refused anything of."""
+    told = SimpleNamespace(
+        proxies=lambda: states, desired=lambda _: None, acceptance=SimpleNamespace(parked={}), proxies_by_view={}
+    )
+    return cast("Publisher", told)
+
+
 def _watch(url: str) -> WatchStatus:
     return WatchStatus(type_url=url, state=Sync.SYNCED, since_s=0.0, version="v", held=1, unacked=0, refused={})
 
@@ -134,7 +142,7 @@ def _touch(metrics: Metrics) -> None:
         metrics.telemetry_dropped.labels(signal=signal.value).inc()
         for name in ("garbage", "foreign", "nameless", "absurd", "stranger"):
             metrics.telemetry_errors.labels(signal=signal.value, flaw=name).inc()
-    for hop in ("detect", "decide", "push", "ack", "news_to_ack", "last_request"):
+    for hop in HOPS:
         metrics.departure_hop_seconds.labels(hop=hop).observe(0.1)
     for result in ("accepted", "refused", "held", "failed", "unreached"):
         metrics.policy_reloads.labels(result=result).inc()

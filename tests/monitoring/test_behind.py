@@ -4,8 +4,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
-from tests.monitoring.large_fleet import proxy
-from xds_server.publish import Publisher
+from tests.monitoring.large_fleet import connected, proxy
+from xds_server.access.views import ROLES
 from xds_server.reconcile.loop import Reconciler
 from xds_server.running.facts import ServerFacts
 from xds_server.streams.values import Sync
@@ -26,9 +26,8 @@ def test_the_longest_of_each_type() -> None:
             if one.type_url in types
         )
         states.append(replace(known, types=watches))
-    publisher = SimpleNamespace(proxies=lambda: states, desired=lambda _: None)
     reconciler = SimpleNamespace(built=None, fleet=None)
-    facts = ServerFacts(cast("Reconciler", reconciler), cast("Publisher", publisher), clock=lambda: 100.0)
+    facts = ServerFacts(cast("Reconciler", reconciler), connected(states), clock=lambda: 100.0)
     found = {
         sample.labels["type"]: sample.value
         for family in facts.families()
@@ -36,3 +35,14 @@ def test_the_longest_of_each_type() -> None:
         for sample in family.samples
     }
     assert found == {"EDS": 40.0, "RDS": 0.0}
+
+
+def test_that_nobody_is_connected_any_more_is_told() -> None:
+    reconciler = cast("Reconciler", SimpleNamespace(built=None, fleet=None))
+    counts = []
+    for states in ([proxy("n1"), proxy("n2")], []):
+        families = {one.name: one.samples for one in ServerFacts(reconciler, connected(states)).families()}
+        counts.append({tuple(one.labels.values()): one.value for one in families["switchgear_xds_connections"]})
+    assert counts[0]["gateway", "delta"] == 2
+    assert set(counts[1]) == {(role, mode) for role in ROLES for mode in ("delta", "sotw")}
+    assert set(counts[1].values()) == {0}

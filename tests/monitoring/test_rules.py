@@ -32,6 +32,11 @@ class Case:
 
 
 def labelled(name: str, **labels: str) -> str:
+    """A series that a server exposes; ``pod`` and the like are what Prometheus adds."""
+    row = TABLE[metric(name)]
+    assert set(labels) - {"le", "pod", "namespace"} == set(row.labels), f"{name} has other labels: {labels}"
+    for key, values in row.labels.items():
+        assert not values or labels[key] in values, f"{name} has no such value: {key}={labels[key]}"
     pairs = {**WHOLE, **labels}
     return metric(name) + "{" + ",".join(f'{key}="{value}"' for key, value in pairs.items()) + "}"
 
@@ -97,6 +102,14 @@ def expires(alert: str, what: str, **labels: str) -> list[Case]:
 def _kept(alert: str) -> set[str]:
     """The labels that an alert's query keeps."""
     return set(re.findall(r"\w+", re.findall(r"by \(([^)]*)\)", BY_NAME[alert].expr)[0]))
+
+
+def connected(*replicas: str) -> dict[str, str]:
+    """How many proxies each replica has, minute by minute."""
+    return {
+        labelled("xds_connections", role="gateway", protocol="delta", pod=str(number)): told
+        for number, told in enumerate(replicas)
+    }
 
 
 CAPACITY = labelled("pool_capacity_ratio", pool="chat")
@@ -169,6 +182,22 @@ CASES: Sequence[Case] = (
         what="only late",
     ),
     *switched("SwitchgearProxiesBehind", "xds_behind_seconds", 0, 60, "13m", type="EDS"),
+    Case(
+        alert="SwitchgearProxiesGone", told=connected("100x30 0x60"), at="40m", fires=WHOLE, what="all are gone",
+    ),
+    Case(
+        alert="SwitchgearProxiesGone", told=connected("100x30 40x60"), at="40m", fires=WHOLE, what="a zone stayed"
+    ),
+    Case(alert="SwitchgearProxiesGone", told=connected("100x30 40x60"), at="33m", what="just gone"),
+    Case(alert="SwitchgearProxiesGone", told=connected("100x30 60x60"), at="80m", what="some were taken away"),
+    Case(alert="SwitchgearProxiesGone", told=connected("0x90"), at="80m", what="there never was one"),
+    Case(
+        alert="SwitchgearProxiesGone", told=connected("50x30 100x1 50x60", "50x30 50x1 50x60"), at="40m",
+        what="counted twice while they moved",
+    ),
+    *switched(
+        "SwitchgearConfigurationRolledBack", "xds_rolled_back_resources", 0, 1, "17m", type="RDS"
+    ),
     *switched("SwitchgearPoliciesRefused", "policy_refused", 0, 1, "17m"),
     *switched("SwitchgearPoliciesHeld", "shrink_held", 0, 1, "14m"),
     *switched("SwitchgearPoliciesStale", "policy_stale", 0, 1, "25m"),
@@ -180,6 +209,14 @@ CASES: Sequence[Case] = (
     Case(
         alert="SwitchgearControlPlaneAbsent", told={labelled("policy_refused"): "0x10 _x3 0x60"}, at="13m",
         what="away for three minutes, of which Prometheus bridges most",
+    ),
+    Case(
+        alert="SwitchgearControlPlaneAbsent", at="30m", fires=WHOLE, what="one installation of two",
+        told={labelled("policy_refused"): "0x10 stale", labelled("policy_refused", namespace="b"): "0x60"},
+    ),
+    Case(
+        alert="SwitchgearControlPlaneAbsent", at="30m", what="one replica of two",
+        told={labelled("policy_refused", pod="a"): "0x10 stale", labelled("policy_refused", pod="b"): "0x60"},
     ),
     *switched("SwitchgearSourceStale", "source_stale_seconds", 1, 200, "14m", resource="pods"),
     *switched("SwitchgearTelemetryLost", "telemetry_lost", 0, 3, "17m", signal="access_log"),

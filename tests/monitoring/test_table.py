@@ -24,6 +24,8 @@ from xds_server.sources.secrets import SecretFolder
 from xds_server.tracing.exporting import exporter_to
 
 LIMIT_S = 60.0
+ALERTED = {"switchgear_departure_hop_seconds"}
+"""The histogram that an alert goes by."""
 SERVE = str(Path(sys.executable).with_name("switchgear"))
 POLICY = """\
 apiVersion: switchgear.dev/v1alpha1
@@ -80,8 +82,15 @@ def judge(families: Iterable[Metric]) -> set[str]:
 
 async def test_a_running_server_exposes_the_table_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "chat.yaml").write_text(POLICY)
-    found = judge(text_string_to_metric_families(await scraped(tmp_path)))
+    families = list(text_string_to_metric_families(await scraped(tmp_path)))
+    found = judge(families)
     assert {name for name, row in TABLE.items() if not row.where} == found
+    for family in families:
+        row = documented(family)
+        if row.labels and not row.per and (family.type == "counter" or row.name in ALERTED):
+            assert len(family.samples) == row.most_series({}), (
+                f"{row.name}: its first event would be no rise to Prometheus"
+            )
 
 
 def test_what_is_there_only_with_some_settings_is_in_the_table_too(tmp_path: Path) -> None:

@@ -31,6 +31,9 @@ from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
 from xds_server.translate.view import View
 from xds_server.type_urls import ENDPOINT
 
+HOPS: Final = ("detect", "decide", "push", "ack", "news_to_ack", "last_request")
+"""Every hop there is; see above."""
+
 FOLLOWED_S: Final = 30.0
 """How long a departure is followed."""
 
@@ -61,6 +64,9 @@ class Departures:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._hops: Histogram = metrics.departure_hop_seconds
+        for hop in HOPS:
+            # At 0 from the start: to Prometheus what comes up with a count has not risen, and would count nobody.
+            self._hops.labels(hop=hop)
         self._began_at_s = began_at_s
         self._clock = clock
         self._decisions: Decisions | None = None

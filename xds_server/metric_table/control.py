@@ -2,15 +2,20 @@
 
 from typing import Final
 
+from xds_server.access.views import ROLES
 from xds_server.answers.status import SyncState
+from xds_server.kube.resources import ENDPOINT_SLICES, NODES, PODS, POLICY_RESOURCES
 from xds_server.metric_table.documented import BY_TYPE, SIGNALS, TYPES, of
-from xds_server.streams import Flaw
+from xds_server.streams import Flaw, Mode
+
+READ: Final = tuple(one.plural for one in (*POLICY_RESOURCES.values(), ENDPOINT_SLICES, PODS, NODES))
+"""What is read from a cluster."""
 
 PROXIES: Final = (
     of(
         "xds_connections", "gauge", "proxies", "Connected proxies.",
-        "Fewer than there are: `switchgear get proxies`.",
-        labels={"role": (), "protocol": ("delta", "sotw")}, per=("role",),
+        "Fewer than there are: runbook SwitchgearProxiesGone.",
+        labels={"role": ROLES, "protocol": tuple(one.value for one in Mode)},
     ),
     of(
         "xds_streams", "gauge", "subscriptions", "Types of connected proxies, by state.",
@@ -34,6 +39,11 @@ PROXIES: Final = (
     of(
         "xds_nacks_total", "counter", "responses", "Responses that proxies refused.",
         "The log line `xds.nack` names the policy line.", BY_TYPE,
+    ),
+    of(
+        "xds_rolled_back_resources", "gauge", "resources",
+        "Resources that proxies are meant to have and are not served, because one refused them.",
+        "Runbook SwitchgearConfigurationRolledBack.", BY_TYPE,
     ),
     of(
         "xds_stuck_total", "counter", "responses", "Responses that a proxy answered neither way for long.",
@@ -140,7 +150,7 @@ CONTROL: Final = (
     ),
     of(
         "source_stale_seconds", "gauge", "seconds", "Time without contact to the Kubernetes API.",
-        "Runbook SwitchgearSourceStale.", labels={"resource": ()}, per=("resource",), where="with --kubernetes",
+        "Runbook SwitchgearSourceStale.", labels={"resource": READ}, where="with --kubernetes",
     ),
     of(
         "lease_held", "gauge", "boolean", "1 while this replica is the one that writes.",
@@ -193,8 +203,10 @@ CONTROL: Final = (
     ),
     of(
         "admin_refused_total", "counter", "requests",
-        "Requests to the admin port that were turned away: unknown (no proof), role (reads only), rate, host.",
-        "unknown rising: a token that is old, or somebody who tries. host: a web page tries to read.",
-        labels={"reason": ("unknown", "role", "rate", "host")},
+        "Requests to the admin port that were turned away: unknown (no proof), role (reads only), rate, host, "
+        "crowd (a connection too many).",
+        "unknown rising: a token that is old, or somebody who tries. host: a web page tries to read. crowd: the "
+        "log names the host that has too many.",
+        labels={"reason": ("unknown", "role", "rate", "host", "crowd")},
     ),
 )  # fmt: skip

@@ -4,8 +4,9 @@ A label is either a closed set, written out, or one of the few in ``OPEN``, whos
 policies declare or by who is connected. Nothing that a caller or an engine says becomes a label.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Final, Literal
 
 from policies.route import PriorityClass
@@ -23,8 +24,6 @@ OPEN: Final[Mapping[str, str]] = {
     "region": "regions",
     "from": "regions",
     "to": "regions",
-    "role": "roles",
-    "resource": "kinds of objects",
     "secret": "secrets for engines",
 }
 """Labels whose values are declared or connected, and what bounds them."""
@@ -64,6 +63,11 @@ class Documented:
         for name in self.per:
             found *= sizes[name]
         return found
+
+    def closed(self) -> Iterator[Mapping[str, str]]:
+        """The labels of each of its series; none where it has no labels, or one of them is open."""
+        if self.labels:
+            yield from (dict(zip(self.labels, each, strict=True)) for each in product(*self.labels.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from engine.report import Source, Verdict
 from engine.report_wire import Flaw
 from xds_server.decide.decisions import Ejector, Health
 from xds_server.fleet.orchestrator import Standing
+from xds_server.leaving.departures import HOPS
 from xds_server.metric_table.documented import BY_CLASS, BY_ENGINE, BY_OUTCOME, BY_POOL, of
 from xds_server.overrides import Action
 from xds_server.sources.prober import ProbeKind
@@ -54,7 +55,7 @@ ENGINES: Final = (
         "Hops of an engine's leaving: detect (age of the deciding evidence, a lower bound), decide, push and ack "
         "(per proxy), news_to_ack (all of these, per proxy), last_request (decision to the last call after).",
         "Runbook SwitchgearSlowToLeave says what each long hop means.",
-        labels={"hop": ("detect", "decide", "push", "ack", "news_to_ack", "last_request")},
+        labels={"hop": HOPS},
     ),
     of(
         "engine_departures_total", "counter", "departures", "Times that an engine was taken out.",

@@ -22,7 +22,7 @@ CHAPTERS: Final[Mapping[str, Sequence[Documented]]] = {
 TABLE: Final[Mapping[str, Documented]] = {one.name: one for chapter in CHAPTERS.values() for one in chapter}
 
 LARGE: Final[Mapping[str, int]] = {
-    "pool": 10, "zone": 3, "engine": 1000, "node": 1000, "region": 3, "role": 3, "resource": 8, "secret": 10,
+    "pool": 10, "zone": 3, "engine": 1000, "node": 1000, "region": 3, "secret": 10,
 }  # fmt: skip
 """The fleet that the reference states series for."""
 
@@ -45,10 +45,12 @@ def _lines() -> Iterator[str]:
         "`deploy/monitoring/`, and what to do about each alert in [runbooks](runbooks/index.md).",
         "",
         "Labels are closed sets, written out below, or follow from what is declared and who is connected: pool,",
-        "zone, engine, region, node (a proxy's id), secret. Nothing that callers send becomes one. With 1 000",
+        "zone, engine, region (also as *from* and *to*), node (a proxy's id), secret. A series ends with its",
+        "subject, and nothing that callers send becomes a label. With 1 000",
         f"engines in 10 pools, 3 zones, 3 regions and 1 000 proxies one replica exposes at most {total} series;",
         "the column *series* says how many of them are of each metric.",
         "",
+        *_SCRAPING,
     )
     for title, chapter in CHAPTERS.items():
         yield from (
@@ -69,6 +71,37 @@ def _lines() -> Iterator[str]:
         yield ""
     yield from _GOODPUT
 
+
+_SCRAPING: Final = (
+    "## Scraping",
+    "",
+    "For a Prometheus beside the server. Rules and dashboards tell installations apart by `job` and `namespace`,",
+    "so give each one of its own:",
+    "",
+    "```yaml",
+    "rule_files: [deploy/monitoring/rules.yaml]",
+    "scrape_configs:",
+    "- job_name: switchgear",
+    "  static_configs:",
+    "  - {targets: ['127.0.0.1:18001'], labels: {namespace: inference}}",
+    "```",
+    "",
+    "A server with `--tls-cert` is asked by https, with a certificate or a token that `--access` lets read; with",
+    "`--open-metrics` it asks for neither ([security](security.md#the-admin-port)):",
+    "",
+    "```yaml",
+    "scrape_configs:",
+    "- job_name: switchgear",
+    "  scheme: https",
+    "  tls_config: {ca_file: certs/ca.crt, cert_file: certs/operator.crt, key_file: certs/operator.key}",
+    "  # or: authorization: {credentials_file: screen.token}",
+    "  static_configs:",
+    "  - {targets: ['localhost:18001'], labels: {namespace: inference}}",
+    "```",
+    "",
+    "In a cluster the chart's ServiceMonitor and PrometheusRule do both ([the chart](deploy.md)).",
+    "",
+)
 
 _GOODPUT: Final = (
     "## The share of good answers",

@@ -94,6 +94,6 @@ def count_state(metrics: Metrics, state: str) -> None:
 
 
 def count_resources(metrics: Metrics, served: Snapshot) -> None:
-    """Tell how many resources of each type are served."""
-    for url, named in served.resources.items():
-        metrics.resources.labels(type=SHORT_NAMES.get(url, url)).set(len(named))
+    """Tell how many resources of each type are served: of one that is served no longer, none."""
+    for url, name in SHORT_NAMES.items():
+        metrics.resources.labels(type=name).set(len(served.of(url)))

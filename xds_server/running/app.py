@@ -34,6 +34,7 @@ from xds_server.ledger.lines import Lines, tail
 from xds_server.ledger.moments import moment_of
 from xds_server.ledger.orders import Orders
 from xds_server.ledger.recording import Recorder
+from xds_server.metric_table.table import TABLE
 from xds_server.metrics import Metrics
 from xds_server.offers.canary import Canaries
 from xds_server.offers.changing import Changing
@@ -90,14 +91,18 @@ async def serve(
     """
     server = _Server(config, outlets)
     stop = asyncio.Event()
+    wrong: ConfigError | None = None
     with signals(stop):
         try:
             await server.run(stop, on_listening)
         except* StopError:
             _log.info("serve.stopped")
         except* ConfigError as errors:
-            # One sentence for the operator, not a tree of tasks.
-            raise first(errors) from None
+            wrong = first(errors)
+    if wrong is not None:
+        # One sentence for the operator, not a tree of tasks; raised out here, for early Pythons 3.11 make a group
+        # of whatever is raised in an ``except*``.
+        raise wrong from None
 
 
 class _Server:
@@ -105,6 +110,7 @@ class _Server:
         self._config = config
         self._outlets = outlets
         self._metrics = Metrics()
+        self._metrics.begin({one.name: one.closed() for one in TABLE.values()})
         self._departures = Departures(self._metrics, self._began_at_s)
         self._tracing = Tracing(config.otlp, self._began_at_s)
         self._store = Store(config.state_dir) if config.state_dir else None

@@ -29,6 +29,10 @@ def regex_route(site: Site, regex: str) -> dict[str, Any]:
     return site.route(match={"headers": [{"name": "x-tier", "regex": regex}]})
 
 
+async def rolled_back(site: Site, count: int) -> bool:
+    return await site.metric("switchgear_xds_rolled_back_resources") == count
+
+
 async def nacked(site: Site) -> bool:
     proxies = (await site.get("/v1/proxies"))["proxies"]
     return any(kind["state"] == "NACK" for proxy in proxies for kind in proxy["types"])
@@ -51,6 +55,7 @@ async def test_a_refused_route_is_rolled_back_for_old_and_new_proxies(site: Site
     assert any(place.startswith(f"{path}:") for place in nack["policy"]), nack
     assert "invalid repetition size" in nack["reason"]
     assert await site.metric("switchgear_xds_nacks_total") == 1
+    await eventually(lambda: rolled_back(site, 1), "what it refused is told as rolled back")
     assert await nacked(site)
     code, out, _ = await site.switchgear("status", "--admin", site.admin)
     assert code == 1
@@ -78,6 +83,7 @@ async def test_a_refused_route_is_rolled_back_for_old_and_new_proxies(site: Site
         return not await nacked(site)
 
     await eventually(calm, "nothing is refused any more")
+    await eventually(lambda: rolled_back(site, 0), "nothing is rolled back any more")
     assert (await site.switchgear("status", "--admin", site.admin))[0] == 0
     await load.more(10)
     await load.end()
@@ -107,6 +113,7 @@ async def test_a_refusal_is_remembered_over_a_restart(site: Site) -> None:
     assert "gold|silver" in await second.get("/config_dump?resource=dynamic_route_configs")
     await site.answered(**{"x-tier": "gold"})
     assert await site.metric("switchgear_xds_nacks_total") == 0
+    await eventually(lambda: rolled_back(site, 1), "nobody refuses, and the edit has no effect")
     site.write("route.yaml", regex_route(site, "gold|bronze"))
     await site.answered(**{"x-tier": "bronze"})
 
