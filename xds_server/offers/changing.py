@@ -125,6 +125,7 @@ class Changing:
             self._canary_back(("the policy files changed meanwhile, and they win",))
         self._said, self._waits = state, False
         if isinstance(state, Refused):
+            self._pending = None  # what was held back is let go of
             self._reconciler.offer(state)  # broken files end nothing
             return
         if self._stands is not None and self._standing is not None:
@@ -159,6 +160,8 @@ class Changing:
             return
         pending, newest = self._pending, self._archive.newest
         mine = pending is not None and pending.accepted.digest == serving.digest
+        if not mine:
+            self._pending = None  # files were touched, say, and took the place of what was held back
         if not mine and _is(newest, serving):
             return  # after a restart, or with other comments
         asked = pending.asked if mine and pending is not None else Asked(source=self._source)

@@ -173,6 +173,29 @@ async def test_there_is_nothing_before_the_first() -> None:
             await server.changing.rollback(RollbackRequest())
 
 
+async def test_what_is_held_back_when_files_are_touched_is_over_and_stands_in_nobodys_way() -> None:
+    async with serving() as server:
+        server.changing.offer(accepted("p", engines=8))
+        await server.serves("p")
+        assert (await server.changing.apply(asked("p", engines=1))).state == "held"
+        server.changing.offer(accepted("p", engines=8))  # other comments, say
+        await until(lambda: server.reconciler.files.state == "accepted")
+        done = await server.changing.apply(asked("p", "q", engines=8, by="ann"))
+        assert (done.state, done.version) == ("served", 2)
+
+
+async def test_what_is_held_back_when_files_cannot_be_used_any_more_is_over() -> None:
+    async with serving() as server:
+        server.changing.offer(accepted("p", engines=8))
+        await server.serves("p")
+        assert (await server.changing.apply(asked("p", engines=1))).state == "held"
+        server.gone = {"p"}
+        server.changing.offer(accepted("p", engines=8))
+        assert server.reconciler.files.state == "refused"
+        server.gone = set()
+        assert (await server.changing.apply(asked("p", "q", engines=8))).state == "served"
+
+
 async def test_too_small_is_held_back_and_let_go() -> None:
     async with serving() as server:
         server.changing.offer(accepted("p", "q", "r"))
