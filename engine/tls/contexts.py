@@ -5,6 +5,7 @@ import ssl
 
 from engine.tls.files import CertificateError, KeyPair, Rotating
 from engine.tls.paths import TlsFiles
+from engine.tls.patterns import proved_names
 
 
 def server_context(keys: Rotating, *, only_proved: bool = False) -> ssl.SSLContext:
@@ -62,8 +63,12 @@ def _load(context: ssl.SSLContext, pair: KeyPair, files: TlsFiles) -> None:
 
 def proved_by(connection: ssl.SSLObject | ssl.SSLSocket | None) -> tuple[str, ...]:
     """The URIs and DNS names that the other end of a connection has proved; none without TLS or a certificate."""
-    certificate = None if connection is None else connection.getpeercert()
+    try:
+        certificate = None if connection is None else connection.getpeercert()
+    except ValueError:
+        return ()  # names are bytes to whoever signs them, and these are no text
     names = (certificate or {}).get("subjectAltName", ())
-    return tuple(
-        str(name[1]) for kind in ("URI", "DNS") for name in names if isinstance(name, tuple) and name[0] == kind
+    uris, dns_names = (
+        [str(name[1]) for name in names if isinstance(name, tuple) and name[0] == kind] for kind in ("URI", "DNS")
     )
+    return proved_names(uris, dns_names)

@@ -18,7 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtensionOID
 
+from engine.regular_file import content
 from engine.tls.paths import TlsFiles, TrustFiles
+from engine.tls.patterns import proved_names
 from engine.tls.trust import Trust
 
 T = TypeVar("T")
@@ -146,9 +148,8 @@ def identities(certificate: x509.Certificate) -> tuple[str, ...]:
         return ()
     if not isinstance(names, x509.SubjectAlternativeName):
         return ()
-    return (
-        *names.get_values_for_type(x509.UniformResourceIdentifier),
-        *names.get_values_for_type(x509.DNSName),
+    return proved_names(
+        names.get_values_for_type(x509.UniformResourceIdentifier), names.get_values_for_type(x509.DNSName)
     )
 
 
@@ -156,7 +157,7 @@ def identities_of(pem: bytes) -> tuple[str, ...]:
     """The same of a certificate as PEM; nothing where it is none."""
     try:
         return identities(x509.load_pem_x509_certificate(pem))
-    except ValueError:
+    except NOT_UNDERSTOOD:
         return ()
 
 
@@ -245,13 +246,12 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 def _content(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        found = content(path, MAX_BYTES + 1)
     except OSError as error:
         raise CertificateError(f"{path}: {error.strerror or error}") from error
-    if len(content) > MAX_BYTES:
+    if len(found) > MAX_BYTES:
         raise CertificateError(f"{path}: larger than {MAX_BYTES} bytes, so no certificate")
-    return content
+    return found
 
 
 def _certificates(pem: bytes, path: Path) -> list[x509.Certificate]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from engine.regular_file import content
 from policies.findings import PolicyErrors
 from xds_server.access.model import Access, AdminRule
 from xds_server.access.reading import read_access
@@ -114,12 +115,11 @@ def _is_open(status: os.stat_result) -> bool:
 
 
 def _token(path: Path) -> str:
-    with path.open("rb") as file:
-        content = file.read(MAX_TOKEN_BYTES + 1)
-    if len(content) > MAX_TOKEN_BYTES:
+    held = content(path, MAX_TOKEN_BYTES + 1)
+    if len(held) > MAX_TOKEN_BYTES:
         raise ValueError(f"larger than {MAX_TOKEN_BYTES} bytes, so no token")
     try:
-        token = content.decode("ascii").strip()
+        token = held.decode("ascii").strip()
     except UnicodeDecodeError as error:
         raise ValueError("a token is ASCII") from error
     if len(token) < MIN_TOKEN_CHARACTERS or not token.isprintable() or " " in token:

@@ -34,15 +34,15 @@ def certificate(
     make(folder, (Wanted(name=name, path=path, names=names),), lasts=lasts, now=datetime.now(UTC) - ago)
 
 
-def odd_certificate(folder: Path, name: str, dns_name: bytes) -> None:
-    """The same for one DNS name, of bytes that no library would write into a certificate."""
+def odd_certificate(folder: Path, name: str, dns_name: bytes, *, alt_name: bytes = b"") -> None:
+    """The same for one DNS name, of bytes that no library would write; or for one ``alt_name`` as ASN.1."""
     certificate(folder, name)
     authority, key = (
         x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes()),
         load_pem_private_key((folder / "ca.key").read_bytes(), password=None),
     )
     plain = x509.load_pem_x509_certificate((folder / f"{name}.crt").read_bytes())
-    alt_name = bytes((0x82, len(dns_name))) + dns_name
+    alt_name = alt_name or bytes((0x82, len(dns_name))) + dns_name
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     odd = (
         x509.CertificateBuilder(

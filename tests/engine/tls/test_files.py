@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import ssl
 import stat
 from collections.abc import AsyncIterator
@@ -25,7 +26,8 @@ from engine.tls.files import (
 )
 from engine.tls.grpc_credentials import channel_credentials, proved, server_credentials
 from engine.tls.paths import TlsFiles
-from tests.engine.tls.made import of_strange_curve
+from engine.tls.patterns import proved_names
+from tests.engine.tls.made import odd_certificate, of_strange_curve
 from xds_server.access.lab_authority import EVERYBODY, make
 from xds_server.cli import main
 
@@ -51,6 +53,36 @@ def test_a_pair_says_what_it_proves(lab: Path) -> None:
     assert "PRIVATE KEY" not in repr(pair)
     assert expiry(pair).endswith("UTC")
     assert identities_of(b"rubbish") == ()
+
+
+@pytest.mark.parametrize(
+    ("uris", "dns_names", "proved"),
+    [
+        (["spiffe://a/b", "urn:x"], ["c.d", "*.d"], ("spiffe://a/b", "urn:x", "c.d", "*.d")),
+        (["c.d"], [], ()),
+        ([], ["spiffe://a/b", "a/b", "urn:x"], ()),
+        (["spiffe://a/\x1b[2J", "spiffe://a/\n", "spiffe://a/\u202eb"], ["c\x00.d"], ()),
+        (["spiffe://a/" + "x" * 2_048], ["", "x" * 2_049], ()),
+    ],
+    ids=["names", "a URI that is none", "a DNS name that is none", "what cannot be printed", "length"],
+)
+def test_a_name_in_the_others_clothes_proves_nothing(
+    uris: list[str], dns_names: list[str], proved: tuple[str, ...]
+) -> None:
+    assert proved_names(uris, dns_names) == proved
+
+
+def test_a_kind_of_name_that_nobody_knows_proves_nothing_and_breaks_nothing(lab: Path) -> None:
+    odd_certificate(lab, "odd", b"", alt_name=b"\xa3\x02\x05\x00")  # an X.400 address
+    assert identities_of((lab / "odd.crt").read_bytes()) == ()
+
+
+def test_a_pipe_in_the_place_of_a_key_is_waited_for_by_nobody(lab: Path) -> None:
+    keys = Rotating(files(lab, "server"))
+    (lab / "server.key").unlink()
+    os.mkfifo(lab / "server.key")
+    assert keys.look() is keys.pair
+    assert "not a file" in keys.trouble
 
 
 def test_a_second_run_rotates_under_the_same_authority(lab: Path) -> None:
