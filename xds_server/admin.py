@@ -6,6 +6,7 @@ JSON and may not come from a page in a browser: such a page reaches loopback too
 ``/metrics`` is JSON, refusals too, and its shapes are the dataclasses of ``status``.
 """
 
+import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -18,7 +19,8 @@ from pydantic import TypeAdapter
 from engine.address import Address
 from xds_server.access.door import CALLER, SAID, Door
 from xds_server.access.judging import Caller
-from xds_server.answers.answering import WrongError, answer, refuse_others, refuse_pages, shaped
+from xds_server.access.visitors import Visitors
+from xds_server.answers.answering import WrongError, answer, body, refuse_others, refuse_pages, shaped
 from xds_server.answers.shadow_status import ShadowStatus
 from xds_server.answers.status import (
     EngineStatus,
@@ -46,6 +48,13 @@ from xds_server.refusals import RolledBack
 
 ROLES: Final = ("gateway", "sidecar")
 MAX_BODY_BYTES: Final = 64 * 1024
+IDLE_S: Final = 75.0
+"""A connection that has asked nothing, or nothing more, for so long is closed, be it in half a request."""
+
+HANDSHAKE_S: Final = 15.0
+MAX_DIGITS: Final = 18
+"""Of the number of an event: Python itself refuses those of thousands, in its own words."""
+
 _ORDER: Final = TypeAdapter(OrderRequest)
 
 
@@ -186,7 +195,7 @@ def _add_reasons(app: web.Application, facts: Facts) -> None:
     async def events(request: web.Request) -> web.Response:
         asked = _only(request, "name", "since")
         since = asked.get("since", "0")
-        if not since.isdecimal():
+        if not (since.isdecimal() and len(since) <= MAX_DIGITS):
             raise WrongError(400, f"since is {since!r}; it is the number of an event")
         found = facts.events(asked.get("name", ""), int(since))
         return answer({"events": [asdict(event) for event in found]})
@@ -249,25 +258,40 @@ class AdminServer:
     ) -> None:
         self._address = address
         self._tls = tls
+        self._door = door or Door()
         self._runner = web.AppRunner(
-            application(facts, metrics, door, inside, changer), access_log=None, shutdown_timeout=1.0
+            application(facts, metrics, self._door, inside, changer),
+            access_log=None,
+            shutdown_timeout=1.0,
+            keepalive_timeout=IDLE_S,
+            auto_decompress=False,
         )
+        self._listener: asyncio.Server | None = None
         self.port = address.port
 
     async def __aenter__(self) -> "AdminServer":
         """Open the port; ``ConfigError`` when it cannot be had."""
         await self._runner.setup()
+        assert self._runner.server is not None, "setup makes it"  # noqa: S101  # for the type checker
         try:
-            site = web.TCPSite(self._runner, self._address.host, self._address.port, ssl_context=self._tls)
-            await site.start()
+            self._listener = await asyncio.get_running_loop().create_server(
+                Visitors(self._runner.server, turned_away=self._door.turned_away),
+                self._address.host,
+                self._address.port,
+                backlog=128,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_S,
+            )
         except OSError as error:
             await self._runner.cleanup()
             raise ConfigError(f"cannot listen on --admin {self._address}: {error.strerror or error}") from error
-        self.port = int(self._runner.addresses[0][1])
+        self.port = int(self._listener.sockets[0].getsockname()[1])
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Close the port; requests under way get a second."""
+        if self._listener is not None:
+            self._listener.close()
         await self._runner.cleanup()
 
 
@@ -290,7 +314,7 @@ def _named(asked: dict[str, str]) -> str:
 
 async def _order(request: web.Request) -> OrderRequest:
     refuse_others(request, "an order")
-    asked = shaped(await request.read(), _ORDER)
+    asked = shaped(await body(request, MAX_BODY_BYTES), _ORDER)
     if asked.action not in tuple(Action):
         raise WrongError(400, f"action is {asked.action!r}; allowed: {', '.join(Action)}")
     # Who is proved to ask stands beside it; this is what they say of themselves.

@@ -59,16 +59,17 @@ def host_of(peer: str, identities: tuple[str, ...]) -> str:
     kind, _, rest = unquote(peer).partition(":")
     at = peer
     if kind in ("ipv4", "ipv6"):
-        said = rest.rpartition(":")[0].strip("[]").partition("%")[0]
-        try:
-            at = _network(said)
-        except ValueError:
-            at = said
+        at = host_at(rest.rpartition(":")[0].strip("[]"))
     return " ".join((at, *identities))
 
 
-def _network(said: str) -> str:
-    address = ipaddress.ip_address(said)
+def host_at(said: str) -> str:
+    """The host at an IP address: the address itself, or the /64 it is in; what is no address is taken as it is."""
+    said = said.partition("%")[0]
+    try:
+        address = ipaddress.ip_address(said)
+    except ValueError:
+        return said
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is None:
             return str(ipaddress.ip_network((address, 64), strict=False))

@@ -42,6 +42,9 @@ log = structlog.get_logger()
 # After the drain, watchers are left this long to have read the last report before their streams end.
 _LAST_WORDS_S: Final = 0.2
 
+# A connection that has asked nothing, or nothing more, for so long is closed: each takes a descriptor.
+_IDLE_S: Final = 75.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
@@ -201,7 +204,7 @@ class Agent:
 
     @contextlib.asynccontextmanager
     async def _http(self) -> AsyncIterator[int]:
-        runner = web.AppRunner(application(self), access_log=None, shutdown_timeout=0.5)
+        runner = web.AppRunner(application(self), access_log=None, shutdown_timeout=0.5, keepalive_timeout=_IDLE_S)
         await runner.setup()
         try:
             assert runner.server is not None  # noqa: S101 -- setup() made it

@@ -1,5 +1,7 @@
 """The admin port answers in JSON, refusals too, over real HTTP."""
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -7,6 +9,7 @@ import pytest
 
 from engine.address import Address
 from xds_server.admin import AdminServer
+from xds_server.answers import answering
 from xds_server.answers.status import (
     EngineStatus,
     PoliciesStatus,
@@ -144,6 +147,7 @@ async def test_snapshot_of_a_zone_and_role(client: aiohttp.ClientSession) -> Non
         ("GET", "/v1/snapshot?zoen=a", 400, "unknown parameter 'zoen'; allowed: zone, role"),
         ("GET", "/v1/snapshot?zone=a&zone=b", 400, "given twice"),
         ("GET", "/healthz?x=1", 400, "none is allowed"),
+        ("GET", "/v1/events?since=" + "9" * 5_000, 400, "the number of an event"),
         ("GET", "/nothing", 404, "Not Found"),
         ("POST", "/v1/proxies", 405, "Method Not Allowed"),
         ("POST", "/v1/allow-shrink", 409, "no policies are held back"),
@@ -155,6 +159,37 @@ async def test_what_cannot_be_answered(
     async with client.request(method, path) as answer:
         assert answer.status == status
         assert says in (await answer.json())["error"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status"),
+    [
+        (b"Content-Encoding: gzip\r\nContent-Length: 3\r\n", b"\x1f\x8bx", 415),
+        (b"Content-Length: 70000\r\n", b"x" * 70_000, 413),
+        (b"Transfer-Encoding: chunked\r\n", b"11170\r\n" + b"x" * 70_000 + b"\r\n0\r\n\r\n", 413),
+        (b"Transfer-Encoding: chunked\r\n", b"zz\r\n", 400),
+        (b"Content-Length: 9\r\n", b"half", 408),
+    ],
+    ids=["packed", "large", "large in pieces", "broken pieces", "late"],
+)
+async def test_a_body_that_is_not_taken_is_told_why(
+    client: aiohttp.ClientSession,
+    answers: Answers,
+    monkeypatch: pytest.MonkeyPatch,
+    headers: bytes,
+    body: bytes,
+    status: int,
+) -> None:
+    monkeypatch.setattr(answers, "order", None, raising=False)  # nobody comes so far
+    monkeypatch.setattr(answering, "BODY_S", 0.2)
+    assert client._base_url is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", client._base_url.port)
+    writer.write(b"POST /v1/orders HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+    writer.write(headers + b"\r\n" + body)
+    assert int((await reader.readline()).split()[1]) == status
+    writer.close()
+    with contextlib.suppress(ConnectionResetError):
+        await writer.wait_closed()
 
 
 async def test_held_policies_are_let_go(client: aiohttp.ClientSession, answers: Answers) -> None:

@@ -9,6 +9,7 @@ header with its stream of events. The cookie only ever reads, whatever the token
 can make a browser give orders.
 """
 
+import asyncio
 import ipaddress
 import itertools
 import json
@@ -30,6 +31,7 @@ from xds_server.access.followed import FollowedRules
 from xds_server.access.judging import Caller, caller_of
 from xds_server.access.model import AdminRole
 from xds_server.bucket import Bucket, Rate, taken
+from xds_server.crowd import host_at
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -40,6 +42,9 @@ SESSION_S: Final = 12 * 3600
 MAX_SESSIONS: Final = 1000
 MAX_BUCKETS: Final = 4096
 MAX_AUDIT: Final = 1000
+FORM_S: Final = 10.0
+"""For all of a form with a token: nobody has to prove anything before it is read."""
+
 MAX_SAID: Final = 500
 """Characters kept of what somebody sends."""
 
@@ -104,7 +109,7 @@ class Door:
         self._wall = wall
         self._buckets: OrderedDict[tuple[str, str], Bucket] = OrderedDict()
         self._sessions: OrderedDict[str, tuple[str, float]] = OrderedDict()
-        self._refused: dict[str, int] = {"unknown": 0, "role": 0, "rate": 0, "host": 0}
+        self._refused: dict[str, int] = {"unknown": 0, "role": 0, "rate": 0, "host": 0, "crowd": 0}
 
     def add_to(self, app: web.Application) -> None:
         """The routes of the door itself."""
@@ -119,7 +124,8 @@ class Door:
         family = CounterMetricFamily(
             "switchgear_admin_refused",
             "Requests to the admin port that were turned away: unknown (no valid proof), role (may only read), "
-            "rate (too many), host (a web page under a name of its own, over loopback).",
+            "rate (too many), host (a web page under a name of its own, over loopback), crowd (connections beyond "
+            "those that there may be).",
             labels=("reason",),
         )
         for reason, count in self._refused.items():
@@ -155,7 +161,7 @@ class Door:
         return answer
 
     def _judge(self, request: web.Request, *, writes: bool) -> tuple[Caller | None, web.Response | None]:
-        peer = request.remote or ""
+        peer = host_at(request.remote or "")
         if self._is_open:
             return NOBODY, self._foreign(request)
         token, cookie = _token(request), request.cookies.get(COOKIE, "")
@@ -222,6 +228,10 @@ class Door:
             answer.headers["Retry-After"] = "5"
         return answer
 
+    def turned_away(self) -> None:
+        """Count a connection that there was no room for."""
+        self._refused["crowd"] += 1
+
     def still(self, request: web.Request) -> bool:
         """Whether who asked this may go on reading: rules change while a stream is open."""
         return self._is_open or self._caller(request, _token(request), request.cookies.get(COOKIE, "")) is not None
@@ -270,7 +280,7 @@ class Door:
         return _page("")
 
     async def _login(self, request: web.Request) -> web.StreamResponse:
-        peer = request.remote or ""
+        peer = host_at(request.remote or "")
         token = ""
         # Looked at once more with the token here: bodies that were all begun before it were used up.
         if self._left("failure", peer, FAILURES):
@@ -296,10 +306,11 @@ class Door:
 
 
 async def _posted(request: web.Request) -> str:
-    """The token of the form; empty where there is none that can be read."""
+    """The token of the form; empty where there is none that can be read, or it does not come."""
     try:
-        said = (await request.post()).get("token", "")
-    except (LookupError, ValueError):  # an unknown charset, or text that is not of it
+        async with asyncio.timeout(FORM_S):
+            said = (await request.post()).get("token", "")
+    except (LookupError, ValueError, TimeoutError, web.RequestPayloadError):  # no charset, not of it, not in time
         return ""
     return said.strip() if isinstance(said, str) else ""
 

@@ -1,10 +1,14 @@
 """How routes of the admin port take what they are sent, and answer: JSON both ways, refusals too."""
 
+import asyncio
 import json
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
+
+BODY_S: Final = 30.0
+"""For all of what somebody sends: a change of policies is a few megabytes, and an order one line."""
 
 _T = TypeVar("_T")
 
@@ -34,6 +38,25 @@ def refuse_others(request: web.Request, what: str) -> None:
     refuse_pages(request)
     if request.content_type != "application/json":
         raise WrongError(415, f"{what} is JSON: send Content-Type: application/json")
+
+
+async def body(request: web.Request, most_bytes: int) -> bytes:
+    """All that was sent; ``WrongError`` where it is too much, packed, broken off, or not there in time."""
+    if "Content-Encoding" in request.headers:
+        # What is a kilobyte on the way may be a gigabyte here.
+        raise WrongError(415, "send it as it is, without Content-Encoding")
+    found = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for part in request.content.iter_any():
+                found += part
+                if len(found) > most_bytes:
+                    raise WrongError(413, f"this takes at most {most_bytes // 1024} KiB")
+    except TimeoutError:
+        raise WrongError(408, f"the body of the request was not there within {BODY_S:g} s") from None
+    except web.RequestPayloadError as error:
+        raise WrongError(400, "the body of the request is not as its headers say") from error
+    return bytes(found)
 
 
 def shaped(body: bytes, shape: TypeAdapter[_T]) -> _T:

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 from aiohttp import web
 from pydantic import TypeAdapter
 
-from xds_server.answers.answering import WrongError, answer, refuse_others, refuse_pages, shaped
+from xds_server.answers.answering import WrongError, answer, body, refuse_others, refuse_pages, shaped
 from xds_server.history.told import (
     ApplyRequest,
     CanaryStatus,
@@ -147,9 +147,4 @@ def _whole(found: Texts) -> Any:
 
 async def _asked(request: web.Request, shape: TypeAdapter[_R]) -> _R:
     refuse_others(request, "a change")
-    body = bytearray()
-    async for part in request.content.iter_any():
-        body += part
-        if len(body) > MAX_BODY_BYTES:
-            raise WrongError(413, f"a change is at most {MAX_BODY_BYTES // 1024**2} MiB")
-    return shaped(bytes(body), shape)
+    return shaped(await body(request, MAX_BODY_BYTES), shape)

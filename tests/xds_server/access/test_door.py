@@ -1,6 +1,7 @@
 """The admin port's door: by token and by certificate, with both roles, for browsers, and for those who may not."""
 
 import asyncio
+import contextlib
 import os
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -17,7 +18,9 @@ from engine.address import Address
 from engine.tls.contexts import client_context, server_context
 from engine.tls.files import Rotating, read_pair
 from engine.tls.paths import TlsFiles
+from xds_server import admin
 from xds_server.access import door as doors
+from xds_server.access import visitors
 from xds_server.access.door import CALLS, COOKIE, FAILURES, MAX_BUCKETS, Door
 from xds_server.access.followed import FollowedRules
 from xds_server.access.lab_authority import EVERYBODY, Wanted, make
@@ -385,3 +388,54 @@ async def test_who_may_no_longer_read_is_not_still_allowed(tmp_path: Path) -> No
     rules.look()
     assert not door.still(request)
     assert Door().still(request)
+
+
+async def test_a_pipe_in_the_place_of_a_token_is_waited_for_by_nobody(tmp_path: Path) -> None:
+    rules = write_rules(tmp_path)
+    (tmp_path / "reads.token").unlink()
+    os.mkfifo(tmp_path / "reads.token")
+    rules.look()
+    assert [rule.name for rule in rules.tokens] == ["ann"]
+    assert any("not a file" in one.sentence for one in rules.troubles())
+
+
+def test_a_machine_with_many_addresses_of_one_network_guesses_no_more_than_another(tmp_path: Path) -> None:
+    door = Door(rules=write_rules(tmp_path), clock=Clock())
+    said = []
+    for number in range(int(FAILURES.burst) + 2):
+        request = make_mocked_request("GET", "/v1/proxies", headers=bearer(f"{number:032}"))
+        refusal = door._judge(request.clone(remote=f"2001:db8::{number:x}"), writes=False)[1]
+        assert refusal is not None
+        said.append(refusal.status)
+    assert said == [401] * int(FAILURES.burst) + [429] * 2
+
+
+async def test_a_form_that_never_comes_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doors, "FORM_S", 0.2)
+    async with port(Door(rules=write_rules(tmp_path))) as (url, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n")
+        writer.write(b"Content-Type: application/x-www-form-urlencoded\r\n\r\ntoken")
+        assert int((await reader.readline()).split()[1]) == 401
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_connections_that_ask_nothing_leave_room_and_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visitors, "MOST_OF_HOST", 3)
+    monkeypatch.setattr(admin, "IDLE_S", 0.5)
+    door = Door(rules=write_rules(tmp_path), open_metrics=True)
+    async with port(door) as (url, _):
+        number = int(url.rpartition(":")[2])
+        begun = [await asyncio.open_connection("127.0.0.1", number) for _ in range(5)]
+        for _, writer in begun:
+            writer.write(b"GET /healthz HT")
+        for reader, writer in begun:
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 30.0) == b"", "closed without a word"
+            writer.close()
+        async with aiohttp.ClientSession(url) as http, http.get("/metrics") as answer:
+            page = await answer.text()
+        assert 'switchgear_admin_refused_total{reason="crowd"} 2.0' in page
