@@ -58,6 +58,20 @@ async def test_a_bad_request_ends_its_own_stream(server: Server, neighbour: Neig
     assert server.log().replace("\n", "").isprintable()
 
 
+async def test_who_becomes_somebody_else_while_an_answer_is_on_its_way_is_told_so(
+    server: Server, neighbour: Neighbour
+) -> None:
+    before = await server.metric(ERRORS, 'flaw="protocol"')
+    for _ in range(20):
+        async with connected(server.xds, "mallory") as peer:
+            await peer.call.write(said("mallory"))
+            await peer.call.write(said("alice"))
+            assert await asyncio.wait_for(peer.ended(), LIMIT_S) is grpc.StatusCode.INVALID_ARGUMENT
+    await server.counts(ERRORS, 'flaw="protocol"', before + 19)
+    await neighbour.is_served()
+    assert "Traceback" not in server.log()
+
+
 async def test_a_message_that_is_too_large_ends_its_own_stream(server: Server, neighbour: Neighbour) -> None:
     async with connected(server.xds, "mallory") as peer:
         await peer.call.write(said(resource_names_subscribe=["x" * 500] * (MAX_REQUEST_BYTES // 500)))

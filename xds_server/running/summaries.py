@@ -31,6 +31,18 @@ from xds_server.fleet.traffic import Tail
 READING: Final = "summary"
 """Under which name the evidence of a summary stands."""
 
+_OPTIONS: Final = (
+    # One server per port: with the default a second one would silently take half of those who watch.
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", 64 * 1024),
+    # Whoever vanished without a word is noticed within 20 s, and their own pings are welcome.
+    ("grpc.keepalive_time_ms", 15_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["EngineAgent"].full_name
 _log = structlog.get_logger()
 
@@ -129,7 +141,7 @@ class SummaryServer:
 
     async def run(self) -> None:
         """Answer until cancelled; ``ConfigError`` when nobody can listen there."""
-        server = grpc.aio.server()
+        server = grpc.aio.server(options=_OPTIONS)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, self._handlers()),))
         try:
             if self._credentials is None:

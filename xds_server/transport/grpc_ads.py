@@ -54,6 +54,9 @@ _OPTIONS: Final = (
     ("grpc.server.max_pending_requests_hard_limit", 32_768),
     # An Envoy holds three streams to its control plane: discovery, access logs, load reports.
     ("grpc.max_concurrent_streams", 128),
+    # Who connects and says nothing holds a descriptor, and need not: before the handshake, and without a stream.
+    ("grpc.server_handshake_timeout_ms", 20_000),
+    ("grpc.max_connection_idle_ms", 60_000),
     # Peers that vanished without a word are noticed within 20 s, and their own pings are welcome.
     ("grpc.keepalive_time_ms", 15_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -142,6 +145,8 @@ class GrpcAdsServer:
         self._streams.add(stream)
         self._crowd.enter(host)
         try:
+            # Before any response: gRPC cannot say how a stream ended whose first write was cancelled on its way.
+            await context.send_initial_metadata(())
             await call.read(self._first_request_s)
         except StreamError as error:
             ended = error
