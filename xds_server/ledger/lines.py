@@ -8,6 +8,7 @@ a new one, and readers pass over the half.
 
 import asyncio
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -88,7 +89,7 @@ class Lines:
                     left -= self._write(part)
                     part = []
                     if self._path.is_file():
-                        self._path.replace(rotated(self._path))
+                        self._begin_anew()
                 else:
                     part.append(line)
             left -= self._write(part)
@@ -102,20 +103,34 @@ class Lines:
                 _log.info("file.recovered", file=str(self._path), lost=self.lost)
             self._failing = False
 
+    def _begin_anew(self) -> None:
+        """Put the full file aside; whoever may read it may read the next one, too."""
+        readers = stat.S_IMODE(self._path.stat().st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH)
+        self._path.replace(rotated(self._path))
+        self._path.touch(mode=0o600)
+        self._path.chmod(readers)
+
     def _write(self, lines: Sequence[str]) -> int:
         if not lines:
             return 0
-        with self._path.open("ab") as file:
+        with open(self._path, "ab", opener=_private) as file:
             torn = file.tell() > 0 and not _ends_a_line(self._path)
             file.write((("\n" if torn else "") + "".join(f"{line}\n" for line in lines)).encode())
         return len(lines)
 
 
+def _private(path: str, flags: int) -> int:
+    """Open a file that is made for this user only, whatever the umask says; one that is there stays as it is."""
+    return os.open(path, flags, 0o600)
+
+
 def _is_ours(path: Path) -> bool:
     """Whether lines may be added: there is no such file, it is empty, or a line of it begins as ours do."""
+    if not path.is_file():
+        return True  # and a pipe is not waited for
     try:
         with path.open("rb") as file:
-            return not path.is_file() or file.read(1) in (b"", b"{")
+            return file.read(1) in (b"", b"{")
     except OSError:
         return True  # missing, or out of reach: writing will say so
 

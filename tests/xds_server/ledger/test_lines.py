@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import os
+import stat
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,35 @@ async def test_it_rotates_by_size_and_never_keeps_more_than_two(tmp_path: Path) 
     assert rotated(file).stat().st_size <= 110
     read = tail(file)
     assert read == [f"{number:09}" for number in range(100 - len(read), 100)]
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("open_umask")
+async def test_a_new_file_is_for_this_user_only_and_who_may_read_one_may_read_the_next(tmp_path: Path) -> None:
+    file = tmp_path / "l"
+
+    def mode(path: Path) -> int:
+        return stat.S_IMODE(path.stat().st_mode)
+
+    async def write() -> None:
+        lines = Lines(file, 100)
+        async with writing(lines):
+            lines.write('{"n": 1}')
+            lines.rotate()
+            lines.write('{"n": 2}')
+
+    await write()
+    assert (mode(rotated(file)), mode(file)) == (0o600, 0o600)
+    file.chmod(0o666)
+    await write()
+    assert (mode(rotated(file)), mode(file)) == (0o666, 0o644), "read on, and written by nobody else"
+    assert tail(file) == ['{"n": 2}', '{"n": 1}', '{"n": 2}']
 
 
 async def test_a_disk_that_takes_nothing_costs_lines_and_nothing_else(tmp_path: Path) -> None:
