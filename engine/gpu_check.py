@@ -24,6 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+_LONGEST_MS: Final = 86_400_000.0
 _CHILD: Final = Path(__file__).parent / "gpu" / "compute_child.py"
 
 
@@ -153,9 +154,16 @@ class _Run:
             return
         if "stage" in said:
             self.stage = str(said["stage"])
-        if said.get("outcome") in set(CheckOutcome):
+        if said.get("outcome") in tuple(CheckOutcome):
             self.end(CheckOutcome(said["outcome"]), str(said.get("detail", "")))
-            self.gpu_ms = float(said["gpu_ms"]) if "gpu_ms" in said else None
+            self.gpu_ms = _milliseconds(said.get("gpu_ms"))
+
+
+def _milliseconds(said: object) -> float | None:
+    """A time as JSON has it; None for what can be none, and none there."""
+    if isinstance(said, int | float) and not isinstance(said, bool) and 0 <= said < _LONGEST_MS:
+        return float(said)
+    return None
 
 
 async def _follow(process: asyncio.subprocess.Process, run: _Run, deadlines_s: Mapping[str, float]) -> None:

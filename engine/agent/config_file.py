@@ -20,6 +20,10 @@ def texts(path: Path) -> Iterator[tuple[str, str, str]]:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{path}:{line}: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}:1: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}:1: nested too deep for settings") from error
     if root is None:
         return
     if not isinstance(root, yaml.MappingNode):
@@ -27,6 +31,8 @@ def texts(path: Path) -> Iterator[tuple[str, str, str]]:
     seen: set[str] = set()
     for key, value in root.value:
         place = f"{path}:{key.start_mark.line + 1}"
+        if not isinstance(key, yaml.ScalarNode):
+            raise ConfigError(f"{place}: a setting has a name; write settings as 'name: value' lines")
         if key.value in seen:
             raise ConfigError(f"{place}: {key.value} is said twice")
         seen.add(key.value)
