@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import click
+from click.core import ParameterSource
 
 from policies.findings import PolicyErrors, Problem
 from policies.load import load
@@ -16,7 +17,6 @@ from policies.reading import decoded, read, search
 from xds_server.cli.answering import INTERRUPTED
 from xds_server.cli.asking import NoAnswerError, RefusedError, admin_option, ask
 from xds_server.cli.complaints import as_text, of_errors, printable
-from xds_server.cli.diff import compared, running, told
 from xds_server.history.version import MAX_TEXT_BYTES
 
 by_option = click.option(
@@ -83,15 +83,22 @@ def command(
     or no server answers.
     """
     if end_canary:
+        if paths:
+            raise click.UsageError(
+                "--end-canary rolls back what is tried and applies nothing: leave out the PATHS"
+            )
         return _end(admin, by or user())
     if not paths:
         raise click.UsageError("name the files or folders of the policies")
-    if slo is not None and canary is None:
-        raise click.UsageError("--slo is what a canary is held to: say --canary, too")
+    if canary is None:
+        _refuse_what_is_of_canaries()
     texts = _texts(paths)
     if texts is None:
         return 1
     if dry_run:
+        # Comparing takes what makes Envoy's messages, two seconds of a CPU to load: a canary is ended without.
+        from xds_server.cli.diff import compared, running, told  # noqa: PLC0415
+
         old, views, arrivals = running(admin)
         told(compared(old, load(paths), views, arrivals), "text", everything=False)
     body = {
@@ -103,7 +110,7 @@ def command(
         "for_s": _seconds(length),
         "yes_if_unknown": yes_if_unknown,
         # Servers of the version before know no such thing, and say so.
-        **({"slo_percent": _share(slo, "--slo")} if slo is not None else {}),
+        **({"slo_percent": _objective(slo)} if slo is not None else {}),
     }
     try:
         answer = ask(admin, "/v1/apply", method="POST", body=body)
@@ -143,6 +150,23 @@ def _share(text: str, option: str) -> float:
     if not 0 < share <= MAX_PERCENT:  # neither is NaN
         raise click.BadParameter(f"{text!r} is no share above 0% and up to 100%", param_hint=option)
     return share
+
+
+def _objective(text: str) -> float:
+    percent = _share(text, "--slo")
+    if percent <= 1:
+        raise click.BadParameter(
+            f"{text!r} is a percent or less: write 99.5% where 0.995 is meant", param_hint="--slo"
+        )
+    return percent
+
+
+def _refuse_what_is_of_canaries() -> None:
+    """``click.UsageError`` where somebody means to try something, and all proxies would have it at once."""
+    context = click.get_current_context()
+    for name, option in (("slo", "--slo"), ("length", "--for"), ("yes_if_unknown", "--yes-if-unknown")):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option} is for a canary: say --canary, too")
 
 
 def _seconds(length: str) -> float:

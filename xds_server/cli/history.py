@@ -9,7 +9,6 @@ from rich.text import Text
 
 from xds_server.cli.asking import RefusedError, admin_option, ask
 from xds_server.cli.complaints import printable
-from xds_server.cli.diff import compared, of_texts, told
 from xds_server.cli.forms import DATA, as_data, console, output_option
 from xds_server.cli.version_number import VersionNumber
 from xds_server.diagnosis.check import age
@@ -39,6 +38,8 @@ def command(number: int | None, pair: tuple[int, int] | None, admin: str, output
         raise click.UsageError("give NUMBER or --diff, not both")
     try:
         if pair:
+            from xds_server.cli.diff import compared, of_texts, told  # noqa: PLC0415 - two seconds of a CPU
+
             old, new = (of_texts(ask(admin, f"/v1/history/{one}")["texts"]) for one in pair)
             return told(compared(old, new, None, None), output, everything=True)
         if number is not None:

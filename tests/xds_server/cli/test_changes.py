@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -126,6 +128,29 @@ def test_what_is_no_version_is_told_where_versions_are(said: str, capsys: pytest
         assert "no version; `switchgear history` lists them" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("said", [["--for", "10m"], ["--yes-if-unknown"], ["--slo", "99%"]])
+def test_what_is_meant_for_a_canary_is_not_given_to_all(
+    said: list[str], new: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["apply", str(new), *said, "--admin", "http://127.0.0.1:1"]) == 2
+    assert f"{said[0]} is for a canary: say --canary, too" in capsys.readouterr().err
+
+
+def test_to_end_a_canary_is_to_apply_nothing(new: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["apply", str(new), "--end-canary", "--admin", "http://127.0.0.1:1"]) == 2
+    assert "leave out the PATHS" in capsys.readouterr().err
+
+
+def test_who_is_in_a_hurry_loads_nothing_of_envoy() -> None:
+    text = (
+        "import sys; from xds_server.cli import main\n"
+        "for words in (['apply', '--end-canary'], ['rollback'], ['history']):\n"
+        "    main([*words, '--admin', 'http://127.0.0.1:1'])\n"
+        "sys.exit('envoy_data_plane' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", text], check=True, capture_output=True)
+
+
 def test_nobody_there_is_2(new: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in (["apply", str(new)], ["rollback"], ["history"]):
         assert main([*command, "--admin", "http://127.0.0.1:1"]) == 2
@@ -137,7 +162,7 @@ def test_an_objective_is_a_share_and_belongs_to_a_canary(
 ) -> None:
     assert main(["apply", str(new), "--slo", "99%", "--admin", url]) == 2
     assert "--canary" in capsys.readouterr().err
-    for wrong in ("0", "101%", "good", "nan"):
+    for wrong in ("0", "101%", "good", "nan", "0.995", "1"):
         assert main(["apply", str(new), "--canary", "10%", "--slo", wrong, "--admin", url]) == 2
         assert "--slo" in capsys.readouterr().err
     # What this server says, which has no proxies, is said of the canary: it understood the objective.
