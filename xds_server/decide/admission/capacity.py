@@ -131,7 +131,7 @@ def _fits(known: Capacity, engine: Engine, declared_s: float) -> bool:
         slots_fit = known.slots == most_slots(engine)
     else:
         slots_fit = known.slots <= most_slots(engine)
-    if known.source is DECLARED:
+    if known.source == DECLARED:
         return slots_fit and known.service_s == declared_s
     return slots_fit and _FASTEST * declared_s <= known.service_s <= _SLOWEST * declared_s
 
@@ -270,7 +270,7 @@ def _capacity(
     if before is not None:
         if narrowed is not None and _trifling(slots, before.slots):
             slots = before.slots
-        if source is not DECLARED and before.source is not DECLARED and _trifling(service_s, before.service_s):
+        if DECLARED not in (source, before.source) and _trifling(service_s, before.service_s):
             service_s, source = before.service_s, before.source
         if (slots, service_s, source, learned) == (
             before.slots,

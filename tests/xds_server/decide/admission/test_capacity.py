@@ -12,6 +12,7 @@ from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from xds_server.decide.admission.capacity import capacities
 from xds_server.decide.decisions import Capacity, EngineDecision, Health
+from xds_server.decide.remembered import Learned
 from xds_server.fleet import Engine, EngineId
 from xds_server.fleet.traffic import RATE_S, EngineTraffic, PoolTraffic
 
@@ -69,6 +70,17 @@ def test_without_telemetry_or_with_learning_off_what_is_declared_holds() -> None
     for _ in range(10):
         off.look(e0=calls(10, 0.3))
     assert off.of(0).service_s == 1
+
+
+def test_what_was_declared_before_a_restart_is_not_what_was_measured() -> None:
+    watched = Watched(1)
+    # As it comes out of a file: equal, and not the same object.
+    source = " ".join(watched.look().of(0).source.split())
+    known = Capacity(
+        slots=8, service_s=0.5, source=source, learned=Learned(done=1.0, busy=0.5, at_s=watched.now_s)
+    )
+    watched.known = {EngineId("pool", "e0"): known}
+    assert watched.look().of(0).service_s == 1
 
 
 def test_durations_without_a_queue_and_throughput_with_one() -> None:
