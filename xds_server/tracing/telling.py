@@ -69,11 +69,15 @@ def _about(event: Event) -> tuple[tuple[str, spans.Value], ...]:
     )
 
 
+def _began_s(journey: Journey) -> float:
+    """When the round began, as far as its stages tell."""
+    return journey.published_s - sum(journey.stages_s.get(stage, 0.0) for stage in STAGES)
+
+
 def _before(journey: Journey, unix_ns: Clock) -> Iterator[Span]:
     """What went before the round."""
-    began_s = journey.published_s - sum(journey.stages_s.get(stage, 0.0) for stage in STAGES)
     if journey.offered_s is not None:
-        yield _span("offered", journey.offered_s, max(journey.offered_s, began_s), unix_ns)
+        yield _span("offered", journey.offered_s, max(journey.offered_s, _began_s(journey)), unix_ns)
     if journey.detected_s is not None:
         until_s = journey.published_s if journey.news_s is None else journey.news_s
         yield _span("detect", min(journey.detected_s, until_s), until_s, unix_ns)
@@ -81,7 +85,7 @@ def _before(journey: Journey, unix_ns: Clock) -> Iterator[Span]:
 
 def _round(journey: Journey, unix_ns: Clock) -> Iterator[Span]:
     """The stages of the round, up to the moment of publishing."""
-    at_s = journey.published_s - sum(journey.stages_s.get(stage, 0.0) for stage in STAGES)
+    at_s = _began_s(journey)
     for stage in STAGES:
         until_s = at_s + journey.stages_s.get(stage, 0.0)
         decisions: tuple[Span, ...] = ()

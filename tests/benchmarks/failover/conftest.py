@@ -1,7 +1,9 @@
 """Hand-made histories: the experiment begins at 100 s, the fault at 110 s; it ends at 120 s, and all at 130 s."""
 
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 
 import pytest
@@ -11,6 +13,7 @@ from benchmarks.failover.scenarios import Outage
 from chaos.fake_engine.book import Outcome as Fate
 from chaos.history.events import ProxySample
 from chaos.history.outcomes import Outcome, Reason
+from chaos.processes import envoy_command
 
 BEGAN_S, FAULT_S, HEALED_S, END_S = 100.0, 110.0, 120.0, 130.0
 
@@ -113,3 +116,16 @@ class Story:
 @pytest.fixture
 def story() -> type[Story]:
     return Story
+
+
+@pytest.fixture
+def envoy_takes() -> Callable[[Path], None]:
+    """Have a real Envoy judge the configuration in a file."""
+
+    def judged(path: Path) -> None:
+        checked = subprocess.run(
+            [*envoy_command(path), "--mode", "validate"], capture_output=True, text=True, check=False
+        )
+        assert checked.returncode == 0, checked.stderr
+
+    return judged

@@ -1,12 +1,10 @@
 """What a caller can say to Envoy in its own headers, as seen by a real one: nothing."""
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 
 import pytest
-from aiohttp import web
 
+from tests.with_envoy.translate.hearing import Hearing
 from tests.with_envoy.translate.test_routes import pool, route
 
 pytestmark = pytest.mark.envoy
@@ -22,28 +20,11 @@ NAMES = (
 )  # fmt: skip
 
 
-@dataclass
-class Waits:
-    """An engine that takes a moment for each answer, and keeps the headers it was asked with."""
-
-    port: int = 0
-    seen: list[Mapping[str, str]] = field(default_factory=list)
-
-    async def answer(self, request: web.Request) -> web.Response:
-        self.seen.append({name.lower(): value for name, value in request.headers.items()})
-        await asyncio.sleep(0.2)
-        return web.json_response({"choices": []})
-
-
 @pytest.fixture
-async def waits() -> AsyncIterator[Waits]:
-    one = Waits()
-    app = web.Application()
-    app.router.add_post("/v1/completions", one.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    one.port = runner.addresses[0][1]
+async def waits() -> AsyncIterator[Hearing]:
+    """An engine that takes a moment for each answer."""
+    one = Hearing(wait_s=0.2)
+    runner = await one.listen()
     yield one
     await runner.cleanup()
 

@@ -3,11 +3,10 @@
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
 
 import pytest
-from aiohttp import web
 
+from tests.with_envoy.translate.hearing import Hearing
 from tests.with_envoy.translate.test_routes import pool, route
 
 pytestmark = pytest.mark.envoy
@@ -20,28 +19,11 @@ TRACE: Mapping[str, str] = {
 }
 
 
-@dataclass
-class Echo:
-    """An engine that keeps the headers it was asked with."""
-
-    port: int = 0
-    seen: list[Mapping[str, str]] = field(default_factory=list)
-
-    async def answer(self, request: web.Request) -> web.Response:
-        self.seen.append({name.lower(): value for name, value in request.headers.items()})
-        # A name of the engine's own making must not take the place of Envoy's.
-        return web.json_response({"choices": []}, headers={"x-request-id": "of-the-engine"})
-
-
 @pytest.fixture
-async def echo() -> AsyncIterator[Echo]:
-    one = Echo()
-    app = web.Application()
-    app.router.add_post("/v1/completions", one.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    one.port = runner.addresses[0][1]
+async def echo() -> AsyncIterator[Hearing]:
+    # A name of the engine's own making must not take the place of Envoy's.
+    one = Hearing(says={"x-request-id": "of-the-engine"})
+    runner = await one.listen()
     yield one
     await runner.cleanup()
 
@@ -78,7 +60,7 @@ async def test_no_caller_counts_as_internal(rig, echo):
 
 
 async def test_refusals_have_a_name_too(rig, echo):
-    nobody = Echo(port=9)  # the discard port: nobody listens
+    nobody = Hearing(port=9)  # the discard port: nobody listens
     ways = {"open": ("p", echo), "gone": ("gone", nobody)}
     one = await rig(
         "".join(

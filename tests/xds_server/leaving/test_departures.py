@@ -5,15 +5,13 @@ from types import MappingProxyType
 
 import pytest
 
-from engine.report import EngineReport, Evidence, Source, Verdict
+from tests.xds_server.hung_engine import KEY, fleet
 from xds_server.decide.decisions import Decisions, Ejector, EngineDecision, Health, PoolDecisions
-from xds_server.fleet import Engine, EngineId, Fleet, fleet_of
 from xds_server.leaving.departures import FOLLOWED_S, MOST_FOLLOWED, Departures
 from xds_server.metrics import Metrics
 from xds_server.translate.view import View
 from xds_server.type_urls import CLUSTER, ENDPOINT
 
-KEY = EngineId("chat", "e1")
 NODES = {"n1": View(), "n2": View(pools=frozenset({"chat"})), "other": View(pools=frozenset({"small"}))}
 
 
@@ -33,7 +31,7 @@ class Site:
         self.round(Health.HEALTHY)
 
     def round(self, health: Health, ejector: Ejector | None = None, news_s: float | None = None) -> None:
-        self.departures.round(decided(health, ejector), fleet(self.clock.now_s), NODES, news_s)
+        self.departures.round(decided(health, ejector), fleet(self.clock.now_s - 0.5), NODES, news_s)
 
     def hop(self, name: str) -> tuple[float, float]:
         """How often a hop was measured, and the sum of it."""
@@ -54,23 +52,6 @@ def decided(health: Health, ejector: Ejector | None) -> Decisions:
     engines = MappingProxyType({KEY: one})
     pool = PoolDecisions(engines=engines, zones={}, ceilings={}, declared=(), made_of=(), valid_until_s=0.0)
     return Decisions(engines=engines, zone_weights={}, ceilings={}, pools={"chat": pool})
-
-
-def fleet(now_s: float) -> Fleet:
-    report = EngineReport(
-        pool="chat",
-        engine="e1",
-        verdict=Verdict.HUNG,
-        evidence="no token",
-        observed_at_s=0.0,
-        source=Source.AGENT,
-        reasons=(Evidence(reading="tokens", sentence="no token", age_s=2.0),),
-    )
-    engine = Engine(
-        id=KEY, address="127.0.0.1", port=1, zone="a", region="", slots=1, weight=1, tensor_parallel_group="",
-        labels={}, report=report, received_at_s=now_s - 0.5,
-    )  # fmt: skip
-    return fleet_of({"chat": (engine,)})
 
 
 @pytest.fixture
@@ -168,6 +149,6 @@ def test_departures_are_counted_and_never_followed_without_end(site: Site) -> No
 def test_engines_that_are_declared_no_more_are_forgotten(site: Site) -> None:
     site.out()
     nothing = replace(decided(Health.HEALTHY, None), engines={}, pools={})
-    site.departures.round(nothing, fleet(0.0), NODES, None)
+    site.departures.round(nothing, fleet(-0.5), NODES, None)
     (family,) = site.departures.families()
     assert family.samples == []

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from engine.report import EngineReport, Evidence, Source, Verdict
+from tests.xds_server.hung_engine import KEY, fleet
 from xds_server.decide.changes.change import ChangeKind, Subject
 from xds_server.decide.decisions import Decisions, Ejector, EngineDecision, Health
-from xds_server.fleet import Engine, EngineId, Fleet, fleet_of
 from xds_server.ledger.event import Event
 from xds_server.publish import Nack
 from xds_server.publish.acceptance import Scope
@@ -23,7 +22,6 @@ from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
 from xds_server.translate.view import View
 from xds_server.type_urls import CLUSTER, ENDPOINT, ROUTE, RUNTIME
 
-KEY = EngineId("chat", "e1")
 VIEW = View()
 STAGES = {"decide": 0.01, "translate": 0.02, "assemble": 0.03}
 
@@ -67,7 +65,7 @@ class Site:
     def round(self, health: Health = Health.HEALTHY, ejector: Ejector | None = None, **fields: Any) -> None:
         made = Round(
             decisions=decided(health, ejector),
-            fleet=fleet(self.now_s),
+            fleet=fleet(self.now_s - 0.25),
             stages_s=STAGES,
             snapshots={VIEW: snapshot(self.content), View(role=GRPC_ROLE): snapshot(self.content)},
             nodes=self.nodes,
@@ -97,23 +95,6 @@ class Site:
 def decided(health: Health, ejector: Ejector | None) -> Decisions:
     one = EngineDecision(health=health, reason="a test", since_s=0.0, ejector=ejector)
     return Decisions(engines=MappingProxyType({KEY: one}), zone_weights={}, ceilings={})
-
-
-def fleet(now_s: float) -> Fleet:
-    report = EngineReport(
-        pool="chat",
-        engine="e1",
-        verdict=Verdict.HUNG,
-        evidence="no token",
-        observed_at_s=0.0,
-        source=Source.AGENT,
-        reasons=(Evidence(reading="tokens", sentence="no token", age_s=2.0),),
-    )
-    engine = Engine(
-        id=KEY, address="127.0.0.1", port=1, zone="a", region="", slots=1, weight=1, tensor_parallel_group="",
-        labels={}, report=report, received_at_s=now_s - 0.25,
-    )  # fmt: skip
-    return fleet_of({"chat": (engine,)})
 
 
 def snapshot(content: Mapping[str, str]) -> Snapshot:
