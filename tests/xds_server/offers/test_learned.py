@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from policies.resilience import Hedging, ResilienceSpec
+from tests.xds_server.decide.routing.test_picking import Pool
 from tests.xds_server.decide.routing.test_time_limits import SHORT, admitted, tail, told
 from tests.xds_server.reconcile.peers import Peers, accepted, running
 from xds_server.decide.decisions import (
@@ -25,6 +26,7 @@ from xds_server.decide.decisions import (
 )
 from xds_server.decide.remembered import Learned
 from xds_server.decide.routing.hedging import hedge
+from xds_server.decide.routing.picking import HOLD_S
 from xds_server.decide.routing.time_limits import DOWN_INTERVAL_S, time_limits
 from xds_server.fleet import EngineId
 from xds_server.offers.learned import FILE_NAME, HELD_S, MAX_AGE_S, kept, numbers, read, save
@@ -101,6 +103,18 @@ def test_limits_hold_until_proxies_had_time_to_tell_and_go_on_from_there(tmp_pat
     # As long as the call that they rest on is remembered they shrink no more than without a restart.
     later_s = STARTED_S + 2 + DOWN_INTERVAL_S
     assert limits_at(later_s, measured, traffic=told(tail(0.1), at_s=later_s)).per_try_s == 5.0
+
+
+def test_engines_are_weighed_by_what_was_measured_before_the_restart(tmp_path: Path) -> None:
+    before = Pool(0.5, 1.0)
+    known = {one.engine: capacity for one, capacity in before.capacities.items()}
+    after = Pool(0.5, 1.0)
+    kept_ones = restarted(tmp_path, replace(POOL, admission=admission(**known))).remembered
+    after.capacities = {one.id: kept_ones[EngineId("p", one.id.engine)] for one in after.engines}
+    for pool in (before, after):
+        for _ in range(int(2 * HOLD_S / 0.5)):
+            pool.look()
+    assert after.look() == before.look() != [1.0, 1.0]
 
 
 def test_what_the_policy_says_now_wins(tmp_path: Path) -> None:

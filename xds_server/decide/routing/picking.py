@@ -91,7 +91,7 @@ def picking(
         return before if not before else NONE
     if not any(_teaches(decisions[engine.id]) for engine in engines):
         return before
-    measured_s = {key: one.service_s for key, one in capacities.items() if one.source is MEASURED}
+    measured_s = {key: one.service_s for key, one in capacities.items() if one.source == MEASURED}
     if not before and (not measured_s or max(measured_s.values()) <= STEP * min(measured_s.values())):
         return before
     typical_s = median_low(measured_s.values()) if measured_s else None
@@ -176,7 +176,7 @@ def _chosen(
 
 def _first_step(off: float | None, capacity: Capacity, before: Mapping[EngineId, Picking]) -> int:
     """Of an engine nothing was chosen for: unmeasured it is like the pool's median, where others differ."""
-    if not before or capacity.source is MEASURED or off is None or abs(off) <= _LEAVE:
+    if not before or capacity.source == MEASURED or off is None or abs(off) <= _LEAVE:
         return 0
     return round(off)
 
@@ -188,7 +188,7 @@ def _wanted(step: int, off: float | None, capacity: Capacity) -> int:
     if abs(off) <= _RETURN:
         return 0
     calls = capacity.learned.done if capacity.learned is not None else 0.0
-    chance = _CHANCE / math.sqrt(calls) / math.log(STEP) if calls and capacity.source is MEASURED else 0.0
+    chance = _CHANCE / math.sqrt(calls) / math.log(STEP) if calls and capacity.source == MEASURED else 0.0
     return round(off) if abs(off - step) > max(_LEAVE, chance) else step
 
 
