@@ -172,18 +172,21 @@ def _names(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _is_asked(kind: str, name: str, asked_for: str) -> bool:
-    if kind == "IP Address":
-        return _address(name) == _address(asked_for)
+    address = _address(asked_for)
+    if address is not None:
+        # Who is asked for by an address proves the address: a DNS name may look like one, and stand for many.
+        return kind == "IP Address" and _address(name) == address
     return kind == "DNS" and _fits_exactly(asked_for, name)
 
 
 def _address(text: str) -> object:
-    import ipaddress  # noqa: PLC0415 -- only where an engine goes by its address
+    """The IP address that a text is; None where it is none."""
+    import ipaddress  # noqa: PLC0415 -- only where an engine is asked
 
     try:
         return ipaddress.ip_address(text.strip())
     except ValueError:
-        return text
+        return None
 
 
 def _fits(wanted: str, name: str) -> bool:

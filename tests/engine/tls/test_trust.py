@@ -40,6 +40,8 @@ def shown(*names: tuple[str, str]) -> dict[str, Any]:
         ([("URI", "engine.example")], "engine.example", False),
         ([("IP Address", "127.0.0.1")], "127.0.0.1", True),
         ([("DNS", "127.0.0.1")], "127.0.0.2", False),
+        ([("DNS", "127.0.0.1")], "127.0.0.1", False),
+        ([("DNS", "*.0.0.1")], "127.0.0.1", False),
         ([("IP Address", "0:0:0:0:0:0:0:1")], "::1", True),
         ([], "engine.example", False),
     ],
