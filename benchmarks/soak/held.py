@@ -5,6 +5,7 @@ Source: proc(5); sched-stats.rst of the kernel for ``schedstat``, whose second n
 
 import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,7 @@ MEASURES: Final = ("resident_bytes", "own_bytes", "descriptors", "threads")
 class Held:
     """What a process held at ``at_s``: memory in core, and what of it nobody shares with it; open files; threads.
 
-    ``waited_s`` is how long its threads have stood in line for a core since they began.
+    ``waited_s`` is how long each of its threads, by id, has stood in line for a core since it began.
     """
 
     at_s: float
@@ -28,7 +29,7 @@ class Held:
     own_bytes: int
     descriptors: int
     threads: int
-    waited_s: float
+    waited_s: Mapping[int, float]
 
 
 def held(pid: int, at_s: float) -> Held | None:
@@ -47,7 +48,7 @@ def held(pid: int, at_s: float) -> Held | None:
             ),
             descriptors=sum(1 for _ in (home / "fd").iterdir()),
             threads=len(tasks),
-            waited_s=sum(_waited_s(task) for task in tasks),
+            waited_s={int(task.name): _waited_s(task) for task in tasks},
         )
     return None
 

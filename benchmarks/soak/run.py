@@ -67,12 +67,12 @@ class _Looks:
     waits: Waits = field(default_factory=Waits)
 
     def look(self, processes: Mapping[str, int], at_s: float) -> None:
-        waited_s = {}
+        waited_s: dict[tuple[str, int], float] = {}
         for name, pid in processes.items():
             found = held(pid, at_s)
             if found is not None:
                 self.samples.setdefault((name, pid), []).append(found)
-                waited_s[name] = (pid, found.waited_s)
+                waited_s |= {(name, thread): total_s for thread, total_s in found.waited_s.items()}
         self.waits.look(at_s, waited_s)
 
 

@@ -1,7 +1,8 @@
 """When somebody who is needed for an answer was kept from running: a machine with too much to do, and no defect.
 
-Each process of a soak stands in line for a core some of the time. A second in which one of them stood in line for
-most of it tells nothing of Switchgear: whoever was asked then could not answer.
+Each process of a soak stands in line for a core some of the time. A second in which one of its threads stood in
+line for most of it tells nothing of Switchgear: whoever was asked then could not answer. Threads count one by one:
+many of them that each wait for a little add up to nobody who was kept from running.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MOSTLY: Final = 0.5
-"""Share of a time that a process must have stood in line for it to count as kept from running."""
+"""Share of a time that a thread must have stood in line for it to count as kept from running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Between two looks, the longest that one process stood in line; ``who`` it was."""
+    """Between two looks, the longest that one thread stood in line; ``who`` is its process."""
 
     from_s: float
     to_s: float
@@ -24,24 +25,24 @@ class Wait:
 
 @dataclass(slots=True, kw_only=True)
 class Waits:
-    """Fed with what each process says it has waited in all; gives what came of it between looks."""
+    """Fed with what each thread says it has waited in all; gives what came of it between looks."""
 
     waits: list[Wait] = field(default_factory=list)
-    _before: dict[str, tuple[int, float]] = field(default_factory=dict)
+    _before: dict[tuple[str, int], float] = field(default_factory=dict)
     _at_s: float | None = None
 
-    def look(self, at_s: float, waited_s: Mapping[str, tuple[int, float]]) -> None:
-        """Note what each process (its id, and what it has waited so far) says now."""
+    def look(self, at_s: float, waited_s: Mapping[tuple[str, int], float]) -> None:
+        """Note what each thread, by its process and its id, has waited so far."""
         since_s, self._at_s = self._at_s, at_s
         found = [
-            (total_s - self._before[name][1], name)
-            for name, (pid, total_s) in waited_s.items()
-            if name in self._before and self._before[name][0] == pid
+            (total_s - self._before[thread], thread[0])
+            for thread, total_s in waited_s.items()
+            if thread in self._before
         ]
         self._before = dict(waited_s)
         if since_s is not None and found:
             longest_s, who = max(found)
-            # Several threads of one process may stand in line side by side.
+            # What is looked at one after the other is seen at slightly different times.
             self.waits.append(Wait(from_s=since_s, to_s=at_s, waited_s=min(longest_s, at_s - since_s), who=who))
 
 

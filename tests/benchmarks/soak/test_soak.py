@@ -102,7 +102,7 @@ def test_what_this_process_holds_is_read() -> None:
     assert found.at_s == 3.0
     assert 0 < found.own_bytes <= found.resident_bytes
     assert found.descriptors > 2
-    assert found.threads >= 1
+    assert len(found.waited_s) == found.threads >= 1
     with open(os.devnull):  # noqa: PTH123 -- any descriptor
         more = held(os.getpid(), 4.0)
     assert more is not None
@@ -216,12 +216,22 @@ def test_the_slowest_good_answers_are_told_of_too() -> None:
 
 def test_who_waited_longest_between_looks_is_kept_and_who_was_replaced_is_not() -> None:
     waits = Waits()
-    waits.look(0.0, {"a": (1, 5.0), "b": (2, 0.0)})
-    waits.look(1.0, {"a": (1, 5.2), "b": (2, 0.9)})
-    waits.look(2.0, {"a": (1, 7.4), "b": (3, 0.9)})  # b is another process, and a waited with several threads
+    waits.look(0.0, {("a", 1): 5.0, ("b", 2): 0.0})
+    waits.look(1.0, {("a", 1): 5.2, ("b", 2): 0.9})
+    waits.look(
+        2.0, {("a", 1): 6.4, ("b", 3): 0.9}
+    )  # b is another process, and clocks are read one after the other
     assert [(one.who, round(one.waited_s, 3)) for one in waits.waits] == [("b", 0.9), ("a", 1.0)]
     assert starved_s(waits.waits) == 2.0
     assert starved(waits.waits, 0.0, 2.0).startswith("a stood in line")
+    assert starved(waits.waits, 0.0, 10.0) == ""
+
+
+def test_threads_that_each_wait_a_little_add_up_to_nobody_who_was_kept_from_running() -> None:
+    waits = Waits()
+    for second in range(11):
+        waits.look(float(second), {("envoy-0", thread): 0.2 * second for thread in range(8)})
+    assert starved_s(waits.waits) == 0.0
     assert starved(waits.waits, 0.0, 10.0) == ""
 
 
