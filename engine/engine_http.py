@@ -6,7 +6,6 @@ have expired) is kept apart from what is the engine's: it must never count again
 """
 
 import asyncio
-import contextlib
 import errno
 import json
 import time
@@ -193,18 +192,22 @@ class EngineHttp:
                 ssl=None if means is None else means.context,
                 server_hostname=target.server_name,
             )
-        except (OSError, TrustError, ValueError):
+        except (OSError, TrustError, ValueError) as error:
+            _let_go(error)
             return  # the look that follows says what is wrong, of a name that cannot be asked for, too
         try:
             while await reader.read(1024):
                 pass
-        except OSError:
+        except OSError as error:
+            _let_go(error)
             return
         finally:
             # To close it would be to wait half a minute for the farewell of TLS from an engine that hangs.
             writer.transport.abort()
-            with contextlib.suppress(OSError):
+            try:
                 await writer.wait_closed()
+            except OSError as error:
+                _let_go(error)
 
     async def _metrics(self, timeout_s: float) -> Counters | Failure:
         text = await self._exchange("GET", self._target.probe.metrics_path, timeout_s, METRICS_LIMIT_BYTES)
@@ -253,7 +256,9 @@ class EngineHttp:
         except TooLargeError as error:
             return Failure(trouble=Trouble.GARBAGE, detail=f"{path}: {error}")
         except (TrustError, aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
-            return self._ended(path, error, way)
+            failure = self._ended(path, error, way)
+            _let_go(error)
+            return failure
 
     def _ended(self, path: str, error: Exception, way: _Way) -> Failure:
         failure = self._failure(path, error)
@@ -297,6 +302,18 @@ class EngineHttp:
                 trouble=Trouble.OURS, detail=f"{place}: {doubt}; but our own certificates for it have expired"
             )
         return Failure(trouble=Trouble.UNTRUSTED, detail=f"{place}: {doubt}")
+
+
+def _let_go(error: BaseException) -> None:
+    """Cut an exception off the frames that it went through, some of which hold it.
+
+    Such a circle holds a hundred objects until the next collection, which a control plane makes every few minutes:
+    engines that are down are asked several times a second each.
+    """
+    one: BaseException | None = error
+    while one is not None and one.__traceback__ is not None:
+        one.__traceback__ = None
+        one = one.__cause__ or one.__context__
 
 
 async def _no() -> bool:
