@@ -61,9 +61,14 @@ class Seen:
 
 @dataclass(slots=True, kw_only=True)
 class _Looks:
-    """What was seen of each process, by its name and id, and how long somebody stood in line."""
+    """What was seen of each process, by its name and id, and how long somebody stood in line.
+
+    ``heaps`` are what Envoys say that they have taken for their heap, in bytes: what they hold of their own climbs
+    within it for a long time, as pages of it are touched for the first time.
+    """
 
     samples: dict[tuple[str, int], list[Held]] = field(default_factory=dict)
+    heaps: dict[tuple[str, int], list[tuple[float, float]]] = field(default_factory=dict)
     waits: Waits = field(default_factory=Waits)
 
     def look(self, processes: Mapping[str, int], at_s: float) -> None:
@@ -97,14 +102,18 @@ async def soak(length_s: float, seed: int, folder: Path, *, verbose: bool = Fals
         await asking
         seen.findings += [*await _settled(site), *site.died()]
         _count(seen, site, looks, await site.attempts())
-    _judge_growth(seen, looks.samples)
+    _judge_growth(seen, looks)
     return seen
 
 
 async def _watch(site: Site, seen: Seen, looks: _Looks, length_s: float) -> None:
     """Look at everything while trouble lasts."""
     while (at_s := site.now_s()) < length_s:
-        looks.look(site.processes(), at_s)
+        processes = site.processes()
+        looks.look(processes, at_s)
+        for name, heap_bytes in (await site.heaps_bytes()).items():
+            if name in processes:
+                looks.heaps.setdefault((name, processes[name]), []).append((at_s, heap_bytes))
         engines, proxies = await site.ask("/v1/engines"), await site.ask("/v1/proxies")
         found = [] if engines is None else [*unexplained(engines["engines"])]
         found += [] if proxies is None else [*refused(proxies["proxies"])]
@@ -161,17 +170,20 @@ def _count(seen: Seen, site: Site, looks: _Looks, attempts: Mapping[str, Sequenc
     seen.findings += [f"lost, and another engine could have served it: {one}" for one in seen.lost]
 
 
-def _judge_growth(seen: Seen, samples: Mapping[tuple[str, int], Sequence[Held]]) -> None:
+def _judge_growth(seen: Seen, looks: _Looks) -> None:
     """Say of each part what it grew by, from that of its processes which lived longest."""
-    longest: dict[str, Sequence[Held]] = {}
-    for (name, _), held_by_it in samples.items():
-        if len(held_by_it) > len(longest.get(name, ())):
-            longest[name] = held_by_it
-    for name, held_by_it in sorted(longest.items()):
+    longest: dict[str, tuple[str, int]] = {}
+    for key, held_by_it in looks.samples.items():
+        if key[0] not in longest or len(held_by_it) > len(looks.samples[longest[key[0]]]):
+            longest[key[0]] = key
+    for name, key in sorted(longest.items()):
         if name.startswith(ENGINES_OF_THE_BENCH):
             continue
-        for measure in MEASURES:
-            series = [(one.at_s, float(getattr(one, measure))) for one in held_by_it]
+        held_by_it = looks.samples[key]
+        measured = {
+            measure: [(one.at_s, float(getattr(one, measure))) for one in held_by_it] for measure in MEASURES
+        }
+        for measure, series in {**measured, "heap_bytes": looks.heaps.get(key, [])}.items():
             grown = growth(series)
             if grown is None:
                 continue

@@ -298,6 +298,15 @@ class Site:
             found |= {f"{name}-{number}": child.pid for number, child in enumerate(children) if child is not None}
         return found if self._server is None else {**found, "control plane": self._server.pid}
 
+    async def heaps_bytes(self) -> Mapping[str, int]:
+        """What each Envoy that answers has taken for its heap, by the names of ``processes``."""
+        found = {}
+        for number, port in enumerate(self._envoy_admins):
+            with contextlib.suppress(aiohttp.ClientError):
+                async with self._http.get(f"http://127.0.0.1:{port}/memory") as answer:
+                    found[f"envoy-{number}"] = int((await answer.json(content_type=None))["heap_size"])
+        return found
+
     def died(self) -> Sequence[str]:
         """Who ended without having been killed, and the end of what it said."""
         return [
