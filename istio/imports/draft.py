@@ -92,6 +92,14 @@ class Draft:
         yield from _nodes(found)
 
 
+def share_of(pool: Draft, weight: Said | None) -> Tree:
+    """One of a route's pools, with its weight where it has one."""
+    share: dict[str, Tree] = {"pool": Said(value=pool.name)}
+    if weight is not None:
+        share["weight"] = weight
+    return share
+
+
 def _within(tree: Tree, step: Step) -> Tree:
     if isinstance(tree, dict) and isinstance(step, str):
         return tree.get(step, {})

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from istio.imports.conditions import Conditions
-from istio.imports.draft import Draft, Said, Tree
+from istio.imports.draft import Draft, Said, share_of
 from istio.imports.pools import Pools
 from istio.imports.reading import Node
 from istio.imports.values import duration, text, whole
@@ -58,7 +58,7 @@ def routes(route: HttpRoute, targets: Targets, *, tell_hosts: bool) -> None:
             targets.pools.listener(draft, port)
             if conditions.into(draft, match):
                 draft.name = targets.pools.route_names.fresh(like)
-                draft.spec["pools"] = [_share(pool, weight) for pool, weight in found]
+                draft.spec["pools"] = [share_of(pool, weight) for pool, weight in found]
                 targets.pools.in_order(draft, conditions)
 
 
@@ -172,13 +172,6 @@ def _target(one: Node, route: HttpRoute, targets: Targets) -> Draft | None:
     elif port is not None:
         port.take()
     return pool
-
-
-def _share(pool: Draft, weight: Said | None) -> Tree:
-    share: dict[str, Tree] = {"pool": Said(value=pool.name)}
-    if weight is not None:
-        share["weight"] = weight
-    return share
 
 
 def _of_pool(rule: Node, pools: Pools, pool: Draft) -> None:

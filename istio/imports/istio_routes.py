@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from istio.imports.conditions import Conditions
-from istio.imports.draft import Draft, Said, Tree
+from istio.imports.draft import Draft, Said, share_of
 from istio.imports.pools import Pools
 from istio.imports.reading import Node
 from istio.imports.values import duration, flag, text, whole
@@ -147,7 +147,7 @@ def _route(
             continue
         least = conditions.rank if least is None else max(least, conditions.rank)
         draft.name = pools.route_names.fresh(name)
-        draft.spec["pools"] = [_share(pool, weight) for pool, weight in targets]
+        draft.spec["pools"] = [share_of(pool, weight) for pool, weight in targets]
         pools.in_order(draft, conditions)
     if least is not None:
         yield least, node, tuple(pool for pool, _ in targets)
@@ -302,13 +302,6 @@ def _targets(node: Node, namespace: str, find: FindPool) -> list[tuple[Draft, Sa
         # In Istio a destination without weight gets nothing beside those that have one.
         return [(pool, weight or Said(value=0)) for pool, weight in found.values()]
     return [(pool, None) for pool, _ in found.values()] or None
-
-
-def _share(pool: Draft, weight: Said | None) -> Tree:
-    share: dict[str, Tree] = {"pool": Said(value=pool.name)}
-    if weight is not None:
-        share["weight"] = weight
-    return share
 
 
 def _of_pool(node: Node, pools: Pools, pool: Draft) -> None:
