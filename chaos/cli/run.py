@@ -2,14 +2,9 @@
 
 import click
 
-from chaos.cli.complaining import refused
-from chaos.cli.destinations import prepare
 from chaos.cli.options import Rehearsal, rehearsal_options
-from chaos.cli.outputs import Outputs, told
-from chaos.cli.series import InterruptedRunError, done
-from chaos.fitting.fit import FittingError
-from chaos.fitting.shaping import ShapeError
-from policies.findings import PolicyErrors
+from chaos.cli.outputs import Outputs
+from chaos.cli.rehearsing import rehearsed
 
 
 @click.command(name="run")
@@ -24,14 +19,4 @@ def command(*, rehearsal: Rehearsal, outputs: Outputs) -> int:
     Exits 0 when --policies kept every promise, 1 when they broke one, 2 when asked wrongly, 3 when that is not
     known; those --against do not count.
     """
-    try:
-        some, beside = rehearsal.tasks(), rehearsal.beside
-        prepare(rehearsal.out, outputs)
-        verdicts = done(some, outputs.console)
-    except PolicyErrors as errors:
-        return refused(errors)
-    except (FittingError, ShapeError) as problem:
-        raise click.ClickException(str(problem)) from problem
-    except InterruptedRunError as interrupted:
-        return interrupted.exit_code
-    return told(verdicts, outputs, beside)
+    return rehearsed(rehearsal.tasks, rehearsal.out, outputs, lambda: rehearsal.beside)

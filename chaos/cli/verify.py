@@ -5,17 +5,14 @@ from pathlib import Path
 
 import click
 
-from chaos.cli.complaining import refused
-from chaos.cli.destinations import prepare
 from chaos.cli.options import OUT, POOL, SEED
-from chaos.cli.outputs import Outputs, output_options, told
-from chaos.cli.series import InterruptedRunError, done, tasks
-from chaos.fitting.fit import FittingError
-from chaos.fitting.shaping import ShapeError
+from chaos.cli.outputs import Outputs, output_options
+from chaos.cli.rehearsing import rehearsed
+from chaos.cli.series import Task, tasks
 from chaos.fitting.subjects import PolicySubject, policy_sets
 from chaos.scenario.library import QUICK, SUITES, suite
 from chaos.scenario.reading import ScenarioRead
-from policies.findings import PolicyErrors, did_you_mean
+from policies.findings import did_you_mean
 
 
 @click.command(name="verify")
@@ -56,10 +53,11 @@ def command(
 
     Exits 0 when every promise held, 1 when one was broken, 2 when asked wrongly, 3 when that is not known.
     """
-    try:
+
+    def some() -> list[Task]:
         sets = policy_sets(policies)
         scenarios = _left(suite(suite_name), leave_out)
-        some = [
+        return [
             task
             for one in sets
             for task in tasks(
@@ -69,15 +67,8 @@ def command(
                 folder=out,
             )
         ]
-        prepare(out, outputs)
-        verdicts = done(some, outputs.console)
-    except PolicyErrors as errors:
-        return refused(errors)
-    except (FittingError, ShapeError) as problem:
-        raise click.ClickException(str(problem)) from problem
-    except InterruptedRunError as interrupted:
-        return interrupted.exit_code
-    return told(verdicts, outputs)
+
+    return rehearsed(some, out, outputs)
 
 
 def _left(scenarios: Sequence[ScenarioRead], left_out: Sequence[str]) -> tuple[ScenarioRead, ...]:
