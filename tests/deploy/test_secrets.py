@@ -69,6 +69,22 @@ def test_further_ways_out_are_let_through(tmp_path: Path) -> None:
     assert rendering.named(found, "NetworkPolicy", "switchgear")["spec"]["egress"] == [*before, collector]
 
 
+def test_engines_at_ports_of_their_own_are_reached(tmp_path: Path) -> None:
+    engines = [{"name": "chat", "model": "m", "port": 8443}]
+    found = _rendered(tmp_path, engines=engines, agent={"grpcPort": 28012})
+    for name, ports in (("switchgear", {8000, 18012, 8443, 28012}), ("switchgear-gateway", {8000, 8443})):
+        way = rendering.named(found, "NetworkPolicy", name)["spec"]["egress"][-1]
+        assert {one["port"] for one in way["ports"]} == ports
+        assert len(way["ports"]) == len(ports)
+
+
+def test_a_scraper_that_would_be_turned_away_is_refused(tmp_path: Path) -> None:
+    values = (
+        "{tls: {controlPlane: a, gateway: b, openMetrics: false}, controlPlane: {serviceMonitor: {enabled: true}}}"
+    )
+    assert "without tls.openMetrics nobody reads /metrics" in rendering.complaint(values, tmp_path)
+
+
 def test_the_notes_show_pools_that_are_taken_as_they_stand(tmp_path: Path) -> None:
     chart = tmp_path / "chart"
     shutil.copytree(render.CHART, chart)

@@ -63,6 +63,25 @@ switchgear.dev/engines: {{ .name }}
 switchgear.dev/engines: {{ .name }}
 {{- end -}}
 
+{{/* Where engines and agents listen: the ports that are said, and those of the engines here. For a NetworkPolicy. */}}
+{{- define "switchgear.enginePorts" -}}
+{{- $root := .root -}}
+{{- $ports := list -}}
+{{- range .said }}
+{{- $ports = append $ports (int .) }}
+{{- end }}
+{{- range $root.Values.engines }}
+{{- $one := include "switchgear.engine" (dict "root" $root "said" .) | fromYaml }}
+{{- $ports = append $ports (int $one.port) }}
+{{- end }}
+{{- if and .agents $root.Values.engines }}
+{{- $ports = append $ports (int $root.Values.agent.grpcPort) }}
+{{- end }}
+{{- range $ports | uniq }}
+- {protocol: TCP, port: {{ . }}}
+{{- end }}
+{{- end -}}
+
 {{/* Queries, each one number. Each replica of the control plane says the same of a pool: max, not sum. Where nobody
 tells, a query has no result, and an autoscaler takes no engine away for what it does not know. Only the quantile is 0
 when there is no traffic, of which it would be not a number; the engines have to be heard for that. */}}
