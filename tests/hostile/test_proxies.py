@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from tests.eventually import eventually
-from tests.hostile.conftest import LIMIT_S, Neighbour, Server, connected
+from tests.hostile.conftest import DELTA, LIMIT_S, Neighbour, Server, connected
 from xds_server.publish import Publisher
 from xds_server.snapshot import snapshot
 from xds_server.streams import Flaw
@@ -68,6 +68,19 @@ async def test_who_becomes_somebody_else_while_an_answer_is_on_its_way_is_told_s
             await peer.call.write(said("alice"))
             assert await asyncio.wait_for(peer.ended(), LIMIT_S) is grpc.StatusCode.INVALID_ARGUMENT
     await server.counts(ERRORS, 'flaw="protocol"', before + 19)
+    await neighbour.is_served()
+    assert "Traceback" not in server.log()
+
+
+async def test_who_breaks_off_in_the_middle_of_mischief_is_nothing_to_log_a_fault_for(
+    server: Server, neighbour: Neighbour
+) -> None:
+    for number in range(200):
+        async with connected(server.xds, "mallory", (DELTA, LOGS, LOADS)[number % 3]) as peer:
+            if number % 4:
+                await peer.call.write(BAD["garbage"][1] if number % 2 else said())
+            if number % 5 == 0:
+                await asyncio.sleep(0.001)
     await neighbour.is_served()
     assert "Traceback" not in server.log()
 

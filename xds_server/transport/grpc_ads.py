@@ -8,6 +8,7 @@ what it was too slow for and costs nothing while it is stalled.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
@@ -139,14 +140,16 @@ class GrpcAdsServer:
         for flaw, full in ((Flaw.CROWD, self._crowd.full()), (Flaw.HOST, self._crowd.full_for(host))):
             if full:
                 self._on_flaw(flaw)
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, full)
+                await _say_why(context, grpc.StatusCode.RESOURCE_EXHAUSTED, full)
+                return
         call = _Call(self._publisher, mode, context, self._clock, stream, identities=identities)
         ended: StreamError | None = None
         self._streams.add(stream)
         self._crowd.enter(host)
         try:
             # Before any response: gRPC cannot say how a stream ended whose first write was cancelled on its way.
-            await context.send_initial_metadata(())
+            with contextlib.suppress(grpc.aio.InternalError):  # who has gone since is found gone by reading
+                await context.send_initial_metadata(())
             await call.read(self._first_request_s)
         except StreamError as error:
             ended = error
@@ -162,7 +165,13 @@ class GrpcAdsServer:
             self._on_flaw(ended.flaw)
             refused = isinstance(ended, RefusedPeerError)
             code = grpc.StatusCode.PERMISSION_DENIED if refused else grpc.StatusCode.INVALID_ARGUMENT
-            await context.abort(code, str(ended))
+            await _say_why(context, code, str(ended))
+
+
+async def _say_why(context: Context, code: grpc.StatusCode, text: str) -> None:
+    """End a stream with this; nothing where its peer has gone, to whom nobody can say anything."""
+    with contextlib.suppress(grpc.aio.InternalError):
+        await context.abort(code, text)
 
 
 class _Discovery(grpc.GenericRpcHandler):

@@ -7,6 +7,7 @@ counted. A peer that sends rubbish loses its own stream and nothing else.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -111,7 +112,8 @@ class Intake(grpc.GenericRpcHandler):
         for flaw, full in (("crowd", self._crowd.full()), ("host", self._crowd.full_for(host))):
             if full:
                 self._on_flaw(flaw)
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, full)
+                await _say_why(context, grpc.StatusCode.RESOURCE_EXHAUSTED, full)
+                return
         stream = asyncio.current_task()
         assert stream is not None, "a coroutine runs in a task"  # noqa: S101  # for the type checker
         self._streams.add(stream)
@@ -141,7 +143,7 @@ class Intake(grpc.GenericRpcHandler):
                 # gRPC cannot say how a stream ended while it still writes to it, not even if that was cancelled.
                 await asyncio.wait([answering], timeout=WRITE_LIMIT_S)
         if reason:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+            await _say_why(context, grpc.StatusCode.INVALID_ARGUMENT, reason)
 
     async def _first(self, context: Context) -> object:
         """The first message; ``IntakeError`` where none comes."""
@@ -150,6 +152,12 @@ class Intake(grpc.GenericRpcHandler):
                 return await context.read()
         except TimeoutError:
             raise IntakeError("silent", f"no message within {self._first_message_s:g} s") from None
+
+
+async def _say_why(context: Context, code: grpc.StatusCode, text: str) -> None:
+    """End a stream with this; nothing where its peer has gone, to whom nobody can say anything."""
+    with contextlib.suppress(grpc.aio.InternalError):
+        await context.abort(code, text)
 
 
 async def _answer(context: Context, answer: bytes) -> None:
