@@ -11,8 +11,8 @@ and not every refusal is the content's fault:
   rolled back for nobody. The stream remembers not to send it to that proxy again.
 - A certificate is at fault once ``CONVINCING`` proxies refused it and none has accepted it; until then it is
   rolled back for whoever refuses it. The one before it ends by itself, so one broken proxy, be it the only one
-  there, must not keep the new one from the others. Of several in one response the stream finds out which it was,
-  by sending them one by one.
+  there, must not keep the new one from the others. None is ever tried again: Envoy confirms unseen what it has
+  refused before.
 
 Parked content is replaced by the last accepted content of the same view, else of any view that may see the same,
 else by nothing: routes and limits have one name in all views, and name pools that not every proxy may see. While a
@@ -78,7 +78,10 @@ class Parked:
 
 @dataclass(slots=True)
 class _View:
+    """What proxies of a view accepted; ``former`` is what they had of a secret before that."""
+
     accepted: dict[Key, Resource] = field(default_factory=dict)
+    former: dict[Key, Resource] = field(default_factory=dict)
     unwanted_since_s: dict[Key, float] = field(default_factory=dict)
 
 
@@ -136,6 +139,9 @@ class Acceptance:
             key = _key(item)
             if memory.accepted.get(key) is item:
                 continue
+            before = memory.accepted.get(key)
+            if key[0] == SECRET and before is not None and before.version != item.version:
+                memory.former[key] = before
             memory.accepted[key] = item
             memory.unwanted_since_s.pop(key, None)
             self._accepted_somewhere.setdefault(key, {})[_circle(view, key)] = item
@@ -180,19 +186,18 @@ class Acceptance:
         return _verdict(suspects, unproven, Scope.SUSPECT)
 
     def _refused_secrets(self, suspects: tuple[Resource, ...], node: str) -> Verdict:
-        if len(suspects) > 1:
-            return Verdict(at_fault=suspects, scope=Scope.SUSPECT)
-        (item,) = suspects
-        if self._is_accepted(item):
-            return Verdict(at_fault=suspects, scope=Scope.PEER)
+        unproven = [item for item in suspects if not self._is_accepted(item)]
+        convicted = [item for item in unproven if len(self._doubt(item, node)) >= CONVINCING]
+        self._park(convicted)
+        return _verdict(suspects, unproven or suspects, Scope.EVERYONE if convicted else Scope.PEER)
+
+    def _doubt(self, item: Resource, node: str) -> Collection[str]:
+        """Note that a proxy refused this; all that did."""
         key, content = _key(item), content_of(item.version)
         known, nodes = self._doubted.get(key, ("", set[str]()))
         nodes = {*nodes, node} if known == content else {node}
         self._doubted[key] = content, nodes
-        if len(nodes) < CONVINCING:
-            return Verdict(at_fault=suspects, scope=Scope.PEER)
-        self._park(suspects)
-        return Verdict(at_fault=suspects, scope=Scope.EVERYONE)
+        return nodes
 
     def unanswered(self, resources: Collection[Resource]) -> bool:
         """Take silence for a refusal of whichever of these is on trial; whether that changes what is served."""
@@ -218,6 +223,7 @@ class Acceptance:
                     memory.unwanted_since_s.pop(key, None)
                 elif now_s - memory.unwanted_since_s.setdefault(key, now_s) > FORGET_AFTER_S:
                     del memory.accepted[key], memory.unwanted_since_s[key]
+                    memory.former.pop(key, None)
                     self._accepted_somewhere.pop(key, None)
 
     def effective(self, view: Hashable, desired: Snapshot, refused: Mapping[str, str] = _NO_NAMES) -> Snapshot:
@@ -243,13 +249,11 @@ class Acceptance:
         for item in parked:
             key = _key(item)
             rolled_back.setdefault(item.type_url, set()).add(item.name)
-            instead = memory.accepted.get(key) or self._accepted_somewhere.get(key, _NOWHERE).get(
-                _circle(view, key)
-            )
-            if instead is None or content_of(instead.version) in {
-                content_of(item.version),
-                *self._parked.get(key, ()),
-            }:
+            refused_here = {content_of(item.version), *self._parked.get(key, ())}
+            lent = self._accepted_somewhere.get(key, _NOWHERE).get(_circle(view, key))
+            choices = (memory.accepted.get(key), memory.former.get(key), lent)
+            instead = next((one for one in choices if one and content_of(one.version) not in refused_here), None)
+            if instead is None:
                 del served[key]
             else:
                 served[key] = instead

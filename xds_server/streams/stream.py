@@ -250,7 +250,9 @@ class Stream:
     def _due(self, watch: Watch, now_s: float, *, removals: bool) -> Response | None:
         resources = self._resources(watch)
         rolled_back = self.snapshot.rolled_back_of(watch.type_url)
-        changes = watch.one_of_suspects(watch.changes(resources, rolled_back, removals=removals))
+        changes = watch.changes(resources, rolled_back, removals=removals)
+        if alone := watch.alone(changes):
+            changes = {alone: changes[alone]}
         if not changes and not self._is_owed(watch):
             return None
         if self.mode is Mode.DELTA:
@@ -259,8 +261,8 @@ class Stream:
             state = watch.state(resources, changes, rolled_back)
             if state is None:
                 return None
-            if watch.suspects.intersection(changes):
-                state = {name: item for name, item in state.items() if name in changes}
+            if alone:
+                state = {name: item for name, item in state.items() if name == alone}
             content = {**state, **{name: None for name, item in changes.items() if item is None}}
         return self._send(watch, content, changes, now_s)
 

@@ -32,7 +32,12 @@ WHOLE_STATE: Final = frozenset((CLUSTER, LISTENER))
 """Types of which a SOTW response carries everything, so that what is absent is removed."""
 
 APART: Final = frozenset((SECRET,))
-"""Types of which a peer is asked itself what of a refused response it was: nobody else is tried on it."""
+"""Types of which what replaces something goes out by itself, so that a refusal says what was refused.
+
+Envoy keeps a secret that it refused beside the one that it uses: sent again unchanged, it is confirmed without a
+look, and the next good one of the same TLS context is refused in its place. So what it had is sent again. Seen
+with Envoy 1.40, delta and SOTW.
+"""
 
 UNKNOWN: Final = "?"
 """In place of a version: the peer may hold any."""
@@ -62,8 +67,7 @@ class Watch:
     ``kept`` is what a SOTW peer holds of a ``WHOLE_STATE`` type, to be repeated when something newer was
     refused; ``blind`` is true while a SOTW peer has content we never saw.
     ``second_try`` lets one response pass the limit of unanswered ones, once until the next answer
-    (``tried_again``). ``unasked`` marks a subscription that the peer never made. ``suspects`` were refused
-    together, and go out one by one.
+    (``tried_again``). ``unasked`` marks a subscription that the peer never made.
     """
 
     type_url: str
@@ -80,7 +84,6 @@ class Watch:
     forced: set[str] = field(default_factory=set)
     dirty: set[str] = field(default_factory=set)
     unsettled: set[str] = field(default_factory=set)
-    suspects: set[str] = field(default_factory=set)
     owed: bool = True
     second_try: bool = False
     tried_again: bool = False
@@ -178,7 +181,6 @@ class Watch:
                 del known[name]
         self.forced &= self.names
         self.dirty &= self.names
-        self.suspects &= self.names
 
     def touch(
         self, changed: Collection[str], resources: Mapping[str, Resource], rolled_back: Collection[str]
@@ -238,10 +240,10 @@ class Watch:
         self.forced.difference_update(settled)
         return due
 
-    def one_of_suspects(self, changes: dict[str, Resource | None]) -> dict[str, Resource | None]:
-        """Of these changes one that goes out alone, for it is suspected; all of them where none is."""
-        name = min(self.suspects.intersection(changes), default="")
-        return {name: changes[name]} if name else changes
+    def alone(self, changes: dict[str, Resource | None]) -> str:
+        """Which of these changes goes out by itself; empty where all go together."""
+        replaced = (name for name in changes if self.held.get(name)) if self.type_url in APART else ()
+        return min(replaced, default="")
 
     def _is_due(self, name: str, item: Resource | None, expected: str | None, is_rolled_back: bool) -> bool:
         if not self.wants(name):
@@ -322,9 +324,8 @@ class Watch:
             item for name, item in push.content.items() if item and self.held.get(name) != item.version
         )
         suspects = suspects or push.resources
-        self.suspects.difference_update(push.content)
-        if self.type_url in APART and len(suspects) > 1:
-            self.suspects.update(item.name for item in suspects)
+        if self.type_url in APART:
+            self.held.update((item.name, UNKNOWN) for item in suspects)
         self.refused.update((item.name, item.version) for item in suspects)
         # Whether the peer removed what it was told to is not known; it is told again with the next change.
         self.unsettled.update(name for name, item in push.content.items() if item is None)
@@ -340,7 +341,6 @@ class Watch:
 
     def _accept(self, push: Push) -> None:
         whole = self.mode is Mode.SOTW and self.type_url in WHOLE_STATE
-        self.suspects.difference_update(push.content)
         for name, item in push.content.items():
             if item is not None:
                 if self.wants(name):
