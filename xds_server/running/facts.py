@@ -8,7 +8,6 @@ from typing import Any, Final
 from prometheus_client.core import Metric
 
 from engine.report import GpuSummary
-from policies.findings import PolicyError
 from xds_server.access.views import ROLES
 from xds_server.answers.shadow_status import ShadowStatus
 from xds_server.answers.status import (
@@ -18,36 +17,32 @@ from xds_server.answers.status import (
     OrderRequest,
     OrderStatus,
     PoliciesStatus,
-    PolicyProblem,
     PoolStatus,
     ProxyStatus,
     Readiness,
-    RefusedResource,
-    ResourceStatus,
     SnapshotStatus,
     Story,
     SyncState,
     Trouble,
-    TypeStatus,
     ZoneStatus,
 )
-from xds_server.fleet import Engine, EngineId
+from xds_server.fleet import EngineId
 from xds_server.ledger.event import Now
 from xds_server.ledger.figures import pool_metrics
 from xds_server.ledger.ledger import Ledger
 from xds_server.ledger.orders import Orders, RefusedOrderError, below_floor
 from xds_server.ledger.scene import Scene, UnknownNameError, event_status, meant
 from xds_server.ledger.story import story
-from xds_server.ledger.tables import order_rows, pool_rows, proxy_rows, shadow_report, with_decision, zone_rows
+from xds_server.ledger.tables import order_rows, pool_rows, shadow_report, with_decision, zone_rows
 from xds_server.metrics import gauge
 from xds_server.overrides import Action, Override
-from xds_server.publish import ProxyState, Publisher
+from xds_server.publish import Publisher
 from xds_server.reconcile.loop import Reconciler
 from xds_server.refusals import Refusals, RolledBack, kept_back
-from xds_server.snapshot import Resource, Snapshot
-from xds_server.streams import Mode, WatchStatus
+from xds_server.running.rows import engine_status, problem, proxy_status, resource_status
+from xds_server.snapshot import Snapshot
+from xds_server.streams import Mode
 from xds_server.translate.view import View
-from xds_server.type_urls import SHORT_NAMES
 
 _NOTHING: Final = Snapshot()
 
@@ -107,7 +102,7 @@ class ServerFacts:
     def proxies(self) -> Sequence[ProxyStatus]:
         """Every connected proxy."""
         now_s, scene = self._clock(), self._scene()
-        return [self._proxy(state, scene, now_s) for state in self._publisher.proxies()]
+        return [proxy_status(state, self._publisher.desired, scene, now_s) for state in self._publisher.proxies()]
 
     def engines(self) -> Sequence[EngineStatus]:
         """Every declared engine."""
@@ -124,9 +119,9 @@ class ServerFacts:
         if fleet is None:
             return []
         now_s = self._clock()
-        agents = self._agents()
+        agents, built = self._agents(), self._reconciler.built
         return [
-            self._engine(engine, agents.get(engine.id), now_s)
+            engine_status(engine, agents.get(engine.id), built, now_s)
             for engines in fleet.pools.values()
             for engine in engines
         ]
@@ -142,7 +137,7 @@ class ServerFacts:
             age_s=round(self._clock() - files.since_s, 3),
             pools=tuple(serving.policies.pools) if serving else (),
             routes=tuple(serving.policies.routes) if serving else (),
-            errors=tuple(map(_problem, files.refused.errors)) if files.refused else (),
+            errors=tuple(map(problem, files.refused.errors)) if files.refused else (),
             held="" if files.state == "unreached" else files.reason,
             source=self._source,
             lost_s=dict(self._lost_s()),
@@ -160,7 +155,7 @@ class ServerFacts:
             zone=zone,
             role=role,
             resources=tuple(
-                _resource(resource) for named in snapshot.resources.values() for resource in named.values()
+                resource_status(resource) for named in snapshot.resources.values() for resource in named.values()
             ),
         )
 
@@ -316,88 +311,3 @@ class ServerFacts:
             (action.value,): sum(one.action is action for one in orders.values()) for action in Action
         }
         yield gauge("switchgear_orders", "Orders of operators in force.", ("action",), by_action)
-
-    def _proxy(self, state: ProxyState, scene: Scene | None, now_s: float) -> ProxyStatus:
-        view = state.view if isinstance(state.view, View) else View()
-        desired = self._publisher.desired(view) or _NOTHING
-        return ProxyStatus(
-            node=state.node.id,
-            zone=view.zone,
-            role=view.role,
-            pools=tuple(sorted(view.pools)),
-            peer=state.peer,
-            protocol=state.mode.value,
-            connected_s=round(now_s - state.connected_at_s, 3),
-            types=tuple(_type(kind, desired, now_s) for kind in state.types),
-            traffic=() if scene is None else proxy_rows(state.node.id, scene),
-        )
-
-    def _engine(self, engine: Engine, agent: AgentStatus | None, now_s: float) -> EngineStatus:
-        built = self._reconciler.built
-        decision = built.decisions.engines.get(engine.id) if built else None
-        resolved = built.inputs.fleet.engine(engine.id) if built else None
-        report = engine.report
-        return EngineStatus(
-            pool=engine.id.pool,
-            engine=engine.id.engine,
-            address=resolved.address if resolved else "",
-            port=engine.port,
-            zone=engine.zone,
-            verdict=report.verdict.value if report else None,
-            evidence=report.evidence if report else "",
-            report_age_s=None if engine.received_at_s is None else round(now_s - engine.received_at_s, 3),
-            health=decision.health.value if decision else None,
-            reason=decision.reason if decision else f"{engine.address} has no address yet" if built else "",
-            health_age_s=round(now_s - decision.since_s, 3) if decision else None,
-            requests_in_flight=report.requests_in_flight if report else None,
-            requests_waiting=report.requests_waiting if report else None,
-            source=report.source.value if report else None,
-            agent=agent,
-            reasons=report.reasons if report else (),
-            kv_cache_usage_ratio=report.kv_cache_usage_ratio if report else None,
-            tokens_per_s=report.tokens_per_s if report else None,
-            time_to_first_token=report.time_to_first_token if report else None,
-            time_per_output_token=report.time_per_output_token if report else None,
-            model=report.model if report else "",
-            revision=report.revision if report else "",
-            gpu=report.gpu if report else None,
-            drain=report.drain if report else None,
-            standing=engine.standing.value,
-            standing_reason="" if engine.orchestrator is None else engine.orchestrator.reason,
-        )
-
-
-def _type(kind: WatchStatus, desired: Snapshot, now_s: float) -> TypeStatus:
-    wanted = desired.of(kind.type_url)
-    return TypeStatus(
-        type=SHORT_NAMES.get(kind.type_url, kind.type_url),
-        state=SyncState(kind.state.value),
-        age_s=round(now_s - kind.since_s, 3),
-        version=kind.version,
-        resources=kind.held,
-        refused=tuple(
-            RefusedResource(
-                name=name,
-                version=version,
-                origins=wanted[name].origins if name in wanted else (),
-                reason=kind.reason,
-            )
-            for name, version in kind.refused.items()
-        ),
-    )
-
-
-def _problem(error: PolicyError) -> PolicyProblem:
-    return PolicyProblem(
-        code=error.code, place=str(error.origin), path=error.path, message=error.message, hint=error.hint
-    )
-
-
-def _resource(resource: Resource) -> ResourceStatus:
-    return ResourceStatus(
-        type=SHORT_NAMES.get(resource.type_url, resource.type_url),
-        name=resource.name,
-        version=resource.version,
-        size_bytes=len(resource.value),
-        origins=resource.origins,
-    )
