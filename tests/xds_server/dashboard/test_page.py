@@ -137,6 +137,17 @@ async def test_a_thousand_engines_and_a_server_that_goes() -> None:
         made.stir(0.5)
         made.change("vllm-999", health="UNHEALTHY", reason="last")
         await at.until("document.querySelector('[data-name=\"chat/vllm-999\"]').title === 'last'")
+        assert await at.value("document.getAnimations().length") == 0, "five hundred bars that glide are too many"
+        # Only what became different is touched.
+        await at.value(
+            "window.touched = new Set(); new MutationObserver((all) =>"
+            " all.forEach((one) => touched.add(one.target.closest('.cell')?.dataset.name)))"
+            ".observe(document.querySelector('#zones'),"
+            " {attributes: true, childList: true, subtree: true}); true"
+        )
+        made.change("vllm-998", reason="another")
+        await at.until("document.querySelector('[data-name=\"chat/vllm-998\"]').title === 'another'")
+        assert await at.value("[...touched]") == ["chat/vllm-998"]
         made.rows = made.rows[:500]
         await at.until("document.querySelectorAll('.cell').length === 500")
         await runner.cleanup()

@@ -1,8 +1,8 @@
 // The map of the fleet: a button for each engine, by zone. A thousand of them stay smooth because only those whose
-// row changed are touched, and because of many they are drawn small, without lines.
+// row changed are touched, and of those what became different, and because many are drawn small, without lines.
 
 import { HISTORY_S } from "./live.js";
-import { line, make, number, shape } from "./drawing.js";
+import { line, make, number, say, shape } from "./drawing.js";
 
 const DENSE = 160;
 
@@ -63,41 +63,43 @@ export class Fleet {
 
   one(name) {
     const row = this.live.tables.engines[name];
-    let cell = this.cells.get(name);
-    if (!cell) {
-      cell = make("button", { class: "cell", type: "button", tabindex: "-1" });
-      cell.dataset.name = name;
-      cell.append(
-        make("span", {}, make("span", { class: "sign", "aria-hidden": "true" }), make("span", { class: "more name" })),
-        make("span", { class: "more what" }),
-        make("span", { class: "more share" }),
-        make("i", { class: "load" }),
-      );
-      const svg = shape("svg", { viewBox: "0 0 100 20", preserveAspectRatio: "none", "aria-hidden": "true" });
-      svg.append(shape("path"));
-      cell.append(svg);
-      cell.firstChild.style.display = "flex";
-      cell.firstChild.style.gap = ".3rem";
-      this.cells.set(name, cell);
-    }
+    const cell = this.cells.get(name) ?? this.blank(name);
     const zone = row.zone || "no zone";
     if (cell.parentNode !== this.map(zone)) this.map(zone).append(cell);
     const state = stateOf(row);
     const [sign, words] = STATES[state];
-    cell.className = `cell ${CLASS[state]}`;
+    const look = `cell ${CLASS[state]}`;
+    if (cell.className !== look) cell.className = look;
     cell.hidden = !this.shown(name, row);
-    cell.querySelector(".sign").textContent = sign;
-    cell.querySelector(".name").textContent = row.engine;
+    say(cell.parts.sign, sign);
+    say(cell.parts.name, row.engine);
     const load = row.slots ? `${number(row.inFlight)}/${number(row.slots)}` : number(row.inFlight);
     const share = row.sharePercent === null ? "" : `, ${number(row.sharePercent, 2)} %`;
-    cell.querySelector(".what").textContent = `${row.verdict ?? "?"} ${load}${share}`;
+    say(cell.parts.what, `${row.verdict ?? "?"} ${load}${share}`);
     const parts = [];
     if (row.kvPercent !== null) parts.push(`KV ${row.kvPercent} %`);
     if (row.gpuPercent !== null) parts.push(`GPU ${row.gpuPercent} %`);
-    cell.querySelector(".share").textContent = parts.join(" ");
-    cell.style.setProperty("--load", row.slots ? Math.min(1, (row.inFlight ?? 0) / row.slots) : 0);
-    cell.setAttribute("aria-label", `${name}: ${words}; ${row.reason || row.verdict || ""}; ${load} in flight`);
-    cell.title = row.reason;
+    say(cell.parts.share, parts.join(" "));
+    const full = String(row.slots ? Math.min(1, (row.inFlight ?? 0) / row.slots) : 0);
+    if (cell.full !== full) cell.parts.load.style.transform = `scaleX(${(cell.full = full)})`;
+    const label = `${name}: ${words}; ${row.reason || row.verdict || ""}; ${load} in flight`;
+    if (cell.getAttribute("aria-label") !== label) cell.setAttribute("aria-label", label);
+    if (cell.title !== row.reason) cell.title = row.reason;
+  }
+
+  blank(name) {
+    const cell = make("button", { class: "cell", type: "button", tabindex: "-1" });
+    cell.dataset.name = name;
+    const path = shape("path");
+    const svg = shape("svg", { viewBox: "0 0 100 20", preserveAspectRatio: "none", "aria-hidden": "true" });
+    svg.append(path);
+    const sign = make("span", { class: "sign", "aria-hidden": "true" });
+    const [engine, what, share] = ["more name", "more what", "more share"].map((of) => make("span", { class: of }));
+    const load = make("i", { class: "load" });
+    cell.append(make("span", { class: "head" }, sign, engine), what, share, load, svg);
+    cell.parts = { sign, name: engine, what, share, load, path };
+    this.cells.set(name, cell);
+    return cell;
   }
 
   // Lines move each second for all engines, so they are drawn only where there is room to see them.
@@ -107,7 +109,7 @@ export class Fleet {
       if (cell.hidden) continue;
       const points = this.live.series(`engine ${name}`);
       const top = Math.max(this.live.tables.engines[name]?.slots ?? 0, ...points.map((point) => point[1]), 1);
-      cell.querySelector("path").setAttribute("d", line(points, this.live.at, HISTORY_S, top));
+      cell.parts.path.setAttribute("d", line(points, this.live.at, HISTORY_S, top));
     }
   }
 
@@ -133,8 +135,8 @@ export class Fleet {
 
   tidy() {
     const rows = this.live.tables.engines ?? {};
-    this.dense = this.cells.size > DENSE;
-    this.root.classList.toggle("dense", this.dense);
+    const dense = this.cells.size > DENSE;
+    if (dense !== this.dense) this.root.classList.toggle("dense", (this.dense = dense));
     let shown = 0;
     for (const [zone, map] of this.maps) {
       const here = [...map.children];
@@ -147,9 +149,9 @@ export class Fleet {
       shown += seen.length;
       map.parentNode.hidden = !seen.length;
       const inThere = here.filter((cell) => rows[cell.dataset.name]?.health === "HEALTHY").length;
-      map.zoneTitle.textContent = `${zone}: ${inThere} of ${here.length} in`;
+      say(map.zoneTitle, `${zone}: ${inThere} of ${here.length} in`);
     }
-    this.note.textContent = shown === this.cells.size ? `${shown} engines` : `${shown} of ${this.cells.size} engines`;
+    say(this.note, shown === this.cells.size ? `${shown} engines` : `${shown} of ${this.cells.size} engines`);
     if (!this.root.querySelector('.cell[tabindex="0"]:not([hidden])')) this.reach(this.root.querySelector(".cell:not([hidden])"));
   }
 

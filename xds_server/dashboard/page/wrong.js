@@ -61,13 +61,14 @@ function ofEngines(engines) {
     const many = members.length > ALONE;
     for (const [name, row] of many ? members.slice(0, 1) : members) {
       const state = stateOf(row);
-      const what = state === "kept" ? "kept in although" : "out:";
+      const what = state === "kept" ? "bad, and kept in:" : "out:";
+      const why = row.reason.replace(/^kept: /, "");
       const head = many ? `${members.length} engines of ${row.pool}, ${row.zone || "no zone"}` : name;
-      const text = many ? `${what} ${row.verdict ?? "unknown"}, such as ${name}: ${row.reason}` : `${what} ${row.reason || row.verdict}`;
-      lines.push({ key: many ? key : name, sign: STATES[state][0], name, head, text, weight: members.length });
+      const text = many ? `${what} ${row.verdict ?? "unknown"}, such as ${name}: ${why}` : `${what} ${why || row.verdict}`;
+      lines.push({ key: many ? key : name, sign: STATES[state][0], name, head, text, weight: members.length, out: state === "bad" });
     }
   }
-  return lines.sort((a, b) => b.weight - a.weight || (a.key < b.key ? -1 : 1));
+  return lines.sort((a, b) => b.out - a.out || b.weight - a.weight || (a.key < b.key ? -1 : 1));
 }
 
 function blank() {
