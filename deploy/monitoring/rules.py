@@ -258,7 +258,7 @@ ALERTS: Final[Sequence[Alert]] = (
         name="SwitchgearCertificateExpires", severity="page", expr=_nears_its_end("certificate", "use"),
         held="10m",
         because="certificates are renewed with a third of their life left, or more; ten minutes lose nothing",
-        summary="the certificate ({{ $labels.use }}) ends in {{ $value | humanizeDuration }}, and all connections",
+        summary="certificate ({{ $labels.use }}) has {{ $value | humanizeDuration }} left; then nobody connects",
     ),
     Alert(
         name="SwitchgearCertificateRefused", severity="ticket",
@@ -275,7 +275,7 @@ ALERTS: Final[Sequence[Alert]] = (
     Alert(
         name="SwitchgearSecretExpires", severity="page", expr=_nears_its_end("secret", "secret"), held="10m",
         because="certificates are renewed with a third of their life left, or more; ten minutes lose nothing",
-        summary="secret {{ $labels.secret }} ends in {{ $value | humanizeDuration }}, and calls to its engines",
+        summary="secret {{ $labels.secret }} has {{ $value | humanizeDuration }} left; then calls to engines fail",
     ),
     Alert(
         name="SwitchgearSecretRefused", severity="ticket",
