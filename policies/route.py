@@ -8,12 +8,11 @@ from pydantic import Field
 from policies.document import API_VERSION, Metadata, Spec, described
 from policies.quantity import IpAddress, Name, Port, Re2, Zone
 
-
 ENVOYS_HEADERS: Final = "x-envoy-"
 """How headers begin that only Envoy may write. Listeners take those of callers out before a route is chosen."""
 
 SET_BEFORE_ROUTES: Final = frozenset({"x-envoy-external-address"})
-"""Of these the ones that Envoy writes itself before it chooses a route (seen with 1.40): where a caller connects from."""
+"""Of these what Envoy itself writes before it chooses a route, as seen with 1.40: where a caller connects from."""
 
 
 class PriorityClass(StrEnum):

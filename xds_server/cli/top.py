@@ -17,6 +17,7 @@ import click
 from rich.live import Live
 from rich.text import Text
 
+from policies.findings import did_you_mean
 from xds_server.cli.asking import admin_option, ask, opened
 from xds_server.cli.completion import names
 from xds_server.cli.forms import console
@@ -48,9 +49,13 @@ def command(admin: str, pool: str, sort: str) -> int:
     Keys: q ends; p chooses the next pool, s the next order; the arrows choose an engine, enter says why it is as
     it is, esc goes back. Nothing is changed by it. Where the output is no terminal, one picture is printed.
 
-    Exit code: 0, or 2 when the server cannot be asked at the start. Once it was, a server that goes is waited for.
+    Exit code: 0, or 2 when the server cannot be asked at the start, or has no such pool. Once it was, a server
+    that goes is waited for.
     """
-    ask(admin, "/v1/policies")
+    policies = ask(admin, "/v1/policies")
+    if pool and pool not in policies["pools"]:
+        hint = did_you_mean(pool, list(map(str, policies["pools"])))
+        raise click.UsageError(f"there is no pool {pool!r}{f'; {hint}' if hint else ''}")
     choice = Choice(pool=pool, sort=sort)
     feed = _Feed(admin, click.get_current_context())
     if not (sys.stdout.isatty() and sys.stdin.isatty()):

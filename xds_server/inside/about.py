@@ -69,8 +69,8 @@ class ProxyAbout:
 class About:
     """The process. ``now_unix_s`` is its clock at the moment of the answer.
 
-    ``gated_pools`` are those whose policy says ``firstTokenGate``, ``tls_pools`` those that say ``tls``; ``listen``
-    is where Envoys were to connect, port 0 where it took any.
+    ``gated_pools`` are those whose policy says ``firstTokenGate``, ``tls_pools`` those that say ``tls``;
+    ``listen`` is where Envoys were to connect, port 0 where it took any.
     """
 
     python: str
