@@ -26,7 +26,7 @@ from xds_server.metrics import Metrics
 from xds_server.offers import keeping
 from xds_server.overrides import Action, Override
 from xds_server.sources.resolver import Resolver
-from xds_server.state import whole_file
+from xds_server.state import addresses, whole_file
 from xds_server.state.last_good import LastGood, Store, StoreError
 from xds_server.state.whole_file import write_whole
 
@@ -94,13 +94,18 @@ async def test_what_a_disk_refused_is_written_once_there_is_room(
     """And not with the next change only: who was told that it is served finds it served after a restart."""
     for module in (archive, keeping, ledger_orders):
         monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    monkeypatch.setattr(keeping, "_LOOK_EACH_S", 0.01)
     state = tmp_path / "state"
     state.write_text("no folder")
     history, store, given = Archive(state / "history"), Store(state), Orders(state, clock=lambda: 0.0)
     publisher = SimpleNamespace(acceptance=SimpleNamespace(memory=lambda: ()))
     metrics = Metrics()
     async with running(Peers()) as reconciler, asyncio.TaskGroup() as tasks:
-        served = keeping.keep(store, publisher, reconciler, SimpleNamespace(certified=lambda: ()), metrics)  # type: ignore[arg-type]
+        resolver = Resolver(lambda: None, refresh_s=60.0, lookup=lambda _: ["10.0.0.1"])
+        resolver.want(frozenset({"engine-0"}))
+        await resolver.refresh()
+        entrusted = SimpleNamespace(certified=lambda: ())
+        served = keeping.keep(store, publisher, reconciler, entrusted, resolver, metrics=metrics)  # type: ignore[arg-type]
         running_tasks = [tasks.create_task(one) for one in (history.run(), given.run(), served)]
         with capture_logs() as told:
             reconciler.offer(accepted("p"))
@@ -117,11 +122,12 @@ async def test_what_a_disk_refused_is_written_once_there_is_room(
             "a line each, not a try"
         )
         state.unlink()
-        names = ("last-good.json", "orders.json", "history/00000001.json")
+        names = ("last-good.json", "orders.json", "history/00000001.json", "addresses.json")
         await eventually(lambda: all((state / name).is_file() for name in names), "all is written", LIMIT_S)
         for task in running_tasks:
             task.cancel()
     assert Store(state).read() is not None
+    assert addresses.read(state) == {"engine-0": "10.0.0.1"}
 
 
 def test_an_order_holds_though_it_cannot_be_kept(tmp_path: Path) -> None:
@@ -182,3 +188,33 @@ async def test_names_that_are_not_found_keep_the_address_they_had() -> None:
         await asyncio.sleep(0)
     assert seen == ["10.0.0.1", "10.0.0.1", "10.0.0.2"]
     assert len(changes) == 2
+
+
+async def test_names_that_are_not_found_after_a_restart_have_the_address_that_was_kept(tmp_path: Path) -> None:
+    """Else every pool by name would be empty, and proxies that had engines would be told so."""
+    addresses.save(tmp_path, {"engine-0": "10.0.0.1", "engine-1": "10.0.0.2"})
+    found = {"engine-1": ["10.0.0.9"]}
+
+    def lookup(name: str) -> list[str]:
+        if name not in found:
+            raise OSError("no name server")
+        return found[name]
+
+    resolver = Resolver(lambda: None, refresh_s=60.0, lookup=lookup)
+    resolver.remembered = addresses.read(tmp_path)
+    resolver.want(frozenset({"engine-0", "engine-1"}))
+    await resolver.refresh()
+    assert resolver.addresses == {"engine-0": "10.0.0.1", "engine-1": "10.0.0.9"}, "who answers is believed"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"format": "switchgear-addresses/2", "addresses": {}}', '{"addresses": {"a": "no"}}']
+)
+def test_kept_addresses_that_cannot_be_believed_are_said(tmp_path: Path, text: str) -> None:
+    assert addresses.read(tmp_path) == {}
+    (tmp_path / addresses.FILE_NAME).write_text(text)
+    with pytest.raises(StoreError, match=r"addresses\.json"):
+        addresses.read(tmp_path)
+    (tmp_path / addresses.FILE_NAME).write_text('{"format": "switchgear-addresses/1", "addresses": {"a": "no"}}')
+    with pytest.raises(StoreError, match="damaged"):
+        addresses.read(tmp_path)

@@ -1,6 +1,6 @@
 """What outlives the process: what is served is kept on disk when it changed, and taken up at the next start.
 
-So is what was learned from traffic, in a file beside (``learned``).
+So are what was learned from traffic (``learned``) and the addresses of host names, in files beside.
 """
 
 import asyncio
@@ -21,6 +21,8 @@ from xds_server.offers import learned
 from xds_server.publish import Publisher
 from xds_server.reconcile.loop import Reconciler
 from xds_server.sources.files import Accepted
+from xds_server.sources.resolver import Resolver
+from xds_server.state import addresses
 from xds_server.state.last_good import LastGood, Store, StoreError
 from xds_server.state.whole_file import AGAIN_S
 
@@ -33,8 +35,14 @@ _RENEW_S: Final = 60.0
 _log = structlog.get_logger()
 
 
-def restore(store: Store, publisher: Publisher, reconciler: Reconciler, entrusted: Entrusted) -> None:
+def restore(
+    store: Store, publisher: Publisher, reconciler: Reconciler, entrusted: Entrusted, resolver: Resolver
+) -> None:
     """Take up what the last run kept; what cannot be used is said and left alone."""
+    try:
+        resolver.remembered = addresses.read(store.path.parent)
+    except StoreError as error:
+        _log.warning("store.ignored", reason=str(error))
     try:
         reconciler.remembered = learned.read(store.path.parent, time.time(), reconciler.clock())
     except StoreError as error:
@@ -62,12 +70,37 @@ def restore(store: Store, publisher: Publisher, reconciler: Reconciler, entruste
 
 
 async def keep(
-    store: Store, publisher: Publisher, reconciler: Reconciler, entrusted: Entrusted, metrics: Metrics
+    store: Store,
+    publisher: Publisher,
+    reconciler: Reconciler,
+    entrusted: Entrusted,
+    resolver: Resolver,
+    *,
+    metrics: Metrics,
 ) -> None:
     """Keep what is served and what was learned, each time it has changed; for ever."""
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_keep_served(store, publisher, reconciler, entrusted, metrics))
         tasks.create_task(_keep_learned(store, reconciler, metrics))
+        tasks.create_task(_keep_addresses(store, resolver, metrics))
+
+
+async def _keep_addresses(store: Store, resolver: Resolver, metrics: Metrics) -> None:
+    written, failing = resolver.remembered, False
+    while True:
+        await asyncio.sleep(_LOOK_EACH_S)
+        # None at the start says nothing of those that are remembered.
+        if (found := resolver.addresses) == written or not found:
+            continue
+        try:
+            await asyncio.to_thread(addresses.save, store.path.parent, found)
+        except StoreError as error:
+            metrics.store_failures.inc()
+            if not failing:
+                _log.error("store.failed", reason=str(error))
+            failing = True
+        else:
+            written, failing = found, False
 
 
 async def _keep_learned(store: Store, reconciler: Reconciler, metrics: Metrics) -> None:

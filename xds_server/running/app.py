@@ -223,8 +223,9 @@ class _Server:
         check_free(config.listen)
         self._orders.restore()
         self._changing.restore()
+        parts = (self._publisher, self._reconciler, self._entrusted, self._resolver)
         if self._store is not None:
-            restore(self._store, self._publisher, self._reconciler, self._entrusted)
+            restore(self._store, *parts)
         around = Around(
             reconciler=self._reconciler,
             publisher=self._publisher,
@@ -269,7 +270,7 @@ class _Server:
             if self._summary is not None:
                 tasks.create_task(self._summary.run(), name="summary")
             if self._store is not None:
-                kept = keep(self._store, self._publisher, self._reconciler, self._entrusted, self._metrics)
+                kept = keep(self._store, *parts, metrics=self._metrics)
                 tasks.create_task(kept, name="store")
             admin_address = Address(config.admin.host, admin.port)
             policies = [str(path) for path in config.policies] or "kubernetes"

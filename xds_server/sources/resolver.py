@@ -1,8 +1,9 @@
 """Addresses of engines that policies name by host name: EDS carries IP addresses only.
 
 Names are looked up in threads, all of them again every ``refresh_s`` and new ones at once. A look-up that
-fails keeps the last good answer: a resolver that is down says nothing about engines. Of several answers the
-one in use is kept while it is still among them, so that round-robin DNS does not move engines about.
+fails keeps the last good answer, also that of the last run: a resolver that is down says nothing about engines.
+Of several answers the one in use is kept while it is still among them, so that round-robin DNS does not move
+engines about.
 """
 
 import asyncio
@@ -114,6 +115,7 @@ class Resolver:
         # read in the threads that all others share.
         self._threads = ThreadPoolExecutor(_LOOKUPS_AT_ONCE, "resolver")
         self.addresses: Mapping[str, str] = MappingProxyType({})
+        self.remembered: Mapping[str, str] = MappingProxyType({})  # what the last run knew
 
     def want(self, names: frozenset[str]) -> None:
         """Keep addresses for exactly these names; new ones are looked up at once by ``run``."""
@@ -131,7 +133,7 @@ class Resolver:
             self._changed()
 
     async def _answer(self, name: str) -> str | None:
-        known = self.addresses.get(name)
+        known = self.addresses.get(name) or self.remembered.get(name)
         try:
             async with asyncio.timeout(LOOKUP_LIMIT_S):
                 loop = asyncio.get_running_loop()
