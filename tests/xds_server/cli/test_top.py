@@ -76,7 +76,7 @@ class Server:
                     rest = {"ruled_by": [], "returns": "", "until_in_s": None, "past": [], "kind": "engine"}
                     self.wfile.write(json.dumps(story | rest).encode())
                 else:
-                    self.wfile.write(b"{}")
+                    self.wfile.write(b'{"pools": ["chat"]}')
 
             def log_message(self, *_: object) -> None:
                 return
@@ -217,3 +217,9 @@ def test_an_empty_server_is_a_picture_too() -> None:
     assert "SG207 not ready: policies are being read" in shown
     assert "SG206 no proxy is connected" in shown
     assert "gone" in picture(board, Choice(), 100, 30, "the server is gone").plain
+
+
+def test_a_pool_that_is_not_there_is_asked_wrongly(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", "--admin", server.url, "--pool", "cat"]) == 2
+    assert "there is no pool 'cat'; did you mean chat" in capsys.readouterr().err
+    assert main(["top", "--admin", server.url, "--pool", "chat"]) == 0
