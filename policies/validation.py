@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 from policies.document import API_VERSION, Spec
 from policies.findings import Problem, did_you_mean, shown
 from policies.origin import Places, Step, nearest, path_text, start
+from policies.quantity import format_duration
 from policies.schema import FieldDoc, field_at, fields_of, names_at
 from policies.yaml_text import MAX_PROBLEMS, RawDocument, Value
 
@@ -201,6 +202,8 @@ def _problem(
                 code="SG025", at=at, path=path, message=message, found=found, allowed=allowed, hint=hint
             )
         case _:
+            if known is not None and known.unit == "duration" and isinstance(detail["input"], float):
+                found = format_duration(detail["input"])  # it was understood, and is seconds by now
             message = _limit(detail, found)
             choices = re.findall(r"'([^']+)'", str(detail.get("ctx", {}).get("expected", "")))
             hint = did_you_mean(detail["input"], choices) if isinstance(detail["input"], str) else ""

@@ -54,7 +54,7 @@ def loaded(folder: Path, text: str) -> PolicySet:
         ("firstTokenGate: No", "SG025", 19, "spec.firstTokenGate", "not true or false", "write false"),
         ("serviceTime: 5", "SG027", 16, "spec.serviceTime", "needs a unit", "5s or 5ms"),
         ("serviceTime: 5 seconds", "SG027", 16, "spec.serviceTime", "not a duration", "250ms"),
-        ("serviceTime: 0s", "SG026", 16, "spec.serviceTime", "too small", ""),
+        ("serviceTime: 0s", "SG026", 16, "spec.serviceTime", "0s is too small", ""),
         ("serviceTime: 99999h", "SG027", 16, "spec.serviceTime", "longer than ten years", ""),
         ("longestServiceTime: 25h", "SG026", 23, "spec.longestServiceTime", "too large", ""),
         ("probe: fast", "SG025", 10, "spec.probe", "not a block of fields", ""),
