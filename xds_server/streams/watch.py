@@ -34,9 +34,8 @@ WHOLE_STATE: Final = frozenset((CLUSTER, LISTENER))
 APART: Final = frozenset((SECRET,))
 """Types of which what replaces something goes out by itself, so that a refusal says what was refused.
 
-Envoy keeps a secret that it refused beside the one that it uses: sent again unchanged, it is confirmed without a
-look, and the next good one of the same TLS context is refused in its place. So what it had is sent again. Seen
-with Envoy 1.40, delta and SOTW.
+Envoy (1.40, delta and SOTW) keeps one that it refused beside the one in use: sent again unchanged, it is confirmed
+without a look, and the next good one of the same TLS context is refused in its place. So it is sent what it had.
 """
 
 UNKNOWN: Final = "?"
