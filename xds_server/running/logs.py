@@ -6,12 +6,35 @@ Lines go to stderr as text for people or as JSON for machines. What libraries sa
 
 import logging
 import sys
+import time
 from typing import Final, Literal, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 _OWN_LINES: Final = frozenset({"exception", "stack", "timestamp"})
+
+
+SELDOM_S: Final = 10.0
+_NO_DESCRIPTORS: Final = "socket.accept() out of system resource"
+
+
+class _Seldom(logging.Filter):
+    """Lets it through once in a while that no descriptor is left: asyncio says so hundreds of times a second."""
+
+    _next_s = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not str(record.msg).startswith(_NO_DESCRIPTORS):
+            return True
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return False
+        self._next_s = now_s + SELDOM_S
+        return True
+
+
+_SELDOM: Final = _Seldom()
 
 
 class _Lossy:
@@ -52,6 +75,7 @@ def configure(log_format: Literal["text", "json"], log_level: str) -> None:
                 colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback, sort_keys=False
             ),
         ]
+    logging.getLogger("asyncio").addFilter(_SELDOM)
     structlog.configure(
         processors=[*shared, *rendered],
         wrapper_class=structlog.make_filtering_bound_logger(log_level),

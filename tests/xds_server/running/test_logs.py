@@ -74,3 +74,22 @@ def test_a_failure_tells_where_it_was_and_not_what_was_held_there(
     written = capfd.readouterr().err
     assert "judge" in written
     assert "not-to-be-logged" not in written
+
+
+def test_that_descriptors_ran_out_is_said_once_in_a_while(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncio says so for each connection that it might have taken, every second: hundreds of lines."""
+    logs.configure("json", "info")
+    now_s = logs._SELDOM._next_s + 1_000.0
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now_s)
+    for _ in range(3):
+        for _ in range(100):
+            logging.getLogger("asyncio").error("socket.accept() out of system resource\nsocket: <fd=6>")
+        logging.getLogger("asyncio").error("something else")
+        now_s += logs.SELDOM_S
+    said = [json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()]
+    assert [one.partition("\n")[0] for one in said] == [
+        "socket.accept() out of system resource",
+        "something else",
+    ] * 3
