@@ -16,6 +16,7 @@ from chaos.cli import group as chaos
 from chaos.fake_engine.__main__ import _parser as fake_engine
 from chaos.scenario.codes import SCENARIO_CODES
 from policies.codes import CODES, REMARKS
+from policies.load import load
 from xds_server.cli import group as switchgear
 from xds_server.metric_table.table import TABLE
 
@@ -165,6 +166,14 @@ def test_tests_that_hold_limits_exist() -> None:
     said = set(re.findall(r"`((?:\w+/)?test_\w+)`", (ROOT / "docs" / "limits.md").read_text()))
     assert len(said) > 10
     assert {one for one in said if not list((ROOT / "tests").rglob(f"{one}.py"))} == set()
+
+
+def test_policies_that_the_questions_are_asked_with_can_be_used() -> None:
+    """They are typed in a checkout, whose folder of policies has several sets that contradict each other."""
+    named = set(re.findall(r"--policies (\S+)", (ROOT / "docs" / "faq.md").read_text()))
+    assert named
+    for one in named:
+        assert load([ROOT / one]).pools, one
 
 
 def test_benchmarks_exist() -> None:
