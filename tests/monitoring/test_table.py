@@ -1,6 +1,7 @@
 """The table of metrics is what a server exposes: every one, with its type and its labels, and no other."""
 
 import asyncio
+import re
 import sys
 from collections.abc import Iterable
 from datetime import timedelta
@@ -140,6 +141,17 @@ def test_names_are_as_prometheus_wants_them() -> None:
 
 def test_the_reference_is_made_from_the_table() -> None:
     assert (ROOT / "docs" / "metrics.md").read_text() == markdown(), "run `make manifests`"
+
+
+@needed
+def test_prometheus_takes_what_the_reference_says_to_scrape_with(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", markdown(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 1
+    for number, block in enumerate(blocks):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(block)
+        code, said = promtool("check", "config", "--syntax-only", str(path))
+        assert code == 0, said
 
 
 def test_every_row_says_what_it_is_and_what_to_do() -> None:
