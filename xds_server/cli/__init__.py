@@ -4,6 +4,7 @@
 Exit codes: 0 yes, 1 the answer is no, 2 asked wrongly. Answers go to stdout, remarks to stderr.
 """
 
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -69,4 +70,8 @@ def entry() -> None:
     """The console script."""
     # gRPC's core writes a line of its own form to stderr for every peer that hangs up; it asks when imported.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a character gets a question mark: better than no answer at all.
+            stream.reconfigure(errors="replace")
     sys.exit(main(sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -211,3 +212,22 @@ def test_a_full_disk_is_named_in_one_line(file: Path) -> None:
             [sys.executable, "-c", text, "validate", str(file)], stdout=full, stderr=subprocess.PIPE, check=False
         )
     assert (done.returncode, done.stderr) == (2, b"Error: the answer cannot be written: No space left on device\n")
+
+
+def test_a_terminal_without_the_characters_is_answered_all_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "ärger.yaml"
+    file.write_text("kind: [")
+    switchgear = str(Path(sys.executable).with_name("switchgear"))
+    done = subprocess.run(
+        [switchgear, "validate", str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.returncode, "Traceback" in done.stderr, "?rger.yaml:1" in done.stdout + done.stderr) == (
+        1,
+        False,
+        True,
+    )
