@@ -126,7 +126,7 @@ class Around:
             reason=one.reason.value,
             refusal=one.refusal,
             attempts=tried,
-            meanwhile=tuple(map(str, around)),
+            meanwhile=() if beyond_help else tuple(map(str, around)),  # the excuse says all there is to say
             excuse=beyond_help or (kept if served else "no engine was well all the while"),
         )
 
