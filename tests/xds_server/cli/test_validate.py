@@ -215,7 +215,7 @@ def test_a_full_disk_is_named_in_one_line(file: Path) -> None:
 
 
 def test_a_terminal_without_the_characters_is_answered_all_the_same(tmp_path: Path) -> None:
-    file = tmp_path / "ärger.yaml"
+    file = tmp_path / "日.yaml"
     file.write_text("kind: [")
     switchgear = str(Path(sys.executable).with_name("switchgear"))
     done = subprocess.run(
@@ -224,9 +224,9 @@ def test_a_terminal_without_the_characters_is_answered_all_the_same(tmp_path: Pa
         text=True,
         check=False,
         timeout=60,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
     )
-    assert (done.returncode, "Traceback" in done.stderr, "?rger.yaml:1" in done.stdout + done.stderr) == (
+    assert (done.returncode, "Traceback" in done.stderr, "/?.yaml:1" in done.stdout + done.stderr) == (
         1,
         False,
         True,
