@@ -15,6 +15,6 @@ def promtool(*arguments: str, stdin: str = "", cwd: Path | None = None) -> tuple
     """Exit code, and all that it says."""
     assert PROMTOOL is not None
     answer = subprocess.run(
-        [PROMTOOL, *arguments], input=stdin, capture_output=True, text=True, check=False, cwd=cwd, timeout=120
+        [PROMTOOL, *arguments], input=stdin, capture_output=True, text=True, check=False, cwd=cwd, timeout=600
     )
     return answer.returncode, answer.stdout + answer.stderr
