@@ -1,11 +1,13 @@
 """What comes and goes leaves nothing behind: after many turns a server holds what it held after a few."""
 
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import pytest
+import structlog
 
 from tests.hostile.churn import Churn, caches, objects, sizes
 from xds_server import refusals
@@ -26,6 +28,18 @@ SOON_S: Final = 0.05
 
 
 @pytest.fixture
+def quiet() -> Iterator[None]:
+    """Hours of log in seconds help nobody; tests that follow expect theirs."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    logs.configure("json", "critical")
+    yield
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
 def churn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Churn:
     """A server whose every limit is small, so that what has one is full, or over, after the warm-up."""
     for module, name in (
@@ -43,13 +57,13 @@ def churn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Churn:
         (refusals, "MOST_REMEMBERED"),
     ):
         monkeypatch.setattr(module, name, MOST)
-    logs.configure("json", "critical")
     made = Churn(tmp_path)
     monkeypatch.setattr(made.server._archive, "_max_versions", MOST)
     monkeypatch.setattr(made.server._ledger.book, "_most", MOST)
     return made
 
 
+@pytest.mark.usefixtures("quiet")
 async def test_what_comes_and_goes_leaves_nothing_behind(churn: Churn) -> None:
     async with churn.running():
         for _ in range(WARM_UP):

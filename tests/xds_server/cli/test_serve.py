@@ -182,11 +182,11 @@ def test_who_serves_from_files_loads_nothing_of_kubernetes() -> None:
     script = (
         "import sys, xds_server.cli.serve, xds_server.running.app\n"
         "config = xds_server.running.app.ServeConfig(policies=('x',))\n"
-        "assert xds_server.running.app._feed(config).source == 'files'\n"
+        "assert xds_server.running.app.feed(config, lambda *_: None).source == 'files'\n"
         "loaded = [name for name in sys.modules if name.partition('.')[0] == 'kubernetes']\n"
         "assert not loaded, loaded[:3]\n"
         "from xds_server.running import app\n"
-        "assert app._feed(app.ServeConfig(kubernetes=True)).source == 'kubernetes'\n"
+        "assert app.feed(app.ServeConfig(kubernetes=True), lambda *_: None).source == 'kubernetes'\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
 
