@@ -37,7 +37,8 @@ from xds_server.streams.values import (
     WatchStatus,
     reason_tail,
 )
-from xds_server.streams.watch import UNKNOWN, WHOLE_STATE, Push, Watch, set_version
+from xds_server.streams.versions import set_version
+from xds_server.streams.watch import APART, UNKNOWN, WHOLE_STATE, Push, Watch
 from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, PUSH_ORDER, ROUTE, RUNTIME
 from xds_server.wire.varint import delimited
 
@@ -328,16 +329,23 @@ class Stream:
             # Mostly due anyway, by their version. Not so when they ran ahead of a cluster that was held back.
             names = {self.snapshot.assignments.get(name, name) for name in changes}
             endpoints.send_again(names)
-        version = resources[0].version if len(resources) == 1 else set_version(resources)
         removed = tuple(name for name, item in content.items() if item is None)
         return Response(
             mode=self.mode,
             type_url=watch.type_url,
             nonce=nonce,
-            version=version if self.mode is Mode.DELTA else set_version(resources),
+            version=self._version(watch, resources),
             resources=resources,
             removed=removed if self.mode is Mode.DELTA else (),
         )
+
+    def _version(self, watch: Watch, resources: Collection[Resource]) -> str:
+        """What the peer is to call a response: SOTW peers say it of all they have, when they come again."""
+        if self.mode is Mode.SOTW and watch.type_url in APART:
+            return watch.version_in_place()
+        if self.mode is Mode.DELTA and len(resources) == 1:
+            return next(iter(resources)).version
+        return set_version(resources)
 
     # What only time brings
 

@@ -9,7 +9,6 @@ comparing the snapshot with what the peer will hold once it has answered everyth
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Final
 
 from xds_server.snapshot import Resource
@@ -26,6 +25,7 @@ from xds_server.streams.values import (
     Sync,
     WatchStatus,
 )
+from xds_server.streams.versions import set_version, version_of
 from xds_server.type_urls import CLUSTER, LISTENER, SECRET
 
 WHOLE_STATE: Final = frozenset((CLUSTER, LISTENER))
@@ -285,6 +285,10 @@ class Watch:
             content.update(push.content)
         return {name: item for name, item in content.items() if item is not None}
 
+    def version_in_place(self) -> str:
+        """As ``set_version``, of all named that the peer has once it has accepted what is in flight."""
+        return version_of((name, version) for name in sorted(self.names) if (version := self.expected(name)))
+
     def _wanted(self, resources: Mapping[str, Resource]) -> dict[str, Resource]:
         if self.wildcard:
             return dict(resources)
@@ -371,21 +375,12 @@ class Watch:
             type_url=self.type_url,
             state=now.state,
             since_s=self.nacked_at_s if now.refused else self.changed_at_s,
-            version=_hash(held) if held else "",
+            version=version_of(held) if held else "",
             held=len(held),
             unacked=len(self.pending),
             refused=now.refused,
             reason=now.reason,
         )
-
-
-def set_version(resources: Iterable[Resource]) -> str:
-    """The version of a set of resources: a hash of their names and versions, in no order."""
-    return _hash(sorted((item.name, item.version) for item in resources))
-
-
-def _hash(pairs: Iterable[tuple[str, str]]) -> str:
-    return blake2b("\n".join(f"{name}\t{version}" for name, version in pairs).encode(), digest_size=8).hexdigest()
 
 
 def _same(item: Resource | None, version: str) -> Resource | None:

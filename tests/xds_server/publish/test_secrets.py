@@ -39,13 +39,22 @@ class Proxy:
         self.stored: dict[str, str] = {}
         self.offered: list[str] = []
         self.unanswered: list[tuple[str, str, dict[str, str]]] = []
+        self.version = ""
+        self.versions: dict[str, str] = {}
+        self.connect(fleet)
+
+    def connect(self, fleet: "Fleet") -> None:
+        """Open a stream, and say on it what is held already."""
         self.session: Session = fleet.publisher.connect(fleet.mode, "peer", lambda: None)
-        self._say("", "", first=True)
+        self._say("", self.version, first=True)
 
     def _say(self, nonce: str, version: str, *, first: bool = False, error: bool = False) -> None:
         if self.mode is Mode.DELTA:
             delta = DeltaDiscoveryRequest(
-                type_url=SECRET, response_nonce=nonce, resource_names_subscribe=NAMES if first else ()
+                type_url=SECRET,
+                response_nonce=nonce,
+                resource_names_subscribe=NAMES if first else (),
+                initial_resource_versions=self.versions if first else {},
             )
             if error:
                 delta.error_detail.message = "Failed to load certificate chain from <inline>"
@@ -66,6 +75,7 @@ class Proxy:
             if self.mode is Mode.DELTA:
                 delta = DeltaDiscoveryResponse.FromString(data)
                 nonce, version = delta.nonce, ""
+                self.versions |= {item.name: item.version for item in delta.resources}
                 values = [item.resource.value.decode() for item in delta.resources]
             else:
                 whole = DiscoveryResponse.FromString(data)
@@ -84,6 +94,8 @@ class Proxy:
             refused = news and not self.refuses.isdisjoint(self.stored.values())
             if news and not refused:
                 self.holds = dict(self.stored)
+            if not refused:
+                self.version = version
             self._say(nonce, version, error=refused)
 
     @property
@@ -122,6 +134,12 @@ class Fleet:
         self.proxies.remove(proxy)
         proxy.session.close()
         return self.join(proxy.node, *proxy.refuses)
+
+    def lose(self, proxy: Proxy) -> None:
+        """The stream to it ends, and it comes again with what it holds."""
+        proxy.session.close()
+        proxy.connect(self)
+        self.settle()
 
     def publish(self, authorities: str, certificate: str) -> None:
         self.wanted = snapshot(secrets(authorities, certificate))
@@ -230,3 +248,20 @@ def test_what_it_has_instead_is_not_what_the_others_have_accepted(mode: Mode) ->
         fleet.join(f"other {number}", "cert 2")
     assert Scope.EVERYONE not in fleet.log.scopes
     assert fleet.again(well).holds == holding("cert 2")
+
+
+@BOTH
+def test_one_that_comes_again_is_sent_nothing_that_it_has(mode: Mode) -> None:
+    fleet = Fleet(mode)
+    proxy = fleet.join("n1")
+    fleet.publish("ca 2", "cert 2")
+    assert proxy.holds == holding("cert 2", "ca 2")
+    proxy.offered.clear()
+
+    fleet.lose(proxy)
+
+    assert proxy.offered == []
+    fleet.publish("ca 2", "cert 3")
+    assert proxy.offered == ["cert 3"]
+    fleet.lose(proxy)
+    assert proxy.offered == ["cert 3"]
