@@ -363,8 +363,9 @@ class Reconciler:
         self._adopt(offered, stale=False)
 
     def _adopt(self, accepted: Accepted, *, stale: bool) -> None:
-        # A canary is judged beside what the rest is served; of anything else it says nothing.
-        self._held = self.trial = None
+        self._held = None
+        if accepted.digest != (self.serving.digest if self.serving else ""):
+            self.trial = None  # a canary is judged beside what the rest is served, and beside nothing else
         self.fleet = fleet_for(accepted.policies, self.fleet, self.serving)
         self.serving = serving_of(accepted, stale=stale)
         if not stale:
@@ -375,11 +376,10 @@ class Reconciler:
         self._wake.set()
 
     def _tell_stale(self) -> None:
-        stale = self.serving is not None and self.serving.stale
-        if stale and not self._told_stale:
+        before, self._told_stale = self._told_stale, self.serving is not None and self.serving.stale
+        if self._told_stale and not before:
             say_stale(self._serving_digest())
-        self._told_stale = stale
-        self._metrics.policy_stale.set(stale)
+        self._metrics.policy_stale.set(self._told_stale)
 
     def _publish(self, built: Built) -> None:
         if self._publishing.publish(built) and self._urgent_since_s is not None:

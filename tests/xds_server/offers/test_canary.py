@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -301,6 +302,17 @@ async def test_a_canary_ends_when_what_it_is_held_against_is_replaced_under_it()
         site.reconciler.offer(accepted("p", engines=3))  # by whatever way
         await ended(site, "rolled-back", "other policies are served meanwhile")
         assert {len(pools["p"]) for pools in [site.reconciler.fleet.pools]} == {3}  # type: ignore[union-attr]
+
+
+async def test_a_canary_outlives_other_comments_in_the_files() -> None:
+    async with running() as site:
+        await begun(site)
+        told = site.reconciler.files
+        site.changing.offer(replace(accepted("p"), former="other bytes"))
+        await until(lambda: site.reconciler.files is not told)
+        calls(site)
+        site.now_s += 61
+        await ended(site, "served", "0 % fail")
 
 
 async def test_a_canary_that_is_held_back_at_its_end_leaves_nothing_to_let_go() -> None:
