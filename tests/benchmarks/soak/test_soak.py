@@ -218,9 +218,8 @@ def test_who_waited_longest_between_looks_is_kept_and_who_was_replaced_is_not() 
     waits = Waits()
     waits.look(0.0, {("a", 1): 5.0, ("b", 2): 0.0})
     waits.look(1.0, {("a", 1): 5.2, ("b", 2): 0.9})
-    waits.look(
-        2.0, {("a", 1): 6.4, ("b", 3): 0.9}
-    )  # b is another process, and clocks are read one after the other
+    # b is another process, and clocks are read one after the other.
+    waits.look(2.0, {("a", 1): 6.4, ("b", 3): 0.9})
     assert [(one.who, round(one.waited_s, 3)) for one in waits.waits] == [("b", 0.9), ("a", 1.0)]
     assert starved_s(waits.waits) == 2.0
     assert starved(waits.waits, 0.0, 2.0).startswith("a stood in line")

@@ -410,10 +410,15 @@ def test_a_machine_with_many_addresses_of_one_network_guesses_no_more_than_anoth
     assert said == [401] * int(FAILURES.burst) + [429] * 2
 
 
+async def opened(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to this port, on which nothing was said yet."""
+    return await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+
+
 async def test_a_form_that_never_comes_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doors, "FORM_S", 0.2)
     async with port(Door(rules=write_rules(tmp_path))) as (url, _):
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        reader, writer = await opened(url)
         writer.write(b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n")
         writer.write(b"Content-Type: application/x-www-form-urlencoded\r\n\r\ntoken")
         assert int((await reader.readline()).split()[1]) == 401
@@ -421,21 +426,33 @@ async def test_a_form_that_never_comes_is_not_waited_for(tmp_path: Path, monkeyp
         await writer.wait_closed()
 
 
-async def test_connections_that_ask_nothing_leave_room_and_are_closed(
+async def test_connections_that_ask_nothing_leave_room_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(visitors, "MOST_OF_HOST", 3)
-    monkeypatch.setattr(admin, "IDLE_S", 0.5)
     door = Door(rules=write_rules(tmp_path), open_metrics=True)
     async with port(door) as (url, _):
-        number = int(url.rpartition(":")[2])
-        begun = [await asyncio.open_connection("127.0.0.1", number) for _ in range(5)]
-        for _, writer in begun:
-            writer.write(b"GET /healthz HT")
-        for reader, writer in begun:
+        begun = [await opened(url) for _ in range(5)]
+        for reader, writer in begun[3:]:
             with contextlib.suppress(ConnectionResetError):
                 assert await asyncio.wait_for(reader.read(), 30.0) == b"", "closed without a word"
             writer.close()
-        async with aiohttp.ClientSession(url) as http, http.get("/metrics") as answer:
+        elsewhere = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+        async with aiohttp.ClientSession(url, connector=elsewhere) as http, http.get("/metrics") as answer:
             page = await answer.text()
         assert 'switchgear_admin_refused_total{reason="crowd"} 2.0' in page
+        for _, writer in begun[:3]:
+            writer.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /healthz HT"])
+async def test_a_connection_that_asks_nothing_is_closed(
+    said: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "IDLE_S", 0.2)
+    async with port(Door(rules=write_rules(tmp_path))) as (url, _):
+        reader, writer = await opened(url)
+        writer.write(said)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 30.0) == b"", "closed without a word"
+        writer.close()
