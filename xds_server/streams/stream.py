@@ -102,7 +102,8 @@ class Stream:
         resources = self._resources(watch)
         error = None if request.error is None else reason_tail(request.error)
         is_current = request.nonce == watch.last_nonce
-        event = watch.answer(request.nonce, error, now_s) if request.nonce else None
+        rolled_back = self.snapshot.rolled_back_of(watch.type_url)
+        event = watch.answer(request.nonce, error, now_s, rolled_back) if request.nonce else None
         if isinstance(request, DeltaRequest):
             # Subscription changes count whatever the nonce: only SOTW may drop a request as stale.
             watch.subscribe(request.subscribe, resources)

@@ -32,7 +32,7 @@ WHOLE_STATE: Final = frozenset((CLUSTER, LISTENER))
 """Types of which a SOTW response carries everything, so that what is absent is removed."""
 
 APART: Final = frozenset((SECRET,))
-"""Types of which what replaces something goes out by itself, so that a refusal says what was refused.
+"""Types of which each resource goes out by itself, so that a refusal says what was refused.
 
 Envoy (1.40, delta and SOTW) keeps one that it refused beside the one in use: sent again unchanged, it is confirmed
 without a look, and the next good one of the same TLS context is refused in its place. So it is sent what it had.
@@ -66,7 +66,8 @@ class Watch:
     ``kept`` is what a SOTW peer holds of a ``WHOLE_STATE`` type, to be repeated when something newer was
     refused; ``blind`` is true while a SOTW peer has content we never saw.
     ``second_try`` lets one response pass the limit of unanswered ones, once until the next answer
-    (``tried_again``). ``unasked`` marks a subscription that the peer never made.
+    (``tried_again``). ``unasked`` marks a subscription that the peer never made. ``spurned`` is what it also
+    refused of a name, by version, when it got that instead of what it had refused.
     """
 
     type_url: str
@@ -80,6 +81,7 @@ class Watch:
     blind: bool = False
     pending: list[Push] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    spurned: set[tuple[str, str]] = field(default_factory=set)
     forced: set[str] = field(default_factory=set)
     dirty: set[str] = field(default_factory=set)
     unsettled: set[str] = field(default_factory=set)
@@ -151,9 +153,7 @@ class Watch:
             self.wildcard = False
         # Under a wildcard the peer cannot know whether it may keep what it no longer names: it must be told.
         if self.wildcard:
-            again = gone & self.names
-            self.forced |= again
-            self.dirty |= again
+            self.send_again(gone & self.names)
         self.names -= gone
         self._forget_unwanted()
 
@@ -178,6 +178,7 @@ class Watch:
         for known in (self.held, self.kept, self.refused):
             for name in [name for name in known if name not in self.names]:
                 del known[name]
+        self.spurned = {one for one in self.spurned if one[0] in self.names}
         self.forced &= self.names
         self.dirty &= self.names
 
@@ -191,6 +192,7 @@ class Watch:
         for name in touched & self.refused.keys():
             if name not in rolled_back and not _same(resources.get(name), self.refused[name]):
                 del self.refused[name]
+                self.spurned = {one for one in self.spurned if one[0] != name}
 
     def send_again(self, names: Collection[str]) -> None:
         """Send these names even if the peer has them, where it is subscribed to them."""
@@ -240,15 +242,16 @@ class Watch:
         return due
 
     def alone(self, changes: dict[str, Resource | None]) -> str:
-        """Which of these changes goes out by itself; empty where all go together."""
-        replaced = (name for name in changes if self.held.get(name)) if self.type_url in APART else ()
-        return min(replaced, default="")
+        """Which of these changes goes out by itself; empty where all go together, as removals do."""
+        found = (name for name, item in changes.items() if item) if self.type_url in APART else ()
+        return min(found, default="")
 
     def _is_due(self, name: str, item: Resource | None, expected: str | None, is_rolled_back: bool) -> bool:
         if not self.wants(name):
             return False
         if item is not None:
-            return self.refused.get(name) != item.version and (item.version != expected or name in self.forced)
+            is_refused = self.refused.get(name) == item.version or (name, item.version) in self.spurned
+            return not is_refused and (item.version != expected or name in self.forced)
         if is_rolled_back and expected:
             return False  # Nothing acceptable to send, and something older in place.
         if self.mode is Mode.SOTW and self.type_url not in WHOLE_STATE:
@@ -306,7 +309,9 @@ class Watch:
         self.forced.difference_update(changes)
         self.owed = False
 
-    def answer(self, nonce: str, error: str | None, now_s: float) -> Acked | Nacked | None:
+    def answer(
+        self, nonce: str, error: str | None, now_s: float, rolled_back: Collection[str]
+    ) -> Acked | Nacked | None:
         """Take an ACK or NACK; ``None`` when it answers nothing that is in flight."""
         index = next((i for i, push in enumerate(self.pending) if push.nonce == nonce), None)
         if index is None:
@@ -323,13 +328,13 @@ class Watch:
                 type_url=self.type_url, resources=push.resources, latency_s=max(0.0, now_s - push.sent_at_s)
             )
         self.nacked_at_s, self.reason = now_s, error
-        suspects = tuple(
-            item for name, item in push.content.items() if item and self.held.get(name) != item.version
-        )
-        suspects = suspects or push.resources
+        news = (item for name, item in push.content.items() if item and self.held.get(name) != item.version)
+        suspects = tuple(news) or push.resources
+        instead = self.refused.keys() & set(rolled_back) if self.type_url in APART else set()
         if self.type_url in APART:
             self.held.update((item.name, UNKNOWN) for item in suspects)
-        self.refused.update((item.name, item.version) for item in suspects)
+        self.spurned.update((item.name, item.version) for item in suspects if item.name in instead)
+        self.refused.update((item.name, item.version) for item in suspects if item.name not in instead)
         # Whether the peer removed what it was told to is not known; it is told again with the next change.
         self.unsettled.update(name for name, item in push.content.items() if item is None)
         return Nacked(type_url=self.type_url, suspects=suspects, reason=error, sequence=push.sequence)

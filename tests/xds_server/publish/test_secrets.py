@@ -17,6 +17,7 @@ from xds_server.wire.decode import (
 
 NAMES = ("s/authorities", "s/certificate")
 BOTH = pytest.mark.parametrize("mode", [Mode.DELTA, Mode.SOTW])
+MOST_ROUNDS = 50
 
 
 def secrets(authorities: str, certificate: str) -> list[Resource]:
@@ -147,9 +148,12 @@ class Fleet:
         self.settle()
 
     def settle(self) -> None:
-        while [proxy for proxy in self.proxies if proxy.receive()]:
+        for _ in range(MOST_ROUNDS):
+            if not [proxy for proxy in self.proxies if proxy.receive()]:
+                return
             for proxy in self.proxies:
                 proxy.answer()
+        pytest.fail(f"something is still sent after {MOST_ROUNDS} answers")
 
 
 def holding(certificate: str, authorities: str = "ca 1") -> dict[str, str]:
@@ -228,6 +232,28 @@ def test_of_two_that_come_together_the_one_that_is_well_is_taken(mode: Mode) -> 
     assert broken.holds == holding("cert 1", "ca 3"), "which is not judged with what was refused"
     fleet.publish("ca 4", "cert 3")
     assert broken.holds == holding("cert 3", "ca 4")
+
+
+@BOTH
+def test_of_the_first_ones_only_the_one_that_is_refused_stays_away(mode: Mode) -> None:
+    fleet = Fleet(mode)
+    for number in range(CONVINCING):
+        assert fleet.join(f"n{number}", "cert 1").holds == {"s/authorities": "ca 1"}
+    assert fleet.join("late", "cert 1").holds == {"s/authorities": "ca 1"}
+
+
+@BOTH
+def test_one_that_also_refuses_what_it_is_given_instead_is_sent_neither_again(mode: Mode) -> None:
+    fleet = Fleet(mode)
+    broken, well = fleet.join("broken", "cert 1", "cert 2"), fleet.join("well")
+    fleet.publish("ca 1", "cert 2")
+    assert well.holds == holding("cert 2")
+    assert broken.offered == ["ca 1", "cert 1", "cert 2", "cert 1"]
+    assert broken.state is Sync.NACK
+    fleet.publish("ca 1", "cert 3")
+    assert broken.offered[4:] == ["cert 3"]
+    assert broken.holds == holding("cert 3")
+    assert broken.state is Sync.SYNCED
 
 
 @BOTH
