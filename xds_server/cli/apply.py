@@ -17,12 +17,21 @@ from policies.reading import decoded, read, search
 from xds_server.cli.answering import INTERRUPTED
 from xds_server.cli.asking import NoAnswerError, RefusedError, admin_option, ask
 from xds_server.cli.complaints import as_text, of_errors, printable
+from xds_server.cli.version_number import ExpectedVersion
+from xds_server.diagnosis.check import age
 from xds_server.history.version import MAX_TEXT_BYTES
 
 by_option = click.option(
     "--by", default="", metavar="NAME", help="Who does it; the user of this shell when absent."
 )
 reason_option = click.option("--reason", default="", help="Why; kept with the version.")
+expect_option = click.option(
+    "--expect",
+    type=ExpectedVersion(),
+    default="",
+    metavar="VERSION",
+    help="Only while this version is what is served: its number, or 12 characters or more of its digest.",
+)
 LOOK_EACH_S: Final = 0.5
 LOST_S: Final = 30.0
 """A canary is waited for although nobody answers for so long: a server that is busy is no reason to leave."""
@@ -52,6 +61,7 @@ _STATES: Final = {
 )
 @click.option("--yes-if-unknown", is_flag=True, help="Go on also where there was too little traffic to tell.")
 @click.option("--end-canary", is_flag=True, help="Roll back the canary that runs; takes no PATHS.")
+@expect_option
 @admin_option
 @by_option
 @reason_option
@@ -64,6 +74,7 @@ def command(
     slo: str | None,
     yes_if_unknown: bool,
     end_canary: bool,
+    expect: str,
     admin: str,
     by: str,
     reason: str,
@@ -74,6 +85,9 @@ def command(
     the policy files of the server change, also over a restart with --state-dir: correct the files, too. A server
     that reads policies from Kubernetes refuses: change them there.
 
+    With --expect they are refused once another version is served than the one that they were compared with, which
+    `switchgear diff` and `switchgear history` name: so nobody undoes unseen what somebody else just had served.
+
     With --canary a share of the proxies has them first. The server goes back by itself when one of those refuses
     something, or fails or sheds more, or is slower, than the others in the same time, or falls short of --slo.
     Else, after --for, all have them. The server decides, whether or not this command is still there; Ctrl-C has it
@@ -83,10 +97,9 @@ def command(
     or no server answers.
     """
     if end_canary:
-        if paths:
-            raise click.UsageError(
-                "--end-canary rolls back what is tried and applies nothing: leave out the PATHS"
-            )
+        if paths or expect:
+            out = "the PATHS" if paths else "--expect"
+            raise click.UsageError(f"--end-canary rolls back what is tried and applies nothing: leave out {out}")
         return _end(admin, by or user())
     if not paths:
         raise click.UsageError("name the files or folders of the policies")
@@ -99,8 +112,8 @@ def command(
         # Comparing takes what makes Envoy's messages, two seconds of a CPU to load: a canary is ended without.
         from xds_server.cli.diff import compared, running, told  # noqa: PLC0415
 
-        old, views, arrivals = running(admin)
-        told(compared(old, load(paths), views, arrivals), "text", everything=False)
+        old, views, arrivals, against = running(admin)
+        told(compared(old, load(paths), views, arrivals), "text", everything=False, against=against)
     body = {
         "texts": texts,
         "by": by or user(),
@@ -109,8 +122,9 @@ def command(
         "canary_percent": _share(canary, "--canary") if canary is not None else 0.0,
         "for_s": _seconds(length),
         "yes_if_unknown": yes_if_unknown,
-        # Servers of the version before know no such thing, and say so.
+        # Servers of the version before know no such things, and say so.
         **({"slo_percent": _objective(slo)} if slo is not None else {}),
+        **({"expect": expect} if expect else {}),
     }
     try:
         answer = ask(admin, "/v1/apply", method="POST", body=body)
@@ -249,7 +263,15 @@ def outcome(answer: Mapping[str, Any]) -> int:
     state, reason = answer["state"], printable(answer["reason"].replace("\n", " "))
     digest = answer["digest"][:12]
     if state == "served":
-        click.echo(f"version {answer['version']} ({digest}) is served; it stands until the policy files change")
+        before = answer.get("replaced")
+        instead = ""
+        if before is not None:
+            instead = printable(
+                f" in place of version {before['number']} ({before['how']} {age(before['age_s'])} ago)"
+            ).replace("\n", " ")
+        click.echo(
+            f"version {answer['version']} ({digest}) is served{instead}; it stands until the policy files change"
+        )
         if reason:
             click.echo(f"it may not outlive the server: {reason}", err=True)
         return 0

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,14 @@ from xds_server.translate.view import View
 RUNNING: Final = "running"
 _SHOWN: Final = 40
 _SIGNS: Final = {"added": "+", "changed": "~", "removed": "-"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Against:
+    """What is served, as ``apply --expect`` names it; ``number`` is 0 where it is in no version."""
+
+    number: int
+    digest: str
 
 
 @click.command(name="diff")
@@ -60,14 +68,16 @@ def command(paths: tuple[Path, ...], against: tuple[str, ...], everything: bool,
     (cold: requests or counts under way are touched; hot: they are not), pools in figures, and whom it reaches.
     Every engine is taken to be well and nothing is known of traffic, so that only the policies make a difference.
 
+    Against a server it also says which version it compared with, for `switchgear apply --expect`.
+
     Exit code: 0 when nothing would change, 1 when something would, 2 when policies have problems or no server
     answers.
     """
     new = _loaded(paths)
     everything |= output == "wide"
     if against == (RUNNING,):
-        old, views, arrivals = running(admin)
-        return told(compared(old, new, views, arrivals), output, everything=everything)
+        old, views, arrivals, served = running(admin)
+        return told(compared(old, new, views, arrivals), output, everything=everything, against=served)
     missing = [one for one in against if not Path(one).exists()]
     if missing:
         raise click.BadParameter(f"{missing[0]} does not exist", param_hint="--against")
@@ -92,15 +102,16 @@ def of_texts(texts: Mapping[str, str]) -> PolicySet:
         raise click.ClickException("this version of switchgear refuses the policies of the server") from errors
 
 
-def running(admin: str) -> tuple[PolicySet, Mapping[View, int], Mapping[str, float]]:
-    """What a server serves, to how many proxies of which view, and what they are asked for by pool."""
-    texts = ask(admin, "/v1/history/serving")["texts"]
+def running(admin: str) -> tuple[PolicySet, Mapping[View, int], Mapping[str, float], Against]:
+    """What a server serves, to how many proxies of which view, their requests by pool; and which version it is."""
+    served = ask(admin, "/v1/history/serving")
+    against = Against(number=served["number"], digest=served["digest"])
     views: dict[View, int] = {}
     for proxy in ask(admin, "/v1/proxies")["proxies"]:
         view = View(zone=proxy["zone"], role=proxy["role"], pools=frozenset(proxy["pools"]))
         views[view] = views.get(view, 0) + 1
     arrivals = {pool["pool"]: pool["arrivals_per_s"] or 0.0 for pool in ask(admin, "/v1/pools")["pools"]}
-    return of_texts(texts), views, arrivals
+    return of_texts(served["texts"]), views, arrivals, against
 
 
 def compared(
@@ -126,19 +137,29 @@ def _stand_in(name: str) -> str:
     return f"240.{number >> 16}.{number >> 8 & 255}.{number & 255}"
 
 
-def told(found: Comparison, output: str, *, everything: bool) -> int:
-    """Print the comparison; 1 when something differs."""
+def told(found: Comparison, output: str, *, everything: bool, against: Against | None = None) -> int:
+    """Print the comparison, and what it was ``against``; 1 when something differs."""
     if output in DATA:
-        click.echo(as_data(_record(found), output), nl=False)
+        click.echo(as_data(_record(found, against), output), nl=False)
     else:
         click.echo("\n".join(_lines(found, None if everything else _SHOWN)))
+        if against is not None:
+            click.echo(_passed_on(against))
     return 0 if found.same else 1
 
 
-def _record(found: Comparison) -> Mapping[str, Any]:
+def _record(found: Comparison, against: Against | None) -> Mapping[str, Any]:
+    more = {"same": found.same, "cold": found.cold, "against": None if against is None else asdict(against)}
     # Through JSON, so that only what any form can say is left.
-    record: Mapping[str, Any] = json.loads(json.dumps({**asdict(found), "same": found.same, "cold": found.cold}))
+    record: Mapping[str, Any] = json.loads(json.dumps({**asdict(found), **more}))
     return record
+
+
+def _passed_on(against: Against) -> str:
+    digest = printable(str(against.digest)[:12])
+    expect = against.number or digest
+    named = f"version {against.number} ({digest})" if against.number else f"{digest}, which is no version"
+    return f"compared with {named}: `switchgear apply --expect {expect}` is refused once another is served"
 
 
 def _lines(found: Comparison, most: int | None) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import click
 
-from xds_server.cli.apply import by_option, outcome, reason_option, user
+from xds_server.cli.apply import by_option, expect_option, outcome, reason_option, user
 from xds_server.cli.asking import RefusedError, admin_option, ask
 from xds_server.cli.complaints import printable
 from xds_server.cli.version_number import VersionNumber
@@ -10,18 +10,22 @@ from xds_server.cli.version_number import VersionNumber
 
 @click.command(name="rollback")
 @click.argument("number", type=VersionNumber(), required=False)
+@expect_option
 @admin_option
 @by_option
 @reason_option
-def command(number: int | None, admin: str, by: str, reason: str) -> int:
+def command(number: int | None, expect: str, admin: str, by: str, reason: str) -> int:
     """Serve version NUMBER again; without it, the newest that says something else than what is served.
 
-    It becomes a version of its own, and stands until the policy files change: correct them, too.
+    It becomes a version of its own, and stands until the policy files change: correct them, too. With --expect it
+    is refused once another version is served than the one that you saw.
 
-    Exit code: 0 when it is served, 1 when it is not (there is no such version, or it would drop too much), 2 when
-    the request is wrong or no server answers.
+    Exit code: 0 when it is served, 1 when it is not (there is no such version, another one is served than
+    expected, or it would drop too much), 2 when the request is wrong or no server answers.
     """
     body = {"version": number or 0, "by": by or user(), "reason": reason}
+    if expect:
+        body["expect"] = expect
     try:
         return outcome(ask(admin, "/v1/rollback", method="POST", body=body))
     except RefusedError as refusal:

@@ -13,7 +13,8 @@ class ApplyRequest:
 
     ``canary_percent`` above 0: a share of the proxies tries them for ``for_s`` seconds before the rest;
     ``yes_if_unknown``: they go on also where there was too little traffic to tell. ``slo_percent``: so many of the
-    requests to those proxies have to be answered well, however the rest does.
+    requests to those proxies have to be answered well, however the rest does. ``expect``: only where this version
+    is served now, by its number or by how its digest begins.
     """
 
     texts: dict[str, str]
@@ -24,15 +25,17 @@ class ApplyRequest:
     for_s: float = 60.0
     yes_if_unknown: bool = False
     slo_percent: float | None = None
+    expect: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackRequest:
-    """The version to serve again; 0: the one before the present."""
+    """The version to serve again; 0: the one before the present. ``expect`` as in ``ApplyRequest``."""
 
     version: int = 0
     by: str = ""
     reason: str = ""
+    expect: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +71,28 @@ class HistoryStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """The version that was served before another took its place; ``how`` is ``ann applied it``."""
+
+    number: int
+    digest: str
+    by: str
+    how: str
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeStatus:
     """What became of a change: ``served``, ``judged`` (a dry run), ``canary`` (it began), ``held`` or ``failed``
-    with a reason, or ``pending`` where it took too long to wait for. ``version`` is 0 where there is none.
+    with a reason, or ``pending`` where it took too long to wait for. ``version`` is 0 where there is none,
+    ``replaced`` what was served before it, where that is known.
     """
 
     state: str
     digest: str
     version: int = 0
     reason: str = ""
+    replaced: Replaced | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

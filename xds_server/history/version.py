@@ -54,6 +54,17 @@ class Version:
     former: str = ""
     beside_former: str = ""
 
+    @property
+    def how(self) -> str:
+        """Who brought it, in words: ``ann applied it``."""
+        match self.source:
+            case Source.APPLIED:
+                return f"{self.by} applied it"
+            case Source.ROLLBACK:
+                return f"{self.by} rolled back to version {self.restores}"
+            case _:
+                return f"the {'cluster says' if self.source is Source.KUBERNETES else 'files say'} so"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:

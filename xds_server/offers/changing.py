@@ -7,7 +7,6 @@ restart. Whatever is served becomes a version of the history, with who brought i
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,6 +38,7 @@ from xds_server.history.version import (
 )
 from xds_server.offers.canary import Canaries, Plan, Run
 from xds_server.offers.events import canary_change, version_change
+from xds_server.offers.expected import check_expected, is_served, replaced, same
 from xds_server.offers.given import check_said, judged
 from xds_server.reconcile.loop import Reconciler
 from xds_server.reconcile.standing import Serving
@@ -130,7 +130,7 @@ class Changing:
             return
         if self._stands is not None and self._standing is not None:
             beside = {self._stands.beside, self._stands.beside_former}
-            if _same(beside, {state.digest, state.former}):
+            if same(beside, {state.digest, state.former}):
                 _log.info("policies.applied_stands", version=self._stands.number, by=self._stands.by)
                 # After a restart what it needs may be gone, and what the last run served has to do.
                 standing = self._here(self._standing)
@@ -162,7 +162,7 @@ class Changing:
         mine = pending is not None and pending.accepted.digest == serving.digest
         if not mine:
             self._pending = None  # files were touched, say, and took the place of what was held back
-        if not mine and _is(newest, serving):
+        if not mine and is_served(newest, serving):
             return  # after a restart, or with other comments
         asked = pending.asked if mine and pending is not None else Asked(source=self._source)
         version = Version(
@@ -208,7 +208,7 @@ class Changing:
 
     def _serving_number(self) -> int:
         serving, newest = self._reconciler.serving, self._archive.newest
-        return newest.number if newest is not None and _is(newest, serving) else 0
+        return newest.number if newest is not None and is_served(newest, serving) else 0
 
     def _version(self, number: int) -> Version:
         version = self._archive.version(number)
@@ -220,7 +220,7 @@ class Changing:
 
     async def apply(self, asked: ApplyRequest) -> ChangeStatus:
         """Serve these texts; ``RefusedChangeError`` and ``UnusableTextsError`` say why not."""
-        self._check_open()
+        self._check_open(asked.expect)
         check_said(asked.by, asked.reason)
         if any(not name.isprintable() or len(name) > MAX_NAME for name in asked.texts):
             raise RefusedChangeError("a text has the name of its file: one line of printable characters")
@@ -229,7 +229,7 @@ class Changing:
         accepted = await asyncio.to_thread(self._usable, asked.texts)
         if asked.dry_run:
             return ChangeStatus(state="judged", digest=accepted.digest)
-        self._check_open()  # it took a while
+        self._check_open(asked.expect)  # it took a while
         told = Asked(source=Source.APPLIED, by=asked.by, reason=asked.reason)
         if asked.canary_percent:
             return self._begin_canary(accepted, told, asked)
@@ -304,11 +304,11 @@ class Changing:
 
     async def rollback(self, asked: RollbackRequest) -> ChangeStatus:
         """Serve an earlier version again; ``UnknownVersionError`` where there is none."""
-        self._check_open()
+        self._check_open(asked.expect)
         check_said(asked.by, asked.reason)
         version = self._version(asked.version) if asked.version else self._before()
         accepted = await asyncio.to_thread(self._usable, version.texts)
-        self._check_open()
+        self._check_open(asked.expect)
         told = Asked(source=Source.ROLLBACK, by=asked.by, reason=asked.reason, restores=version.number)
         return await self._serve(accepted, told)
 
@@ -323,11 +323,12 @@ class Changing:
         """The newest version that says something else than what is served."""
         serving = self._reconciler.serving
         for version in reversed(self._archive.versions):
-            if serving is None or not (_is(version, serving) or version.texts == serving.texts):
+            if serving is None or not (is_served(version, serving) or version.texts == serving.texts):
                 return version
         raise UnknownVersionError("there is no version before the one that is served")
 
-    def _check_open(self) -> None:
+    def _check_open(self, expect: str) -> None:
+        """``RefusedChangeError`` where nothing can be changed now, or something else is served than expected."""
         if self._source is Source.KUBERNETES:
             raise RefusedChangeError(
                 "policies come from the cluster: change them there, with kubectl or what manages them; "
@@ -342,6 +343,18 @@ class Changing:
             )
         if self._pending is not None and self._reconciler.files.state not in ("held", "failed"):
             raise RefusedChangeError("another change is under way: see `switchgear history`")
+        if expect and self._files_coming():
+            raise RefusedChangeError("the files changed, and are being looked at: ask again in a moment")
+        number = self._serving_number()
+        check_expected(expect, self._reconciler.serving, self._archive.versions, number, self._wall())
+
+    def _files_coming(self) -> bool:
+        """Whether what the files say now is neither served nor held back yet."""
+        said, serving, files = self._said, self._reconciler.serving, self._reconciler.files
+        if self._stands is not None or serving is None or not isinstance(said, Accepted):
+            return False
+        judged_already = files.digest == said.digest and files.state in ("held", "failed")
+        return not judged_already and not same({said.digest, said.former}, {serving.digest, serving.former})
 
     async def _serve(self, accepted: Accepted, asked: Asked) -> ChangeStatus:
         """Offer it, and what became of it."""
@@ -354,7 +367,7 @@ class Changing:
             stands = self._stands if self._standing is accepted else None
             # What was answered must not be lost by a kill: first it is on disk.
             if stands is not None and kept.settled(stands.number):
-                return ChangeStatus(state="served", digest=digest, version=stands.number, reason=kept.failure)
+                return self._served(stands, kept.failure)
             if stands is None and self._pending is not pending:
                 return ChangeStatus(state="failed", digest=digest, reason=_FILES_WIN)
             now = self._reconciler.files
@@ -365,17 +378,11 @@ class Changing:
             await asyncio.sleep(_LOOK_EACH_S)
         if self._stands is not None and self._standing is accepted:  # a round may take longer than we wait
             reason = "" if kept.settled(self._stands.number) else "it is not on disk yet"
-            return ChangeStatus(state="served", digest=digest, version=self._stands.number, reason=reason)
+            return self._served(self._stands, reason)
         return ChangeStatus(state="pending", digest=digest, reason="it is still being looked at")
 
-
-def _is(version: Version | None, serving: Serving | None) -> bool:
-    """Whether this version is what is served."""
-    if version is None or serving is None:
-        return False
-    return _same({version.digest, version.former}, {serving.digest, serving.former})
-
-
-def _same(one: AbstractSet[str], other: AbstractSet[str]) -> bool:
-    """Whether digests of one set of policies, as far as known, name another set: by what it says, or its texts."""
-    return bool((one & other) - {""})
+    def _served(self, version: Version, reason: str) -> ChangeStatus:
+        before = replaced(self._archive.version(version.number - 1), self._wall())
+        return ChangeStatus(
+            state="served", digest=version.digest, version=version.number, reason=reason, replaced=before
+        )

@@ -1,21 +1,17 @@
 """What the ledger is told of versions of the policies, and of canaries."""
 
 from xds_server.decide.changes.change import Change, ChangeKind, Subject
-from xds_server.history.version import ORDERED, Source, Version
+from xds_server.history.version import ORDERED, Version
 
 
 def version_change(before: Version | None, after: Version) -> Change:
     """That ``after`` is served from now on, where ``before`` was."""
-    how = {
-        Source.APPLIED: f"{after.by} applied it",
-        Source.ROLLBACK: f"{after.by} rolled back to version {after.restores}",
-    }.get(after.source, f"the {'cluster says' if after.source is Source.KUBERNETES else 'files say'} so")
     return Change(
         kind=ChangeKind.POLICIES,
         subject=Subject(),
         before="" if before is None else f"version {before.number}",
         after=f"version {after.number}",
-        reason=f"{how}: {after.reason}" if after.reason else how,
+        reason=f"{after.how}: {after.reason}" if after.reason else after.how,
         returns="when the files change" if after.source in ORDERED else "",
     )
 

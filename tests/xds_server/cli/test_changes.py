@@ -108,6 +108,28 @@ def test_diff_apply_history_rollback(url: str, new: Path, capsys: pytest.Capture
     assert main(["history", "--diff", "1", "3", "--admin", url]) == 0
 
 
+def test_what_was_compared_with_is_passed_on(url: str, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "--policies", str(new), "--admin", url]) == 1
+    assert re.search(
+        r"^compared with version 1 \(.+\): `switchgear apply --expect 1`", capsys.readouterr().out, re.MULTILINE
+    )
+    assert main(["diff", "--policies", str(new), "--admin", url, "-o", "json"]) == 1
+    against = json.loads(capsys.readouterr().out)["against"]
+    assert against["number"] == 1
+    assert main(["apply", str(new), "--expect", "1", "--by", "ann", "--admin", url]) == 0
+    assert re.search(r"is served in place of version 1 \(the files say so .* ago\);", capsys.readouterr().out)
+    for command in (["apply", str(new)], ["apply", str(new), "--dry-run"], ["rollback"]):
+        assert main([*command, "--expect", "1", "--admin", url]) == 1
+        assert (
+            "no: version 1 is not what is served: version 2 is (version 2: ann applied it"
+            in capsys.readouterr().err
+        )
+    assert main(["rollback", "--expect", "2", "--by", "bob", "--admin", url]) == 0
+    assert "in place of version 2 (ann applied it" in capsys.readouterr().out
+    assert main(["apply", str(new), "--expect", "newest", "--admin", url]) == 2
+    assert main(["apply", "--end-canary", "--expect", "2", "--admin", url]) == 2
+
+
 def test_no_is_1(url: str, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["history", "9", "--admin", url]) == 1
     assert main(["rollback", "9", "--admin", url]) == 1
