@@ -19,6 +19,7 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from engine.process_metrics import CONTROL_PLANE, add_process
 from engine.report_wire import Flaw
 
 # When each counter began: as many series again, which no rule or panel asks for. The library's one switch is for
@@ -34,6 +35,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        add_process(self.registry, CONTROL_PLANE)
         self.pushes = Counter(
             "switchgear_xds_pushes", "Responses sent to proxies.", ["type"], registry=self.registry
         )

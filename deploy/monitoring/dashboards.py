@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from deploy.monitoring.grafana import QUARTER, Dashboard, Panel
 from deploy.monitoring.rules import metric, recordings
+from xds_server.metric_table.table import TABLE
 
 _RECORDED: Final = frozenset(one.record for one in recordings())
 
@@ -31,6 +32,16 @@ def _here(name: str, pool: bool = False, engine: bool = False, **more: str) -> s
 
 def _most(name: str, by: str, **more: Any) -> str:
     return f"max by ({by}) ({_here(name, **more)})"
+
+
+_ONE_PROCESS: Final = "on (job, namespace, instance)"
+
+
+def _process(name: str, window: str = "") -> str:
+    """A metric that every program has, of our control planes alone; its rate where there is a window."""
+    series = f'{TABLE[f"process_{name}"].name}{{namespace=~"$namespace"}}{window}'
+    ours = _here("build_info", component="control-plane")
+    return f"({f'rate({series})' if window else series} and {_ONE_PROCESS} {ours})"
 
 
 def _rate(name: str, by: str, **more: Any) -> str:
@@ -280,6 +291,18 @@ _CONTROL: Final = Dashboard(
         Panel(
             title="Spans of traces", unit="ops", alert="SwitchgearTracesLost",
             queries=((_rate("trace_spans_total", "result"), "{{result}}"),),
+        ),
+        Panel(
+            title="CPU and share of open files", unit="percentunit",
+            queries=(
+                (f"max({_process('cpu_seconds_total', '[$__rate_interval]')})", "CPU"),
+                (f"max({_process('open_fds')} / {_ONE_PROCESS} {_process('max_fds')})", "open files"),
+            ),
+            says="Of one core, of the replica that takes most.",
+        ),
+        Panel(
+            title="Memory", unit="bytes",
+            queries=((f"max({_process('resident_memory_bytes')})", "of the largest replica"),),
         ),
     ),
 )  # fmt: skip

@@ -12,6 +12,7 @@ from engine.agent.config import AgentConfig
 from engine.agent.standing import Standing
 from engine.gpu.events import XidRecord
 from engine.gpu.readings import GpuReading, GpuReadings
+from engine.process_metrics import AGENT, add_process
 from engine.report import DrainRequest, EngineReport, GpuSummary, GpuVitals, Source, Verdict
 
 # More reasons than a person reads are no better than these.
@@ -86,6 +87,7 @@ class Samples:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        add_process(self._registry, AGENT)
         self._verdict = self._gauge("switchgear_agent_verdict", "1 for the verdict in force.", ("verdict",))
         self._answers = self._gauge("switchgear_agent_answer", "1 for yes.", ("question",))
         self._in_flight = self._gauge("switchgear_agent_requests_in_flight", "Requests the engine holds.")

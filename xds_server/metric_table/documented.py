@@ -25,6 +25,7 @@ OPEN: Final[Mapping[str, str]] = {
     "from": "regions",
     "to": "regions",
     "secret": "secrets for engines",
+    "version": "the program, which has one",
 }
 """Labels whose values are declared or connected, and what bounds them."""
 

@@ -10,6 +10,7 @@ from typing import Final
 from xds_server.metric_table.control import CONTROL, PROXIES, TELEMETRY
 from xds_server.metric_table.documented import Documented
 from xds_server.metric_table.fleet import CALLERS, ENGINES, POOLS
+from xds_server.metric_table.process import PROCESS
 
 CHAPTERS: Final[Mapping[str, Sequence[Documented]]] = {
     "What callers see": CALLERS,
@@ -18,11 +19,12 @@ CHAPTERS: Final[Mapping[str, Sequence[Documented]]] = {
     "Proxies": PROXIES,
     "Telemetry": TELEMETRY,
     "The control plane itself": CONTROL,
+    "Its process": PROCESS,
 }
 TABLE: Final[Mapping[str, Documented]] = {one.name: one for chapter in CHAPTERS.values() for one in chapter}
 
 LARGE: Final[Mapping[str, int]] = {
-    "pool": 10, "zone": 3, "engine": 1000, "node": 1000, "region": 3, "secret": 10,
+    "pool": 10, "zone": 3, "engine": 1000, "node": 1000, "region": 3, "secret": 10, "version": 1,
 }  # fmt: skip
 """The fleet that the reference states series for."""
 
@@ -45,8 +47,8 @@ def _lines() -> Iterator[str]:
         "`deploy/monitoring/`, and what to do about each alert in [runbooks](runbooks/index.md).",
         "",
         "Labels are closed sets, written out below, or follow from what is declared and who is connected: pool,",
-        "zone, engine, region (also as *from* and *to*), node (a proxy's id), secret. A series ends with its",
-        "subject, and nothing that callers send becomes a label. With 1 000",
+        "zone, engine, region (also as *from* and *to*), node (a proxy's id), secret, and the one version that",
+        "runs. A series ends with its subject, and nothing that callers send becomes a label. With 1 000",
         f"engines in 10 pools, 3 zones, 3 regions and 1 000 proxies one replica exposes at most {total} series;",
         "the column *series* says how many of them are of each metric.",
         "",

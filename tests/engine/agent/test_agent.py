@@ -16,6 +16,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from chaos.fake_engine import BadHealth, Crash, Drain, ErrorAfterWork, Hang, KvCacheFull, Shed
+from engine.process_metrics import program_version
 from engine.proto import engine_report_pb2 as pb
 from engine.watch_server import ACKNOWLEDGE, WATCH
 
@@ -432,6 +433,9 @@ async def test_metrics_and_what_is_asked_wrongly(start_agent: Any, start_engine:
     status, page = await agent.get("/metrics")
     assert status == 200
     assert 'switchgear_agent_verdict{verdict="ready"} 1.0' in page
+    assert f'switchgear_build_info{{component="agent",version="{program_version()}"}} 1.0' in page
+    for name in ("cpu_seconds_total", "resident_memory_bytes", "open_fds", "start_time_seconds"):
+        assert f"\nprocess_{name} " in page
     async with agent.client.post(f"{agent.url}/drain?deadline=soon") as response:
         assert response.status == 400
         assert "unit" in await response.text()

@@ -1,0 +1,29 @@
+"""What Prometheus reads of a process: how much of the machine it takes, since when, and of which version."""
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
+
+CONTROL_PLANE: Final = "control-plane"
+AGENT: Final = "agent"
+
+
+def add_process(registry: CollectorRegistry, component: str) -> None:
+    """Tell ``process_*`` as other programs do, where there is ``/proc``, and ``switchgear_build_info``."""
+    ProcessCollector(registry=registry)
+    build = Gauge(
+        "switchgear_build_info",
+        "1, by part and version of Switchgear.",
+        ["component", "version"],
+        registry=registry,
+    )
+    build.labels(component=component, version=program_version()).set(1)
+
+
+def program_version() -> str:
+    """The version of Switchgear; empty where it is not installed as a package."""
+    try:
+        return version("switchgear")
+    except PackageNotFoundError:
+        return ""
