@@ -231,7 +231,9 @@ class Stream:
         return resources
 
     def _must_wait(self, watch: Watch, now_s: float) -> bool:
-        if len(watch.pending) >= MAX_UNACKED and not watch.second_try:
+        # What goes out by itself is judged by itself only once the one before it was.
+        most = 1 if watch.type_url in APART else MAX_UNACKED
+        if len(watch.pending) >= most and not watch.second_try:
             return True
         if watch.type_url not in _NAMERS_OF_CLUSTERS:
             return False

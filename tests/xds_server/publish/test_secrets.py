@@ -257,6 +257,15 @@ def test_one_that_also_refuses_what_it_is_given_instead_is_sent_neither_again(mo
 
 
 @BOTH
+def test_a_certificate_is_not_judged_beside_authorities_that_are_refused(mode: Mode) -> None:
+    fleet = Fleet(mode)
+    broken = [fleet.join(f"n{number}", "ca 2") for number in range(CONVINCING)]
+    fleet.publish("ca 2", "cert 2")
+    assert [one.holds for one in broken] == [holding("cert 2")] * CONVINCING
+    assert fleet.again(broken[0]).holds == holding("cert 2")
+
+
+@BOTH
 def test_what_it_has_instead_is_not_what_the_others_have_accepted(mode: Mode) -> None:
     fleet = Fleet(mode)
     broken = fleet.join("broken", "cert 2")
