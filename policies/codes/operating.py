@@ -320,8 +320,15 @@ _ENVOY: Final = (
         code="SG255",
         title="not compared",
         meaning="A part of what a proxy has cannot be had or may not be shown.",
-        situation="secrets, which Envoy shows to nobody",
+        situation="the runtime of an Envoy, where there is only a kept page /config_dump",
         fix="Nothing, or ask where it can be had.",
+    ),
+    Code(
+        code="SG256",
+        title="proxy not connected",
+        meaning="An Envoy is not connected to the server that was asked: it keeps what it was last told, and is compared with what it would be told now.",
+        situation="an Envoy whose bootstrap names an address where no server is any more",
+        fix="Its statistics `cluster.switchgear.*` and its log say why it does not come; of several replicas ask the one that it is at.",
     ),
 )
 

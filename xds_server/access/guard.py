@@ -21,7 +21,7 @@ from engine.tls.patterns import fitting
 from policies.findings import PolicyErrors
 from xds_server.access.door import Door
 from xds_server.access.followed import FollowedRules
-from xds_server.access.judging import Refused, proxy_allowed
+from xds_server.access.judging import Refused, proxy_allowed, proxy_expected
 from xds_server.access.model import Access
 from xds_server.access.views import view_of
 from xds_server.answers.status import Defect, Trouble
@@ -168,6 +168,19 @@ class Guard:
             self._tell_of(node, judged)
             raise RefusedPeerError(judged.reason)
         self._turned_away.pop(node.id, None)
+        return view_of(node, judged.pools or None, keys=keys)
+
+    def view_expected(self, node: NodeInfo) -> View:
+        """The view of a proxy that is not here, if it came with a certificate that the rules have for it.
+
+        ``RefusedPeerError`` where they have none. Nothing is counted or told: nobody has come.
+        """
+        keys = self._local or self.keys is not None
+        if self.rules is None or self.keys is None:
+            return view_of(node, keys=keys)
+        judged = proxy_expected(self.rules.access, node.id, node.zone)
+        if isinstance(judged, Refused):
+            raise RefusedPeerError(judged.reason)
         return view_of(node, judged.pools or None, keys=keys)
 
     def _may_have_keys(self, node: NodeInfo) -> bool:

@@ -55,6 +55,14 @@ def proxy_allowed(access: Access, identities: Sequence[str], node: str, zone: st
     return Refused(reason=f"{shown} may not be node {node!r} in zone {zone!r}", kind="node")
 
 
+def proxy_expected(access: Access, node: str, zone: str) -> Allowed | Refused:
+    """The same of a proxy that is not here: by the first rule for this node and zone, whoever it is for."""
+    for rule in access.spec.proxies:
+        if _fits(rule, node, zone):
+            return Allowed(identity="", pools=frozenset(rule.pools))
+    return Refused(reason=f"nobody may be node {node!r} in zone {zone!r}", kind="node")
+
+
 def caller_of(
     access: Access, identities: Sequence[str], token: str, tokens: Mapping[AdminRule, str]
 ) -> Caller | None:

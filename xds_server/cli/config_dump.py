@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import urlencode
 
 import click
 import yaml
@@ -11,13 +11,13 @@ import yaml
 from xds_server.cli.asking import RefusedError, admin_option, ask
 from xds_server.cli.complaints import printable
 from xds_server.cli.completion import names
-from xds_server.cli.envoy_admin import from_envoy, from_file
+from xds_server.cli.envoy_admin import Seen, from_envoy, from_file
 from xds_server.cli.forms import DATA, as_data, output_option
 from xds_server.diagnosis.comparing import TYPES, Comparison, Difference, compared
 
 
 @click.command(name="config-dump", short_help="Show what a proxy is meant to have, or how it differs.")
-@click.argument("proxy", metavar="PROXY", shell_complete=names("proxies"))
+@click.argument("proxy", metavar="[PROXY]", default="", shell_complete=names("proxies"))
 @admin_option
 @click.option("--diff", is_flag=True, help="Against what the live Envoy has.  [with one of the next two]")
 @click.option("--envoy-admin", metavar="URL", help="Admin port of that Envoy, such as http://127.0.0.1:9901.")
@@ -49,29 +49,47 @@ def command(
 ) -> int:
     """Show every resource that the connected proxy PROXY (its node id) is meant to have, its own runtime included.
 
-    With --diff, only where the live Envoy has something else, by meaning and not by spelling.
+    With --diff, only where the live Envoy has something else, by meaning and not by spelling; PROXY is then that
+    Envoy where absent. One that is not connected is held against what it would be served if it came now.
 
     Exit code: 0, with --diff 0 when all is the same and 1 when not, 2 when it cannot be known.
     """
     if diff != bool(envoy_admin or envoy_dump) or (envoy_admin and envoy_dump):
         raise click.UsageError("--diff goes with one of --envoy-admin URL and --envoy-dump FILE")
     wanted = types or TYPES
+    if not diff:
+        if not proxy:
+            raise click.UsageError("say which PROXY: `switchgear get proxies` lists those that are connected")
+        _show([one for one in _intended(admin, proxy)["resources"] if one["type"] in wanted], output)
+        return 0
+    seen = from_envoy(envoy_admin) if envoy_admin else from_file(envoy_dump or Path())
+    if proxy and seen.node not in ("", proxy):
+        raise click.UsageError(f"that is the Envoy {seen.node!r}, not {proxy!r}")
+    name = proxy or seen.node
+    if not name:
+        raise click.UsageError("that Envoy has no node id, so no server knows it: say which PROXY it is")
+    meant = _intended(admin, name, seen)
+    connected, unseen = meant.get("connected", True), dict(seen.unseen)
+    if not connected:
+        unseen["RTDS"] = "its shares of limits are reckoned when it is connected"
+    unseen = {kind: why for kind, why in unseen.items() if kind in wanted}
+    answer = compared(meant["resources"], seen.found, unseen, wanted)
+    if output in DATA:
+        click.echo(as_data({"proxy": name, "connected": connected, **_record(answer)}, output), nl=False)
+    else:
+        absent = f"SG256 {name} is not connected here: held against what it would be served if it came now"
+        click.echo(printable("\n".join([*([] if connected else [absent]), *_told(name, answer)])))
+    return 1 if answer.differences else 0
+
+
+def _intended(admin: str, proxy: str, seen: Seen | None = None) -> dict[str, Any]:
+    """What the server means a proxy to have; with what it says of itself also where it is not connected."""
+    asked = [("node", proxy), *([] if seen is None else [("absent", "true"), *seen.said])]
     try:
-        intended = ask(admin, f"/v1/resources?node={quote(proxy, safe='')}")["resources"]
+        answer: dict[str, Any] = ask(admin, f"/v1/resources?{urlencode(asked)}")
     except RefusedError as error:
         raise click.UsageError(error.format_message()) from error
-    if not diff:
-        _show([one for one in intended if one["type"] in wanted], output)
-        return 0
-    node, found, unseen = from_envoy(envoy_admin) if envoy_admin else from_file(envoy_dump or Path())
-    if node not in ("", proxy):
-        raise click.UsageError(f"that is the Envoy {node!r}, not {proxy!r}")
-    answer = compared(intended, found, {kind: why for kind, why in unseen.items() if kind in wanted}, wanted)
-    if output in DATA:
-        click.echo(as_data(_record(proxy, answer), output), nl=False)
-    else:
-        click.echo(printable("\n".join(_told(proxy, answer))))
-    return 1 if answer.differences else 0
+    return answer
 
 
 def _show(resources: Sequence[dict[str, Any]], output: str) -> None:
@@ -101,9 +119,8 @@ def _places(one: Difference) -> str:
     return f" ({', '.join(one.origins)})" if one.origins else ""
 
 
-def _record(proxy: str, answer: Comparison) -> dict[str, Any]:
+def _record(answer: Comparison) -> dict[str, Any]:
     return {
-        "proxy": proxy,
         "same": dict(answer.same),
         "differences": [
             {

@@ -2,13 +2,16 @@
 
 import http.client
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import click
 
-from xds_server.diagnosis.envoy_dump import DumpError, Held, held, node_of, runtime_layers
+from xds_server.diagnosis.envoy_dump import DumpError, Held, held, node_of, runtime_layers, said_by
 
 TIMEOUT_S: Final = 10.0
 MAX_BYTES: Final = 256 * 1024 * 1024
@@ -16,16 +19,27 @@ MAX_BYTES: Final = 256 * 1024 * 1024
 _DUMP: Final = "/config_dump?include_eds"
 
 
-def from_envoy(url: str) -> tuple[str, tuple[Held, ...], dict[str, str]]:
-    """Node id, resources of a live Envoy, and by type why some cannot be seen; ``click.ClickException``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """An Envoy: its node id, what that node says, what it has, and by type why some of that cannot be seen."""
+
+    node: str
+    said: tuple[tuple[str, str], ...]
+    found: tuple[Held, ...]
+    unseen: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def from_envoy(url: str) -> Seen:
+    """A live Envoy; ``click.ClickException``."""
     try:
         dump = _page(url, _DUMP)
-        return node_of(dump), (*held(dump), *runtime_layers(_page(url, "/runtime"))), {}
+        found = (*held(dump), *runtime_layers(_page(url, "/runtime")))
+        return Seen(node=node_of(dump), said=said_by(dump), found=found)
     except DumpError as error:
         raise click.ClickException(f"{url}: {error}; is it the admin port of an Envoy?") from error
 
 
-def from_file(path: Path) -> tuple[str, tuple[Held, ...], dict[str, str]]:
+def from_file(path: Path) -> Seen:
     """The same from a kept ``/config_dump?include_eds``; the runtime is not in there. ``-`` reads stdin."""
     try:
         with click.open_file(str(path), encoding="utf-8") as file:
@@ -34,7 +48,7 @@ def from_file(path: Path) -> tuple[str, tuple[Held, ...], dict[str, str]]:
         found = held(dump)
         if not any("EndpointsConfigDump" in str(one.get("@type")) for one in dump["configs"]):
             unseen["EDS"] = "the dump was made without ?include_eds"
-        return node_of(dump), found, unseen
+        return Seen(node=node_of(dump), said=said_by(dump), found=found, unseen=unseen)
     except RecursionError as error:
         raise click.UsageError(f"--envoy-dump {path}: nested too deeply for a dump of Envoy") from error
     except (OSError, ValueError) as error:

@@ -5,6 +5,8 @@ Only what came from a control plane counts: what stands in the bootstrap is the 
 Source: Envoy, admin.v3 ConfigDump and its parts.
 """
 
+import base64
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,7 +24,7 @@ class DumpError(Exception):
 class Held:
     """One resource in Envoy. ``trouble`` says what Envoy says of it: that it warms, or why it refuses a newer one.
 
-    ``content`` is None where Envoy does not show it (secrets).
+    ``content`` is None where Envoy does not show it; of secrets it is ``_public``.
     """
 
     type: str
@@ -60,12 +62,31 @@ def _from_files(bootstrap: Any) -> Iterator[str]:
 
 def node_of(dump: Any) -> str:
     """The node id in the bootstrap of a dump; empty where it has none, ``DumpError`` where it is no dump."""
+    return str(_node(dump).get("id", ""))
+
+
+def said_by(dump: Any) -> tuple[tuple[str, str], ...]:
+    """What its node says that tells what it is served, as ``/v1/resources`` takes it; ``DumpError``."""
+    node = _node(dump)
+    place, metadata = node.get("locality"), node.get("metadata")
+    said = [(name, place.get(name)) for name in ("region", "zone")] if isinstance(place, Mapping) else []
+    if isinstance(metadata, Mapping):
+        said += [(name, metadata.get(name)) for name in ("role", "listen_address")]
+        said += [("cuts", "true" if metadata.get("cuts") is True else "")]
+        pools = metadata.get("pools")
+        said += [("pool", pool) for pool in pools] if isinstance(pools, list) else []
+    return tuple((name, value) for name, value in said if isinstance(value, str) and value)
+
+
+def _node(dump: Any) -> Content:
     _is_dump(dump)
     for config in dump["configs"]:
         match config:
-            case {"@type": kind, "bootstrap": {"node": {"id": name}}} if kind == f"{_DUMPS}BootstrapConfigDump":
-                return str(name)
-    return ""
+            case {"@type": kind, "bootstrap": {"node": Mapping() as node}} if (
+                kind == f"{_DUMPS}BootstrapConfigDump"
+            ):
+                return node
+    return {}
 
 
 def _is_dump(dump: Any) -> None:
@@ -115,8 +136,27 @@ def _of(config: Content) -> Iterator[Held]:
                 if content is not None:
                     yield Held(type="RDS", name=content["name"], content=content, trouble=_error(one))
         case "SecretsConfigDump":
-            for one in (*config.get("dynamic_active_secrets", ()), *config.get("dynamic_warming_secrets", ())):
-                yield Held(type="SDS", name=one["name"], content=None, trouble=_error(one))
+            for one in config.get("dynamic_active_secrets", ()):
+                yield Held(type="SDS", name=one["name"], content=_public(one.get("secret")), trouble=_error(one))
+            for one in config.get("dynamic_warming_secrets", ()):
+                yield Held(
+                    type="SDS", name=one["name"], content={}, trouble=_error(one) or "it has not arrived yet"
+                )
+
+
+def _public(secret: Any) -> Content | None:
+    """SHA-256 of the certificates in a secret; None where Envoy shows none. Keys it never shows."""
+    match secret:
+        case {"tls_certificate": {"certificate_chain": {"inline_bytes": str(text)}}}:
+            name = "certificate_chain_sha256"
+        case {"validation_context": {"trusted_ca": {"inline_bytes": str(text)}}}:
+            name = "trusted_ca_sha256"
+        case _:
+            return None
+    try:
+        return {name: hashlib.sha256(base64.b64decode(text, validate=True)).hexdigest()}
+    except ValueError as error:
+        raise DumpError(f"the secret {secret.get('name')!r} is no base64") from error
 
 
 def _clusters(config: Content) -> Iterator[Held]:

@@ -10,6 +10,8 @@ from xds_server.inside.about import About, about
 from xds_server.ledger.scene import UnknownNameError
 from xds_server.publish import Publisher
 from xds_server.snapshot import Snapshot
+from xds_server.streams import NodeInfo, RefusedPeerError
+from xds_server.translate.view import View
 
 
 class ProcessAnswers:
@@ -22,12 +24,16 @@ class ProcessAnswers:
         listen: str = "",
         state_dir: Path | None = None,
         pools: Callable[[], Mapping[str, EnginePool]] = dict,
+        view_expected: Callable[[NodeInfo], View] = lambda node: View(zone=node.zone),
+        peek: Callable[[View], Snapshot | None] = lambda _: None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._publisher = publisher
         self._listen = listen
         self._state_dir = state_dir
         self._pools = pools
+        self._view_expected = view_expected
+        self._peek = peek
         self._wall = wall
 
     def about(self) -> About:
@@ -50,3 +56,22 @@ class ProcessAnswers:
             hint = did_you_mean(node, known)
             raise UnknownNameError(f"no proxy {node!r} is connected{f'; {hint}' if hint else ''}")
         return served
+
+    def expected(self, node: NodeInfo) -> Snapshot:
+        """What a proxy that is not here would be served if it came; ``UnknownNameError`` where that is nothing.
+
+        Without what is its own: shares are reckoned of those who are here.
+        """
+        try:
+            view = self._view_expected(node)
+        except RefusedPeerError as error:
+            raise UnknownNameError(
+                f"no proxy {node.id!r} is connected, and the rules of access would turn it away: {error}"
+            ) from error
+        served = self._publisher.effective(view)
+        if served is not None:
+            return served
+        meant = self._peek(view)
+        if meant is None:
+            raise UnknownNameError(f"no proxy {node.id!r} is connected, and nothing is served yet")
+        return self._publisher.acceptance.effective(view, meant)

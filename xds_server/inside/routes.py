@@ -1,15 +1,25 @@
-"""``/v1/about`` and ``/v1/resources?node=`` as routes of the admin port."""
+"""``/v1/about`` and ``/v1/resources?node=`` as routes of the admin port.
+
+With ``absent=true`` the second one also answers for a proxy that is not connected: what it would be served if it
+came, as what the rest of the query says of it (``SAID``).
+"""
 
 import asyncio
 from dataclasses import asdict
-from typing import Protocol
+from types import MappingProxyType
+from typing import Final, Protocol
 
 from aiohttp import web
 
 from xds_server.answers.answering import answer
 from xds_server.inside.about import About
 from xds_server.inside.contents import contents
+from xds_server.ledger.scene import UnknownNameError
 from xds_server.snapshot import Snapshot
+from xds_server.streams import NodeInfo
+
+SAID: Final = ("zone", "region", "role", "pool", "listen_address", "cuts")
+"""What tells the view of a proxy from another's; ``pool`` once for each."""
 
 
 class Inside(Protocol):
@@ -21,6 +31,10 @@ class Inside(Protocol):
         """What a connected proxy is served, its own resources included; ``UnknownNameError`` for another."""
         ...
 
+    def expected(self, node: NodeInfo) -> Snapshot:
+        """What a proxy that is not here would be served; ``UnknownNameError`` where that is nothing."""
+        ...
+
 
 def add_inside(app: web.Application, inside: Inside) -> None:
     """Both routes; each only reads."""
@@ -29,11 +43,32 @@ def add_inside(app: web.Application, inside: Inside) -> None:
         return answer(asdict(inside.about()))
 
     async def resources(request: web.Request) -> web.Response:
-        node = request.query.get("node", "")
-        served = inside.served(node)
+        node, connected = request.query.get("node", ""), True
+        try:
+            served = inside.served(node)
+        except UnknownNameError:
+            if request.query.get("absent") != "true":
+                raise
+            served, connected = inside.expected(_absent(request)), False
         # A thousand endpoints take some tenths of a second: not in the loop that serves proxies.
         found = await asyncio.to_thread(contents, served)
-        return answer({"node": node, "resources": [asdict(one) for one in found]})
+        return answer({"node": node, "connected": connected, "resources": [asdict(one) for one in found]})
 
     app.router.add_get("/v1/about", about)
     app.router.add_get("/v1/resources", resources)
+
+
+def _absent(request: web.Request) -> NodeInfo:
+    said = request.query
+    metadata = {
+        "role": said.get("role"),
+        "pools": said.getall("pool", []),
+        "listen_address": said.get("listen_address"),
+        "cuts": said.get("cuts") == "true",
+    }
+    return NodeInfo(
+        id=said.get("node", ""),
+        zone=said.get("zone", ""),
+        region=said.get("region", ""),
+        metadata=MappingProxyType(metadata),
+    )

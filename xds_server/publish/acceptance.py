@@ -243,7 +243,8 @@ class Acceptance:
         ]
         if not parked:
             return desired
-        memory = self._views.setdefault(view, _View())
+        # Nothing is kept for a view that is only asked about.
+        memory = self._views.get(view) or _View()
         served = {_key(item): item for by_name in desired.resources.values() for item in by_name.values()}
         rolled_back: dict[str, set[str]] = {}
         for item in parked:

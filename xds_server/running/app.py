@@ -227,10 +227,7 @@ class _Server:
         if self._store is not None:
             restore(self._store, *parts)
         around = Around(
-            reconciler=self._reconciler,
-            publisher=self._publisher,
-            connected=self._connected,
-            ledger=self._ledger,
+            reconciler=self._reconciler, publisher=self._publisher, connected=self._connected, ledger=self._ledger
         )
         served = AdminServer(
             config.admin,
@@ -244,6 +241,8 @@ class _Server:
                 listen=str(config.listen),
                 state_dir=config.state_dir,
                 pools=lambda: {} if (now := self._reconciler.serving) is None else now.policies.pools,
+                view_expected=self._guard.view_expected,
+                peek=self._reconciler.peek,
             ),
         )
         async with served as admin, self._tracing, asyncio.TaskGroup() as tasks:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from chaos.processes import free_ports
 from tests.eventually import eventually
 
 pytestmark = pytest.mark.envoy
@@ -60,3 +61,27 @@ async def test_a_difference_is_shown_where_there_is_one_and_only_there(site: Any
     assert said["first-token gate"]["state"] == "ok", said
     assert said["xDS port"]["state"] == "ok"
     assert code == 0, out
+
+
+async def test_an_envoy_that_lost_its_server_is_held_against_what_it_would_be_served(site: Any) -> None:
+    await site.start_engines(2)
+    site.write("chat.yaml", site.pool(engines=site.engines[:1]), site.route())
+    child = await site.serve()
+    envoy = await site.envoy()
+    await site.answered()
+    await site.kill(child)
+    site.xds = f"127.0.0.1:{free_ports(1)[0]}"  # where the Envoy does not look
+    site.write("chat.yaml", site.pool(), site.route())
+    await site.serve()
+    asked = ("--admin", f"http://{site.admin}", "--diff", "--envoy-admin", f"http://127.0.0.1:{envoy.admin_port}")
+    for said in (("config-dump",), ("config-dump", "n1")):
+        code, out, error = await site.switchgear(*said, *asked)
+        assert code == 1, error
+        assert out.startswith("SG256 n1 is not connected here")
+        assert "SG254 LDS engine/chat/e1: the proxy does not have it" in out
+        assert "SG254 EDS chat: it differs" in out
+        assert "SG255 RTDS not compared" in out
+    code, out, _ = await site.switchgear("config-dump", *asked, "-o", "json")
+    answer = json.loads(out)
+    assert answer["connected"] is False
+    assert {one["type"] for one in answer["differences"]} == {"LDS", "EDS"}, "what would be as it is stays so"

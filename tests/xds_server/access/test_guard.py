@@ -109,6 +109,17 @@ def test_a_proxy_gets_what_it_asks_for_within_what_it_may_see(certs: Path) -> No
     assert counted == {"identity": 2, "node": 1}
 
 
+def test_a_proxy_that_is_not_here_is_taken_for_whom_the_rules_have_for_its_node(certs: Path) -> None:
+    made = guard(certs)
+    gone = NodeInfo(id="n1", metadata={"pools": ["chat", "hidden"]})
+    assert made.view_expected(gone) == made.view_of(node(pools=["chat", "hidden"]))
+    assert made.view_expected(gone).keys, "it would have to prove itself"
+    with pytest.raises(RefusedPeerError, match="nobody may be node 'x1'"):
+        made.view_expected(NodeInfo(id="x1"))
+    assert guard(certs, rules=None).view_expected(gone) == view_of(gone, keys=True)
+    assert not list(made.troubles()), "nobody was turned away"
+
+
 def test_without_rules_any_certificate_may_be_any_proxy(certs: Path) -> None:
     assert guard(certs, rules=None).view_of(node("stranger")) == view_of(node("stranger"), keys=True)
 

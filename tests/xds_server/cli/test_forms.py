@@ -107,7 +107,8 @@ def test_config_dump_says_in_its_code_whether_it_is_the_same(
 ) -> None:
     content = {"name": "x", "connect_timeout": "0.25s"}
     one = {"type": "CDS", "name": "x", "version": "v", "origins": [], "content": content}
-    full.pages["/v1/resources?node=n1"] = {"node": "n1", "resources": [one]}
+    for asked in ("node=n1", "node=n1&absent=true"):
+        full.pages[f"/v1/resources?{asked}"] = {"node": "n1", "resources": [one]}
     dump = {
         "configs": [
             {

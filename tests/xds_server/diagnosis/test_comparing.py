@@ -1,6 +1,8 @@
 """Two spellings of one configuration are no difference, and a difference is always seen."""
 
+import base64
 import contextlib
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xds_server.diagnosis.comparing import TYPES, canonical, compared
-from xds_server.diagnosis.envoy_dump import DumpError, Held, held, node_of, runtime_layers
+from xds_server.diagnosis.envoy_dump import DumpError, Held, held, node_of, runtime_layers, said_by
 
 
 def meant(kind: str, name: str, content: Any) -> dict[str, Any]:
@@ -237,3 +239,44 @@ def test_a_resource_that_envoy_does_not_write_so_is_told_as_one(content: Any) ->
     held_so = Held(type="EDS", name="x", content=content)
     (found,) = compared([meant("EDS", "x", assignment(endpoint(1)))], [held_so], {}, ("EDS",)).differences
     assert found.what.startswith("it is not as Envoy writes it")
+
+
+def secrets(**lists: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"configs": [{"@type": "type.googleapis.com/envoy.admin.v3.SecretsConfigDump", **lists}]}
+
+
+def test_a_certificate_that_was_rotated_and_has_not_arrived_is_a_difference() -> None:
+    shown = {
+        "certificate_chain": {"inline_bytes": base64.b64encode(b"old").decode()},
+        "private_key": {"inline_bytes": base64.b64encode(b"[redacted]").decode()},
+    }
+    old = {"name": "e/certificate", "secret": {"name": "e/certificate", "tls_certificate": shown}}
+    trust = {"validation_context": {"trusted_ca": {"inline_bytes": base64.b64encode(b"ca").decode()}}}
+    ca = {"name": "e/authorities", "secret": {"name": "e/authorities", **trust}}
+    awaited = {"name": "late", "secret": {"name": "late"}}
+    found = held(secrets(dynamic_active_secrets=[old, ca], dynamic_warming_secrets=[awaited]))
+    intended = [
+        meant("SDS", "e/certificate", {"certificate_chain_sha256": sha256(b"new").hexdigest()}),
+        meant("SDS", "e/authorities", {"trusted_ca_sha256": sha256(b"ca").hexdigest()}),
+        meant("SDS", "late", {"trusted_ca_sha256": sha256(b"ca").hexdigest()}),
+    ]
+    answer = compared(intended, found, {}, ("SDS",))
+    assert [(one.name, one.what) for one in answer.differences] == [
+        ("e/certificate", "it differs"),
+        ("late", "it has not arrived yet"),
+    ]
+    assert answer.same == {"SDS": 1}
+    bad = {"name": "x", "secret": {"validation_context": {"trusted_ca": {"inline_bytes": "%"}}}}
+    with pytest.raises(DumpError, match="no base64"):
+        held(secrets(dynamic_active_secrets=[bad]))
+
+
+def test_what_an_envoy_says_of_itself_is_what_tells_its_view() -> None:
+    kind = "type.googleapis.com/envoy.admin.v3.BootstrapConfigDump"
+    metadata = {"role": "sidecar", "pools": ["a", "b", 3], "listen_address": "", "cuts": True}
+    node = {"id": "n1", "locality": {"zone": "z1", "region": 4}, "metadata": metadata}
+    said = said_by({"configs": [{"@type": kind, "bootstrap": {"node": node}}]})
+    assert said == (("zone", "z1"), ("role", "sidecar"), ("cuts", "true"), ("pool", "a"), ("pool", "b"))
+    for strange in ({"id": "n1"}, {"locality": [], "metadata": "x"}):
+        assert said_by({"configs": [{"@type": kind, "bootstrap": {"node": strange}}]}) == ()
+    assert said_by({"configs": []}) == ()

@@ -1,12 +1,14 @@
 """What the process says of itself, and resources read back from their bytes."""
 
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 import yaml
+from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application
 from envoy_data_plane.envoy.config.cluster.v3 import Cluster
@@ -14,6 +16,7 @@ from envoy_data_plane.envoy.config.core.v3 import Extension
 from envoy_data_plane.envoy.config.core.v3 import Node as EnvoyNode
 from envoy_data_plane.envoy.service.discovery.v3 import DeltaDiscoveryRequest
 
+from xds_server.access.views import view_of
 from xds_server.bootstrap import Bootstrap, bootstrap_yaml
 from xds_server.inside.about import NEEDED_EXTENSIONS, about, lacking
 from xds_server.inside.answers import ProcessAnswers
@@ -22,8 +25,10 @@ from xds_server.inside.routes import add_inside
 from xds_server.ledger.scene import UnknownNameError
 from xds_server.publish import Publisher
 from xds_server.snapshot import Snapshot, resource, snapshot
-from xds_server.streams import Mode, NodeInfo
+from xds_server.streams import Mode, NodeInfo, RefusedPeerError
 from xds_server.streams.requests import read_request
+from xds_server.translate.engine_tls import certificate
+from xds_server.translate.view import View
 from xds_server.type_urls import CLUSTER, RUNTIME, SECRET
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -33,17 +38,18 @@ KEY = b"-----BEGIN PRIVATE KEY-----"
 def served() -> Snapshot:
     return snapshot(
         [
-            resource(SECRET, "tls", KEY),
+            resource(SECRET, "tls", bytes(certificate("tls", b"public", KEY))),
             resource(CLUSTER, "chat", bytes(Cluster(name="chat")), ["a.yaml:3:1"]),
             resource(RUNTIME, "live", b"\x0a\x04live"),
         ]
     )
 
 
-def test_resources_are_read_back_in_push_order_and_secrets_are_only_named() -> None:
+def test_resources_are_read_back_in_push_order_and_of_secrets_only_what_is_public() -> None:
     found = contents(served())
     assert [(one.type, one.name) for one in found] == [("RTDS", "live"), ("CDS", "chat"), ("SDS", "tls")]
-    assert [one.content for one in found] == [{"name": "live"}, {"name": "chat"}, None]
+    public = {"certificate_chain_sha256": sha256(b"public").hexdigest()}
+    assert [one.content for one in found] == [{"name": "live"}, {"name": "chat"}, public]
     assert found[1].origins == ("a.yaml:3:1",)
 
 
@@ -128,3 +134,52 @@ async def test_routes_answer_in_json_and_say_who_is_not_connected() -> None:
         assert "PRIVATE KEY" not in answer
     with pytest.raises(UnknownNameError, match="no proxy 'n2' is connected"):
         inside.served("n2")
+
+
+async def test_a_proxy_that_is_not_here_is_told_of_as_what_it_says_of_itself() -> None:
+    asked: list[NodeInfo] = []
+
+    def expected(node: NodeInfo) -> View:
+        asked.append(node)
+        if node.zone == "closed":
+            raise RefusedPeerError("nobody may be there")
+        return View(zone=node.zone)
+
+    publisher = Publisher(view_of=lambda _: "v", snapshot_for=lambda _: Snapshot())
+    inside = ProcessAnswers(
+        publisher, view_expected=expected, peek=lambda view: served() if view.zone == "z1" else None
+    )
+    app = Application(middlewares=[answer_refusals])
+    add_inside(app, inside)
+    async with TestClient(TestServer(app)) as client:
+        said = "zone=z1&region=r&role=sidecar&pool=a&pool=b&listen_address=10.0.0.1&cuts=true"
+        answer = await (await client.get(f"/v1/resources?node=n1&absent=true&{said}")).json()
+        assert answer["connected"] is False
+        assert [one["name"] for one in answer["resources"]] == ["live", "chat", "tls"]
+        node = asked[-1]
+        assert (node.id, node.region, node.zone) == ("n1", "r", "z1")
+        assert view_of(node) == View(
+            zone="z1",
+            region="r",
+            role="sidecar",
+            pools=frozenset("ab"),
+            listen_address="10.0.0.1",
+            cuts=True,
+        )
+        for query, why in (
+            ("", "no proxy 'n1' is connected"),
+            ("&absent=true&zone=other", "is connected, and nothing is served yet"),
+            ("&absent=true&zone=closed", "the rules of access would turn it away: nobody may be there"),
+        ):
+            refused = await client.get(f"/v1/resources?node=n1{query}")
+            assert refused.status == 404
+            assert why in (await refused.json())["error"]
+
+
+@web.middleware
+async def answer_refusals(request: web.Request, handler: Any) -> web.StreamResponse:
+    """As the admin port does."""
+    try:
+        return await handler(request)  # type: ignore[no-any-return]  # aiohttp's own signature
+    except UnknownNameError as refusal:
+        return web.json_response({"error": str(refusal)}, status=404)
