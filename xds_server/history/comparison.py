@@ -6,7 +6,6 @@ only the policies can make a difference.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from policies.lints.advised import Advised
 from policies.lints.retries import worst_load
@@ -17,8 +16,6 @@ from xds_server.history.effects import Effect, Heat, effects
 from xds_server.pipeline import REFERENCE_VIEW, Built, Inputs, Pipeline
 from xds_server.translate.routes import route_pools
 from xds_server.translate.view import View
-
-_NOBODY: Final[Mapping[View, int]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
