@@ -240,4 +240,15 @@ _CAPACITY: Final = (
     ),
 )
 
-ADVICE: Final = (*_TIMING, *_RETRIES, *_CAPACITY, *ON_ROUTES)
+_QUANTITIES: Final = (
+    Code(
+        code="SG170",
+        title="fraction where a percentage is asked for",
+        meaning="A percentage between 0 and 1 is most likely a fraction: 0.4 is less than one in two hundred, and not "
+        "40 %. A breaker that says so takes engines out for a single failure.",
+        example=policy_of("breaker: {errorRatePercent: 0.4}"),
+        fix="Write 40 for 40 %.",
+    ),
+)
+
+ADVICE: Final = (*_TIMING, *_RETRIES, *_CAPACITY, *ON_ROUTES, *_QUANTITIES)

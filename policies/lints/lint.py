@@ -11,6 +11,7 @@ from policies.lints.advised import Advised, PoolRule, SetRule
 from policies.lints.capacity import CAPACITY_RULES, SHARED_RULES
 from policies.lints.degradation import DEGRADATION_RULES
 from policies.lints.hedging import HEDGING_RULES
+from policies.lints.percentages import PERCENTAGE_RULES
 from policies.lints.regions import REGION_RULES, REGION_SET_RULES
 from policies.lints.retries import RETRY_RULES
 from policies.lints.routes import ROUTE_RULES
@@ -25,6 +26,7 @@ _POOL_RULES: Final[tuple[PoolRule, ...]] = (
     *CAPACITY_RULES,
     *DEGRADATION_RULES,
     *REGION_RULES,
+    *PERCENTAGE_RULES,
 )
 _SET_RULES: Final[tuple[SetRule, ...]] = (*SHARED_RULES, *ROUTE_RULES, *REGION_SET_RULES)
 _NOWHERE: Final = Origin(file="", line=0, column=0)

@@ -52,6 +52,9 @@ def test_sound_policies_draw_nothing(tmp_path: Path, sound: str) -> None:
             ["SG115", "SG117"],
         ),
         ("{zones: {spill: false}}", ["SG120"]),
+        ("{breaker: {errorRatePercent: 0.4}}", ["SG170"]),
+        ("{breaker: {errorRatePercent: 1}, retryBudget: {percent: 0, minConcurrency: 1}}", []),
+        ("{limits: {priorities: {batch: {sharePercent: 0.1}}}, retryBudget: {percent: 0.2}}", ["SG170"] * 2),
     ],
 )  # fmt: skip
 def test_rules_at_their_edges(tmp_path: Path, sound: str, spec: str, codes: list[str]) -> None:
