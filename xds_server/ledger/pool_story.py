@@ -58,7 +58,8 @@ def _pool_because(
     if pool.hedge is not None:
         yield f"Hedging: {pool.hedge.reason}."
     if pool.retries is not None:
-        yield f"Retried answers: {', '.join(map(str, pool.retries.statuses)) or 'none'}: {pool.retries.reason}."
+        statuses = ", ".join(map(str, pool.retries.statuses)) or "none"
+        yield f"Answers that are tried again: {statuses} ({pool.retries.reason})."
     if pool.limits is not None:
         yield f"Time limits: {pool.limits.reason}."
 

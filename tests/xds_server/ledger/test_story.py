@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from engine.report import EngineReport, Evidence, Verdict
 from policies.model import PolicySet
 from xds_server.answers.status import Story
-from xds_server.decide.decisions import Admission, Ceiling, Ejector, EngineDecision, Health, LadderState
+from xds_server.decide.decisions import (
+    Admission,
+    Ceiling,
+    Ejector,
+    EngineDecision,
+    Health,
+    LadderState,
+    RetryDecision,
+)
 from xds_server.fleet import EngineId, Fleet, with_report, with_words
 from xds_server.fleet.orchestrator import OrchestratorWord, Standing
 from xds_server.fleet.traffic import EngineTraffic, ProxyTraffic
@@ -201,6 +209,12 @@ def test_a_pool_tells_its_ceiling_who_sheds_and_its_level(policies: PolicySet, f
     assert "Ceiling: 56 requests in flight (48 for engines that are in, 8 held" in told(found)
     assert "- gw-1: 40 interactive, 5 batch; refuses 3.2 interactive per second." in found.because
     assert "Asked of it: 140 %" in told(found)
+
+
+def test_a_pool_tells_what_it_tries_again_in_one_sentence(policies: PolicySet, fleet: Fleet) -> None:
+    retries = RetryDecision(statuses=(503,), reason="500 is not tried again: all fail", since_s=0.0)
+    found = story("chat", scene(policies, fleet, with_pool(decided(fleet), retries=retries)))
+    assert "Answers that are tried again: 503 (500 is not tried again: all fail)." in found.because
 
 
 def test_a_zone_counts_its_engines(policies: PolicySet, fleet: Fleet) -> None:
