@@ -95,7 +95,9 @@ class Metrics:
             registry=self.registry,
         )
         self.store_failures = Counter(
-            "switchgear_store_failures", "Failed attempts to keep the last good policies.", registry=self.registry
+            "switchgear_store_failures",
+            "Failed attempts to write what a restart begins with.",
+            registry=self.registry,
         )
         self.probe_seconds = Histogram(
             "switchgear_probe_seconds",

@@ -250,9 +250,9 @@ ALERTS: Final[Sequence[Alert]] = (
     ),
     Alert(
         name="SwitchgearStoreFailing", severity="ticket",
-        expr=f"sum by (job, namespace) (increase({metric('store_failures_total')}[15m])) > 0", held="5m",
-        because="it is tried again by itself",
-        summary="the last good policies cannot be kept on disk; a restart would begin without them",
+        expr=f"sum by (job, namespace) (increase({metric('store_failures_total')}[5m])) > 0", held="10m",
+        because="it is tried again each 10 s: one attempt that failed is made up for before anybody has looked",
+        summary="what a restart begins with cannot be written to disk: policies, versions, orders",
     ),
     Alert(
         name="SwitchgearCertificateExpires", severity="page", expr=_nears_its_end("certificate", "use"),

@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from tests.eventually import eventually
 from tests.hostile.conftest import LIMIT_S
 from tests.hostile.killed import version
 from tests.xds_server.reconcile.peers import Peers, accepted, running
+from xds_server.diagnosis.remarks import on_troubles
 from xds_server.fleet import EngineId
 from xds_server.history import archive
 from xds_server.history.archive import Archive
@@ -27,6 +29,7 @@ from xds_server.offers import keeping
 from xds_server.overrides import Action, Override
 from xds_server.sources.resolver import Resolver
 from xds_server.state import addresses, whole_file
+from xds_server.state.disk import Disk
 from xds_server.state.last_good import LastGood, Store, StoreError
 from xds_server.state.whole_file import write_whole
 
@@ -97,15 +100,17 @@ async def test_what_a_disk_refused_is_written_once_there_is_room(
     monkeypatch.setattr(keeping, "_LOOK_EACH_S", 0.01)
     state = tmp_path / "state"
     state.write_text("no folder")
-    history, store, given = Archive(state / "history"), Store(state), Orders(state, clock=lambda: 0.0)
-    publisher = SimpleNamespace(acceptance=SimpleNamespace(memory=lambda: ()))
     metrics = Metrics()
+    disk = Disk(metrics.store_failures.inc)
+    history, store = Archive(state / "history", disk=disk), Store(state)
+    given = Orders(state, clock=lambda: 0.0, disk=disk)
+    publisher = SimpleNamespace(acceptance=SimpleNamespace(memory=lambda: ()))
     async with running(Peers()) as reconciler, asyncio.TaskGroup() as tasks:
         resolver = Resolver(lambda: None, refresh_s=60.0, lookup=lambda _: ["10.0.0.1"])
         resolver.want(frozenset({"engine-0"}))
         await resolver.refresh()
         entrusted = SimpleNamespace(certified=lambda: ())
-        served = keeping.keep(store, publisher, reconciler, entrusted, resolver, metrics=metrics)  # type: ignore[arg-type]
+        served = keeping.keep(store, publisher, reconciler, entrusted, resolver, disk=disk)  # type: ignore[arg-type]
         running_tasks = [tasks.create_task(one) for one in (history.run(), given.run(), served)]
         with capture_logs() as told:
             reconciler.offer(accepted("p"))
@@ -121,9 +126,15 @@ async def test_what_a_disk_refused_is_written_once_there_is_room(
         assert (events.count("history.failed"), events.count("orders.not_kept")) == (1, 1), (
             "a line each, not a try"
         )
+        told_of = {Path(one.file).name: one for one in disk.troubles()}
+        assert {"last-good.json", "orders.json", "history", "addresses.json"} <= set(told_of)
+        remarks = list(on_troubles([asdict(one) for one in told_of.values()]))
+        assert {(one.code, one.state) for one in remarks} == {("SG234", "fail")}
+        assert all("cannot write" in one.sentence for one in told_of.values())
         state.unlink()
         names = ("last-good.json", "orders.json", "history/00000001.json", "addresses.json")
         await eventually(lambda: all((state / name).is_file() for name in names), "all is written", LIMIT_S)
+        await eventually(lambda: not list(disk.troubles()), "nobody is told of it any more", LIMIT_S)
         for task in running_tasks:
             task.cancel()
     assert Store(state).read() is not None

@@ -246,8 +246,12 @@ CASES: Sequence[Case] = (
         what="one, a while ago",
     ),
     Case(
-        alert="SwitchgearStoreFailing", told={labelled("store_failures_total"): "0x10 0+1x30"}, at="20m",
+        alert="SwitchgearStoreFailing", told={labelled("store_failures_total"): "0x10 0+6x30"}, at="24m",
         fires=WHOLE, what="each time",
+    ),
+    Case(
+        alert="SwitchgearStoreFailing", told={labelled("store_failures_total"): "0x10 1x30"}, at="17m",
+        what="one, and made up for",
     ),
     Case(
         alert="SwitchgearStoreFailing",

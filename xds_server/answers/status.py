@@ -201,19 +201,20 @@ class SnapshotStatus:
 
 
 class Defect(StrEnum):
-    """What is wrong with a file that trust depends on."""
+    """What is wrong with a file that trust or a restart depends on."""
 
     UNUSABLE = "unusable"  # what it held before stays in use; a token is nobody's
     ENDS = "ends"  # soon, and nobody has renewed it
     ENDED = "ended"
     OPEN = "open"  # others than its owner may read it
     WITHHELD = "withheld"  # some proxies are not sent it, for they did not prove who they are
+    UNWRITTEN = "unwritten"  # the disk refuses it
     REFUSES = "refuses"  # proxies that come all the time; as meant, or the rules forget them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """Trouble with a file that trust depends on; ``what`` is certificate, rules, token or secret.
+    """Trouble with a file; ``what`` is certificate, rules, token or secret, or state: what a restart begins with.
 
     ``sentence`` says what is wrong and never what is in the file; ``ends_in_s`` is negative once it has ended.
     """

@@ -1,4 +1,4 @@
-"""Troubles with files that trust depends on, from all who follow such files: one list, and since when each stands.
+"""Troubles with files that trust or a restart depends on, from all who know of them, with since when each stands.
 
 Whoever follows files only says what is wrong now. Here it is remembered when that began, so that what is said over
 and over is one trouble with an age. Nothing secret is in a trouble: a place, and a sentence about it.

@@ -18,6 +18,7 @@ _CODES: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
         ("secret", "unusable"): "SG216",
         ("secret", "withheld"): "SG218",
         ("rules", "refuses"): "SG225",
+        ("state", "unwritten"): "SG234",
         ("", "ends"): "SG211",
         ("", "ended"): "SG212",
     }
@@ -108,7 +109,7 @@ def on_canary(canary: Row | None, *, aged: bool = True) -> Iterator[Check]:
 
 
 def on_troubles(troubles: Sequence[Row]) -> Iterator[Check]:
-    """Certificates, rules of access, tokens and secrets."""
+    """Certificates, rules of access, tokens and secrets; and what a full disk does not take."""
     for one in troubles:
         code = _CODES.get((one["what"], one["defect"])) or _CODES.get(("", one["defect"]), "SG216")
         make = warn if one["defect"] in ("ends", "open", "refuses") else fail

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from xds_server.history import digests
 from xds_server.history.version import Source, Version
+from xds_server.state.disk import Disk
 from xds_server.state.whole_file import AGAIN_S, of_another_version, write_whole
 
 FOLDER: Final = "history"
@@ -71,8 +72,14 @@ class Archive:
     """
 
     def __init__(
-        self, folder: Path | None, *, max_versions: int = MAX_VERSIONS, max_bytes: int = MAX_BYTES
+        self,
+        folder: Path | None,
+        *,
+        max_versions: int = MAX_VERSIONS,
+        max_bytes: int = MAX_BYTES,
+        disk: Disk | None = None,
     ) -> None:
+        self._disk = disk or Disk()
         self._folder = folder
         self._max_versions = max_versions
         self._max_bytes = max_bytes
@@ -182,12 +189,13 @@ class Archive:
             self._needed = digests.said(self.versions)
         except OSError as error:
             told = f"cannot write {folder}: {error.strerror or error}"
-            if told != self.failure:
+            if self._disk.refused(folder, told):
                 _log.error("history.failed", reason=told)
             self.failure = told
             while len(self._unsaved) > self._max_versions:
                 self._unsaved.popleft()
         else:
+            self._disk.took(folder)
             self.failure = ""
 
 

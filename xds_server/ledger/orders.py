@@ -21,6 +21,7 @@ from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.fleet import Engine, EngineId
 from xds_server.ledger.scene import span
 from xds_server.overrides import Action, Override
+from xds_server.state.disk import Disk
 from xds_server.state.whole_file import AGAIN_S, of_another_version, sweep, write_whole
 
 FILE_NAME: Final = "orders.json"
@@ -136,8 +137,10 @@ class Orders:
         tell: Callable[[Change], object] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        disk: Disk | None = None,
     ) -> None:
         """``folder`` keeps them over a restart; without one they end with the process."""
+        self._disk = disk or Disk()
         self._path = None if folder is None else folder / FILE_NAME
         self._on_change = on_change
         self._tell = tell
@@ -276,10 +279,11 @@ class Orders:
         try:
             write_whole(self._path, _KEPT.dump_json(kept, indent=1))
         except OSError as error:
-            before, self._failure = self._failure, error.strerror or str(error)
-            if self._failure != before:
+            self._failure = error.strerror or str(error)
+            if self._disk.refused(self._path, f"cannot write {self._path}: {self._failure}"):
                 _log.error("orders.not_kept", file=str(self._path), reason=self._failure)
         else:
+            self._disk.took(self._path)
             self._failure = ""
 
 

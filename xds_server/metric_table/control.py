@@ -139,7 +139,8 @@ CONTROL: Final = (
         "Runbook SwitchgearReconcileFailing.",
     ),
     of(
-        "store_failures_total", "counter", "attempts", "Failed attempts to keep the last good policies.",
+        "store_failures_total", "counter", "attempts",
+        "Failed attempts to write what a restart begins with: each 10 s, while the disk refuses.",
         "Runbook SwitchgearStoreFailing.",
     ),
     of(

@@ -16,13 +16,13 @@ import structlog
 from policies.findings import PolicyErrors
 from policies.load import load_contents
 from xds_server.entrusted import Entrusted
-from xds_server.metrics import Metrics
 from xds_server.offers import learned
 from xds_server.publish import Publisher
 from xds_server.reconcile.loop import Reconciler
 from xds_server.sources.files import Accepted
 from xds_server.sources.resolver import Resolver
 from xds_server.state import addresses
+from xds_server.state.disk import Disk
 from xds_server.state.last_good import LastGood, Store, StoreError
 from xds_server.state.whole_file import AGAIN_S
 
@@ -76,36 +76,40 @@ async def keep(
     entrusted: Entrusted,
     resolver: Resolver,
     *,
-    metrics: Metrics,
+    disk: Disk,
 ) -> None:
     """Keep what is served and what was learned, each time it has changed; for ever."""
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_keep_served(store, publisher, reconciler, entrusted, metrics))
-        tasks.create_task(_keep_learned(store, reconciler, metrics))
-        tasks.create_task(_keep_addresses(store, resolver, metrics))
+        tasks.create_task(_keep_served(store, publisher, reconciler, entrusted, disk))
+        tasks.create_task(_keep_learned(store, reconciler, disk))
+        tasks.create_task(_keep_addresses(store, resolver, disk))
 
 
-async def _keep_addresses(store: Store, resolver: Resolver, metrics: Metrics) -> None:
-    written, failing = resolver.remembered, False
+def _refused(disk: Disk, path: Path, error: StoreError) -> None:
+    if disk.refused(path, str(error)):
+        _log.error("store.failed", reason=str(error))
+
+
+async def _keep_addresses(store: Store, resolver: Resolver, disk: Disk) -> None:
+    written, path = resolver.remembered, store.path.with_name(addresses.FILE_NAME)
     while True:
         await asyncio.sleep(_LOOK_EACH_S)
         # None at the start says nothing of those that are remembered.
         if (found := resolver.addresses) == written or not found:
+            disk.took(path)
             continue
         try:
             await asyncio.to_thread(addresses.save, store.path.parent, found)
         except StoreError as error:
-            metrics.store_failures.inc()
-            if not failing:
-                _log.error("store.failed", reason=str(error))
-            failing = True
+            _refused(disk, path, error)
         else:
-            written, failing = found, False
+            disk.took(path)
+            written = found
 
 
-async def _keep_learned(store: Store, reconciler: Reconciler, metrics: Metrics) -> None:
+async def _keep_learned(store: Store, reconciler: Reconciler, disk: Disk) -> None:
     written: Mapping[str, object] | None = None  # the first look takes the place of what the last run left
-    written_s, failing = -math.inf, False
+    written_s, path = -math.inf, store.path.with_name(learned.FILE_NAME)
     while True:
         await asyncio.sleep(_LOOK_EACH_S)
         built, now_s = reconciler.built, reconciler.clock()
@@ -114,20 +118,19 @@ async def _keep_learned(store: Store, reconciler: Reconciler, metrics: Metrics) 
         pools = learned.kept(built.decisions, now_s)
         numbers = learned.numbers(pools)
         if numbers == written and (not pools or now_s - written_s < _RENEW_S):
+            disk.took(path)
             continue
         try:
             await asyncio.to_thread(learned.save, store.path.parent, pools, time.time())
         except StoreError as error:
-            metrics.store_failures.inc()
-            if not failing:
-                _log.error("store.failed", reason=str(error))
-            failing = True
+            _refused(disk, path, error)
         else:
-            written, written_s, failing = numbers, now_s, False
+            disk.took(path)
+            written, written_s = numbers, now_s
 
 
 async def _keep_served(
-    store: Store, publisher: Publisher, reconciler: Reconciler, entrusted: Entrusted, metrics: Metrics
+    store: Store, publisher: Publisher, reconciler: Reconciler, entrusted: Entrusted, disk: Disk
 ) -> None:
     failing = False
     while True:
@@ -150,9 +153,8 @@ async def _keep_served(
         try:
             await asyncio.to_thread(store.save, last_good)
         except StoreError as error:
-            metrics.store_failures.inc()
-            if not failing:
-                _log.error("store.failed", reason=str(error))
             failing = True
+            _refused(disk, store.path, error)
         else:
             failing = False
+            disk.took(store.path)

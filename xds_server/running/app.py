@@ -57,6 +57,7 @@ from xds_server.sources.prober import Prober
 from xds_server.sources.resolver import Resolver, host_names
 from xds_server.sources.targets import Security
 from xds_server.sources.telemetry import Telemetry
+from xds_server.state.disk import Disk
 from xds_server.state.last_good import Store
 from xds_server.streams import NodeInfo
 from xds_server.tracing.tracing import Tracing
@@ -114,6 +115,7 @@ class _Server:
         self._departures = Departures(self._metrics, self._began_at_s)
         self._tracing = Tracing(config.otlp, self._began_at_s)
         self._store = Store(config.state_dir) if config.state_dir else None
+        self._disk = Disk(self._metrics.store_failures.inc)
         epoch = f"{os.getpid():x}-{time.time_ns():x}"
         self._guard = Guard(config)
         self._door = self._guard.door(config)
@@ -137,7 +139,7 @@ class _Server:
         self._ledger.onlooker = self._tracing.event
         self._recording = Lines(config.record, recording.MAX_BYTES) if config.record else None
         self._recorder = Recorder(self._recording) if self._recording else None
-        self._orders = Orders(config.state_dir, on_change=self._news, tell=self._ledger.tell)
+        self._orders = Orders(config.state_dir, on_change=self._news, tell=self._ledger.tell, disk=self._disk)
         self._connected = Connected(self._publisher)
         self._telemetry = Telemetry(self._metrics, on_news=self._news, speaks_for=self._connected.speaks_for)
         self._entrusted = Entrusted(
@@ -157,7 +159,7 @@ class _Server:
             on_adopted=self._adopted,
             on_round=self._published,
         )
-        self._archive = Archive(config.state_dir / FOLDER if config.state_dir else None)
+        self._archive = Archive(config.state_dir / FOLDER if config.state_dir else None, disk=self._disk)
         self._canaries = Canaries(self._reconciler, self._publisher, self._telemetry.book)
         self._changing = Changing(
             self._reconciler,
@@ -189,7 +191,7 @@ class _Server:
             else SummaryServer(config.summary, config.region, *self._guard.for_summaries())
         )
         self._telling: asyncio.TimerHandle | None = None
-        self._troubles = Troubles((self._guard.troubles, self._entrusted.troubles))
+        self._troubles = Troubles((self._guard.troubles, self._entrusted.troubles, self._disk.troubles))
         self._facts = ServerFacts(
             self._reconciler,
             self._publisher,
@@ -203,16 +205,8 @@ class _Server:
             refusals=self._refusals,
             canary=lambda: asdict(self._changing.canary()),
         )
-        tellers = (
-            self._guard,
-            self._door,
-            self._feed,
-            self._facts,
-            self._telemetry,
-            self._departures,
-            self._entrusted,
-        )
-        for teller in tellers:
+        told_by = (self._guard, self._door, self._feed, self._facts, self._telemetry, self._departures)
+        for teller in (*told_by, self._entrusted):
             self._metrics.observe(teller.families)
         self._metrics.observe(self._tracing.families)
 
@@ -269,7 +263,7 @@ class _Server:
             if self._summary is not None:
                 tasks.create_task(self._summary.run(), name="summary")
             if self._store is not None:
-                kept = keep(self._store, *parts, metrics=self._metrics)
+                kept = keep(self._store, *parts, disk=self._disk)
                 tasks.create_task(kept, name="store")
             admin_address = Address(config.admin.host, admin.port)
             policies = [str(path) for path in config.policies] or "kubernetes"
