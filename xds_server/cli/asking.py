@@ -14,8 +14,11 @@ import click
 import yaml
 
 from engine.address import Address
+from policies.quantity import parse_duration
 
 TIMEOUT_S: Final = 5.0
+LEAST_S: Final = 0.1
+LONGEST_S: Final = 600.0
 
 _META: Final = "switchgear.credentials"
 _ROWS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
@@ -37,8 +40,34 @@ def _kept(context: click.Context, option: click.Parameter, said: Any) -> None:
     context.meta.setdefault(_META, {})[option.name] = said
 
 
+class _Patience(click.ParamType):  # type: ignore[type-arg]  # it takes none before click 8.4
+    """A duration, in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The seconds."""
+        try:
+            patience_s = parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not LEAST_S <= patience_s <= LONGEST_S:
+            self.fail(f"{value} is not between {LEAST_S * 1000:g}ms and {LONGEST_S / 60:g}m", param, ctx)
+        return patience_s
+
+
 def admin_option(command: Any) -> Any:
-    """The options of every command that asks a running server: where it is, and how to prove who is asking."""
+    """The options of every command that asks a server: where it is, how long to wait, how to prove who asks."""
+    command = click.option(
+        "--timeout",
+        type=_Patience(),
+        metavar="DURATION",
+        envvar="SWITCHGEAR_TIMEOUT",
+        show_envvar=True,
+        expose_value=False,
+        callback=_kept,
+        help=f"How long a server may be silent before it counts as not answering, {TIMEOUT_S:g}s when absent.",
+    )(command)
     file = click.Path(path_type=Path, dir_okay=False)
     for name, kind, text in reversed(
         (
@@ -98,7 +127,7 @@ yaml.SafeDumper.add_representer(_Said, yaml.SafeDumper.represent_dict)
 
 def ask(admin: str, path: str, *, method: str = "GET", body: Any = None) -> Any:
     """The JSON the admin port answers at ``path``; ``NoAnswerError`` when it cannot be had."""
-    connection, headers = opened(admin, timeout_s=TIMEOUT_S)
+    connection, headers = opened(admin)
     try:
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -114,7 +143,8 @@ def ask(admin: str, path: str, *, method: str = "GET", body: Any = None) -> Any:
         raise NoAnswerError(f"{admin}: {reason}. See --cacert, --cert and --server-name") from error
     except TimeoutError as error:
         reason = "it hangs, is overloaded, or something on the way drops what is sent"
-        raise NoAnswerError(f"no server answers at {admin} within {TIMEOUT_S:g} s: {reason}") from error
+        told = f"no server answers at {admin} within {connection.timeout:g} s: {reason}. --timeout waits longer"
+        raise NoAnswerError(told) from error
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
         raise NoAnswerError(f"no server answers at {admin}: {reason}. Is `switchgear serve` running?") from error
@@ -149,13 +179,14 @@ def _is_ours(path: str, found: Any) -> bool:
     return isinstance(names, list) and objects
 
 
-def opened(admin: str, *, timeout_s: float = TIMEOUT_S) -> tuple[http.client.HTTPConnection, dict[str, str]]:
+def opened(admin: str, *, timeout_s: float | None = None) -> tuple[http.client.HTTPConnection, dict[str, str]]:
     """A connection to the admin port that is not made yet, and the headers that say who is asking.
 
     By what the options of ``admin_option`` say; ``click.UsageError`` where they cannot be used.
     """
     context = click.get_current_context(silent=True)
     said: dict[str, Any] = {} if context is None else context.meta.get(_META, {})
+    timeout_s = timeout_s or said.get("timeout") or TIMEOUT_S
     scheme, host, port = _place(admin)
     if scheme == "http":
         _plain(host, said)

@@ -51,6 +51,19 @@ def test_a_server_that_takes_the_connection_and_says_nothing(
         assert "within 0.05 s: it hangs, is overloaded" in capsys.readouterr().err
 
 
+def test_how_long_to_wait_can_be_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        admin = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert main(["status", "--admin", admin, "--timeout", "100ms"]) == 2
+        assert "within 0.1 s: it hangs" in capsys.readouterr().err
+        monkeypatch.setenv("SWITCHGEAR_TIMEOUT", "0.2s")
+        assert main(["rollback", "--admin", admin]) == 2
+        assert "within 0.2 s: it hangs" in capsys.readouterr().err
+    for wrong in ("0s", "5", "11m", "soon", "-1s"):
+        assert main(["status", "--timeout", wrong]) == 2
+        assert "--timeout" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("status", [b"500 Internal Server Error", b"502 Bad Gateway"])
 def test_a_server_that_fails_is_not_taken_for_another(status: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
