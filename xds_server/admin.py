@@ -136,7 +136,7 @@ def _add_state(app: web.Application, facts: Facts, metrics: Metrics) -> None:
 
     async def scrape(request: web.Request) -> web.Response:
         _only(request)
-        return web.Response(body=metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=await metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def proxies(request: web.Request) -> web.Response:
         _only(request)

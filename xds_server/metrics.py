@@ -4,6 +4,7 @@ One object per server with its own registry, so that two servers in one process 
 counts. Gauges that describe the present (connections, report ages) are read at scrape time from whoever knows.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
@@ -193,6 +194,14 @@ class Metrics:
         """Every metric in Prometheus' text format."""
         return generate_latest(self.registry)
 
+    async def page(self) -> bytes:
+        """``text``, of one moment; after each metric others have a turn, for all take long in a large fleet."""
+        made = []
+        for family in list(self.registry.collect()):
+            made.append(_text(family))
+            await asyncio.sleep(0)
+        return b"".join(made)
+
 
 class _AtScrape(Collector):
     """Metrics that exist only while someone looks."""
@@ -206,6 +215,10 @@ class _AtScrape(Collector):
     def describe(self) -> Iterable[Metric]:
         # Asked at registration, before there is anything to see.
         return ()
+
+
+def _text(family: Metric) -> bytes:
+    return generate_latest(_AtScrape(lambda: (family,)))
 
 
 def gauge(name: str, says: str, labels: tuple[str, ...], values: dict[tuple[str, ...], float]) -> Metric:

@@ -271,7 +271,9 @@ class ServerFacts:
         connections: dict[tuple[str, ...], float] = {(role, mode.value): 0 for role in ROLES for mode in Mode}
         states: dict[tuple[str, ...], float] = {}
         behind: dict[tuple[str, ...], float] = {}
-        for proxy in self.proxies():
+        now_s = self._clock()
+        for state in self._publisher.proxies():
+            proxy = proxy_status(state, self._publisher.desired, None, now_s)
             key = (proxy.role, proxy.protocol)
             connections[key] += 1
             for kind in proxy.types:
