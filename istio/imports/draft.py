@@ -30,7 +30,10 @@ Tree: TypeAlias = "Said | dict[str, Tree] | list[Tree]"
 
 @dataclass(slots=True)
 class Draft:
-    """A document by kind and name. ``node`` is what it is from, ``about`` a comment in front of it."""
+    """A document by kind and name. ``node`` is what it is from, ``about`` a comment in front of it.
+
+    ``left_out``: it must not be written, for without what was not understood of it it would do harm.
+    """
 
     kind: str
     name: str
@@ -38,6 +41,7 @@ class Draft:
     spec: dict[str, Tree] = field(default_factory=dict)
     namespace: Said | None = None
     about: str = ""
+    left_out: bool = False
 
     def put(self, path: str, said: Said | None) -> None:
         """Say a field (``breaker.cooldown``), where there is something to say. What was said first stays."""

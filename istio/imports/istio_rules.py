@@ -8,7 +8,7 @@ Source: https://istio.io/latest/docs/reference/config/networking/destination-rul
 from collections.abc import Iterator, Mapping
 
 from istio.imports.draft import Draft, Said
-from istio.imports.istio_tls import tls
+from istio.imports.istio_tls import port_tls, tls
 from istio.imports.reading import Node
 from istio.imports.values import duration, flag, number, whole
 
@@ -40,6 +40,7 @@ def apply(parts: dict[str, Node], policy: Draft, pool: Draft) -> None:
             case "tls":
                 tls(part, pool)
             case "portLevelSettings":
+                port_tls(part, pool)
                 part.refuse("a policy holds for all of a pool's engines, whatever their port")
             case _:
                 part.refuse("Switchgear has nothing that stands for it")

@@ -1,7 +1,7 @@
 """``trafficPolicy.tls`` of a DestinationRule: the ``tls`` of a pool.
 
 Certificates are known by the name of a Secret, or by the path that the export writes; other paths are those of
-Istio's own proxies.
+Istio's own proxies. A pool whose TLS cannot be said is left out: without it requests would go in plain text.
 
 Source: istio.io, "ClientTLSSettings"; ``pilot/pkg/networking/core/cluster_tls.go``.
 """
@@ -16,6 +16,11 @@ from istio.imports.values import text
 
 _MOUNTED: Final = re.compile(rf"{re.escape(MOUNTED_SECRETS)}/([^/]+)/ca\.crt")
 _WHY: Final = "engines are known by the certificates of a secret: say credentialName, and mode SIMPLE or MUTUAL"
+_OF_THE_MESH: Final = (
+    "certificates of the mesh are its sidecars': requests go in plain text, but where one stands beside the Envoy"
+)
+_NOT_TO_ENGINES: Final = frozenset({"", "DISABLE", "ISTIO_MUTUAL"})
+"""Modes in which engines themselves speak no TLS; the first where none is said."""
 
 
 def tls(part: Node, pool: Draft) -> None:
@@ -24,12 +29,15 @@ def tls(part: Node, pool: Draft) -> None:
     if mode is not None and mode.word == "DISABLE":
         part.take()
         return
+    if mode is not None and mode.word == "ISTIO_MUTUAL":
+        part.refuse(_OF_THE_MESH)
+        return
     secret = _secret(part)
     if mode is None or mode.word not in {"SIMPLE", "MUTUAL"} or secret is None:
-        part.refuse(_WHY)
+        _leave_out(part, pool, _WHY)
         return
     if unchecked is not None and unchecked.value is not False:
-        part.refuse("engines have to prove who they are")
+        _leave_out(part, pool, "engines have to prove who they are")
         return
     if unchecked is not None:
         unchecked.take()
@@ -38,6 +46,20 @@ def tls(part: Node, pool: Draft) -> None:
         mode.change("the secret has to have tls.crt and tls.key")
     pool.put("tls.secret", secret)
     _names(part, pool)
+
+
+def port_tls(settings: Node, pool: Draft) -> None:
+    """Leave out a pool one of whose ports alone is reached by TLS: a policy holds for all of them."""
+    for one in settings.items():
+        mode = one.at("tls", "mode")
+        if one.get("tls") is not None and (mode is None or mode.word not in _NOT_TO_ENGINES):
+            _leave_out(settings, pool, "a policy holds for all of a pool's engines, whatever their port")
+            return
+
+
+def _leave_out(part: Node, pool: Draft, why: str) -> None:
+    part.refuse(f"EnginePool {pool.name} is left out, for requests would go to it in plain text: {why}")
+    pool.left_out = True
 
 
 def _secret(part: Node) -> Said | None:

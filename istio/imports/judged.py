@@ -1,7 +1,8 @@
 """Drafts to policies that our own loader takes; what it refuses is left out and listed with its reason.
 
 Only whole statements are left out. A condition of a route is never dropped alone, for the route would then catch
-requests that were never meant for it; nor one of its targets, for the others would get its share.
+requests that were never meant for it; nor one of its targets, for the others would get its share; nor the TLS of a
+pool, for its engines would then be asked in plain text.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from policies.schema import field_at
 
 _FILE: Final = Path("imported.yaml")
 _WHOLE: Final = ("match", "pools", "listener", "fallback")
+_TLS: Final = ("spec", "tls")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +104,7 @@ def _unit(draft: Draft, steps: tuple[Step, ...]) -> tuple[Step, ...]:
     while steps:
         known = field_at(model, steps)
         if isinstance(steps[-1], int) or known is None or not known.required:
-            return steps if len(steps) > 1 else ()
+            return steps if len(steps) > 1 and steps != _TLS else ()
         steps = steps[:-1]
         if isinstance(steps[-1], int):
             return steps

@@ -71,11 +71,13 @@ class Pools:
         route.put("listener.port", port or Said(value=self.wishes.listener_port, note="--listener-port"))
 
     def drafts(self) -> tuple[Draft, ...]:
-        """Everything, pools first; a pool whose model nobody said is taken to serve one of its own name."""
+        """All that is written, pools first; one whose model nobody said is taken to serve one of its own name."""
         return tuple(self._in_order())
 
     def _in_order(self) -> Iterator[Draft]:
         for pool in self.pools.values():
+            if pool.left_out:
+                continue
             if "model" not in pool.spec:
                 note = _MODEL_NOTE.format(name=pool.name)
                 pool.spec = {"model": Said(value=pool.name, note=note), **pool.spec}
@@ -83,6 +85,7 @@ class Pools:
                 pool.spec = {"model": pool.spec["model"], **pool.spec}
             yield pool
         yield from self.routes
-        for policy in self.policies.values():
-            if len(policy.spec) > 1:
+        gone = {pool.name for pool in self.pools.values() if pool.left_out}
+        for name, policy in self.policies.items():
+            if len(policy.spec) > 1 and name not in gone:
                 yield policy

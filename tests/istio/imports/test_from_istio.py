@@ -119,6 +119,34 @@ def test_tls_to_engines_becomes_that_of_the_pool(
 
 
 @pytest.mark.parametrize(
+    "said",
+    [
+        "tls: {mode: SIMPLE}",
+        "tls: {mode: SIMPLE, credentialName: x}",
+        "tls: {mode: SIMPLE, credentialName: x, sni: 10.0.0.1}",
+        "tls: {mode: SIMPLE, credentialName: x, insecureSkipVerify: true}",
+        "tls: {mode: SIMPLE, credentialName: no_name, sni: a.example.com}",
+        "tls: {mode: SIMPLE, caCertificates: /etc/ssl/ca.pem, sni: a.example.com}",
+        "tls: {mode: SIMPL, sni: a.example.com}",
+        "portLevelSettings: [{port: {number: 80}}, {port: {number: 443}, tls: {mode: SIMPLE, sni: a.b}}]",
+    ],
+)
+def test_a_pool_whose_tls_cannot_be_said_is_left_out_and_not_asked_in_plain_text(
+    run_import: Import, said: str
+) -> None:
+    rule = RULE + f"    {said}\n    outlierDetection: {{consecutive5xxErrors: 3}}\n"
+    found = run_import("istio", rule)
+    assert (found.status, found.text) == (2, "")
+    assert "EnginePool chat is left out" in found.listing
+    split = TO_CHAT.replace("chat", "other") + TO_CHAT
+    with_route = run_import(
+        "istio", f"{rule}---\n{rule.replace(said, '').replace('chat', 'other')}---\n{VIRTUAL}{split}"
+    )
+    assert list(with_route.policies.pools) == ["other"]
+    assert [share.pool for route in with_route.policies.routes.values() for share in route.spec.pools] == ["other"]
+
+
+@pytest.mark.parametrize(
     ("said", "path"),
     [
         ("outlierDetection: {minHealthPercent: 20}", "outlierDetection.minHealthPercent"),
@@ -140,8 +168,6 @@ def test_tls_to_engines_becomes_that_of_the_pool(
         ("loadBalancer: {consistentHash: {useSourceIp: true}}", "loadBalancer.consistentHash"),
         ("loadBalancer: {warmup: {aggression: 2}}", "loadBalancer.warmup.aggression"),
         ("tls: {mode: ISTIO_MUTUAL}", "tls"),
-        ("tls: {mode: SIMPLE, caCertificates: /etc/ssl/ca.pem}", "tls"),
-        ("tls: {mode: SIMPLE, credentialName: x, insecureSkipVerify: true}", "tls"),
         ("tls: {mode: SIMPLE, credentialName: x, sni: a.example.com, caCrl: /crl}", "tls.caCrl"),
         ("portLevelSettings: [{port: {number: 80}}]", "portLevelSettings"),
         ("neverHeardOf: {a: 1}", "neverHeardOf"),
