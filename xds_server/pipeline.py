@@ -27,6 +27,8 @@ from xds_server.translate.view import View
 REFERENCE_VIEW: Final = View()
 """Every pool and route, seen from no zone: always built, because it shows what there is to serve."""
 
+MOST_GONE: Final = 64
+"""Views that came and went, or were only asked about, before what was made for them is forgotten."""
 
 _NOBODY: Final[Mapping[str, Proxy]] = MappingProxyType({})
 
@@ -77,6 +79,7 @@ class Pipeline:
 
     def __init__(self) -> None:
         self._memo = Memo()
+        self._made_for: frozenset[View] = frozenset()
         self._swept_for: PolicySet | None = None
         self._assembler = Assembler()
         self._nodes: Mapping[str, View] = {}
@@ -99,6 +102,7 @@ class Pipeline:
             overrides=inputs.overrides,
         )
         decided_s = perf_counter()
+        self._note(self._wanted(inputs.views), inputs)
         items = {
             view: translate(
                 inputs.policies,
@@ -137,6 +141,7 @@ class Pipeline:
 
     def peek(self, built: Built, view: View) -> Snapshot:
         """The snapshot of one more view, from the same inputs and decisions."""
+        self._note(frozenset((view,)), built.inputs)
         return self._assembler.assemble(
             translate(
                 built.inputs.policies,
@@ -177,6 +182,14 @@ class Pipeline:
             access_log_percent=inputs.access_log_percent,
         )
         return {node: self._assembler.resource(item) for node, item in items.items()}
+
+    def _note(self, views: frozenset[View], inputs: Inputs) -> None:
+        """Note for whom something is made; begin anew where that was done for many more than there are."""
+        if views <= self._made_for:
+            return
+        self._made_for |= views
+        if len(self._made_for) > MOST_GONE + 4 * (len(inputs.nodes) + len(inputs.views)):
+            self._memo, self._made_for = Memo(), views
 
     @staticmethod
     def _wanted(views: Iterable[View]) -> frozenset[View]:
