@@ -24,6 +24,7 @@ from aiohttp import web
 
 from chaos.fake_engine.engine import FakeEngine
 from chaos.fake_engine.faults import FaultError, fault_object, parse_fault
+from engine.address import Address
 
 _FAULT_PATH = "/_fake/{engine}/fault"
 
@@ -40,7 +41,7 @@ class ControlServer:
     @property
     def url(self) -> str:
         """The address of ``/_fake``."""
-        return f"http://{self._host}:{self._port}/_fake"
+        return f"http://{Address(self._host, self._port)}/_fake"
 
     def engine_url(self, name: str) -> str:
         """The address below which one engine's ``fault`` and ``book`` are."""

@@ -80,7 +80,7 @@ class FakeEngine:
 
     @property
     def url(self) -> str:
-        return f"{self._port.scheme}://{self.config.host}:{self.port}"
+        return self._port.url
 
     @property
     def fault(self) -> Fault | None:

@@ -8,6 +8,7 @@ import struct
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from engine.address import Address
 from engine.tls.paths import TlsFiles
 
 # SO_LINGER with time 0: closing sends RST instead of FIN.
@@ -43,8 +44,9 @@ class Port:
         return self._listener is not None
 
     @property
-    def scheme(self) -> str:
-        return "http" if self._tls is None else "https"
+    def url(self) -> str:
+        """Where it is asked."""
+        return f"{'http' if self._tls is None else 'https'}://{Address(self._host, self.number)}"
 
     @property
     def connections(self) -> list[RequestHandler]:

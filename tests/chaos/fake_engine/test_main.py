@@ -8,6 +8,7 @@ import sys
 import aiohttp
 import pytest
 
+from chaos.fake_engine import ControlServer, EngineConfig, FakeEngine
 from chaos.processes import Child, Processes
 
 COMMAND = (sys.executable, "-m", "chaos.fake_engine")
@@ -78,3 +79,9 @@ async def test_a_second_sigterm_ends_it_though_clients_wait(client) -> None:
             os.kill(fleet.pid, signal.SIGTERM)
             async with asyncio.timeout(20):
                 assert await fleet.wait() == 0
+
+
+def test_addresses_of_ipv6_are_in_brackets() -> None:
+    engine = FakeEngine(EngineConfig(name="e0", host="::1", port=8000))
+    control = ControlServer([engine], host="::1", port=8001)
+    assert (engine.url, control.url) == ("http://[::1]:8000", "http://[::1]:8001/_fake")
