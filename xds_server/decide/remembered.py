@@ -42,7 +42,8 @@ class BreakerState:
 class Book:
     """Calls finished and work held, in two buckets one after another; ``work_s`` is slots in use times seconds.
 
-    ``done`` is the total of finished calls when the newer bucket began.
+    ``expected`` is what peers would have finished in that work, each moment of it by what they did then.
+    ``done`` is the total of finished calls when the newer bucket began, ``in_use`` the slots at the last look.
     """
 
     at_s: float
@@ -50,9 +51,12 @@ class Book:
     done: int
     finished: int = 0
     work_s: float = 0.0
+    expected: float = 0.0
+    in_use: int = 0
     past_began_s: float | None = None
     past_finished: int = 0
     past_work_s: float = 0.0
+    past_expected: float = 0.0
 
     @property
     def since_s(self) -> float:

@@ -35,6 +35,12 @@ FRESH_S: Final = 2.0
 # Calls without a count of tokens beside them prove less: their lengths are not known.
 _UNSURE: Final = 4.0
 
+# So much of what peers finish meanwhile a single call may say at most: however long it lasts, it may only be long.
+_MOST_BY_ONE: Final = 2.0
+
+# Times fewer calls ended than at peers, before their mean time is believed to be more than one long call's.
+_BEHIND: Final = 2.0
+
 _SAMPLE_S: Final = 0.05
 _LONGEST_BUCKET_S: Final = 15.0
 _LEAST_RUNNING: Final = 2
@@ -59,18 +65,30 @@ class Peers:
 NOBODY: Final = Peers(finished_per_work_s=None, service_s=None, tokens_per_s=None, canary_s=None, engines=0)
 
 
-def booked(before: Book | None, traffic: EngineTraffic, in_use: int, *, after_s: float, now_s: float) -> Book:
+def booked(
+    before: Book | None,
+    traffic: EngineTraffic,
+    in_use: int,
+    peers_per_work_s: float | None,
+    *,
+    after_s: float,
+    now_s: float,
+) -> Book:
     """The book with one more look; the same one when the last look was only just now.
+
+    ``peers_per_work_s`` is what peers finish now. Where calls have become shorter, an engine's buckets may reach
+    back to the long ones, and those of its peers no more: what they do now says nothing of that time.
 
     A bucket is closed after half of ``after_s``, or later, once it holds enough to compare.
     """
     done = traffic.succeeded + traffic.failed
     if before is None or done < before.done:
-        return Book(at_s=now_s, began_s=now_s, done=done)
+        return Book(at_s=now_s, began_s=now_s, done=done, in_use=in_use)
     passed_s = now_s - before.at_s
     if passed_s < _SAMPLE_S:
         return before
     work_s, finished, lasted_s = before.work_s + in_use * passed_s, done - before.done, now_s - before.began_s
+    expected = before.expected + (peers_per_work_s or 0.0) * in_use * passed_s
     full = lasted_s >= after_s / 2
     if full and lasted_s < _LONGEST_BUCKET_S:
         rate = _rate(before)
@@ -80,9 +98,11 @@ def booked(before: Book | None, traffic: EngineTraffic, in_use: int, *, after_s:
             at_s=now_s,
             began_s=now_s,
             done=done,
+            in_use=in_use,
             past_began_s=before.began_s,
             past_finished=finished,
             past_work_s=work_s,
+            past_expected=expected,
         )
     return Book(
         at_s=now_s,
@@ -90,9 +110,12 @@ def booked(before: Book | None, traffic: EngineTraffic, in_use: int, *, after_s:
         done=before.done,
         finished=finished,
         work_s=work_s,
+        expected=expected,
+        in_use=in_use,
         past_began_s=before.past_began_s,
         past_finished=before.past_finished,
         past_work_s=before.past_work_s,
+        past_expected=before.past_expected,
     )
 
 
@@ -100,6 +123,12 @@ def _rate(book: Book) -> float | None:
     """Calls finished per slot in use and second, in both buckets."""
     work_s = book.work_s + book.past_work_s
     return (book.finished + book.past_finished) / work_s if work_s > 0 else None
+
+
+def median_rate(books: Sequence[Book], policy: Straggler) -> float | None:
+    """Calls finished per slot in use and second, at the median; None where too few engines show it."""
+    rates = [rate for book in books if (rate := _rate(book)) is not None]
+    return median(rates) if len(rates) >= policy.min_peers else None
 
 
 def peers(
@@ -114,7 +143,7 @@ def peers(
         return median(values) if len(values) >= policy.min_peers else None
 
     return Peers(
-        finished_per_work_s=middle([rate for book in books if (rate := _rate(book)) is not None]),
+        finished_per_work_s=median_rate(books, policy),
         service_s=middle([one.service_s for one in seen if one.service_s]),
         tokens_per_s=middle([tokens for tokens, _ in told if tokens]),
         canary_s=middle([canary for _, canary in told if canary]),
@@ -167,7 +196,8 @@ def slowness(
             )
     if traffic is not None and traffic.service_s and cohort.service_s:
         times = traffic.service_s / cohort.service_s
-        if times >= policy.slower_than and traffic.done_per_s * RATE_S >= LEAST_EXPECTED:
+        enough = traffic.done_per_s * RATE_S >= LEAST_EXPECTED
+        if times >= policy.slower_than and enough and (book is None or _behind(book)):
             return (
                 times,
                 f"its calls take {traffic.service_s:.2f} s, those of its peers {cohort.service_s:.2f} s "
@@ -184,10 +214,14 @@ def _by_calls(
     if book is None or cohort.finished_per_work_s is None:
         return NOT_SLOW
     finished = book.finished + book.past_finished
-    expected = cohort.finished_per_work_s * (book.work_s + book.past_work_s)
+    # By what peers do now and by what they did meanwhile: where lengths change, one of the two says too much.
+    expected = min(
+        book.expected + book.past_expected, cohort.finished_per_work_s * (book.work_s + book.past_work_s)
+    )
     if expected < LEAST_EXPECTED or finished * policy.slower_than > expected:
         return NOT_SLOW
-    if not _unlikely(finished, expected, 1.0 if sure else _UNSURE, FALSE_ALARM / cohort.engines):
+    mean = expected if sure else min(expected / _UNSURE, _MOST_BY_ONE * (finished + book.in_use))
+    if not _unlikely(finished if sure else math.ceil(finished / _UNSURE), mean, FALSE_ALARM / cohort.engines):
         return NOT_SLOW
     return (
         min(_MOST_TIMES, expected / max(finished, 0.5)),
@@ -197,9 +231,17 @@ def _by_calls(
     )
 
 
-def _unlikely(finished: int, expected: float, spread: float, chance: float) -> bool:
-    """Whether so few of so many expected come about by chance less often than ``chance`` (Poisson's law)."""
-    mean, count = expected / spread, int(finished / spread)
+def _behind(book: Book) -> bool:
+    """Whether clearly fewer calls ended than at peers meanwhile, though it may be by chance.
+
+    One answer of eight seconds among seven short ones makes their mean time five times longer; but it kept one
+    slot of several, and in the others as many calls ended as anywhere.
+    """
+    return (book.finished + book.past_finished) * _BEHIND <= book.expected + book.past_expected
+
+
+def _unlikely(count: int, mean: float, chance: float) -> bool:
+    """Whether so few of so many on the mean come about by chance less often than ``chance`` (Poisson's law)."""
     term = total = math.exp(-mean)
     for k in range(1, count + 1):
         term *= mean / k

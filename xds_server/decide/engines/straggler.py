@@ -19,6 +19,7 @@ from xds_server.decide.engines.slowness import (
     Peers,
     booked,
     canary_took_s,
+    median_rate,
     peers,
     slowness,
     tokens_per_running,
@@ -130,10 +131,11 @@ def stragglers(
     tokens: dict[EngineId, float | None] = {}
     cohorts: dict[int, list[Candidate]] = {}
     for one in candidates:
+        if one.compared:
+            cohorts.setdefault(one.engine.slots, []).append(one)
+    rates = {slots: _rate_before(cohort, before, policy) for slots, cohort in cohorts.items()}
+    for one in (one for cohort in cohorts.values() for one in cohort):
         engine = one.engine
-        if not one.compared:
-            continue
-        cohorts.setdefault(engine.slots, []).append(one)
         tokens[engine.id] = tokens_per_running(engine.report, engine.slots, now_s)
         traffic = one.traffic
         in_flight = _in_flight(traffic, engine.report)
@@ -143,6 +145,7 @@ def stragglers(
                 None if known is None else known.book,
                 traffic,
                 min(in_flight, engine.slots),
+                rates.get(engine.slots),
                 after_s=policy.after,
                 now_s=now_s,
             )
@@ -174,6 +177,14 @@ def stragglers(
         if state is not None:
             states[key] = state
     return states
+
+
+def _rate_before(
+    cohort: Sequence[Candidate], before: Mapping[EngineId, StragglerState], policy: Straggler
+) -> float | None:
+    """Calls that the engines of a cohort finished per slot in use and second at the last look, at the median."""
+    known = [state.book for one in cohort if (state := before.get(one.engine.id)) is not None and state.book]
+    return median_rate(known, policy)
 
 
 def _in_flight(traffic: EngineTraffic | None, report: EngineReport | None) -> int | None:

@@ -152,7 +152,8 @@ def test_few_calls_prove_little() -> None:
     cohort = Peers(finished_per_work_s=2.0, service_s=None, tokens_per_s=None, canary_s=None, engines=8)
 
     def found(finished: int, work_s: float) -> bool:
-        book = Book(at_s=1.0, began_s=0.0, done=0, finished=finished, work_s=work_s)
+        expected = 2.0 * work_s
+        book = Book(at_s=1.0, began_s=0.0, done=0, finished=finished, work_s=work_s, expected=expected, in_use=8)
         return slowness(book, None, None, cohort, Straggler())[0] > 0
 
     assert not found(0, 3.0), "six would have been expected"
