@@ -47,6 +47,11 @@ def console(*, whole_lines: bool = False) -> Console:
     return Console(width=wide, highlight=False)
 
 
+def redrawn() -> bool:
+    """Whether the answer goes to a terminal that can be drawn on again: a dumb one (``TERM=dumb``) is a pipe."""
+    return sys.stdout.isatty() and not Console().is_dumb_terminal
+
+
 def style_of(state: State) -> str:
     """How a state of a check looks."""
     return _STYLES[state]

@@ -18,7 +18,7 @@ from xds_server.cli.asking import admin_option, ask
 from xds_server.cli.columns import KINDS, Column, Item, Kind
 from xds_server.cli.complaints import printable
 from xds_server.cli.completion import names
-from xds_server.cli.forms import DATA, as_data, console, output_option
+from xds_server.cli.forms import DATA, as_data, console, output_option, redrawn
 
 _UNBOUNDED: Final = 10_000
 _WIDEST: Final = 40
@@ -157,7 +157,7 @@ def _cell(column: Column, item: Item) -> str:
 
 
 def _watch(asked: _Asked, items: list[Item], pause_s: float) -> None:
-    if not sys.stdout.isatty() or asked.data:
+    if not redrawn() or asked.data:
         _follow(asked, items, pause_s)
         return
     out, trouble = console(), ""

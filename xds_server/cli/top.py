@@ -20,7 +20,7 @@ from rich.text import Text
 from policies.findings import did_you_mean
 from xds_server.cli.asking import admin_option, ask, opened
 from xds_server.cli.completion import names
-from xds_server.cli.forms import console
+from xds_server.cli.forms import console, redrawn
 from xds_server.cli.top_screen import Choice, picture
 from xds_server.cli.why import as_text
 from xds_server.diagnosis.board import SORTS, Board
@@ -58,7 +58,7 @@ def command(admin: str, pool: str, sort: str) -> int:
         raise click.UsageError(f"there is no pool {pool!r}{f'; {hint}' if hint else ''}")
     choice = Choice(pool=pool, sort=sort)
     feed = _Feed(admin, click.get_current_context())
-    if not (sys.stdout.isatty() and sys.stdin.isatty()):
+    if not (redrawn() and sys.stdin.isatty()):
         board = feed.first()
         console(whole_lines=True).print(picture(board, choice, 0, 0), soft_wrap=True)
         return 0
@@ -95,7 +95,8 @@ class _Feed(threading.Thread):
                 except click.ClickException as error:
                     self._say(error.format_message())
                 except _NOT_OURS as error:
-                    self._say(f"no server answers at {self._admin}: {error or type(error).__name__}")
+                    reason = getattr(error, "strerror", "") or str(error) or type(error).__name__
+                    self._say(f"no server answers at {self._admin}: {reason}")
                 pause.wait(AGAIN_S)
 
     def first(self) -> Board:

@@ -15,6 +15,7 @@ NARROW: Final = 90
 """Below this there is no room for bars and sentences side by side."""
 
 _HEALTHS: Final = {"HEALTHY": "green", "DRAINING": "yellow", "UNHEALTHY": "bold red"}
+_NAME: Final = 24
 _MOST_POOLS: Final = 6
 _MOST_BEHIND: Final = 4
 _EVENTS: Final = 6
@@ -63,7 +64,8 @@ def _joined(lines: Sequence[Text], width: int) -> Text:
 
 def _head(board: Board, choice: Choice, trouble: str) -> Text:
     if trouble:
-        return Text(f"switchgear top  {printable(trouble)}", style="bold red")
+        known = "; below is what was last known" if board.server else ""
+        return Text(f"switchgear top  {printable(trouble)}{known}", style="bold red")
     server = board.server
     state = "serving" if server.get("ready") else f"SG207 not ready: {server.get('reason', '')}"
     codes = {"refused": "SG200 ", "held": "SG201 "}
@@ -127,15 +129,18 @@ def _behind(board: Board) -> Iterator[Text]:
 
 def _engines(rows: Sequence[tuple[str, Row]], choice: Choice, width: int, room: int) -> Iterator[Text]:
     wide = width == 0 or width >= NARROW
-    head = f"  {'engine':<24} {'health':<9} {'verdict':<9}"
-    yield Text(head + (f" {'load':<17} {'err %':>5}  reason" if wide else " busy reason"), style="bold")
     names = [name for name, _ in rows]
+    longest = max(map(len, names), default=0)
+    # Where there is room names are whole; a third of the line at most, for the reason is what one looks for.
+    cells = max(_NAME, min(longest, width // 3) if width else longest) if wide else _NAME
+    head = f"  {'engine':<{cells}} {'health':<9} {'verdict':<9}"
+    yield Text(head + (f" {'load':<17} {'err %':>5}  reason" if wide else " busy reason"), style="bold")
     selected = names.index(choice.selected) if choice.selected in names else 0
     first = window(rows, selected, room)
     for number, (name, row) in enumerate(rows[first : first + max(0, room)], first):
         chosen = bool(choice.selected) and number == selected
         health = row["health"] or "UNKNOWN"
-        line = Text(f"{'>' if chosen else ' '} {_cut(name, 24)} ", style="reverse" if chosen else "")
+        line = Text(f"{'>' if chosen else ' '} {_told_apart(name, cells)} ", style="reverse" if chosen else "")
         line.append(f"{health:<9}", style=_HEALTHS.get(health, ""))
         line.append(f" {_cut(row['verdict'] or '-', 9)} ")
         busy = "-" if row["inFlight"] is None else f"{row['inFlight']:g}"
@@ -172,8 +177,8 @@ def _events(board: Board, choice: Choice) -> list[Text]:
     for one in latest:
         before = f"{one['before']} -> " if one["before"] else ""
         times = f" x{one['times']}" if one["times"] > 1 else ""
-        ago = age(max(0.0, board.at_unix_s - one["at"]))
-        text = f"{ago:>6} ago  {one['subject']}: {one['kind']} {before}{one['after']}{times}: {one['evidence']}"
+        ago, whom = age(max(0.0, board.at_unix_s - one["at"])), one["subject"] or "server"
+        text = f"{ago:>6} ago  {whom}: {one['kind']} {before}{one['after']}{times}: {one['evidence']}"
         lines.append(Text(printable(text).replace("\n", " "), style="red" if one["alarm"] else ""))
     return lines
 
@@ -184,3 +189,14 @@ def _rate(value: Any) -> str:
 
 def _cut(text: str, cells: int) -> str:
     return printable(text if len(text) <= cells else f"{text[: cells - 1]}…").ljust(cells)
+
+
+def _told_apart(name: str, cells: int) -> str:
+    """``pool/engine`` in so many cells: first the pool is cut, then the middle of the engine, for ends differ."""
+    pool, _, engine = name.partition("/")
+    if len(name) > cells:
+        if len(engine) + 3 <= cells:
+            name = f"{pool[: cells - len(engine) - 2]}…/{engine}"
+        else:
+            name = f"{engine[: cells // 2]}…{engine[-(cells - cells // 2 - 1) :]}"
+    return printable(name).ljust(cells)

@@ -104,18 +104,18 @@ def server() -> Iterator[Server]:
 class Terminal:
     """``switchgear top`` on a terminal of its own."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *command: str, term: str = "xterm-256color") -> None:
         self.ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 110, 0, 0))
         self.before = termios.tcgetattr(theirs)
         self.theirs = theirs
         environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            [SWITCHGEAR, "top", "--admin", url],
+            [SWITCHGEAR, *(command or ("top",)), "--admin", url],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env={**environment, "TERM": "xterm-256color"},
+            env={**environment, "TERM": term},
             start_new_session=True,
         )
         self.seen = ""
@@ -156,7 +156,7 @@ def test_keys_lead_through_the_engines_and_a_restart_is_survived(server: Server)
         terminal.press("p")
         terminal.until("pool chat")
         server.close()
-        terminal.until("no server answers")
+        terminal.until("; below is what was last known")
         again = Server(server.port)
         try:
             terminal.until("serving")
@@ -180,6 +180,29 @@ def test_a_pipe_gets_one_picture_without_colours(server: Server) -> None:
     assert "SG208 hung: no token for 5 s" in done.stdout
     assert "SG204 proxy n1: RDS NACK: RDS port-1: bad regex" in done.stdout
     assert "10s ago  chat/r2: health HEALTHY -> UNHEALTHY" in done.stdout
+
+
+def test_a_dumb_terminal_gets_one_picture_too(server: Server) -> None:
+    terminal = Terminal(server.url, term="dumb")
+    try:
+        terminal.until("chat/r2")
+        assert terminal.process.wait(LIMIT_S) == 0
+    finally:
+        terminal.close()
+
+
+@pytest.mark.parametrize("form", ["a-long-name-of-a-pool/r{}", "p/r{}.a-very-long-host.test"])
+@pytest.mark.parametrize("width", [80, 100, 300, 0])
+def test_engines_can_be_told_apart_however_long_their_names_are(form: str, width: int) -> None:
+    board = Board()
+    long = [form.replace("a-", "a-" * 12).format(number) for number in (1, 2)]
+    board.take("frame", frame(engines={name: engine() for name in long}))
+    shown = picture(board, Choice(sort="name"), width, 0).plain.splitlines()
+    at = next(number for number, line in enumerate(shown) if line.startswith("  engine "))
+    first, second = (line.split()[0] for line in shown[at + 1 : at + 3])
+    assert first != second
+    if width in (0, 300):
+        assert [first, second] == long
 
 
 def test_no_server_at_the_start_is_asked_wrongly(capsys: pytest.CaptureFixture[str]) -> None:
