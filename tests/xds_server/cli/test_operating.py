@@ -2,6 +2,7 @@
 
 import contextlib
 import http.server
+import io
 import json
 import os
 import re
@@ -14,11 +15,12 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import yaml
 
-from xds_server.cli import get
+from xds_server.cli import get, main
 from xds_server.cli.columns import KINDS
 
 LIMIT_S = 60.0
@@ -83,6 +85,18 @@ class Server:
         self.process.communicate(timeout=LIMIT_S)
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
+        """Exit code, answers and remarks; in this process, for a program takes longer to start than to ask."""
+        out, remarks = io.StringIO(), io.StringIO()
+        with (
+            patch.dict(os.environ, SWITCHGEAR_ADMIN_URL=self.admin),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(remarks),
+        ):
+            code = main(arguments)
+        return code, out.getvalue(), remarks.getvalue()
+
+    def executed(self, *arguments: str) -> tuple[int, str, str]:
+        """The same of the program itself."""
         environment = {**os.environ, "SWITCHGEAR_ADMIN_URL": self.admin}
         done = subprocess.run(
             [SWITCHGEAR, *arguments], capture_output=True, text=True, env=environment, timeout=LIMIT_S, check=False
@@ -184,7 +198,7 @@ def test_everything_can_be_had_in_every_form(untouched: Server, what: str) -> No
 
 
 def test_an_order_holds_over_a_restart_and_restore_ends_it(server: Server) -> None:
-    code, out, _ = server.run("eject", "r0", "--for", "30m", "--reason", "bad link", "--by", "ann")
+    code, out, _ = server.executed("eject", "r0", "--for", "30m", "--reason", "bad link", "--by", "ann")
     assert (code, out) == (0, "eject chat/r0 for 30m: bad link\n")
     server.until(lambda: server.engine("r0")["health"] == "UNHEALTHY")
     orders = server.folder / "state" / "orders.json"
@@ -200,7 +214,7 @@ def test_an_order_holds_over_a_restart_and_restore_ends_it(server: Server) -> No
     assert "order none -> eject" in told  # read from the ledger's file
     assert server.run("restore", "r0")[0] == 0
     server.until(lambda: server.engine("r0")["health"] == "HEALTHY")
-    code, _, error = server.run("restore", "r0")
+    code, _, error = server.executed("restore", "r0")
     assert code == 1
     assert "there is no order" in error
 
