@@ -118,6 +118,7 @@ class Pipeline:
         if inputs.policies is not self._swept_for:
             # Not every time: what unchanged pools were made of is not asked for, and would be forgotten.
             self._memo.sweep()
+            self._made_for = self._wanted(inputs.views)
             self._assembler.retain(inputs.policies.pools)
             self._swept_for = inputs.policies
         translated_s = perf_counter()
