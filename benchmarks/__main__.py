@@ -22,6 +22,7 @@ NAMES: Final = (
     "agents",
     "signals",
     "decide_loop",
+    "scrape",
     "claims",
 )
 LONG: Final = ("failover", "simulator", "soak")

@@ -49,6 +49,11 @@ def policies(sizes: Mapping[str, int]) -> Any:
 
 def exposed(sizes: Mapping[str, int]) -> bytes:
     """What such a server answers at /metrics."""
+    return counted(sizes).text()
+
+
+def counted(sizes: Mapping[str, int]) -> Metrics:
+    """The metrics of such a server."""
     metrics, known = Metrics(), policies(sizes)
     nodes = [f"gateway-{n}" for n in range(sizes["node"])]
     telemetry = _telemetry(metrics, known, nodes)
@@ -72,7 +77,7 @@ def exposed(sizes: Mapping[str, int]) -> bytes:
     _touch(metrics)
     for families in (facts.families, telemetry.families, departures.families):
         metrics.observe(families)
-    return metrics.text()
+    return metrics
 
 
 def _report(pool: str, engine: str) -> EngineReport:

@@ -1,0 +1,97 @@
+"""One scrape of a large fleet's control plane: its processor time, and the longest that all others wait for it.
+
+The server is made of the control plane's own parts and a real registry, as the tests of the metrics make it;
+engines and proxies have told something of each kind. What is measured is ``/metrics``, without the network.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from chaos.history.outcomes import quantile
+from tests.monitoring.large_fleet import counted
+from xds_server.metric_table.table import LARGE
+from xds_server.metrics import Metrics
+
+SIZES: Final = (100, 1_000)
+ROUNDS: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Medians, in milliseconds of a processor; ``held_ms``: the longest time in one piece."""
+
+    engines: int
+    proxies: int
+    series: int
+    page_bytes: int
+    scrape_ms: float
+    held_ms: float
+
+
+async def measure(size: int) -> Row:
+    """One row, of so many engines and so many proxies."""
+    metrics = counted({**LARGE, "engine": size, "node": size})
+    scrapes_s, held_s, page = [], [], b""
+    for _ in range(ROUNDS):
+        began_s = time.process_time()
+        page, longest_s = await _scraped(metrics)
+        scrapes_s.append(time.process_time() - began_s)
+        held_s.append(longest_s)
+    return Row(
+        engines=size,
+        proxies=size,
+        series=sum(not line.startswith(b"#") for line in page.splitlines()),
+        page_bytes=len(page),
+        scrape_ms=1000 * (quantile(scrapes_s, 0.5) or 0.0),
+        held_ms=1000 * (quantile(held_s, 0.5) or 0.0),
+    )
+
+
+async def _scraped(metrics: Metrics) -> tuple[bytes, float]:
+    """A page, and the longest that somebody beside it waited for a turn."""
+    longest_s = 0.0
+
+    async def waiting() -> None:
+        nonlocal longest_s
+        while True:
+            asked_s = time.process_time()
+            await asyncio.sleep(0)
+            longest_s = max(longest_s, time.process_time() - asked_s)
+
+    beside = asyncio.create_task(waiting())
+    await asyncio.sleep(0)
+    page = await metrics.page()
+    beside.cancel()
+    return page, longest_s
+
+
+def main(argv: Sequence[str]) -> int:
+    """0: it has no target."""
+    parser = argparse.ArgumentParser(prog="scrape", description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/scrape.json"), metavar="PATH")
+    options = parser.parse_args(argv)
+    rows = [asyncio.run(measure(size)) for size in SIZES]
+    table = Table("engines", "proxies", "series", "page", "one scrape", "in one piece", title="one scrape")
+    for row in rows:
+        table.add_row(
+            *(str(row.engines), str(row.proxies), str(row.series), f"{row.page_bytes / 1e6:.2f} MB"),
+            *(f"{row.scrape_ms:.0f} ms", f"{row.held_ms:.0f} ms"),
+        )
+    Console().print(table)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps({"benchmark": "scrape", "rows": [asdict(row) for row in rows]}, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
