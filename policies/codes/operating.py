@@ -236,7 +236,7 @@ _PROCESS: Final = (
     Code(
         code="SG234",
         title="state folder full or read-only",
-        meaning="What a restart needs cannot be kept: the last good policies and orders.",
+        meaning="What a restart begins with cannot be written: the last good policies, versions, orders.",
         situation="a volume that is full",
         fix="Make room, or name another folder with `--state-dir`.",
     ),

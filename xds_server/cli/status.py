@@ -2,8 +2,8 @@
 
 The answer is "no" (exit code 1) while what the operator wrote is not what is in force: a proxy refuses something,
 or what one refused is rolled back; the policy files are refused or held back; certificates, rules of access,
-tokens or secrets cannot be used or have ended. STALE alone is "yes", for a push is under way, and so is a
-certificate that ends soon.
+tokens or secrets cannot be used or have ended; the disk refuses what a restart begins with. STALE alone is "yes",
+for a push is under way, and so is a certificate that ends soon.
 """
 
 from typing import Any, Final
@@ -37,8 +37,8 @@ def command(admin: str, output: str) -> int:
     """Show each connected proxy, the policies and the engines of a running server.
 
     Exit code: 0 when what you wrote is in force, 1 when a proxy refuses a resource (NACK) or one is rolled back,
-    when the policy files are refused or held back, or when certificates, rules of access, tokens or secrets cannot
-    be used or have ended, 2 when the server cannot be asked.
+    when the policy files are refused or held back, when certificates, rules of access, tokens or secrets cannot
+    be used or have ended, or when the disk refuses what a restart begins with, 2 when the server cannot be asked.
     """
     answer = {
         "proxies": ask(admin, "/v1/proxies")["proxies"],
