@@ -19,7 +19,7 @@ from tests.hostile.killed import version
 from tests.xds_server.reconcile.peers import Peers, accepted, running
 from xds_server.diagnosis.remarks import on_troubles
 from xds_server.fleet import EngineId
-from xds_server.history import archive
+from xds_server.history import archive, digests
 from xds_server.history.archive import Archive
 from xds_server.ledger import orders as ledger_orders
 from xds_server.ledger.lines import Lines, tail
@@ -161,6 +161,37 @@ def test_a_pipe_in_place_of_the_state_is_reported_and_waits_for_nobody(tmp_path:
     os.mkfifo(tmp_path / "last-good.json")
     with pytest.raises(StoreError, match="no file"):
         Store(tmp_path).read()
+
+
+def test_pipes_in_place_of_what_is_kept_beside_it_wait_for_nobody_either(tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    history.mkdir()
+    for path in (tmp_path / addresses.FILE_NAME, history / digests.FILE_NAME, history / "00000001.json"):
+        os.mkfifo(path)
+    with pytest.raises(StoreError, match="not a file"):
+        addresses.read(tmp_path)
+    assert digests.read(history) == {}
+    kept = Archive(history)
+    kept.restore()
+    assert (kept.versions, kept.damaged) == ((), ("00000001.json",))
+
+
+async def test_addresses_that_a_disk_refused_are_tried_again_as_seldom_as_all_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept_s: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        if len(slept_s) == 3:
+            raise asyncio.CancelledError
+        slept_s.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    (tmp_path / "state").write_text("no folder")
+    known = SimpleNamespace(remembered={}, addresses={"engine-0": "10.0.0.1"})
+    with pytest.raises(asyncio.CancelledError):
+        await keeping._keep_addresses(Store(tmp_path / "state"), known, Disk())  # type: ignore[arg-type]
+    assert slept_s == [keeping._LOOK_EACH_S, whole_file.AGAIN_S, whole_file.AGAIN_S]
 
 
 @pytest.mark.parametrize("jump_s", [-86_400.0, -1.0, 3_600.0, 10 * 86_400.0])

@@ -21,6 +21,7 @@ from typing import Any, Final
 import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from engine.regular_file import content
 from xds_server.history import digests
 from xds_server.history.version import Source, Version
 from xds_server.state.disk import Disk
@@ -222,9 +223,10 @@ def write(path: Path, version: Version) -> None:
 def read(path: Path, number: int) -> Version:
     """The version in a file, by the digests that are in it; ``DamagedError`` when it cannot be believed."""
     try:
-        if path.stat().st_size > MAX_BYTES:
+        text = content(path, MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
             raise DamagedError(f"larger than {MAX_BYTES} bytes: not written by Switchgear")
-        envelope = _Envelope.model_validate_json(path.read_bytes())
+        envelope = _Envelope.model_validate_json(text)
         if envelope.format != FORMAT:
             raise DamagedError(of_another_version(envelope.format, FORMAT))
         if envelope.checksum != _checksum(envelope.payload):

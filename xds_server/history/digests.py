@@ -15,6 +15,7 @@ from typing import Final
 import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from engine.regular_file import content
 from xds_server.history.version import Version
 from xds_server.state.whole_file import of_another_version, sweep, write_whole
 
@@ -53,9 +54,10 @@ def read(folder: Path) -> Mapping[str, str]:
     path = folder / FILE_NAME
     sweep(path)
     try:
-        if path.stat().st_size > MAX_BYTES:
+        text = content(path, MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
             raise ValueError(f"larger than {MAX_BYTES} bytes: not written by Switchgear")
-        table = _Table.model_validate_json(path.read_bytes())
+        table = _Table.model_validate_json(text)
         if table.format != FORMAT:
             raise ValueError(of_another_version(table.format, FORMAT))
     except FileNotFoundError:

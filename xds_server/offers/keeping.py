@@ -92,8 +92,10 @@ def _refused(disk: Disk, path: Path, error: StoreError) -> None:
 
 async def _keep_addresses(store: Store, resolver: Resolver, disk: Disk) -> None:
     written, path = resolver.remembered, store.path.with_name(addresses.FILE_NAME)
+    pause_s = _LOOK_EACH_S
     while True:
-        await asyncio.sleep(_LOOK_EACH_S)
+        await asyncio.sleep(pause_s)
+        pause_s = _LOOK_EACH_S
         # None at the start says nothing of those that are remembered.
         if (found := resolver.addresses) == written or not found:
             disk.took(path)
@@ -101,6 +103,7 @@ async def _keep_addresses(store: Store, resolver: Resolver, disk: Disk) -> None:
         try:
             await asyncio.to_thread(addresses.save, store.path.parent, found)
         except StoreError as error:
+            pause_s = AGAIN_S
             _refused(disk, path, error)
         else:
             disk.took(path)
@@ -110,8 +113,10 @@ async def _keep_addresses(store: Store, resolver: Resolver, disk: Disk) -> None:
 async def _keep_learned(store: Store, reconciler: Reconciler, disk: Disk) -> None:
     written: Mapping[str, object] | None = None  # the first look takes the place of what the last run left
     written_s, path = -math.inf, store.path.with_name(learned.FILE_NAME)
+    pause_s = _LOOK_EACH_S
     while True:
-        await asyncio.sleep(_LOOK_EACH_S)
+        await asyncio.sleep(pause_s)
+        pause_s = _LOOK_EACH_S
         built, now_s = reconciler.built, reconciler.clock()
         if built is None or not reconciler.ready.is_set():
             continue
@@ -123,6 +128,7 @@ async def _keep_learned(store: Store, reconciler: Reconciler, disk: Disk) -> Non
         try:
             await asyncio.to_thread(learned.save, store.path.parent, pools, time.time())
         except StoreError as error:
+            pause_s = AGAIN_S
             _refused(disk, path, error)
         else:
             disk.took(path)

@@ -12,6 +12,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from engine.regular_file import content
 from xds_server.state.last_good import StoreError
 from xds_server.state.whole_file import of_another_version, sweep, write_whole
 
@@ -41,9 +42,10 @@ def read(folder: Path) -> Mapping[str, str]:
     path = folder / FILE_NAME
     sweep(path)
     try:
-        if path.stat().st_size > MAX_BYTES:
+        text = content(path, MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
             raise StoreError(f"{path} is larger than {MAX_BYTES} bytes: not written by Switchgear")
-        found = _File.model_validate_json(path.read_bytes())
+        found = _File.model_validate_json(text)
         if found.format != FORMAT:
             raise StoreError(f"{path} has {of_another_version(found.format, FORMAT)}")
         for address in found.addresses.values():
