@@ -44,12 +44,19 @@ _ASSIGNED: Final = re.compile(
     r"(?:passw|secret|api[-_]?key|authorization|credential|cookie)[\w.-]*[\"']?\s*[:=]\s*).+$"
 )
 
+_WORD: Final = re.compile(
+    # HF_TOKEN=x, pw: x; not numbers, such as time_per_output_token: 0.05.
+    r"(?i)(\b(?:\w+[-_])?(?:token|pwd?)[\"']?\s*[:=]\s*[\"']?)(?![\d.e+-]+(?:\s|$))[\w.~+/=-]{6,}"
+)
+_FLAG: Final = re.compile(r"(?i)(--[\w-]*(?:key|token|passw[\w-]*|secret)[= ])\S+")
+
 
 def text(said: str) -> str:
     """Text without what looks like a secret in it."""
     said = _USERINFO.sub(rf"\1{GONE}@", said)
     said = _QUERY.sub(rf"\1{GONE}", said)
-    said = _TOKENS.sub(GONE, said)
+    said = _FLAG.sub(rf"\1{GONE}", _TOKENS.sub(GONE, said))
+    said = _WORD.sub(rf"\1{GONE}", said)
     return _ASSIGNED.sub(rf"\1{GONE}", said)
 
 

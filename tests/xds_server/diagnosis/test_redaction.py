@@ -22,6 +22,11 @@ SECRET = "hunter2hunter2"
         f"password={SECRET}",
         f'  "apiKey": "{SECRET}"',
         f"key sk-{SECRET} was refused",
+        f"HF_TOKEN={SECRET}",
+        f"rotating token: {SECRET}",
+        f"bob:pw={SECRET}",
+        f"vllm serve m --api-key {SECRET} --port 1",
+        f"--token={SECRET}",
         f"hf_{SECRET}",
         f"eyJhbGciOiJI.eyJzdWIiOiIx{SECRET}.abc",
         f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----",
@@ -69,6 +74,8 @@ def test_what_is_no_secret_stays() -> None:
         "engine": "chat/a1",
         "headers": [{"name": "x-team"}],
         "evidence": "connection refused at 127.0.0.1:8000",
+        "slow": "time_per_output_token: 0.123456 s, first token: 1.5",
+        "hung": "no token for 5 s",
         "secret": None,
     }
     assert data(said) == said
