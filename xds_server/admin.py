@@ -20,7 +20,7 @@ from engine.address import Address
 from xds_server.access.door import CALLER, SAID, Door
 from xds_server.access.judging import Caller
 from xds_server.access.visitors import Visitors
-from xds_server.answers.answering import WrongError, answer, body, refuse_others, refuse_pages, shaped
+from xds_server.answers.answering import WrongError, answer, body, record, refuse_others, refuse_pages, shaped
 from xds_server.answers.shadow_status import ShadowStatus
 from xds_server.answers.status import (
     EngineStatus,
@@ -144,7 +144,7 @@ def _add_state(app: web.Application, facts: Facts, metrics: Metrics) -> None:
 
     async def engines(request: web.Request) -> web.Response:
         asked = _only(request, "pool")
-        found = [asdict(engine) for engine in facts.engines() if asked.get("pool") in (None, engine.pool)]
+        found = [record(engine) for engine in facts.engines() if asked.get("pool") in (None, engine.pool)]
         return answer({"engines": found})
 
     async def policies(request: web.Request) -> web.Response:

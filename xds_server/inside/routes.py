@@ -50,7 +50,7 @@ def add_inside(app: web.Application, inside: Inside) -> None:
             if request.query.get("absent") != "true":
                 raise
             served, connected = inside.expected(_absent(request)), False
-        # A thousand endpoints take some tenths of a second: not in the loop that serves proxies.
+        # A thousand endpoints take some seconds: not in the loop that serves proxies.
         found = await asyncio.to_thread(contents, served)
         return answer({"node": node, "connected": connected, "resources": [asdict(one) for one in found]})
 
