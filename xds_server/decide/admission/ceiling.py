@@ -22,7 +22,7 @@ from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from policies.route import PriorityClass
 from xds_server.decide.admission.demand import demands
-from xds_server.decide.admission.held import held_by
+from xds_server.decide.admission.held import carried_by, held_by
 from xds_server.decide.admission.places import (
     Around,
     Places,
@@ -251,6 +251,7 @@ def _around(
         demand=demand,
         strangers=sum(node not in demand and node not in told for node in gateways),
         held=held,
+        carried=carried_by(demand, traffic, held, now_s),
     )
 
 

@@ -68,6 +68,18 @@ def held_by(
     return found
 
 
+def carried_by(
+    nodes: Collection[str], traffic: PoolTraffic | None, held: Mapping[str, int], now_s: float
+) -> dict[str, int]:
+    """Requests that each proxy has in flight on engines that are in, by its newest load report; absent without."""
+    found = {}
+    for node in nodes if traffic is not None else ():
+        seen = traffic.proxies.get(node) if traffic is not None else None
+        if seen is not None and seen.load_at_s is not None and now_s - seen.load_at_s <= STALE_S:
+            found[node] = max(0, sum(seen.in_flight_on.values()) - held.get(node, 0))
+    return found
+
+
 def _out(engine: Engine, decision: EngineDecision, capacity: Capacity | None) -> _Out:
     told: float = 0.0  # an engine nobody reports on is out for its answers, so it gives some
     if engine.report is not None:

@@ -24,12 +24,23 @@ _QUIET_SHARE: Final = 0.1
 """Of an even part: what a gateway keeps that asks for nothing, so that it can begin."""
 
 
+BEGIN: Final = 4.0
+"""Places for the first callers who turn to a proxy, where nobody needs them; what they ask is known soon after."""
+
+_BESIDE: Final = 2.0
+"""Places beside what a proxy carries, where nobody needs them more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asker:
-    """One proxy, or one class of all proxies: requests per second, and whether it refuses some of them now."""
+    """One proxy, or one class of all proxies: requests per second, and whether it refuses some of them now.
+
+    ``carried``: what it was last seen to have in flight, 0 where nobody tells.
+    """
 
     per_s: float
     sheds: bool
+    carried: float = 0.0
 
 
 def by_class(
@@ -78,33 +89,55 @@ def by_proxy(total: float, askers: Sequence[Asker], hold_s: float, service_s: fl
     """A part of ``total`` for each asker, in their order; they add up to it.
 
     In proportion to what is asked where that is more than there is. Otherwise each gets what it asks and room for
-    its bursts, which are larger for small askers; what is left goes to those that refuse callers all the same,
-    or, where none does, about in proportion.
+    its bursts, which are larger for small askers, or what it carries and a little more. Of what is left those that
+    have least get a few places, so that callers who turn to a proxy find some, and the rest goes to those that
+    refuse callers all the same, or, where none does, about in proportion.
     """
     if not askers:
         return []
     asked = [asker.per_s * hold_s for asker in askers]
     whole = math.fsum(asked)
-    if whole <= 0:
+    if whole <= 0 and not any(asker.carried for asker in askers):
         return [total / len(askers)] * len(askers)
-    fits = min(1.0, total / whole)
+    fits = min(1.0, total / max(whole, 1e-9))
     parts = [fits * one for one in asked]
     room = max(0.0, total - math.fsum(parts))
     if room > 0:
-        bursts = [_SPREAD * math.sqrt(asker.per_s * service_s) for asker in askers]
-        given = min(1.0, room / max(math.fsum(bursts), 1e-9))
-        parts = [part + given * burst for part, burst in zip(parts, bursts, strict=True)]
+        more = [
+            max(
+                _SPREAD * math.sqrt(asker.per_s * service_s),
+                asker.carried + _BESIDE - part if asker.carried else 0,
+            )
+            for asker, part in zip(askers, parts, strict=True)
+        ]
+        given = min(1.0, room / max(math.fsum(more), 1e-9))
+        parts = [part + given * one for part, one in zip(parts, more, strict=True)]
         parts = _added(parts, askers, max(0.0, total - math.fsum(parts)))
     return _floored(parts, _QUIET_SHARE * total / len(askers))
 
 
 def _added(parts: Sequence[float], askers: Sequence[Asker], room: float) -> list[float]:
-    weights = [part + 1 if asker.sheds else 0.0 for part, asker in zip(parts, askers, strict=True)]
-    if not any(weights):
-        # One each beside it: where next to nothing is asked, what little there was must not divide an idle pool.
-        weights = [part + 1 for part in parts]
+    shedding = any(asker.sheds for asker in askers)
+    lifted = _lifted(parts, room / 2 if shedding else room)
+    room -= math.fsum(lifted) - math.fsum(parts)
+    # One each beside it: where next to nothing is asked, what little there was must not divide an idle pool.
+    weights = [
+        part + 1 if asker.sheds or not shedding else 0.0 for part, asker in zip(lifted, askers, strict=True)
+    ]
     scale = room / math.fsum(weights)
-    return [part + scale * weight for part, weight in zip(parts, weights, strict=True)]
+    return [part + scale * weight for part, weight in zip(lifted, weights, strict=True)]
+
+
+def _lifted(parts: Sequence[float], room: float) -> list[float]:
+    """The parts, the smallest of them made larger until all have enough to begin with, or ``room`` is used up."""
+    ordered = sorted(parts)
+    level = below = 0.0
+    for count, part in enumerate(ordered, start=1):
+        below += part
+        level = (room + below) / count
+        if count == len(ordered) or level <= ordered[count]:
+            break
+    return [max(part, min(level, BEGIN)) for part in parts]
 
 
 def _floored(parts: Sequence[float], floor: float) -> list[float]:

@@ -15,12 +15,12 @@ when they have been far too large for seconds; those that tell nothing, or nothi
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from policies.resilience import PriorityLimits
 from policies.route import PriorityClass
-from xds_server.decide.admission.parts import Asker, by_class, by_proxy
+from xds_server.decide.admission.parts import BEGIN, Asker, by_class, by_proxy
 from xds_server.decide.remembered import Demand
 
 _SIDECAR_LEAST: Final = 2.0
@@ -74,7 +74,8 @@ class Around:
     """Among whom: the connected ``gateways``, the ``others`` that have a part of their own because they tell their
     demand or hold something, how many there are of both kinds, those included that say nothing or are away for a
     moment, the demand of each that tells it, and what each holds on engines that are out. ``strangers`` are
-    connected gateways that were never heard of: most likely nobody asks them for anything."""
+    connected gateways that were never heard of: most likely nobody asks them for anything. ``carried`` is what
+    each was last seen to have in flight on engines that are in."""
 
     gateways: tuple[str, ...]
     others: tuple[str, ...]
@@ -83,6 +84,7 @@ class Around:
     demand: Mapping[str, Demand]
     held: Mapping[str, int]
     strangers: int = 0
+    carried: Mapping[str, int] = field(default_factory=dict)
 
 
 def by_classes(
@@ -148,12 +150,12 @@ def _divided(supply: Supply, total: float, around: Around, of: PriorityClass | N
     telling = [node for node in (*around.gateways, *around.others) if node in around.demand]
     if telling:
         silent = around.gateway_count - sum(node in around.demand for node in around.gateways)
-        askers = [_asker(around.demand[node], of) for node in telling]
+        askers = [_asker(around.demand[node], of, around.carried.get(node, 0)) for node in telling]
         rest = max(0.0, total - silent * even)
         if around.strangers:
             # A gateway that stands by may have its even part twice over, or it would keep capacity idle for ever.
             needed = math.fsum(asker.per_s for asker in askers) * supply.hold_s
-            needed += _SPREAD * math.sqrt(needed)
+            needed += _SPREAD * math.sqrt(needed) + BEGIN * len(askers)
             rest = min(max(rest, needed), total - (silent - around.strangers) * even)
         parts.update(zip(telling, by_proxy(rest, askers, supply.hold_s, supply.service_s), strict=True))
     if around.others:
@@ -218,14 +220,17 @@ def _least(total: float, around: Around, *, crowded: bool) -> float:
     return 1.0 if crowded else max(_SIDECAR_LEAST, total / max(1, around.other_count))
 
 
-def _asker(demand: Demand, of: PriorityClass | None) -> Asker:
+def _asker(demand: Demand, of: PriorityClass | None, carried: int = 0) -> Asker:
     match of:
         case PriorityClass.INTERACTIVE:
-            return Asker(per_s=demand.interactive_per_s, sheds=demand.sheds_interactive)
+            per_s, sheds = demand.interactive_per_s, demand.sheds_interactive
         case PriorityClass.BATCH:
-            return Asker(per_s=demand.batch_per_s, sheds=demand.sheds_batch)
+            per_s, sheds = demand.batch_per_s, demand.sheds_batch
         case _:
-            return Asker(per_s=demand.per_s, sheds=demand.sheds_interactive or demand.sheds_batch)
+            per_s, sheds = demand.per_s, demand.sheds_interactive or demand.sheds_batch
+    # Nobody counts what is in flight by class: it came as requests come now.
+    share = per_s / demand.per_s if demand.per_s else 1.0
+    return Asker(per_s=per_s, sheds=sheds, carried=carried * share)
 
 
 def _stuck(stuck: int, demand: Demand | None, of_class: tuple[float, float]) -> tuple[int, int]:
