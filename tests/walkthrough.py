@@ -21,6 +21,9 @@ _COPIED: Final = re.compile(
     r"^(?:<!-- not typed: (?P<reason>[^\n]+) -->\n)?```sh\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 
+_KLOG: Final = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ \S+\.go:\d+\] .*\n?", re.MULTILINE)
+"""What kubectl says to its developers, as when it stops watching in the midst of an event; no answer to anybody."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -34,7 +37,7 @@ class Step:
     def shown_by(self, output: str) -> bool:
         """Whether an output is what the page says. How much space there is between words does not count."""
         said = (" ".join(part.split()) for part in self.printed.split("..."))
-        return re.fullmatch(".*".join(map(re.escape, said)), " ".join(output.split())) is not None
+        return re.fullmatch(".*".join(map(re.escape, said)), " ".join(_KLOG.sub("", output).split())) is not None
 
 
 def steps(page: str) -> Iterator[Step]:

@@ -66,6 +66,15 @@ def test_dots_stand_for_what_differs_and_for_nothing_else() -> None:
     assert not silent.shown_by("a word")
 
 
+def test_what_kubectl_says_to_its_developers_is_no_answer() -> None:
+    (one,) = steps("```console\n$ kubectl wait\nchat condition met\n```\n")
+    aside = 'I1122 03:45:22.334244   17526 reflector.go:664] "Warning: watch ended" err="context canceled"\n'
+    assert one.shown_by(aside + "chat condition met\n")
+    assert one.shown_by("chat condition met\n" + aside.rstrip())
+    assert not one.shown_by(aside)
+    assert not one.shown_by("Internal error: 22\nchat condition met\n")
+
+
 def test_a_page_is_read_in_order_with_all_that_is_typed() -> None:
     page = "text\n\n<!-- until -->\n```console\n$ a \\\n>   b\n1\n2\n$ c\n```\n"
     page += "```yaml\n$ no\n```\n```console\n$ d\n```\n"

@@ -108,10 +108,13 @@ async def test_a_body_of_three_megabytes_is_matched_and_retried(rig, engine):
     await engines[0].set_fault(Shed(retry_after_s=None))
     one = await rig(pool("big", *engines) + route("big", "big", match="{model: big}"))
     prompt = "word " * 600_000
-    answers = [await one.complete(model="big", prompt=prompt) for _ in range(6)]
-    assert [answer.status for answer in answers] == [200] * 6
+    asked = 0
+    # Which engine is asked first is chance: that it is always the other one has one in 2^60.
+    while engines[0].book.totals().shed == 0 and asked < 60:
+        assert (await one.complete(model="big", prompt=prompt)).status == 200
+        asked += 1
     assert engines[0].book.totals().shed > 0
-    assert engines[1].book.totals().finished == 6
+    assert engines[1].book.totals().finished == asked
 
 
 async def test_a_body_over_the_limit_is_refused(rig, engine):
