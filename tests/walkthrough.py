@@ -22,7 +22,7 @@ _COPIED: Final = re.compile(
 )
 
 _KLOG: Final = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ \S+\.go:\d+\] .*\n?", re.MULTILINE)
-"""What kubectl says to its developers, as when it stops watching in the midst of an event; no answer to anybody."""
+"""What kubectl says to its developers, as when a watch ends in the midst of an event; no answer to anybody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
