@@ -6,7 +6,6 @@ JSON and may not come from a page in a browser: such a page reaches loopback too
 ``/metrics`` is JSON, refusals too, and its shapes are the dataclasses of ``status``.
 """
 
-import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -17,9 +16,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import TypeAdapter
 
 from engine.address import Address
+from engine.visitors import Visitors
 from xds_server.access.door import CALLER, SAID, Door
 from xds_server.access.judging import Caller
-from xds_server.access.visitors import Visitors
 from xds_server.answers.answering import WrongError, answer, body, record, refuse_others, refuse_pages, shaped
 from xds_server.answers.shadow_status import ShadowStatus
 from xds_server.answers.status import (
@@ -38,12 +37,12 @@ from xds_server.answers.status import (
 )
 from xds_server.config import ConfigError
 from xds_server.dashboard.routes import add_dashboard
+from xds_server.fleet.override import Action
 from xds_server.history.routes import Changer, add_history
 from xds_server.inside.routes import Inside, add_inside
 from xds_server.ledger.orders import ImpossibleOrderError, RefusedOrderError
 from xds_server.ledger.scene import UnknownNameError
 from xds_server.metrics import Metrics
-from xds_server.overrides import Action
 from xds_server.refusals import RolledBack
 
 ROLES: Final = ("gateway", "sidecar")
@@ -51,7 +50,13 @@ MAX_BODY_BYTES: Final = 64 * 1024
 IDLE_S: Final = 75.0
 """A connection that has asked nothing, or nothing more, for so long is closed, be it in half a request."""
 
-HANDSHAKE_S: Final = 15.0
+MOST: Final = 512
+"""Connections at once: half of the 1024 descriptors that a process has where nobody gave it more. The port of the
+proxies and the connections to agents need theirs as well."""
+
+MOST_OF_HOST: Final = 128
+"""All pages of the dashboard that are watched behind one gateway, and as many others."""
+
 MAX_DIGITS: Final = 18
 """Of the number of an event: Python itself refuses those of thousands, in its own words."""
 
@@ -266,32 +271,32 @@ class AdminServer:
             keepalive_timeout=IDLE_S,
             auto_decompress=False,
         )
-        self._listener: asyncio.Server | None = None
+        self._visitors: Visitors | None = None
         self.port = address.port
 
     async def __aenter__(self) -> "AdminServer":
         """Open the port; ``ConfigError`` when it cannot be had."""
         await self._runner.setup()
         assert self._runner.server is not None, "setup makes it"  # noqa: S101  # for the type checker
+        self._visitors = Visitors(
+            self._runner.server,
+            what="connections to the admin port",
+            most=MOST,
+            most_of_host=MOST_OF_HOST,
+            turned_away=self._door.turned_away,
+            tls=self._tls,
+        )
         try:
-            self._listener = await asyncio.get_running_loop().create_server(
-                Visitors(self._runner.server, turned_away=self._door.turned_away),
-                self._address.host,
-                self._address.port,
-                backlog=128,
-                ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_S,
-            )
+            self.port = await self._visitors.open(self._address)
         except OSError as error:
             await self._runner.cleanup()
             raise ConfigError(f"cannot listen on --admin {self._address}: {error.strerror or error}") from error
-        self.port = int(self._listener.sockets[0].getsockname()[1])
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Close the port; requests under way get a second."""
-        if self._listener is not None:
-            self._listener.close()
+        if self._visitors is not None:
+            self._visitors.close()
         await self._runner.cleanup()
 
 

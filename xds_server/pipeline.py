@@ -15,8 +15,8 @@ from xds_server.assemble import Assembler
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import Decisions
 from xds_server.fleet import EngineId, Fleet
+from xds_server.fleet.override import Override
 from xds_server.fleet.traffic import Proxy
-from xds_server.overrides import Override
 from xds_server.secrets import UNKNOWN, Certificates
 from xds_server.snapshot import Resource, Snapshot
 from xds_server.translate.layers import own_runtime_items

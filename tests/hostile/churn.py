@@ -28,7 +28,7 @@ from tests.eventually import eventually
 from xds_server.answers.status import OrderRequest
 from xds_server.config import ServeConfig
 from xds_server.fleet import EngineId
-from xds_server.overrides import Action
+from xds_server.fleet.override import Action
 from xds_server.running.app import Listening, _Server
 from xds_server.sources.telemetry import access_logs, load_reports
 from xds_server.translate.access_logs import ATTEMPT_HEADER, LOG_NAME

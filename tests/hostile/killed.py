@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from xds_server.fleet import EngineId
+from xds_server.fleet.override import Action, Override
 from xds_server.history.archive import Archive
 from xds_server.history.version import Source, Version
 from xds_server.ledger.lines import Lines, tail
 from xds_server.ledger.orders import Orders
 from xds_server.ledger.recording import Reading, RecordingError, rounds
-from xds_server.overrides import Action, Override
 from xds_server.running import logs
 from xds_server.state.last_good import LastGood, Store
 

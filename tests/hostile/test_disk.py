@@ -19,6 +19,7 @@ from tests.hostile.killed import version
 from tests.xds_server.reconcile.peers import Peers, accepted, running
 from xds_server.diagnosis.remarks import on_troubles
 from xds_server.fleet import EngineId
+from xds_server.fleet.override import Action, Override
 from xds_server.history import archive, digests
 from xds_server.history.archive import Archive
 from xds_server.ledger import orders as ledger_orders
@@ -26,7 +27,6 @@ from xds_server.ledger.lines import Lines, tail
 from xds_server.ledger.orders import Orders
 from xds_server.metrics import Metrics
 from xds_server.offers import keeping
-from xds_server.overrides import Action, Override
 from xds_server.sources.resolver import Resolver
 from xds_server.state import addresses, whole_file
 from xds_server.state.disk import Disk

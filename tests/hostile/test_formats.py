@@ -10,13 +10,13 @@ import pytest
 from engine.proto import engine_report_pb2 as pb
 from engine.report import Source, Verdict
 from engine.report_wire import SCHEMA_VERSION, ReportError, decode, encode
+from xds_server.fleet.override import Action
 from xds_server.ledger.ledger import Ledger
 from xds_server.ledger.lines import tail
 from xds_server.ledger.orders import FILE_NAME as ORDERS_FILE
 from xds_server.ledger.orders import Orders
 from xds_server.ledger.recording import FORMAT as RECORDING_FORMAT
 from xds_server.ledger.recording import Reading, RecordingError, rounds
-from xds_server.overrides import Action
 from xds_server.state.last_good import FILE_NAME, FORMAT, Store, StoreError
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"

@@ -13,13 +13,13 @@ from chaos.history.reading import read as history
 from engine.report import Verdict
 from policies.load import load_contents
 from xds_server.cli import main
+from xds_server.fleet.override import Action
 from xds_server.history.archive import Archive
 from xds_server.history.version import Source
 from xds_server.ledger.ledger import Ledger
 from xds_server.ledger.lines import tail
 from xds_server.ledger.orders import Orders
 from xds_server.ledger.recording import Reading, rounds
-from xds_server.overrides import Action
 from xds_server.state.last_good import Store
 
 DAY_S = 86_400.0

@@ -15,6 +15,7 @@ from engine.report_wire import decode, encode
 from policies.load import load_contents
 from xds_server.decide.changes.change import ChangeKind, Subject
 from xds_server.fleet import EngineId
+from xds_server.fleet.override import Action, Override
 from xds_server.history.archive import read as read_version
 from xds_server.history.archive import write as write_version
 from xds_server.history.version import Source, Version, digest_of
@@ -24,7 +25,6 @@ from xds_server.ledger.lines import Lines
 from xds_server.ledger.orders import FILE_NAME as ORDERS
 from xds_server.ledger.orders import Orders
 from xds_server.ledger.recording import Moment, Reading, Recorder, rounds
-from xds_server.overrides import Action, Override
 from xds_server.state.last_good import FILE_NAME as LAST_GOOD
 from xds_server.state.last_good import Store
 

@@ -22,8 +22,8 @@ from xds_server.decide.decisions import (
 from xds_server.decide.engines.leaving import leaving
 from xds_server.decide.pool import Pool, Shared, any_in, pool_decisions
 from xds_server.fleet import EngineId, Fleet
+from xds_server.fleet.override import Override
 from xds_server.fleet.traffic import Proxy
-from xds_server.overrides import Override
 
 
 def decide(

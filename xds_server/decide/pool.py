@@ -42,8 +42,8 @@ from xds_server.decide.routing.retry_statuses import retries_due_s, retry_status
 from xds_server.decide.routing.time_limits import limits_due_s, time_limits
 from xds_server.decide.routing.zones import MIN_INTERVAL_S, zone_shares
 from xds_server.fleet import Engine, EngineId
+from xds_server.fleet.override import Override
 from xds_server.fleet.traffic import PoolTraffic, Proxy
-from xds_server.overrides import Override
 
 SETTLE_S: Final = 0.5
 """While a pool has traffic its rates, tails and timers move by themselves, and are looked at again so soon."""

@@ -12,10 +12,10 @@ from xds_server.decide.changes.rules import CONSECUTIVE, ERROR_RATE, rule_of_eng
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.fleet import Engine, EngineId
 from xds_server.fleet.orchestrator import Standing
+from xds_server.fleet.override import Action, Override
 from xds_server.fleet.traffic import EngineTraffic, PoolTraffic
 from xds_server.ledger.event import Event
 from xds_server.ledger.scene import Scene, UnknownNameError, event_status, rule_status, span
-from xds_server.overrides import Action, Override
 
 MOST_PAST: Final = 12
 """Events told of the past; more are in ``--output json`` of ``switchgear get events``."""

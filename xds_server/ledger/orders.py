@@ -19,8 +19,8 @@ from policies.resilience import Breaker
 from xds_server.decide.changes.change import Change, ChangeKind, Subject
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.fleet import Engine, EngineId
+from xds_server.fleet.override import Action, Override
 from xds_server.ledger.scene import span
-from xds_server.overrides import Action, Override
 from xds_server.state.disk import Disk
 from xds_server.state.whole_file import AGAIN_S, of_another_version, sweep, write_whole
 

@@ -18,9 +18,9 @@ from engine.report import EngineReport
 from policies.model import PolicySet
 from xds_server.fleet import Engine, EngineId, Fleet, declared
 from xds_server.fleet.orchestrator import OrchestratorWord
+from xds_server.fleet.override import Override
 from xds_server.fleet.traffic import EngineTraffic, PoolTraffic, Proxy
 from xds_server.ledger.lines import Lines
-from xds_server.overrides import Override
 from xds_server.state.whole_file import of_another_version
 
 FORMAT: Final = "switchgear-recording/1"

@@ -12,9 +12,9 @@ from xds_server.answers.status import EventStatus, RuleStatus
 from xds_server.decide.changes.change import Subject
 from xds_server.decide.decisions import Decisions
 from xds_server.fleet import EngineId, Fleet
+from xds_server.fleet.override import Override
 from xds_server.ledger.book import Book
 from xds_server.ledger.event import Event, Now, place_of
-from xds_server.overrides import Override
 
 _NO_ORDERS: Mapping[EngineId, Override] = MappingProxyType({})
 

@@ -14,10 +14,10 @@ from xds_server.answers.status import (
 )
 from xds_server.decide.decisions import Health, PoolDecisions
 from xds_server.fleet import Engine, EngineId
+from xds_server.fleet.override import Override
 from xds_server.fleet.traffic import EngineTraffic, PoolTraffic, ProxyTraffic
 from xds_server.ledger.scene import Scene
 from xds_server.ledger.shadow import ShadowBook
-from xds_server.overrides import Override
 
 
 def pool_rows(scene: Scene) -> Sequence[PoolStatus]:

@@ -7,9 +7,9 @@ from engine.report import Source, Verdict
 from engine.report_wire import Flaw
 from xds_server.decide.decisions import Ejector, Health
 from xds_server.fleet.orchestrator import Standing
+from xds_server.fleet.override import Action
 from xds_server.leaving.departures import HOPS
 from xds_server.metric_table.documented import BY_CLASS, BY_ENGINE, BY_OUTCOME, BY_POOL, of
-from xds_server.overrides import Action
 from xds_server.sources.prober import ProbeKind
 
 CALLERS: Final = (

@@ -25,8 +25,8 @@ from xds_server.decide.decisions import Decisions
 from xds_server.decide.engines.health import can_change
 from xds_server.fleet import EngineId, Fleet, with_report, with_traffic
 from xds_server.fleet.orchestrator import OrchestratorWord
+from xds_server.fleet.override import Override
 from xds_server.metrics import Metrics
-from xds_server.overrides import Override
 from xds_server.pipeline import Built, Inputs, Pipeline
 from xds_server.reconcile.considering import (
     count_state,

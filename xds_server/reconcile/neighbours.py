@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import Protocol
 
 from xds_server.fleet import EngineId
+from xds_server.fleet.override import Override
 from xds_server.fleet.traffic import PoolTraffic
 from xds_server.ledger.orders import Orders
-from xds_server.overrides import Override
 from xds_server.publish import Publisher
 from xds_server.secrets import NO_CERTIFICATES, Certificates
 from xds_server.snapshot import Resource, Snapshot

@@ -27,6 +27,7 @@ from xds_server.answers.status import (
     ZoneStatus,
 )
 from xds_server.fleet import EngineId
+from xds_server.fleet.override import Action, Override
 from xds_server.ledger.event import Now
 from xds_server.ledger.figures import pool_metrics
 from xds_server.ledger.ledger import Ledger
@@ -35,7 +36,6 @@ from xds_server.ledger.scene import Scene, UnknownNameError, event_status, meant
 from xds_server.ledger.story import story
 from xds_server.ledger.tables import order_rows, pool_rows, shadow_report, with_decision, zone_rows
 from xds_server.metrics import gauge
-from xds_server.overrides import Action, Override
 from xds_server.publish import Publisher
 from xds_server.reconcile.loop import Reconciler
 from xds_server.refusals import Refusals, RolledBack, kept_back

@@ -19,11 +19,11 @@ from xds_server.decide.decide import decide
 from xds_server.decide.decisions import Decisions, Ejector
 from xds_server.fleet import EngineId, Fleet, declared, with_report, with_traffic, with_words
 from xds_server.fleet.orchestrator import OrchestratorWord, Standing
+from xds_server.fleet.override import Action, Override
 from xds_server.fleet.traffic import EngineTraffic, PoolTraffic, Proxy, ProxyTraffic
 from xds_server.ledger.lines import Lines
 from xds_server.ledger.recording import Moment, Reading, Recorder, RecordingError, rounds
 from xds_server.ledger.replay import replay
-from xds_server.overrides import Action, Override
 
 from .conftest import POLICIES
 

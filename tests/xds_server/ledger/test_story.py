@@ -20,11 +20,11 @@ from xds_server.decide.decisions import (
 )
 from xds_server.fleet import EngineId, Fleet, with_report, with_words
 from xds_server.fleet.orchestrator import OrchestratorWord, Standing
+from xds_server.fleet.override import Action, Override
 from xds_server.fleet.traffic import EngineTraffic, ProxyTraffic
 from xds_server.ledger.ledger import Ledger
 from xds_server.ledger.scene import UnknownNameError, meant
 from xds_server.ledger.story import story
-from xds_server.overrides import Action, Override
 
 from .conftest import decided, scene, seen, with_pool
 

@@ -20,8 +20,8 @@ from xds_server.decide.engines.orchestrated import orchestrated
 from xds_server.decide.engines.peer_failures import Elsewhere
 from xds_server.decide.remembered import BreakerState, Comeback, Phase, StragglerState
 from xds_server.fleet import Engine, EngineId
+from xds_server.fleet.override import Action, Override
 from xds_server.fleet.traffic import EngineTraffic
-from xds_server.overrides import Action, Override
 
 _NEVER: Final = float("inf")
 _SLOW_SEVERITY: Final = 0.4

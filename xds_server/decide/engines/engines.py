@@ -35,8 +35,8 @@ from xds_server.decide.engines.lost import longest_try_s, lost_since_s
 from xds_server.decide.remembered import BreakerState, Comeback, StragglerState
 from xds_server.fleet import Engine, EngineId
 from xds_server.fleet.orchestrator import OrchestratorWord
+from xds_server.fleet.override import Override
 from xds_server.fleet.traffic import STALE_S, PoolTraffic
-from xds_server.overrides import Override
 
 _FLAPPING_SEVERITY: Final = 0.1
 

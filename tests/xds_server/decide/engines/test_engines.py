@@ -10,7 +10,7 @@ from engine.report import Source, Verdict
 from xds_server.decide.decisions import Ejector, EngineDecision, Health, TimeLimits
 from xds_server.decide.engines.comeback import UNCUT_S
 from xds_server.decide.engines.lost import longest_try_s
-from xds_server.overrides import Action, Override
+from xds_server.fleet.override import Action, Override
 
 from .said import IN, OUT, is_back, said, still
 from .world import World, key

@@ -15,7 +15,7 @@ from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.decide.remembered import Phase
 from xds_server.fleet import with_words
 from xds_server.fleet.orchestrator import OrchestratorWord, Standing
-from xds_server.overrides import Action, Override
+from xds_server.fleet.override import Action, Override
 
 from .said import said, still
 from .world import World, key

@@ -16,8 +16,8 @@ from policies.resilience import ResilienceSpec
 from xds_server.decide.decisions import UNDECIDED, EngineDecision, Health, PoolDecisions, TimeLimits
 from xds_server.decide.engines.engines import EngineOutcome, engine_decisions
 from xds_server.fleet import EngineId, Fleet, declared, with_report
+from xds_server.fleet.override import Override
 from xds_server.fleet.traffic import EngineTraffic, PoolTraffic
-from xds_server.overrides import Override
 
 STEP_S = 0.1
 CANARY_S = 0.05

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from xds_server.fleet import EngineId
+from xds_server.fleet.fleet import EngineId
 
 
 class Action(StrEnum):
