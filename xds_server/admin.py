@@ -43,7 +43,7 @@ from xds_server.inside.routes import Inside, add_inside
 from xds_server.ledger.orders import ImpossibleOrderError, RefusedOrderError
 from xds_server.ledger.scene import UnknownNameError
 from xds_server.metrics import Metrics
-from xds_server.refusals import RolledBack
+from xds_server.publish.refusals import RolledBack
 
 ROLES: Final = ("gateway", "sidecar")
 MAX_BODY_BYTES: Final = 64 * 1024

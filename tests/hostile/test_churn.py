@@ -10,9 +10,8 @@ import pytest
 import structlog
 
 from tests.hostile.churn import Churn, caches, objects, sizes
-from xds_server import refusals
 from xds_server.leaving import departures
-from xds_server.publish import founding
+from xds_server.publish import founding, refusals
 from xds_server.reconcile import roster
 from xds_server.running import logs
 from xds_server.sources.telemetry import book, loss, telemetry

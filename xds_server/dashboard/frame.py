@@ -20,7 +20,7 @@ from xds_server.answers.status import (
     ZoneStatus,
 )
 from xds_server.diagnosis.remarks import on_canary, on_rolled_back, on_troubles
-from xds_server.refusals import RolledBack
+from xds_server.publish.refusals import RolledBack
 
 Row: TypeAlias = Mapping[str, Any]
 Table: TypeAlias = Mapping[str, Row]

@@ -42,10 +42,10 @@ from xds_server.offers.feed import Around, Outlet
 from xds_server.offers.keeping import keep, restore
 from xds_server.pipeline import Built
 from xds_server.publish import Nack, Publisher
+from xds_server.publish.refusals import Refusals
 from xds_server.reconcile.loop import Reconciler
 from xds_server.reconcile.neighbours import Connected, Told
 from xds_server.reconcile.standing import Serving
-from xds_server.refusals import Refusals
 from xds_server.running.ending import StopError, first, signals, stopped
 from xds_server.running.facts import ServerFacts
 from xds_server.running.feeds import feed

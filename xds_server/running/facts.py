@@ -37,8 +37,8 @@ from xds_server.ledger.story import story
 from xds_server.ledger.tables import order_rows, pool_rows, shadow_report, with_decision, zone_rows
 from xds_server.metrics import gauge
 from xds_server.publish import Publisher
+from xds_server.publish.refusals import Refusals, RolledBack, kept_back
 from xds_server.reconcile.loop import Reconciler
-from xds_server.refusals import Refusals, RolledBack, kept_back
 from xds_server.running.rows import engine_status, problem, proxy_status, resource_status
 from xds_server.snapshot import Snapshot
 from xds_server.streams import Mode

@@ -24,7 +24,7 @@ from xds_server.answers.status import (
     ZoneStatus,
 )
 from xds_server.ledger.scene import UnknownNameError
-from xds_server.refusals import RolledBack
+from xds_server.publish.refusals import RolledBack
 
 _STATES: Sequence[tuple[str, str, str]] = (
     ("ready", "HEALTHY", ""),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.xds_server.dashboard.made import Made
 from xds_server.answers.status import Defect, Trouble
 from xds_server.dashboard.frame import MOST_EVENTS, Frame, difference, frame, whole
-from xds_server.refusals import RolledBack
+from xds_server.publish.refusals import RolledBack
 
 
 def laid_over(told: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.xds_server.publish.contents import cluster
 from xds_server.publish import Acceptance, Nack, Publisher, Scope, Session, Silent
-from xds_server.refusals import Refusals, RolledBack
+from xds_server.publish.refusals import Refusals, RolledBack
 from xds_server.snapshot import Resource, snapshot
 from xds_server.streams import Mode, NodeInfo, RefusedPeerError, StreamError
 from xds_server.type_urls import CLUSTER

@@ -12,7 +12,8 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from xds_server.metrics import gauge
-from xds_server.publish import Nack, Publisher
+from xds_server.publish.observer import Nack
+from xds_server.publish.publisher import Publisher
 from xds_server.snapshot import Resource, content_of
 from xds_server.type_urls import SHORT_NAMES
 
