@@ -7,15 +7,24 @@ from typing import Final
 
 from chaos.demo import screen
 from chaos.demo.scene import Scene
-from chaos.demo.verdict import Answer
+from chaos.demo.verdict import Answer, missing
 
 _LONGEST_S: Final = 30.0
 
+_AGAIN_S: Final = 0.2
 
-async def ask(scene: Scene, name: str, *expected: str) -> None:
-    """Take down and show what ``switchgear why NAME`` prints; ``expected`` are words that must be in it."""
-    time_s = scene.now_s
-    answer = Answer(time_s=time_s, name=name, text=await _why(scene, name), expected=expected)
+
+async def ask(scene: Scene, name: str, *expected: str, until_s: float = 0.0) -> None:
+    """Take down and show what ``switchgear why NAME`` prints; ``expected`` are words that must be in it.
+
+    What is asked about can change while the question is on its way, most of all on a machine that is busy: until
+    ``until_s`` of the scene it is asked again, and the last answer is the one that counts.
+    """
+    while True:
+        answer = Answer(time_s=scene.now_s, name=name, text=await _why(scene, name), expected=expected)
+        if not missing(answer) or scene.now_s >= until_s:
+            break
+        await asyncio.sleep(_AGAIN_S)
     scene.answers.append(answer)
     scene.console.print(screen.asked(answer))
 

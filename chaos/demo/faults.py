@@ -57,14 +57,17 @@ async def _ask_of_hung(scene: Scene, span: Span) -> None:
     """Ask why the engine is out once its agent has said that it hangs; at the latest when it is restarted."""
     name = span.targets[0]
     await _seen(lambda: scene.verdicts.get(name) == "hung" or scene.now_s > span.heal_s)
-    await ask(scene, name, f"{setting.POOL}/{name}", "hung", "no token for")
+    await ask(scene, name, f"{setting.POOL}/{name}", "hung", "no token for", until_s=span.heal_s)
 
 
 async def _overload(scene: Scene, span: Span) -> None:
     """Leave less than is asked for until the fallback has been seen to serve, then heal until all is as before."""
     await _break(scene, span, {"kind": "crash"})
     await _seen(lambda: scene.level >= TO_FALLBACK and scene.ours.disclosed > 0)
-    await ask(scene, setting.POOL, f"pool {setting.POOL}", "degraded to level", "go to the fallback")
+    # With the load that comes the level goes to and fro; nothing is healed before the answer is there.
+    until_s = scene.now_s + SEEN_LIMIT_S
+    expected = (f"pool {setting.POOL}", "degraded to level", "go to the fallback")
+    await ask(scene, setting.POOL, *expected, until_s=until_s)
     await _sleep_until(scene, span.heal_s)
     await _restart_all(scene, span)
     await _seen(lambda: scene.level == 0)

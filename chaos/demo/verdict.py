@@ -111,10 +111,18 @@ def _of_answers(answers: Sequence[Answer]) -> Iterator[str]:
     if not answers:
         yield "nobody asked why"
     for answer in answers:
-        # Lines are wrapped for the terminal.
-        said = " ".join(answer.text.split())
-        for words in answer.expected:
-            if words not in said:
-                yield f"`switchgear why {answer.name}` does not say {words!r}"
-        if not _PLACE.search(said):
+        for words in missing(answer):
+            yield f"`switchgear why {answer.name}` does not say {words!r}"
+        if not _PLACE.search(_unwrapped(answer.text)):
             yield f"`switchgear why {answer.name}` names no line of a policy"
+
+
+def missing(answer: Answer) -> tuple[str, ...]:
+    """The words that were to be in the answer and are not."""
+    said = _unwrapped(answer.text)
+    return tuple(words for words in answer.expected if words not in said)
+
+
+def _unwrapped(text: str) -> str:
+    """On one line: lines are wrapped for the terminal."""
+    return " ".join(text.split())
