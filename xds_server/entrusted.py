@@ -21,8 +21,8 @@ from xds_server.answers.status import Defect, Trouble
 from xds_server.config import ServeConfig
 from xds_server.metrics import gauge
 from xds_server.reconcile.standing import Serving
-from xds_server.secrets import Certificates, Secrets
-from xds_server.sources.secrets import SecretFolder
+from xds_server.secrets.folder import SecretFolder
+from xds_server.secrets.secret import Certificates, Secrets
 from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
 from xds_server.translate.served import served
 from xds_server.translate.view import View

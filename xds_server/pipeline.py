@@ -17,7 +17,7 @@ from xds_server.decide.decisions import Decisions
 from xds_server.fleet import EngineId, Fleet
 from xds_server.fleet.override import Override
 from xds_server.fleet.traffic import Proxy
-from xds_server.secrets import UNKNOWN, Certificates
+from xds_server.secrets.secret import UNKNOWN, Certificates
 from xds_server.snapshot import Resource, Snapshot
 from xds_server.translate.layers import own_runtime_items
 from xds_server.translate.memo import Memo

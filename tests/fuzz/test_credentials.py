@@ -16,7 +16,7 @@ from engine.tls.trust import TrustError, client_context
 from tests.engine.tls.made import DAY, certificate, odd_certificate, of_strange_curve
 from tests.fuzz.mutating import broken, spoiled
 from xds_server.access.followed import MIN_TOKEN_CHARACTERS, FollowedRules
-from xds_server.sources.judged_secret import UnusableSecretError, judged
+from xds_server.secrets.judging import UnusableSecretError, judged
 
 FUZZ = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 

@@ -21,7 +21,7 @@ from xds_server.config import ServeConfig
 from xds_server.metric_table.documented import OPEN, Documented
 from xds_server.metric_table.table import LARGE, TABLE, markdown
 from xds_server.running.in_cluster import ClusterFeed
-from xds_server.sources.secrets import SecretFolder
+from xds_server.secrets.folder import SecretFolder
 from xds_server.tracing.exporting import exporter_to
 
 LIMIT_S = 60.0

@@ -9,7 +9,7 @@ import pytest
 from policies.engine_tls import EngineTls
 from xds_server.access.lab_authority import Wanted, make
 from xds_server.publish import Scope
-from xds_server.secrets import EngineSecret
+from xds_server.secrets.secret import EngineSecret
 from xds_server.snapshot import Resource, resource
 from xds_server.translate.engine_tls import authorities, certificate, tls_socket
 from xds_server.type_urls import SECRET

@@ -45,7 +45,7 @@ from xds_server.reconcile.roll import Peers, Roll
 from xds_server.reconcile.standing import Files, Serving, serving_of
 from xds_server.reconcile.trial import Trial
 from xds_server.reconcile.words import Words
-from xds_server.secrets import NO_CERTIFICATES
+from xds_server.secrets.secret import NO_CERTIFICATES
 from xds_server.snapshot import Snapshot
 from xds_server.sources.files import Accepted, PolicyState, Refused
 from xds_server.sources.resolver import Addressing, resolved

@@ -14,7 +14,7 @@ from xds_server.fleet.override import Override
 from xds_server.fleet.traffic import PoolTraffic
 from xds_server.ledger.orders import Orders
 from xds_server.publish import Publisher
-from xds_server.secrets import NO_CERTIFICATES, Certificates
+from xds_server.secrets.secret import NO_CERTIFICATES, Certificates
 from xds_server.snapshot import Resource, Snapshot
 from xds_server.sources.telemetry import Telemetry
 from xds_server.translate.grpc_client import ROLE as GRPC_ROLE

@@ -29,7 +29,7 @@ from policies.engine_tls import EngineTls
 from policies.model import PolicySet
 from policies.pool import Probe
 from xds_server.fleet import EngineId
-from xds_server.secrets import Secrets
+from xds_server.secrets.secret import Secrets
 
 # Engines of one policy were probably started together; looks at them should not be.
 _JITTER: Final = 0.1

@@ -7,7 +7,7 @@ from typing import Final
 from policies.model import PolicySet
 from policies.pool import EnginePool
 from policies.quantity import is_ip
-from xds_server.secrets import EngineSecret, Secrets
+from xds_server.secrets.secret import EngineSecret, Secrets
 from xds_server.translate.engine_tls import authorities, authorities_name, certificate, certificate_name
 from xds_server.translate.item import Item
 from xds_server.translate.memo import Memo

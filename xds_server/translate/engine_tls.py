@@ -36,7 +36,7 @@ from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import (
 from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, StringMatcher
 
 from policies.engine_tls import EngineTls, expression, is_uri
-from xds_server.secrets import EngineSecret
+from xds_server.secrets.secret import EngineSecret
 from xds_server.translate.shapes import over_ads, packed
 
 SECRET_FETCH_TIMEOUT_S: Final = 1.0

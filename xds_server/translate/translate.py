@@ -14,7 +14,7 @@ from policies.route import ModelRoute
 from xds_server.decide.decisions import Decisions
 from xds_server.decide.routing.time_limits import where_cut
 from xds_server.fleet import EngineId, Fleet
-from xds_server.secrets import UNKNOWN, Certificates
+from xds_server.secrets.secret import UNKNOWN, Certificates
 from xds_server.translate.certificates import names_to_prove, secret_items
 from xds_server.translate.clusters import cluster
 from xds_server.translate.endpoints import assignment, picking_factors, zone_weights

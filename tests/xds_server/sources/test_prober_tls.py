@@ -12,7 +12,7 @@ from engine.tls.files import read_trust
 from engine.tls.paths import TrustFiles
 from tests.engine.tls.made import certificate
 from tests.xds_server.sources.watched import IN, OUT, Watched, policies
-from xds_server.secrets import EngineSecret, Secrets
+from xds_server.secrets.secret import EngineSecret, Secrets
 from xds_server.sources.prober import Prober, probed
 
 NAME = "engine.example"

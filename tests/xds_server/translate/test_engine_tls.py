@@ -7,7 +7,7 @@ from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import Secret
 
 from xds_server.assemble import assemble
 from xds_server.fleet import declared
-from xds_server.secrets import NO_CERTIFICATES, Certificates, EngineSecret
+from xds_server.secrets.secret import NO_CERTIFICATES, Certificates, EngineSecret
 from xds_server.translate.memo import Memo
 from xds_server.translate.render import as_yaml
 from xds_server.translate.translate import translate

@@ -24,8 +24,8 @@ from structlog.testing import capture_logs
 from tests.engine.tls.made import of_strange_curve
 from xds_server.access.lab_authority import Wanted, make
 from xds_server.answers.status import Defect
-from xds_server.sources.judged_secret import UnusableSecretError, judged
-from xds_server.sources.secrets import MAX_BYTES, SecretFolder
+from xds_server.secrets.folder import MAX_BYTES, SecretFolder
+from xds_server.secrets.judging import UnusableSecretError, judged
 
 DAY = timedelta(days=1)
 

@@ -9,9 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
-from tests.xds_server.sources.test_secrets import folder, one, two, write
-from xds_server.sources import secrets
-from xds_server.sources.secrets import JUDGE_AGAIN_S, SecretFolder
+from tests.xds_server.secrets.test_folder import folder, one, two, write
+from xds_server.secrets import folder as secret_folder
+from xds_server.secrets.folder import JUDGE_AGAIN_S, SecretFolder
 
 __all__ = ("folder", "one", "two")
 
@@ -98,7 +98,7 @@ def test_all_together_have_a_limit_and_none_pushes_out_what_was_there(
     write(folder / "b", one)
     followed = SecretFolder(folder)
     size = sum((folder / "b" / file).stat().st_size for file in ("ca.crt", "tls.crt", "tls.key"))
-    monkeypatch.setattr(secrets, "MAX_BYTES_TOGETHER", size + 1)
+    monkeypatch.setattr(secret_folder, "MAX_BYTES_TOGETHER", size + 1)
     write(folder / "a", one)
     followed.look()
     followed.look()
@@ -110,13 +110,13 @@ def test_what_is_refused_is_not_judged_each_second(
     folder: Path, one: Path, two: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged, now_s = [], [time.time()]
-    judge = secrets.judged
+    judge = secret_folder.judged
 
     def counted(*args: object, **said: object) -> object:
         judged.append(args)
         return judge(*args, **said)  # type: ignore[arg-type]  # passed on as it came
 
-    monkeypatch.setattr(secrets, "judged", counted)
+    monkeypatch.setattr(secret_folder, "judged", counted)
     write(folder / "a", one)
     (folder / "a" / "tls.key").write_bytes((two / "proxy.key").read_bytes())
     followed = SecretFolder(folder, wall=lambda: now_s[0])

@@ -27,8 +27,8 @@ from policies.quantity import NAME_PATTERN
 from xds_server.answers.status import Defect, Trouble
 from xds_server.answers.troubles import ends
 from xds_server.metrics import gauge
-from xds_server.secrets import Secrets
-from xds_server.sources.judged_secret import AUTHORITIES, FILES, Judged, UnusableSecretError, judged
+from xds_server.secrets.judging import AUTHORITIES, FILES, Judged, UnusableSecretError, judged
+from xds_server.secrets.secret import Secrets
 
 LOOK_EACH_S: Final = 1.0
 MAX_SECRETS: Final = 1000

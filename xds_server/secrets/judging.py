@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from engine.tls.files import NOT_UNDERSTOOD, SUBJECT_CHARACTERS, bare, belongs, private_key
-from xds_server.secrets import EngineSecret
+from xds_server.secrets.secret import EngineSecret
 
 AUTHORITIES: Final = "ca.crt"
 CHAIN: Final = "tls.crt"
