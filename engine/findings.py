@@ -1,28 +1,23 @@
-"""What the state of a judgement amounts to: a verdict, and the reading that made it.
+"""What the books of an engine amount to: a verdict, and the reading that made it.
 
-The fold in ``judgement`` keeps the books of one engine; here they are read. Each function answers for one
-situation and names its evidence, so that every verdict says which reading, which threshold and since when.
+Each function answers for one situation and names its evidence, so that every verdict says which reading, which
+threshold and since when.
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from engine.books import KV_FULL_RATIO, Books
 from engine.probe_settings import ProbeSettings
 from engine.reading import Failure, Trouble
 from engine.report import Evidence, Verdict
 
-if TYPE_CHECKING:
-    from engine.judgement import Judgement
-
-# Cache blocks are handed out whole, so an engine that cannot take another request may stand a little below 1.
 SILENCE_S: Final = 5.0
 """An open port that answers nothing this long is a dead engine.
 
 Longer than what one token may take: an overloaded API process was seen to leave ``/metrics`` unanswered for 1.5 s
 with its engine at work, and to take a busy engine out starts a cascade.
 """
-
-KV_FULL_RATIO: Final = 0.97
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +36,7 @@ class Finding:
         return Evidence(reading=self.reading, threshold=self.threshold, age_s=age_s, sentence=self.sentence)
 
 
-def finding_of(now: "Judgement", at_s: float, probe: ProbeSettings) -> Finding | None:
+def finding_of(now: Books, at_s: float, probe: ProbeSettings) -> Finding | None:
     """The verdict and its evidence; None when the readings so far prove nothing."""
     if now.trouble is not None and not now.trouble.answered:
         return _unreachable(now, now.trouble, at_s, probe)
@@ -55,7 +50,7 @@ def finding_of(now: "Judgement", at_s: float, probe: ProbeSettings) -> Finding |
     return _after_silence(now, at_s, probe)
 
 
-def _unreachable(now: "Judgement", trouble: Failure, at_s: float, probe: ProbeSettings) -> Finding | None:
+def _unreachable(now: Books, trouble: Failure, at_s: float, probe: ProbeSettings) -> Finding | None:
     """The verdict on an engine that did not answer the last look."""
     if trouble.gone:
         return Finding(verdict=Verdict.DEAD, reading="connection", sentence=trouble.detail, since_s=at_s)
@@ -90,7 +85,7 @@ def _unproved(failure: Failure) -> Finding:
     )
 
 
-def _stalled(now: "Judgement", at_s: float, probe: ProbeSettings) -> Finding | None:
+def _stalled(now: Books, at_s: float, probe: ProbeSettings) -> Finding | None:
     """Evidence that requests stand still; None when there is none."""
     if now.stalled_since_s is None or at_s - now.stalled_since_s < probe.stall_after_s:
         return None
@@ -109,7 +104,7 @@ def _stalled(now: "Judgement", at_s: float, probe: ProbeSettings) -> Finding | N
 
 
 def _after_failure(
-    now: "Judgement", failure: Failure, stalled: Finding | None, at_s: float, probe: ProbeSettings
+    now: Books, failure: Failure, stalled: Finding | None, at_s: float, probe: ProbeSettings
 ) -> Finding:
     """The verdict on an engine whose last canary was answered, and not by a token."""
     if failure.draining:
@@ -143,7 +138,7 @@ def _probe_says(verdict: Verdict, sentence: str) -> Finding:
     return Finding(verdict=verdict, reading="probe", threshold="a token", sentence=sentence)
 
 
-def _shedding(now: "Judgement", failure: Failure, at_s: float, probe: ProbeSettings) -> Finding:
+def _shedding(now: Books, failure: Failure, at_s: float, probe: ProbeSettings) -> Finding:
     """The verdict on an engine that says it has no room: busy, unless it has no reason to be."""
     if not now.token_seen and not now.others:
         return _probe_says(Verdict.STARTING, f"has produced no token yet: {failure.detail}")
@@ -159,7 +154,7 @@ def _shedding(now: "Judgement", failure: Failure, at_s: float, probe: ProbeSetti
     return _probe_says(Verdict.BUSY, f"takes no more for now: {failure.detail}")
 
 
-def _moving(now: "Judgement", at_s: float, probe: ProbeSettings) -> Finding:
+def _moving(now: Books, at_s: float, probe: ProbeSettings) -> Finding:
     """The verdict on an engine that has just produced something."""
     waited_s = 0.0 if now.unanswered_since_s is None else at_s - now.unanswered_since_s
     counters = now.counters
@@ -176,7 +171,7 @@ def _moving(now: "Judgement", at_s: float, probe: ProbeSettings) -> Finding:
     return Finding(verdict=Verdict.READY, reading="tokens", sentence="produces tokens")
 
 
-def _after_silence(now: "Judgement", at_s: float, probe: ProbeSettings) -> Finding | None:
+def _after_silence(now: Books, at_s: float, probe: ProbeSettings) -> Finding | None:
     """The verdict when a canary is out, or was given up, and nothing else has moved."""
     if now.unanswered_since_s is None:
         return None
@@ -205,6 +200,6 @@ def _after_silence(now: "Judgement", at_s: float, probe: ProbeSettings) -> Findi
     )
 
 
-def _not_started(now: "Judgement", otherwise: Verdict) -> Verdict:
+def _not_started(now: Books, otherwise: Verdict) -> Verdict:
     """Starting, for an engine that has not produced a single token since it came up."""
     return otherwise if now.token_seen else Verdict.STARTING

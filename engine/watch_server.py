@@ -18,7 +18,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from engine.judgement import RECOVERED_CANARIES
+from engine.books import RECOVERED_CANARIES
 from engine.proto import engine_report_pb2 as pb
 from engine.report import EngineReport
 from engine.report_wire import encode

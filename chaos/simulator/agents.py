@@ -89,7 +89,7 @@ class SimulatedAgent:
 
     def _gone(self) -> None:
         """The connection that asks nothing has ended."""
-        if self.speaks and self._standing.boot.heard and self._standing.judgement.trouble is None:
+        if self.speaks and self._standing.boot.heard and self._standing.judgement.books.trouble is None:
             self._step_after(0.0, look=True)
 
     def _step_after(self, seconds: float, *, look: bool = False) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 from chaos.simulator.canary import Canary, failure_of
 from chaos.simulator.engine import SimulatedEngine
 from chaos.simulator.timeline import Appointment, Timeline
+from engine.books import Books
 from engine.judgement import OUT_INTERVAL_S, Judgement
 from engine.probe_settings import ProbeSettings
 from engine.reading import Answer, Failure, Look, Trouble
@@ -34,7 +35,7 @@ class SimulatedProber:
         self._probe = probe
         self._rng = rng
         self._on_report = on_report
-        self._judgement = Judgement(slots=engine.slots)
+        self._judgement = Judgement(books=Books(slots=engine.slots))
         self._timer: Appointment | None = None
         self._canary: Canary | None = None
         self._sequence = 0
@@ -48,7 +49,7 @@ class SimulatedProber:
 
     def start(self) -> None:
         """Look from now on, knowing nothing."""
-        self._judgement = Judgement(slots=self._engine.slots)
+        self._judgement = Judgement(books=Books(slots=self._engine.slots))
         self._step_after(self._rng.uniform(0.0, self._probe.interval_s))
 
     def stop(self) -> None:
@@ -61,7 +62,7 @@ class SimulatedProber:
             self._canary = None
 
     def _gone(self) -> None:
-        if self.on and self._judgement.counters is not None:
+        if self.on and self._judgement.books.counters is not None:
             self._step_after(0.0)
 
     def _step_after(self, seconds: float) -> None:

@@ -99,7 +99,7 @@ class Follower:
                 await asyncio.wait(out)
 
     async def _look(self) -> None:
-        answer = self.standing.judgement.answer
+        answer = self.standing.judgement.books.answer
         began_s = self._clock()
         look = await self._engine.look(suspect=answer is not None and answer.status >= 500)
         self.look_s = look.at_s - began_s
@@ -139,7 +139,7 @@ class Follower:
         for name in [name for name, task in side.items() if task.done()]:
             side.pop(name).result()
         now = self.standing
-        if "tripwire" not in side and now.boot.heard and now.judgement.trouble is None:
+        if "tripwire" not in side and now.boot.heard and now.judgement.books.trouble is None:
             side["tripwire"] = asyncio.create_task(self._tripwire())
         warming = now.boot.first_token and now.order is None and self.model
         if "warm_up" not in side and warming and now.warm_up_left(self._config):
@@ -193,7 +193,10 @@ class Follower:
 
     @property
     def _asked_after_look(self) -> bool:
-        asked_at_s, looked_at_s = self.standing.judgement.asked_at_s, self.standing.judgement.looked_at_s
+        asked_at_s, looked_at_s = (
+            self.standing.judgement.books.asked_at_s,
+            self.standing.judgement.books.looked_at_s,
+        )
         return asked_at_s is not None and looked_at_s is not None and asked_at_s > looked_at_s
 
     @property

@@ -30,7 +30,7 @@ def pause_s(now: Standing, config: AgentConfig, at_s: float, *, look_s: float, c
     ``counts`` says whether the engine's own count of requests can be trusted to show that work has come.
     """
     pause = now.judgement.pause_s(at_s, config.probe)
-    if calm(now) and not now.judgement.recovering:
+    if calm(now) and not now.judgement.books.recovering:
         pause = max(pause, config.idle_interval_s if counts else min(config.idle_interval_s, _UNCOUNTED_IDLE_S))
     elif now.order is not None:
         pause = min(pause, _DRAIN_INTERVAL_S)
@@ -39,12 +39,12 @@ def pause_s(now: Standing, config: AgentConfig, at_s: float, *, look_s: float, c
 
 def calm(now: Standing) -> bool:
     """Whether the engine is idle and well, so that nothing is to be expected but work."""
-    return now.produces and now.in_flight == 0 and now.order is None and now.judgement.answer is None
+    return now.produces and now.in_flight == 0 and now.order is None and now.judgement.books.answer is None
 
 
 def wants_look(now: Standing, at_s: float, *, counts: bool) -> bool:
     """Whether the counters are worth reading, when nothing in particular has happened."""
-    looked_at_s = now.judgement.looked_at_s
+    looked_at_s = now.judgement.books.looked_at_s
     return not counts or not calm(now) or looked_at_s is None or at_s - looked_at_s >= _CALM_LOOK_S
 
 
@@ -52,9 +52,9 @@ def wants_token(now: Standing, config: AgentConfig, at_s: float, asked_at_s: flo
     """Whether to ask for one token now: never behind work that moves, nor for a draining engine that is well."""
     if not now.judgement.wants_canary:
         return False
-    if now.order is not None and now.judgement.stalled_since_s is None and now.produces:
+    if now.order is not None and now.judgement.books.stalled_since_s is None and now.produces:
         return False
-    moving = now.produces and now.judgement.progressed
-    if not moving or asked_at_s is None or now.judgement.recovering:
+    moving = now.produces and now.judgement.books.progressed
+    if not moving or asked_at_s is None or now.judgement.books.recovering:
         return True
     return at_s - asked_at_s >= config.idle_interval_s

@@ -95,7 +95,7 @@ def _broken(now: Standing) -> str:
     assert now.finding is not None  # noqa: S101 -- the caller looked
     if now.finding.verdict is Verdict.DEAD and now.finding.reading == "health":
         return f"its core died and its process lives on: {now.finding.sentence}"
-    answer = now.judgement.answer
+    answer = now.judgement.books.answer
     if answer is not None and any(words in answer.detail.lower() for words in _BROKEN_WORDS):
         return f"its CUDA context or core is broken: {answer.detail}"
     if now.gpu is not None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from engine.agent.config import AgentConfig
 from engine.agent.pressure import WINDOW_S, Pressure
+from engine.books import Books
 from engine.findings import Finding
 from engine.gpu.judgement import GpuJudgement
 from engine.gpu.policy import GpuAction
@@ -61,7 +62,7 @@ class Standing:
     """
 
     begun_at_s: float
-    judgement: Judgement = field(default_factory=lambda: Judgement(slots=_NO_SLOTS))
+    judgement: Judgement = field(default_factory=lambda: Judgement(books=Books(slots=_NO_SLOTS)))
     boot: Boot = field(default_factory=Boot)
     pressure: Pressure = field(default_factory=Pressure)
     finding: Finding | None = None
@@ -79,7 +80,7 @@ class Standing:
     @classmethod
     def new(cls, config: AgentConfig, at_s: float) -> "Standing":
         """Nothing known yet."""
-        return cls(begun_at_s=at_s, judgement=Judgement(slots=config.slots or _NO_SLOTS))
+        return cls(begun_at_s=at_s, judgement=Judgement(books=Books(slots=config.slots or _NO_SLOTS)))
 
     @property
     def verdict(self) -> Verdict | None:
@@ -94,10 +95,10 @@ class Standing:
     @property
     def in_flight(self) -> int | None:
         """Requests in flight other than the agent's own; None when that cannot be known now."""
-        trouble = self.judgement.trouble
+        trouble = self.judgement.books.trouble
         if trouble is not None:
             return 0 if trouble.gone else None
-        return None if self.judgement.counters is None else self.judgement.others
+        return None if self.judgement.books.counters is None else self.judgement.books.others
 
     def warm_up_left(self, config: AgentConfig) -> tuple[int, ...]:
         """Lengths of the warm-up prompts that are still to run."""
@@ -113,7 +114,7 @@ class Standing:
         read = replace(self, judgement=judgement)
         if isinstance(reading, Look):
             read = _counted(_reborn(read, reading), reading, config)
-        if judgement.token_seen and judgement.trouble is None:
+        if judgement.books.token_seen and judgement.books.trouble is None:
             read = replace(read, boot=replace(read.boot, first_token=True))
         settled = _settled(read, reading.at_s, config)
         since_s = None if settled.produces else (self.not_produced_since_s or reading.at_s)
@@ -235,7 +236,7 @@ _RANK: Final = {
 def _of_start(now: Standing, at_s: float, config: AgentConfig) -> tuple[Finding, ...]:
     """Why the engine has not started yet, if so."""
     if not now.boot.heard:
-        trouble = now.judgement.trouble
+        trouble = now.judgement.books.trouble
         late = now.boot.number > 1 or at_s - now.begun_at_s >= config.start_limit_s
         if late or trouble is None or trouble.unproved:
             # It was there and is gone, or should have come long ago: dead, as its finding says. Or somebody is
@@ -250,7 +251,8 @@ def _of_start(now: Standing, at_s: float, config: AgentConfig) -> tuple[Finding,
                 sentence=f"no engine yet, for {at_s - now.begun_at_s:.0f} s: {trouble.detail}",
             ),
         )
-    if now.judgement.trouble is not None and (now.judgement.trouble.gone or now.judgement.trouble.unproved):
+    trouble = now.judgement.books.trouble
+    if trouble is not None and (trouble.gone or trouble.unproved):
         return ()
     if not now.boot.first_token:
         return (

@@ -25,7 +25,7 @@ def report(
     """What to say of the engine; None while nothing is certain. The sender adds boot id and sequence."""
     if not now.told:
         return None
-    counters, pressure = now.judgement.counters, now.pressure
+    counters, pressure = now.judgement.books.counters, now.pressure
     deciding = now.told[0].evidence(at_s)
     return EngineReport(
         pool="",
@@ -47,7 +47,7 @@ def report(
         revision=revision,
         gpu=gpu,
         drain=None if now.order is None else DrainRequest(deadline_in_s=_left_s(now.order.deadline_s, at_s)),
-        canary=now.judgement.canary,
+        canary=now.judgement.books.canary,
     )
 
 

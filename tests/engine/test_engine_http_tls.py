@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from chaos.fake_engine import Crash, EngineConfig, FakeEngine, Hang
+from engine.books import Books
 from engine.engine_http import EngineHttp, Target, session
 from engine.judgement import Judgement
 from engine.probe_settings import ProbeSettings
@@ -240,7 +241,7 @@ async def test_new_connections_go_by_new_certificates_and_open_ones_go_on(tmp_pa
 async def test_a_certificate_that_fails_is_soft_evidence_and_shared_it_is_doubted(tmp_path: Path) -> None:
     certificate(tmp_path, "engine", "stranger.example")
     probe = ProbeSettings()
-    judgement = Judgement(slots=8)
+    judgement = Judgement(books=Books(slots=8))
     async with engine(tmp_path, "engine") as one, asked(one.port, means(tmp_path)) as http:
         look = await http.look()
         judgement = judgement.after(look, probe)
@@ -258,7 +259,7 @@ async def test_a_certificate_that_fails_is_soft_evidence_and_shared_it_is_doubte
 @pytest.mark.parametrize("known", [True, False])
 def test_what_is_our_own_fault_leaves_what_was_known(known: bool) -> None:
     probe = ProbeSettings()
-    judgement = Judgement(slots=8)
+    judgement = Judgement(books=Books(slots=8))
     if known:
         gone = Failure(trouble=Trouble.REFUSED, detail="refused")
         judgement = judgement.after(Look(at_s=1.0, counters=gone), probe)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.judgement import CONFIRM_S, OUT_INTERVAL_S, RECOVERED_CANARIES, Judgement
+from engine.books import RECOVERED_CANARIES, Books
+from engine.judgement import CONFIRM_S, OUT_INTERVAL_S, Judgement
 from engine.probe_settings import ProbeSettings
 from engine.reading import Answer, Failure, Look, Trouble
 from engine.report import Doubt, Verdict
@@ -34,7 +35,7 @@ def look(at_s: float, tokens: float = 100.0, running: int = 0, waiting: int = 0,
 
 def told(readings: Iterable[Look | Answer | float], start: Judgement | None = None) -> Judgement:
     """The judgement after these readings; a bare number is the moment a canary is sent."""
-    judgement = start or Judgement(slots=SLOTS)
+    judgement = start or Judgement(books=Books(slots=SLOTS))
     for reading in readings:
         judgement = judgement.asked(reading) if isinstance(reading, float) else judgement.after(reading, PROBE)
     return judgement
@@ -153,17 +154,17 @@ def answered(judgement: Judgement, sent_at_s: float, took_s: float) -> Judgement
 
 def test_an_engine_whose_tokens_have_become_slow_is_asked_often_until_they_are_quick_again_for_long() -> None:
     usual = answered(READY, 0.5, 0.01)
-    assert not answered(usual, 1.0, 0.045).recovering, "noise"
+    assert not answered(usual, 1.0, 0.045).books.recovering, "noise"
     slow = answered(usual, 1.0, 0.5)
-    assert slow.recovering
+    assert slow.books.recovering
     assert slow.pause_s(1.5, PROBE) == OUT_INTERVAL_S
     for number in range(RECOVERED_CANARIES):
-        assert slow.recovering
+        assert slow.books.recovering
         slow = answered(slow, 2.0 + number / 4, 0.02)
-    assert not slow.recovering
+    assert not slow.books.recovering
     for number in range(2000):
         slow = answered(slow, 10.0 + number / 4, 0.5)
-    assert not slow.recovering, "slow for minutes is what is usual now"
+    assert not slow.books.recovering, "slow for minutes is what is usual now"
 
 
 def test_time_nobody_watched_is_no_evidence() -> None:
@@ -196,7 +197,7 @@ STEPS = st.lists(
 @settings(deadline=None)  # a busy machine is no finding
 @given(STEPS)
 def test_every_story_has_sane_ends(steps: list[tuple[float, object, object]]) -> None:
-    judgement, at_s, tokens = Judgement(slots=SLOTS), 0.0, 1000.0
+    judgement, at_s, tokens = Judgement(books=Books(slots=SLOTS)), 0.0, 1000.0
     for pause_s, seen, canary in steps:
         at_s += pause_s
         if isinstance(seen, Failure):
@@ -207,7 +208,7 @@ def test_every_story_has_sane_ends(steps: list[tuple[float, object, object]]) ->
         else:
             assert isinstance(seen, tuple)
             change, running, waiting, load = seen
-            moved = change > 0 and judgement.counters is not None
+            moved = change > 0 and judgement.books.counters is not None
             tokens = max(0.0, tokens + change)
             judgement = judgement.after(look(at_s, tokens, running, waiting, load), PROBE)
         if moved:
@@ -276,15 +277,15 @@ def asked_for(count: int, start: Judgement, at_s: float, failure: Failure | None
 
 
 def test_canaries_are_counted_in_a_row_with_what_the_last_good_one_took() -> None:
-    three = asked_for(2, READY, 1.0).canary
+    three = asked_for(2, READY, 1.0).books.canary
     assert three is not None
     assert (three.in_row, three.at_s, round(three.took_s, 3)) == (3, 2.02, 0.02)
-    assert asked_for(1, asked_for(2, READY, 1.0), 3.0, SHED).canary == three, "turned away for want of room"
-    assert asked_for(1, asked_for(2, READY, 1.0), 3.0, OURS).canary == three
+    assert asked_for(1, asked_for(2, READY, 1.0), 3.0, SHED).books.canary == three, "turned away for want of room"
+    assert asked_for(1, asked_for(2, READY, 1.0), 3.0, OURS).books.canary == three
     failed = asked_for(1, asked_for(2, READY, 1.0), 3.0, ERROR)
-    assert failed.canary is not None
-    assert (failed.canary.in_row, failed.canary.at_s) == (0, 2.02)
-    again = asked_for(1, failed, 4.0).canary
+    assert failed.books.canary is not None
+    assert (failed.books.canary.in_row, failed.books.canary.at_s) == (0, 2.02)
+    again = asked_for(1, failed, 4.0).books.canary
     assert again is not None
     assert again.in_row == 1
 

@@ -18,6 +18,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from engine.books import Books
 from engine.engine_http import EngineHttp, Target, session
 from engine.heartbeat import Heartbeat
 from engine.judgement import OUT_INTERVAL_S, Judgement
@@ -196,7 +197,7 @@ class Prober:
     async def _follow(self, one: Probed, engine: EngineHttp) -> None:
         """Look, ask, report, wait: for ever."""
         probe = one.target.probe
-        judgement = Judgement(slots=one.slots)
+        judgement = Judgement(books=Books(slots=one.slots))
         canary: asyncio.Task[Answer] | None = None
         # A connection that asks nothing and ends when the process does.
         tripwire: asyncio.Task[None] | None = None
@@ -209,7 +210,7 @@ class Prober:
                     judgement = judgement.asked(self._clock())
                     canary = asyncio.create_task(engine.ask(self._prompt()))
                 # Any process that answers can crash, be it well or not.
-                if tripwire is None and judgement.counters is not None and self._clock() >= armed_from_s:
+                if tripwire is None and judgement.books.counters is not None and self._clock() >= armed_from_s:
                     tripwire = asyncio.create_task(engine.gone())
                 due_at_s = self._clock() + self._pause_s(one, judgement)
                 while (wait_s := due_at_s - self._clock()) > 0:
