@@ -42,8 +42,8 @@ _LAUNCHER = (
     "    sys.exit(f'{sys.argv[2]}: {problem.strerror}')\n"
 )
 _TAIL_BYTES = 4000
-# Below are those of well-known programs; where the kernel gives out nearly all above, any will do.
-_LOWEST_PORT = 15_000
+# Below are those of well-known programs and of our pages; where the kernel gives nearly all above, any will do.
+_LOWEST_PORT = 20_000
 _ENOUGH_PORTS = 5_000
 # Longer than a program takes from being started to listening, and fewer than a process may have files.
 _CLAIM_S = 120.0

@@ -1,8 +1,10 @@
 """One shell into which tests type a page of the documentation, word for word, as a reader would."""
 
+import errno
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,8 +22,8 @@ ROOT: Final = Path(__file__).parents[1]
 APART: Final = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--mount-proc", "--kill-child")
 """A network and processes of its own: ports and names are then those of the page, whatever else runs here."""
 
-_LIMIT_S: Final = 90.0
-"""How long one command may take, or what it asks for to become so."""
+LIMIT_S: Final = 240.0
+"""How long one command may take, or what it asks for to become so. Longer than what pages let kubectl wait."""
 
 
 class Shell:
@@ -56,7 +58,7 @@ class Shell:
         typed.write_text(command + "\n")
         self._bash.stdin.write(f". {typed} </dev/null >{printed} 2>&1; echo $? >{done}\n".encode())
         self._bash.stdin.flush()
-        give_up_at = time.monotonic() + _LIMIT_S
+        give_up_at = time.monotonic() + LIMIT_S
         # The line is written in one piece.
         while not (done.exists() and done.read_text()):
             if self._bash.poll() is not None or time.monotonic() > give_up_at:
@@ -78,19 +80,39 @@ def shell(folder: Path, cluster: dict[str, str], *, apart: bool = False) -> Iter
     """A shell that finds our programs, kubectl and Envoy, and knows nothing of whoever runs the tests."""
     kept = {key: os.environ[key] for key in ("HOME", "LANG", "TMPDIR", "PYTHONPATH") if key in os.environ}
     path = (str(Path(sys.executable).parent), str(kubectl().parent), os.environ["PATH"])
-    # Somewhere on this machine where nobody else is likely to be at the same time.
-    net = "127.{}.{}".format(*random.SystemRandom().sample(range(64, 250), 2))
-    environment = {**kept, **cluster, "PATH": ":".join(path), "REPO": str(ROOT), "NET": net}
-    opened = Shell(folder, environment, apart=apart)
-    try:
-        yield opened
-    finally:
-        opened.end()
+    net, claim = _network()
+    # Commands give a server five seconds; one that has no turn on a busy machine answers later.
+    patient = {"SWITCHGEAR_TIMEOUT": "60s"}
+    environment = {**kept, **patient, **cluster, "PATH": ":".join(path), "REPO": str(ROOT), "NET": net}
+    with claim:
+        opened = Shell(folder, environment, apart=apart)
+        try:
+            yield opened
+        finally:
+            opened.end()
+
+
+def _network() -> tuple[str, socket.socket]:
+    """A network of this machine's own, such as ``127.99.200``, and what keeps others who ask here off it.
+
+    The claim is a name among the kernel's abstract sockets, and ends with its holder, however that ends.
+    """
+    while True:
+        net = "127.{}.{}".format(*random.SystemRandom().sample(range(64, 250), 2))
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0switchgear-net-{net}")
+        except OSError as problem:
+            claim.close()
+            if problem.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return net, claim
 
 
 def carry_out(page: Path, step: Step, shell: Shell) -> None:
     """Type a step of a page; fails where it does not print what the page says."""
-    give_up_at = time.monotonic() + _LIMIT_S
+    give_up_at = time.monotonic() + LIMIT_S
     output = shell.type(step.command)
     while not step.shown_by(output):
         if not step.until or time.monotonic() > give_up_at:

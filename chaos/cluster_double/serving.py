@@ -26,6 +26,7 @@ from chaos.cluster_double.json_object import Object
 from chaos.cluster_double.refusal import RefusedError
 from chaos.cluster_double.troubles import RETRY_AFTER_S, Troubles, troubles
 from chaos.cluster_double.watching import Watching
+from chaos.processes import free_ports
 
 BOOKMARK_EVERY_S: Final = 60.0
 _LARGEST_BODY: Final = 8 * 1024 * 1024
@@ -77,9 +78,9 @@ class ClusterDouble:
         app.router.add_route("*", "/{rest:.*}", self._handle)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port, reuse_address=True)
-        await site.start()
-        self._port = self._runner.addresses[0][1]
+        # Not one that the kernel gives: while the double is down it might give it to somebody else.
+        self._port = self._port or free_ports(1)[0]
+        await web.TCPSite(self._runner, self._host, self._port, reuse_address=True).start()
 
     async def down(self) -> None:
         """Listen no longer, as a server that is gone; what it keeps stays."""

@@ -161,7 +161,7 @@ async def _serving(cluster: Cluster, rights: Sequence[Document], folder: Path) -
         words = [word.replace("$(POD_NAME)", "switchgear-0") for word in container["args"]]
         said = [word for word in words if not word.startswith(ours)]
         here = ["--listen=127.0.0.1:0", "--admin=127.0.0.1:0", f"--state-dir={folder / 'state'}"]
-        async with Processes(log_dir=folder) as processes:
+        async with Processes(log_dir=folder, stop_limit_s=60) as processes:
             command = [sys.executable, "-m", "xds_server", "serve", *said, *here, f"--kubeconfig={at}"]
             await processes.start("serve", command, ready_within_s=60)
             yield gatekeeper

@@ -62,7 +62,7 @@ async def refused_without_certificate(host: str) -> None:
 
 
 # Half a minute where nobody else wants the cores, which on a busy machine nobody can promise.
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.envoy
 async def test_the_incident_goes_as_the_page_says(tmp_path: Path, pictures: Path) -> None:
     for needed in ("curl", "openssl"):

@@ -46,7 +46,7 @@ class Events:
 
 @asynccontextmanager
 async def watching(
-    cluster: Cluster, which: Selection | None = None, *, since: str = "", timeout_s: float = 30
+    cluster: Cluster, which: Selection | None = None, *, since: str = "", timeout_s: float = 300
 ) -> AsyncIterator[Events]:
     """What happens from now on, or since a version."""
     which = which or Selection(resource=ENGINE_POOLS)

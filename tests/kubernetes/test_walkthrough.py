@@ -36,7 +36,7 @@ async def real_cluster(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
 
 
 # A minute where nobody else wants the cores, which on a busy machine nobody can promise.
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.envoy
 async def test_what_the_page_says_is_what_happens(tmp_path: Path, real_cluster: dict[str, str]) -> None:
     if shutil.which("curl") is None:

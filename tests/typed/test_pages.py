@@ -16,12 +16,11 @@ from typing import Final
 
 import pytest
 
-from tests.shell import APART, ROOT, Shell, shell
+from tests.shell import APART, LIMIT_S, ROOT, Shell, shell
 from tests.walkthrough import Step, copied, steps
 
 START: Final = ROOT / "docs" / "quickstart.md"
 README: Final = ROOT / "README.md"
-LIMIT_S: Final = 90.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +74,7 @@ def become(page: Path, line: int, command: str, expected: Expected, opened: Shel
 
 
 # Twenty seconds where nobody else wants the cores, which on a busy machine nobody can promise.
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.envoy
 def test_the_quick_start_goes_as_the_page_says(tmp_path: Path) -> None:
     if not apart():
@@ -101,8 +100,12 @@ def test_the_quick_start_goes_as_the_page_says(tmp_path: Path) -> None:
             if name == "switchgear why one":
                 (asked,) = steps(README.read_text())
                 assert command.startswith(asked.command)
-                output = opened.type(asked.command)
-                assert shown(asked, output), output
+                give_up_at = time.monotonic() + LIMIT_S
+                while not shown(asked, output := opened.type(asked.command)):
+                    assert time.monotonic() < give_up_at, output
+            if command.startswith("pkill -f "):
+                # What is typed next wants their ports, and a machine types faster than they end.
+                opened.type("while pgrep -f 'switchgear serve|envoy -c envoy'; do sleep 0.05; done")
             if command.startswith("PYTHONPATH="):
                 # The reader's second engine, whose core is the younger one.
                 opened.type("until pgrep VLLM::EngineCor; do sleep 0.05; done")

@@ -43,7 +43,7 @@ class EnvoyProcess:
     admin_port: int
     log_path: Path
 
-    async def get(self, path: str, timeout_s: float = 10.0) -> str:
+    async def get(self, path: str, timeout_s: float = START_LIMIT_S) -> str:
         """The body of the admin page at ``path`` (``/clusters?format=json``); any status but 5xx is an answer."""
         status, body = await asyncio.to_thread(_http_get, self.admin_port, path, timeout_s)
         if status >= 500:

@@ -177,7 +177,7 @@ def test_envoy_accepts_what_istiod_makes_of_it(path: Path, tmp_path: Path) -> No
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert checked.returncode == 0, checked.stderr[-2000:]
@@ -206,7 +206,7 @@ kind: ResiliencePolicy
 metadata: {{name: default}}
 spec:
   breaker: {{consecutiveLocalErrors: 0, consecutiveErrors: 0, errorRatePercent: 0}}
-  timeouts: {{streaming: {{betweenTokens: 1s, total: 5s}}}}
+  timeouts: {{streaming: {{betweenTokens: {silence}, total: {total}}}}}
 """
 """An engine that hangs is never ejected here, so that each call to it has to be rescued by itself."""
 
@@ -232,7 +232,10 @@ async def test_a_silent_engine_is_given_up_only_with_the_patches(
     engines: tuple[FakeEngine, FakeEngine], start_envoy: Any, tmp_path: Path, *, patched: bool
 ) -> None:
     hung, well = engines
-    (tmp_path / "policy.yaml").write_text(SILENT.format(hung=hung.port, well=well.port))
+    # The well one answers when this process has a turn, which is to be no silence.
+    silence, total = ("5s", "60s") if patched else ("1s", "5s")
+    text = SILENT.format(hung=hung.port, well=well.port, silence=silence, total=total)
+    (tmp_path / "policy.yaml").write_text(text)
     objects = exported(load([tmp_path / "policy.yaml"]), Place()).objects
     envoy = await start_envoy(istiod.sidecar(objects, patched=patched))
     url = f"http://127.0.0.1:{await envoy.listener_port('0.0.0.0_10000')}/v1/completions"
@@ -244,7 +247,7 @@ async def test_a_silent_engine_is_given_up_only_with_the_patches(
             await answer.read()
             return answer.status
 
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as client:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=90)) as client:
         answers: list[int] = []
         # Which engine a call goes to is chance where both are idle: until one has met the engine that hangs.
         while not hung.book.totals().arrived and len(answers) < 80:

@@ -58,7 +58,7 @@ async def test_engines_by_hand_become_workload_entries(
         {"name": one.config.name, "address": one.config.host, "port": one.port, "zone": "z1"} for one in engines
     ]
     policy = tmp_path / "policy.yaml"
-    probe = {"interval": "200ms"}
+    probe = {"interval": "200ms", "timeout": "30s", "stallAfter": "60s"}
     pool = document("EnginePool", "chat", {"model": "fake-model", "endpoints": listed, "probe": probe})
     policy.write_text(yaml.safe_dump(pool))
     asked = words(cluster, "--policies", str(policy))
@@ -88,7 +88,7 @@ async def test_pods_are_labelled_and_a_dry_run_only_says_so(
         )
     await cluster.service("chat", selector={"app": "chat"}, ports={"http": "http"})
     found = {"service": "chat", "port": "http"}
-    probe = {"interval": "200ms"}
+    probe = {"interval": "200ms", "timeout": "30s", "stallAfter": "60s"}
     await cluster.put(document("EnginePool", "chat", {"model": "fake-model", "kubernetes": found, "probe": probe}))
     from_cluster = ("--kubernetes", "--kubeconfig", str(cluster.kubeconfig))
     dry = await processes.start("dry", [SWITCHGEAR, *words(cluster, *from_cluster, "--dry-run")])

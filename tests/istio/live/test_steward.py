@@ -20,7 +20,7 @@ from xds_server.kube.lease import Lease
 from xds_server.kube.resources import LEASES, PODS
 
 CRD = Path(__file__).parent / "workload-entries.yaml"
-LIMIT_S = 30
+LIMIT_S = 60
 
 
 class Asked:

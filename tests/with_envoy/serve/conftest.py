@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 import pytest
@@ -26,6 +26,12 @@ from chaos.processes import Child, Processes, free_ports
 from tests.eventually import eventually as patiently
 
 LIMIT_S = 60.0
+SLOTS: Final = 64
+"""Of an engine: room for what piles up while a busy machine has no turn for the test, and then comes at once."""
+
+PATIENT: Final = {"interval": "200ms", "timeout": "30s", "stallAfter": "60s"}
+"""How engines are looked at where none hangs. They live in the test's process, and wait for turns with it."""
+
 SWITCHGEAR = str(Path(sys.executable).with_name("switchgear"))
 
 
@@ -86,9 +92,8 @@ class Site:
             for engine in (self.engines if engines is None else engines)
         ]
         probe = {"interval": "200ms"}
-        return document(
-            "EnginePool", name, {"model": "fake-model", "endpoints": endpoints, "probe": probe, **spec}
-        )
+        common = {"model": "fake-model", "slotsPerEngine": SLOTS, "endpoints": endpoints, "probe": probe}
+        return document("EnginePool", name, {**common, **spec})
 
     def route(self, name: str = "chat", pool: str = "chat", **spec: Any) -> dict[str, Any]:
         listener = {"port": self.port, "address": "127.0.0.1"}
@@ -98,7 +103,7 @@ class Site:
 
     async def start_engines(self, count: int, **config: Any) -> list[FakeEngine]:
         for number in range(count):
-            engine = FakeEngine(EngineConfig(name=f"e{number}", **config))
+            engine = FakeEngine(EngineConfig(**{"name": f"e{number}", "slots": SLOTS, **config}))
             await engine.start()
             self.engines.append(engine)
         return self.engines
@@ -132,9 +137,17 @@ class Site:
     async def switchgear(self, *arguments: str) -> tuple[int, str, str]:
         """Exit code, stdout and stderr of one command."""
         process = await asyncio.create_subprocess_exec(
-            SWITCHGEAR, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            *(SWITCHGEAR, *arguments),
+            # A server that has no turn on a busy machine answers later than commands wait by themselves.
+            env={**os.environ, "SWITCHGEAR_TIMEOUT": f"{LIMIT_S:g}s"},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
         )
-        out, error = await asyncio.wait_for(process.communicate(), LIMIT_S)
+        try:
+            out, error = await asyncio.wait_for(process.communicate(), 2 * LIMIT_S)
+        finally:
+            if process.returncode is None:
+                process.kill()
         return process.returncode or 0, out.decode(), error.decode()
 
     async def python(self, script: str, env: dict[str, str]) -> str:
@@ -167,7 +180,7 @@ class Site:
             LoadProfile(
                 targets=(Target(url=f"http://127.0.0.1:{self.port}"),),
                 rate_per_s=rate_per_s,
-                **{"streaming_share": 0.0, "max_tokens": {4: 1.0}, **profile},
+                **{"streaming_share": 0.0, "max_tokens": {4: 1.0}, "deadline_s": LIMIT_S, **profile},
             )
         )
         self.loads.append(load)
@@ -185,14 +198,14 @@ class Site:
         async with aiohttp.ClientSession() as session, session.post(f"http://{self.admin}{path}") as answer:
             return answer.status
 
-    async def metric(self, name: str, *, without: str = "") -> float:
-        """The sum of a metric over its labels, except those ``without`` names."""
+    async def metric(self, name: str, *, of: str = "", without: str = "") -> float:
+        """The sum of a metric over its labels, those ``of`` names, except those ``without`` does."""
         async with aiohttp.ClientSession() as session, session.get(f"http://{self.admin}/metrics") as answer:
             lines = (await answer.text()).splitlines()
         return sum(
             float(line.rpartition(" ")[2])
             for line in lines
-            if line.partition("{")[0].split(" ")[0] == name and not (without and without in line)
+            if line.partition("{")[0].split(" ")[0] == name and of in line and not (without and without in line)
         )
 
     async def ask(self, **headers: str) -> tuple[int, str]:

@@ -8,6 +8,7 @@ import grpc.aio
 import pytest
 
 from chaos.fake_engine import FakeEngine, Hang
+from chaos.processes import free_ports
 from engine.report import DrainRequest, EngineReport, Evidence, GpuSummary, GpuVitals, Verdict
 from engine.watch_server import WatchServer
 
@@ -97,7 +98,9 @@ async def test_a_lost_agent_is_not_a_dead_engine_and_the_engine_is_asked_instead
     server = WatchServer(boot_id="first")
     server.publish(report(Verdict.HUNG))
     async with contextlib.AsyncExitStack() as stack:
-        async with agent(server) as port:
+        # Not one that the kernel gives: while nobody listens it might give it to somebody else.
+        (port,) = free_ports(1)
+        async with agent(server, port):
             site.write("chat.yaml", pool(site, engines, {"e0": port}), site.route())
             serve = await site.serve()
             await engine_is(site, source="agent", verdict="hung", health="UNHEALTHY")

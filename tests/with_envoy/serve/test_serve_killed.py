@@ -26,7 +26,7 @@ from xds_server.history.archive import FOLDER, read
 from xds_server.ledger.lines import tail
 from xds_server.state.last_good import Store
 
-from .conftest import LIMIT_S, Site, document, eventually
+from .conftest import LIMIT_S, PATIENT, Site, document, eventually
 
 pytestmark = pytest.mark.envoy
 
@@ -72,7 +72,7 @@ class Operator:
         policy = document(
             "ResiliencePolicy", "chat", {"pools": ["chat"], "timeouts": {"nonStreaming": {"total": total}}}
         )
-        documents = {"a.yaml": [self.site.pool(), policy], "b.yaml": [self.site.route()]}
+        documents = {"a.yaml": [self.site.pool(probe=PATIENT), policy], "b.yaml": [self.site.route()]}
         return {
             str(self.site.policies / name): marks + "\n---\n".join(json.dumps(one) for one in found)
             for name, found in documents.items()
@@ -125,6 +125,7 @@ async def test_a_server_that_is_killed_at_any_moment_loses_nothing(site: Site) -
     server = await site.serve(*flags)
     envoy = await site.envoy()
     await eventually(lambda: _answers(site), "the first answer")
+    await eventually(lambda: _synced(site), "the proxy has everything")
     built = {name: (await envoy.stats(name))[name] for name in CHURN}
     load = site.load(rate_per_s=20.0)
     operator.serving = (await site.get("/v1/history/serving"))["texts"]

@@ -35,7 +35,7 @@ async def pods(site: Site, cluster: Cluster, count: int) -> None:
             node=f"gpu-{number}",
             ip=engine.config.host,
             ports={"http": port},
-            terminationGracePeriodSeconds=1,
+            terminationGracePeriodSeconds=600,
         )
     await cluster.service("chat", selector=APP, ports={"http": "http"})
     found = {"service": "chat", "port": "http"}
@@ -113,10 +113,14 @@ async def test_what_becomes_of_pods_becomes_of_traffic(site: Site, cluster: Clus
     await eventually(accepted, "the pool as it was")
 
     # Scaled down to one: each pod drains while it is being deleted, then it is no longer known; nothing is held.
-    for name in ("chat-1", "chat-2", "chat-3"):
+    leaving = ("chat-1", "chat-2", "chat-3")
+    for name in leaving:
         await cluster.api.delete(PODS, "default", name)
     await site.becomes(three, "DRAINING")
     await served_by(site, ["chat-0"])
+    for name in leaving:
+        path = f"/api/v1/namespaces/default/pods/{name}"
+        assert (await cluster.ask("DELETE", path, {"gracePeriodSeconds": 0}))[0] == 200
 
     async def gone() -> bool:
         known = [engine["engine"] for engine in (await site.get("/v1/engines"))["engines"]]

@@ -10,7 +10,7 @@ import pytest
 from engine.tls.contexts import client_context
 from engine.tls.files import read_pair
 from engine.tls.paths import TlsFiles
-from tests.with_envoy.serve.conftest import Site, eventually
+from tests.with_envoy.serve.conftest import PATIENT, Site, eventually
 from xds_server.access.lab_authority import EVERYBODY, Wanted, make
 
 pytestmark = pytest.mark.envoy
@@ -85,7 +85,8 @@ class Locked:
 
 def write_policies(site: Site) -> None:
     hidden = site.pool("hidden", engines=site.engines[1:])
-    site.write("policy.yaml", site.pool("chat", engines=site.engines[:1]), hidden, site.route())
+    chat = site.pool("chat", engines=site.engines[:1], probe=PATIENT)
+    site.write("policy.yaml", chat, hidden, site.route())
 
 
 async def clusters(envoy: Any) -> set[str]:

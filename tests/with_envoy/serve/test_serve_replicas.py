@@ -15,7 +15,7 @@ from chaos.processes import Child, free_ports
 from tests.cluster import Cluster
 from xds_server.kube.resources import ENGINE_POOLS, LEASES
 
-from .conftest import Site, eventually
+from .conftest import PATIENT, Site, eventually
 
 pytestmark = pytest.mark.envoy
 
@@ -145,7 +145,7 @@ async def holder(cluster: Cluster) -> str:
 async def test_a_proxy_goes_from_replica_to_replica_under_load(site: Site, cluster: Cluster) -> None:
     await cluster.define()
     await site.start_engines(2)
-    await cluster.put(site.pool())
+    await cluster.put(site.pool(probe=PATIENT))
     await cluster.put(site.route())
     async with service() as front:
         one = await replica(site, cluster, "one")

