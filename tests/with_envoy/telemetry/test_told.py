@@ -55,18 +55,27 @@ async def test_silence(rig):
 
 async def test_a_caller_who_leaves_is_nobodys_failure(rig):
     await rig.engines["e0"].set_fault(faults.Hang())
-    assert outcomes(await rig.call("one-plain", give_up_s=0.3)) == [NEUTRAL]
-    assert outcomes(await rig.call("one-plain", give_up_s=0.3, stream=True)) == [NEUTRAL]
+
+    def asked() -> bool:
+        return bool(rig.engines["e0"].calls_in_flight)
+
+    assert outcomes(await rig.call("one-plain", leaves=asked)) == [NEUTRAL]
+    await until(lambda: not asked(), "the engine knows")
+    assert outcomes(await rig.call("one-plain", leaves=asked, stream=True)) == [NEUTRAL]
+    assert rig.statuses == []
 
 
 async def test_refusals_are_arrivals(rig):
-    assert outcomes(await rig.call("full-plain")) == [NOT_SENT]
-    assert outcomes(await rig.call("empty-plain")) == [NOT_SENT]
-    assert outcomes(await rig.call("shut-plain")) == [NOT_SENT]
-    assert rig.statuses == [503, 503, 503]
     for pool in ("full", "empty", "shut"):
-        (proxy,) = rig.traffic(pool).proxies.values()
-        assert proxy.arrivals_per_s == proxy.shed_per_s != {}
+        proxy = None
+        # Rates are of the last two seconds: who had no turn for so long asks again.
+        while proxy is None or not proxy.arrivals_per_s:
+            assert len(rig.statuses) < 60
+            assert outcomes(await rig.call(f"{pool}-plain")) == [NOT_SENT]
+            if known := rig.traffic(pool):
+                (proxy,) = known.proxies.values()
+        assert proxy.arrivals_per_s == proxy.shed_per_s
+    assert set(rig.statuses) == {503}
 
 
 async def test_no_caller_hides_a_refusal(rig):
@@ -79,7 +88,8 @@ async def test_no_caller_hides_a_refusal(rig):
 
 async def test_second_tries_are_told_apart(rig):
     seen: set[tuple[Outcome, ...]] = set()
-    while len(seen) < 2:  # the first pick is the dead engine, or it is not
+    while len(seen) < 2:  # the first pick is the dead engine, or it is not; never the one has one in 2^60
+        assert len(rig.statuses) < 60, seen
         before = len(rig.book.told)
         await rig.call("two-retried")
         await until(lambda: rig.book.told[-1].outcome is SUCCESS, "the last try ends")
@@ -96,30 +106,35 @@ def settled(told: list[Told]) -> bool:
 
 async def test_hedges_are_no_failures(rig):
     await rig.engines["e0"].set_fault(faults.Slow(factor=20))
+    wanted = {
+        Told(pool="hedge", engine="e0", outcome=NEUTRAL),
+        Told(pool="hedge", engine="e1", outcome=SUCCESS, first=False),
+    }
     told: list[Told] = []
-    while len(told) < 2:  # until the slow one is picked first
+    asked = 0
+    # Until the slow one is picked first, and the other one is not slow as well: this machine may be busy.
+    while set(told) != wanted or len(told) != len(wanted):
+        assert asked < 60, told
+        asked += 1
         before = len(rig.book.told)
         await rig.call("hedge-on")
         # A try of e1 that is not the first has another one beside it.
         await until(lambda: rig.book.told[before:] and settled(rig.book.told[before:]), "both tries end")  # noqa: B023
         told = rig.book.told[before:]
-    assert {one.engine: (one.outcome, one.first) for one in told} == {
-        "e0": (NEUTRAL, True),
-        "e1": (SUCCESS, False),
-    }
+        assert FAILURE not in outcomes(told)
+    assert FAILURE not in outcomes(rig.book.told)
 
 
 async def test_engines_behind_a_hop_are_known_by_their_listener(rig):
     assert await rig.call("cut-plain") == [Told(pool="cut", engine="e0", outcome=SUCCESS)]
     await rig.engines["e0"].set_fault(faults.Hang())
-    held = asyncio.create_task(rig.call("cut-plain", give_up_s=5.0))
+    held = asyncio.create_task(rig.call("cut-plain"))
 
     def in_flight() -> Any:
         traffic = rig.traffic("cut")
         return traffic and traffic.engines["e0"].in_flight
 
-    await until(in_flight, "the load report tells of the request")
-    assert in_flight() == 1
+    await until(lambda: in_flight() == 1, "the load report tells of the request")
     held.cancel()
 
 
@@ -134,9 +149,9 @@ async def test_requests_that_hang_show_in_load_reports_and_fade_with_the_stream(
 
     await until(lambda: in_flight() == 3, "three requests in flight")
     assert rig.traffic("one").proxies["envoy-under-test"].in_flight_on == {"e0": 3}
-    last_s = rig.traffic("one").heard_at_s
     await rig.stop_server()
-    assert in_flight() == 3
+    last_s = rig.telemetry.traffic(0.0)["one"].heard_at_s
+    assert rig.telemetry.traffic(last_s + 1.0)["one"].engines["e0"].in_flight == 3
     assert rig.telemetry.traffic(last_s + STALE_S + 2.0) == {}
     for one in held:
         one.cancel()
