@@ -1,4 +1,4 @@
-"""Where a port listens, as people write it: for the agent and for the control plane alike."""
+"""Where a port listens, as people write it, and who comes to it: for the agent and for the control plane alike."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -36,3 +36,17 @@ class Address:
     def __str__(self) -> str:
         """``host:port``, with brackets round an IPv6 host."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def host_at(said: str) -> str:
+    """The host at an IP address: the address itself, or the /64 it is in; what is no address is taken as it is."""
+    said = said.partition("%")[0]
+    try:
+        address = ipaddress.ip_address(said)
+    except ValueError:
+        return said
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is None:
+            return str(ipaddress.ip_network((address, 64), strict=False))
+        address = address.ipv4_mapped
+    return str(address)

@@ -5,10 +5,11 @@ somebody each are hosts of their own, and one identity that many machines share 
 /64, within which a machine may call itself what it likes.
 """
 
-import ipaddress
 from urllib.parse import unquote
 
 import structlog
+
+from engine.address import host_at
 
 _log = structlog.get_logger()
 
@@ -61,17 +62,3 @@ def host_of(peer: str, identities: tuple[str, ...]) -> str:
     if kind in ("ipv4", "ipv6"):
         at = host_at(rest.rpartition(":")[0].strip("[]"))
     return " ".join((at, *identities))
-
-
-def host_at(said: str) -> str:
-    """The host at an IP address: the address itself, or the /64 it is in; what is no address is taken as it is."""
-    said = said.partition("%")[0]
-    try:
-        address = ipaddress.ip_address(said)
-    except ValueError:
-        return said
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is None:
-            return str(ipaddress.ip_network((address, 64), strict=False))
-        address = address.ipv4_mapped
-    return str(address)

@@ -35,6 +35,7 @@ from engine.gpu.judgement import GpuJudgement
 from engine.heartbeat import Heartbeat
 from engine.report import Verdict
 from engine.tls.trust import EngineName
+from engine.visitors import Visitors
 from engine.watch_server import Removal, WatchServer
 
 log = structlog.get_logger()
@@ -44,6 +45,15 @@ _LAST_WORDS_S: Final = 0.2
 
 # A connection that has asked nothing, or nothing more, for so long is closed: each takes a descriptor.
 _IDLE_S: Final = 75.0
+
+# Of the HTTP port; those of one host, and of the port that control planes watch.
+_MOST_CONNECTIONS: Final = 256
+_MOST_OF_HOST: Final = 64
+_GRPC_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_allowed_incoming_connections", 256),
+    ("grpc.server_handshake_timeout_ms", 20_000),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +196,7 @@ class Agent:
 
     @contextlib.asynccontextmanager
     async def _grpc(self) -> AsyncIterator[int]:
-        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        server = grpc.aio.server(options=_GRPC_OPTIONS)
         self._watch.add_to(server)
         self._health.add_to(server)
         try:
@@ -209,19 +219,22 @@ class Agent:
         try:
             assert runner.server is not None  # noqa: S101 -- setup() made it
             address = self._config.http
+            visitors = Visitors(
+                runner.server,
+                what="connections to --http",
+                most=_MOST_CONNECTIONS,
+                most_of_host=_MOST_OF_HOST,
+                turned_away=self._samples.refused.inc,
+                tls=None if self._locks is None else self._locks.for_http(),
+            )
             try:
-                listener = await asyncio.get_running_loop().create_server(
-                    runner.server,
-                    address.host,
-                    address.port,
-                    ssl=None if self._locks is None else self._locks.for_http(),
-                )
+                port = await visitors.open(address)
             except OSError as error:
                 raise ConfigError(f"--http: cannot listen on {address}: {error.strerror}") from error
             try:
-                yield listener.sockets[0].getsockname()[1]
+                yield port
             finally:
-                listener.close()
+                visitors.close()
         finally:
             await runner.cleanup()
 

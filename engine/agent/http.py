@@ -16,6 +16,7 @@ from aiohttp import web
 from engine.agent.config import seconds
 from engine.agent.drain import DrainAnswer
 from engine.agent.questions import Reply
+from engine.visitors import let_in
 
 LONGEST_DRAIN_S: Final = 24 * 3600.0
 
@@ -108,12 +109,15 @@ def _permit(request: web.Request, agent: Answers) -> None:
         raise web.HTTPForbidden(text="not for web pages: this request carries Origin\n")
     if agent.remote_drain:
         if agent.permits is None or _is_local(request) or agent.permits(_proved(request)):
+            # A drain is waited for: whoever else connects meanwhile takes no place from it.
+            let_in(request.transport)
             return
         raise web.HTTPForbidden(text="only with a certificate that may, or from the engine's machine\n")
     if not _is_local(request):
         raise web.HTTPForbidden(
             text="only from the engine's own machine; or start the agent with --remote-drain\n"
         )
+    let_in(request.transport)
 
 
 def _proved(request: web.Request) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from engine.agent import questions
 from engine.agent.config import AgentConfig
@@ -83,7 +83,7 @@ def as_json(told: EngineReport, now: Standing, config: AgentConfig, at_s: float)
 
 
 class Samples:
-    """What Prometheus reads of the agent itself and of its verdict; ``text`` is one page."""
+    """What Prometheus reads of the agent and of its verdict; ``text`` is one page, ``refused`` is counted up."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -95,6 +95,11 @@ class Samples:
         self._boots = self._gauge("switchgear_agent_engine_boots", "Lives of the engine since the agent began.")
         self._watchers = self._gauge("switchgear_agent_watchers", "Control planes that watch.")
         self._looks = self._gauge("switchgear_agent_look_seconds", "What the last look took the engine.")
+        self.refused = Counter(
+            "switchgear_agent_connections_refused_total",
+            "Connections to the HTTP port that were closed for want of room.",
+            registry=self._registry,
+        )
         self._gpu = self._gauge("switchgear_agent_gpu_action", "1 for what the GPUs ask for.", ("action",))
 
     def text(self, now: Standing, config: AgentConfig, at_s: float, *, watchers: int, look_s: float) -> bytes:

@@ -1,4 +1,4 @@
-"""A server that is out of descriptors says so, goes on, and takes nobody's engine out for it."""
+"""Connections without end: who is connected stays served, others are answered, and no engine goes out for it."""
 
 import asyncio
 import contextlib
@@ -29,3 +29,14 @@ async def test_out_of_descriptors_the_proxies_stay_served(tmp_path: Path) -> Non
             await neighbour.is_served()
             behaving.cancel()
             await asyncio.wait([behaving])
+
+
+async def test_proxies_that_connect_and_say_nothing_leave_descriptors_to_others(tmp_path: Path) -> None:
+    limited = ("sh", "-c", f'ulimit -n {DESCRIPTORS}; exec "$@"', "sh")
+    with started(tmp_path, *limited) as server, contextlib.ExitStack() as held:
+        host, _, port = server.xds.rpartition(":")
+        for _ in range(2 * DESCRIPTORS):
+            with contextlib.suppress(OSError):
+                held.enter_context(socket.create_connection((host, int(port)), LIMIT_S))
+        assert await server.metric("process_open_fds") < DESCRIPTORS
+        assert "open files" not in server.log()

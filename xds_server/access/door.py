@@ -26,12 +26,13 @@ import structlog
 from aiohttp import web
 from prometheus_client.core import CounterMetricFamily, Metric
 
+from engine.address import host_at
 from engine.tls.contexts import proved_by
+from engine.visitors import let_in
 from xds_server.access.followed import FollowedRules
 from xds_server.access.judging import Caller, caller_of
 from xds_server.access.model import AdminRole
 from xds_server.bucket import Bucket, Rate, taken
-from xds_server.crowd import host_at
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -148,6 +149,7 @@ class Door:
             if caller is not None or refusal.status != 429:  # a flood is counted, and nothing more
                 self._note(request, caller, refusal.status, writes=writes)
             return refusal
+        let_in(request.transport)
         request[CALLER] = caller
         status = 500
         try:

@@ -35,6 +35,9 @@ _OPTIONS: Final = (
     # One server per port: with the default a second one would silently take half of those who watch.
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", 64 * 1024),
+    # Those who watch are control planes, a few of each region; whoever else connects takes a descriptor.
+    ("grpc.max_allowed_incoming_connections", 256),
+    ("grpc.server_handshake_timeout_ms", 20_000),
     # Whoever vanished without a word is noticed within 20 s, and their own pings are welcome.
     ("grpc.keepalive_time_ms", 15_000),
     ("grpc.keepalive_timeout_ms", 5_000),

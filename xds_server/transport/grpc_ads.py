@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
@@ -43,6 +44,10 @@ MAX_STREAMS_OF_HOST: Final = 4_096
 
 FIRST_REQUEST_S: Final = 30.0
 """A proxy asks as soon as it has a stream. One that says nothing holds a place, and need not."""
+
+_MOST_INT32: Final = 2**31 - 1
+_OTHERS: Final = 1024
+"""Descriptors left to the admin port, agents and files, where there are plenty."""
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
@@ -104,7 +109,11 @@ class GrpcAdsServer:
 
     async def start(self) -> int:
         """Open the port and return its number; ``OSError`` when it is taken."""
-        server = grpc.aio.server(handlers=self._handlers, options=_OPTIONS)
+        most = (
+            "grpc.max_allowed_incoming_connections",
+            most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        )
+        server = grpc.aio.server(handlers=self._handlers, options=(*_OPTIONS, most))
         try:
             if self._credentials is None:
                 port = server.add_insecure_port(self._address)
@@ -172,6 +181,13 @@ async def _say_why(context: Context, code: grpc.StatusCode, text: str) -> None:
     """End a stream with this; nothing where its peer has gone, to whom nobody can say anything."""
     with contextlib.suppress(grpc.aio.InternalError):
         await context.abort(code, text)
+
+
+def most_connections(descriptors: int) -> int:
+    """How many connections to take where there may be so many descriptors: half of few, all but some of many."""
+    if descriptors == resource.RLIM_INFINITY:
+        return _MOST_INT32
+    return min(_MOST_INT32, max(descriptors // 2, descriptors - _OTHERS))
 
 
 class _Discovery(grpc.GenericRpcHandler):

@@ -14,13 +14,13 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from structlog.testing import capture_logs
 
+from engine import visitors
 from engine.address import Address
 from engine.tls.contexts import client_context, server_context
 from engine.tls.files import Rotating, read_pair
 from engine.tls.paths import TlsFiles
 from xds_server import admin
 from xds_server.access import door as doors
-from xds_server.access import visitors
 from xds_server.access.door import CALLS, COOKIE, FAILURES, MAX_BUCKETS, Door
 from xds_server.access.followed import FollowedRules
 from xds_server.access.lab_authority import EVERYBODY, Wanted, make
@@ -429,19 +429,26 @@ async def test_a_form_that_never_comes_is_not_waited_for(tmp_path: Path, monkeyp
 async def test_connections_that_ask_nothing_leave_room_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(visitors, "MOST_OF_HOST", 3)
+    monkeypatch.setattr(admin, "MOST_OF_HOST", 3)
     door = Door(rules=write_rules(tmp_path), open_metrics=True)
     async with port(door) as (url, _):
+        known, asker = await opened(url)
+        asked = f"GET /v1/audit HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {READS}\r\n\r\n".encode()
+        asker.write(asked)
+        assert await asyncio.wait_for(known.readline(), 30.0) == b"HTTP/1.1 200 OK\r\n"
         begun = [await opened(url) for _ in range(5)]
-        for reader, writer in begun[3:]:
+        for reader, writer in begun[:3]:
             with contextlib.suppress(ConnectionResetError):
-                assert await asyncio.wait_for(reader.read(), 30.0) == b"", "closed without a word"
+                assert await asyncio.wait_for(reader.read(), 30.0) == b"", "closed, the oldest first"
             writer.close()
-        elsewhere = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
-        async with aiohttp.ClientSession(url, connector=elsewhere) as http, http.get("/metrics") as answer:
+        async with aiohttp.ClientSession(url) as http, http.get("/metrics") as answer:
             page = await answer.text()
-        assert 'switchgear_admin_refused_total{reason="crowd"} 2.0' in page
-        for _, writer in begun[:3]:
+        assert 'switchgear_admin_refused_total{reason="crowd"} 4.0' in page, "one more for who asks"
+        asker.write(asked)
+        # What is left of the answer before stands in front of it, on one line.
+        while not (line := await asyncio.wait_for(known.readline(), 30.0)).endswith(b"HTTP/1.1 200 OK\r\n"):
+            assert line, "who was let in stays connected"
+        for _, writer in (*begun[3:], (known, asker)):
             writer.close()
 
 
@@ -450,6 +457,7 @@ async def test_a_connection_that_asks_nothing_is_closed(
     said: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin, "IDLE_S", 0.2)
+    monkeypatch.setattr(visitors, "SILENT_S", 0.2)
     async with port(Door(rules=write_rules(tmp_path))) as (url, _):
         reader, writer = await opened(url)
         writer.write(said)

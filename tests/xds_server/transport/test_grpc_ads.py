@@ -16,6 +16,7 @@ from xds_server.publish import Publisher
 from xds_server.snapshot import Resource, Snapshot, resource, snapshot
 from xds_server.streams import NodeInfo
 from xds_server.transport import GrpcAdsServer, Transport
+from xds_server.transport.grpc_ads import most_connections
 from xds_server.type_urls import CLUSTER, ENDPOINT
 from xds_server.wire.decode import (
     DeltaDiscoveryRequest,
@@ -263,3 +264,8 @@ def test_the_server_is_a_transport() -> None:
     publisher = Publisher(view_of=lambda _node: "v", snapshot_for=lambda _view: Snapshot())
     transport: Transport = GrpcAdsServer(publisher)
     assert transport
+
+
+@pytest.mark.parametrize(("descriptors", "most"), [(96, 48), (1024, 512), (4096, 3072), (-1, 2**31 - 1)])
+def test_connections_leave_descriptors_to_others(descriptors: int, most: int) -> None:
+    assert most_connections(descriptors) == most
