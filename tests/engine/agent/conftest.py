@@ -15,7 +15,7 @@ import pytest
 
 from chaos.fake_engine import EngineConfig, FakeEngine
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 @dataclass
@@ -47,6 +47,14 @@ class RunningAgent:
         """Status of readyz, livez and startupz."""
         ready, live, start = [(await self.get(path))[0] for path in ("/readyz", "/livez", "/startupz")]
         return ready, live, start
+
+    async def until_probes(self, ready: int, live: int, start: int) -> None:
+        """Until the three of them answer so."""
+        began_s = time.monotonic()
+        while (answers := await self.probes()) != (ready, live, start):
+            if time.monotonic() - began_s > LIMIT_S:
+                pytest.fail(f"never {(ready, live, start)}; last: {answers}")
+            await asyncio.sleep(0.01)
 
     async def until(self, *verdicts: str) -> tuple[float, dict[str, Any]]:
         """Seconds until the verdict was one of these, and the report."""

@@ -13,6 +13,9 @@ from engine.agent.locks import engine_means
 from engine.tls.paths import TrustFiles
 from tests.engine.agent.conftest import LIMIT_S, StartAgent, StartEngine
 from tests.engine.tls.made import certificate
+from tests.undisturbed import undisturbed
+
+pytestmark = pytest.mark.timeout(400)
 
 NAME = "engine.example"
 
@@ -35,12 +38,16 @@ async def test_a_tls_engine_is_judged_through_a_rotation_and_a_hang(
         engine.url, *asked(tmp_path, *proof), "--interval", "50ms", "--idle-interval", "50ms"
     )
     await agent.until("ready")
-    certificate(tmp_path, "engine", NAME)
-    certificate(tmp_path, "agent", "agent")
-    said = (await agent.report())["sequence"]
-    _, report = await agent.until_report(lambda report: report["sequence"] > said + 10)
-    assert report["verdict"] == "ready"
-    assert report["boot"]["number"] == 1
+
+    async def look() -> tuple[str, int]:
+        await agent.until("ready")
+        certificate(tmp_path, "engine", NAME)
+        certificate(tmp_path, "agent", "agent")
+        said = (await agent.report())["sequence"]
+        _, report = await agent.until_report(lambda report: report["sequence"] > said + 10)
+        return report["verdict"], report["boot"]["number"]
+
+    assert await undisturbed(look) == ("ready", 1)
     await engine.set_fault(Hang())
     await agent.until("hung")
     await engine.heal()
@@ -59,7 +66,7 @@ async def test_a_certificate_for_another_name_is_told_and_asks_for_no_restart(
     assert report["doubt"] == "refused"
     assert f"stranger.example, and not for {NAME}" in report["evidence"]
     assert report["reasons"][0]["reading"] == "certificate"
-    assert await agent.probes() == (503, 200, 503)
+    await agent.until_probes(503, 200, 503)
     certificate(tmp_path, "engine", NAME)
     await agent.until("ready")
 

@@ -57,7 +57,7 @@ async def test_an_engine_that_closes_silent_connections_is_not_asked_without_end
     task = asyncio.create_task(follower.run())
     for _ in range(3):
         engine.counted.clear()
-        await asyncio.wait_for(engine.counted.wait(), 30)
+        await asyncio.wait_for(engine.counted.wait(), 60)
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
