@@ -16,7 +16,8 @@ from xds_server.ledger.lines import Lines, tail
 from xds_server.ledger.orders import FILE_NAME as ORDERS_FILE
 from xds_server.ledger.orders import Orders
 from xds_server.ledger.recording import Reading, RecordingError, rounds
-from xds_server.state.last_good import FILE_NAME, Store, StoreError
+from xds_server.state.last_good import FILE_NAME, Store
+from xds_server.state.versioned import StoreError
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"
 FUZZ = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

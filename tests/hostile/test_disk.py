@@ -30,7 +30,8 @@ from xds_server.offers import keeping
 from xds_server.sources.resolver import Resolver
 from xds_server.state import addresses, whole_file
 from xds_server.state.disk import Disk
-from xds_server.state.last_good import LastGood, Store, StoreError
+from xds_server.state.last_good import LastGood, Store
+from xds_server.state.versioned import StoreError
 from xds_server.state.whole_file import write_whole
 
 SMALL = LastGood(texts={"a.yaml": "# 1\n"}, digest="1", proxies_by_role={}, saved_at_unix_s=1.0)
@@ -159,7 +160,7 @@ def test_a_file_is_for_this_user_only_and_whole(tmp_path: Path) -> None:
 
 def test_a_pipe_in_place_of_the_state_is_reported_and_waits_for_nobody(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "last-good.json")
-    with pytest.raises(StoreError, match="no file"):
+    with pytest.raises(StoreError, match="not a file"):
         Store(tmp_path).read()
 
 

@@ -17,7 +17,8 @@ from xds_server.ledger.orders import FILE_NAME as ORDERS_FILE
 from xds_server.ledger.orders import Orders
 from xds_server.ledger.recording import FORMAT as RECORDING_FORMAT
 from xds_server.ledger.recording import Reading, RecordingError, rounds
-from xds_server.state.last_good import FILE_NAME, FORMAT, Store, StoreError
+from xds_server.state.last_good import FILE_NAME, FORMAT, Store
+from xds_server.state.versioned import StoreError
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"
 WRITTEN_AT_UNIX_S = 1_795_289_445.0

@@ -16,7 +16,8 @@ from xds_server.ledger.orders import FILE_NAME as ORDERS
 from xds_server.ledger.orders import Orders
 from xds_server.ledger.recording import Reading, RecordingError, rounds
 from xds_server.state.last_good import FILE_NAME as LAST_GOOD
-from xds_server.state.last_good import Store, StoreError
+from xds_server.state.last_good import Store
+from xds_server.state.versioned import StoreError
 
 WAY_OUT = "run the version that wrote it, or move the file away"
 

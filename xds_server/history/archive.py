@@ -14,18 +14,17 @@ import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from engine.regular_file import content
 from xds_server.history import digests
 from xds_server.history.version import Source, Version
 from xds_server.state.disk import Disk
-from xds_server.state.whole_file import AGAIN_S, of_another_version, write_whole
+from xds_server.state.versioned import StoreError, sealed, unsealed
+from xds_server.state.whole_file import AGAIN_S, write_whole
 
 FOLDER: Final = "history"
 FORMAT: Final = "switchgear-version/1"
@@ -52,18 +51,6 @@ class _Payload(BaseModel):
     reason: str
     beside: str
     restores: int
-
-
-class _Envelope(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
-
-    format: str
-    checksum: str
-    payload: dict[str, Any]
-
-
-class DamagedError(Exception):
-    """A file of the history cannot be believed; the message says why."""
 
 
 class Archive:
@@ -132,7 +119,7 @@ class Archive:
             self._last = max(self._last, number)  # a number is never given twice
             try:
                 self._versions[number] = _known(read(path, number), self._says)
-            except DamagedError as error:
+            except StoreError as error:
                 damaged.append(path.name)
                 _log.warning("history.skipped", file=str(path), reason=str(error))
         self._needed = digests.said(self.versions)
@@ -216,28 +203,17 @@ def write(path: Path, version: Version) -> None:
     payload = _Payload.model_validate({**asdict(version), "texts": dict(version.texts), **named}).model_dump(
         mode="json"
     )
-    text = json.dumps({"format": FORMAT, "checksum": _checksum(payload), "payload": payload})
-    write_whole(path, text.encode())
+    write_whole(path, json.dumps(sealed(FORMAT, payload)).encode())
 
 
 def read(path: Path, number: int) -> Version:
-    """The version in a file, by the digests that are in it; ``DamagedError`` when it cannot be believed."""
+    """The version in a file, by the digests that are in it; ``StoreError`` when it cannot be believed."""
     try:
-        text = content(path, MAX_BYTES + 1)
-        if len(text) > MAX_BYTES:
-            raise DamagedError(f"larger than {MAX_BYTES} bytes: not written by Switchgear")
-        envelope = _Envelope.model_validate_json(text)
-        if envelope.format != FORMAT:
-            raise DamagedError(of_another_version(envelope.format, FORMAT))
-        if envelope.checksum != _checksum(envelope.payload):
-            raise DamagedError("its checksum does not match")
-        payload = _Payload.model_validate(envelope.payload)
-    except OSError as error:
-        raise DamagedError(str(error.strerror or error)) from error
+        payload = _Payload.model_validate(unsealed(path, FORMAT, MAX_BYTES))
     except ValidationError as error:
-        raise DamagedError("not written by Switchgear, or cut off") from error
+        raise StoreError(f"{path} has the wrong content: {error.errors()[0]['msg']}") from error
     if payload.number != number:
-        raise DamagedError(f"it says that it is version {payload.number}")
+        raise StoreError(f"{path} says that it is version {payload.number}")
     return Version(**payload.model_dump())
 
 
@@ -249,8 +225,3 @@ def _known(version: Version, says: Mapping[str, str]) -> Version:
     if version.beside in says:
         known = replace(known, beside=says[version.beside], beside_former=version.beside)
     return known
-
-
-def _checksum(payload: Mapping[str, Any]) -> str:
-    text = json.dumps(payload, sort_keys=True, separators=(",", ":"))
-    return blake2b(text.encode(), digest_size=16).hexdigest()

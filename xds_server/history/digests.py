@@ -6,18 +6,16 @@ are called and comments say. A table that is damaged, foreign or gone costs this
 restart beside files in which only comments changed.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 import structlog
-from pydantic import BaseModel, ConfigDict, ValidationError
 
-from engine.regular_file import content
 from xds_server.history.version import Version
-from xds_server.state.whole_file import of_another_version, sweep, write_whole
+from xds_server.state.versioned import StoreError, Versioned, read_whole
+from xds_server.state.whole_file import lines, sweep, write_whole
 
 FILE_NAME: Final = "digests.json"
 FORMAT: Final = "switchgear-digests/1"
@@ -27,10 +25,7 @@ MAX_BYTES: Final = 1024 * 1024
 _log = structlog.get_logger()
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
-
-    format: str
+class _Table(Versioned):
     says: dict[str, str]
 
 
@@ -46,7 +41,7 @@ def said(versions: Iterable[Version]) -> Mapping[str, str]:
 
 def write(folder: Path, says: Mapping[str, str]) -> None:
     """Replace the table in one step; ``OSError`` when it cannot be."""
-    write_whole(folder / FILE_NAME, json.dumps({"format": FORMAT, "says": dict(says)}, indent=0).encode())
+    write_whole(folder / FILE_NAME, lines({"format": FORMAT, "says": dict(says)}).encode())
 
 
 def read(folder: Path) -> Mapping[str, str]:
@@ -54,19 +49,8 @@ def read(folder: Path) -> Mapping[str, str]:
     path = folder / FILE_NAME
     sweep(path)
     try:
-        text = content(path, MAX_BYTES + 1)
-        if len(text) > MAX_BYTES:
-            raise ValueError(f"larger than {MAX_BYTES} bytes: not written by Switchgear")
-        table = _Table.model_validate_json(text)
-        if table.format != FORMAT:
-            raise ValueError(of_another_version(table.format, FORMAT))
-    except FileNotFoundError:
-        return MappingProxyType({})
-    except ValidationError:
-        reason = "not written by Switchgear, or cut off"
-    except (OSError, ValueError) as error:
-        reason = str(error)
-    else:
-        return MappingProxyType(table.says)
-    _log.warning("history.skipped", file=str(path), reason=reason)
-    return MappingProxyType({})
+        table = read_whole(path, _Table, FORMAT, MAX_BYTES)
+    except StoreError as error:
+        _log.warning("history.skipped", file=str(path), reason=str(error))
+        table = None
+    return MappingProxyType({} if table is None else table.says)

@@ -23,7 +23,8 @@ from xds_server.sources.files import Accepted
 from xds_server.sources.resolver import Resolver
 from xds_server.state import addresses
 from xds_server.state.disk import Disk
-from xds_server.state.last_good import LastGood, Store, StoreError
+from xds_server.state.last_good import LastGood, Store
+from xds_server.state.versioned import StoreError
 from xds_server.state.whole_file import AGAIN_S
 
 _LOOK_EACH_S: Final = 2.0

@@ -33,8 +33,8 @@ from xds_server.decide.decisions import (
 )
 from xds_server.decide.remembered import Learned
 from xds_server.fleet import EngineId
-from xds_server.state.last_good import StoreError
-from xds_server.state.whole_file import of_another_version, sweep, write_whole
+from xds_server.state.versioned import StoreError, Versioned, read_whole, write
+from xds_server.state.whole_file import sweep
 
 FORMAT: Final = "switchgear-learned/1"
 FILE_NAME: Final = "learned.json"
@@ -93,8 +93,7 @@ class _Pool(_Model):
     engines: dict[str, _Engine] = {}
 
 
-class _Kept(_Model):
-    format: str
+class _Kept(Versioned):
     saved_at_unix_s: Annotated[float, Field(allow_inf_nan=False)]
     pools: dict[str, Any]
 
@@ -128,12 +127,7 @@ def numbers(pools: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def save(folder: Path, pools: Mapping[str, Any], unix_s: float) -> None:
     """Replace what is kept in one step; ``StoreError`` when it cannot be."""
-    path = folder / FILE_NAME
-    text = json.dumps({"format": FORMAT, "saved_at_unix_s": unix_s, "pools": pools})
-    try:
-        write_whole(path, text.encode())
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
+    write(folder / FILE_NAME, json.dumps({"format": FORMAT, "saved_at_unix_s": unix_s, "pools": pools}))
 
 
 def read(folder: Path, unix_s: float, now_s: float) -> Decisions | None:
@@ -143,17 +137,11 @@ def read(folder: Path, unix_s: float, now_s: float) -> Decisions | None:
     """
     path = folder / FILE_NAME
     sweep(path)
-    try:
-        if path.exists() and (not path.is_file() or path.stat().st_size > MAX_BYTES):
-            raise StoreError(f"{path} was not written by Switchgear")
-        found = _Kept.model_validate_json(path.read_bytes())
-        if found.format != FORMAT:
-            raise StoreError(f"{path} has {of_another_version(found.format, FORMAT)}")
-        pools = {name: _Pool.model_validate(pool) for name, pool in found.pools.items()}
-    except FileNotFoundError:
+    found = read_whole(path, _Kept, FORMAT, MAX_BYTES)
+    if found is None:
         return None
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+    try:
+        pools = {name: _Pool.model_validate(pool) for name, pool in found.pools.items()}
     except ValidationError as error:
         raise StoreError(f"{path} was not written by Switchgear, or is damaged") from error
     # A wall clock that was set back makes it younger, and never from the future.

@@ -13,25 +13,21 @@ who goes back to an earlier version starts from what the later one kept.
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from xds_server.publish import Parked
 from xds_server.snapshot import Resource
-from xds_server.state.whole_file import of_another_version, sweep, write_whole
+from xds_server.state.versioned import StoreError, sealed, unsealed, write
+from xds_server.state.whole_file import lines, sweep
 
 FORMAT: Final = "switchgear-last-good/1"
 FILE_NAME: Final = "last-good.json"
 MAX_BYTES: Final = 256 * 1024 * 1024
 """Above what any loadable set of policies takes: what is larger is not ours."""
-
-
-class StoreError(Exception):
-    """The stored state cannot be read or written; the message says why. Serving goes on without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +79,6 @@ class _Payload(BaseModel):
     certified: tuple[str, ...] = ()
 
 
-class _Envelope(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
-
-    format: str
-    checksum: str
-    payload: dict[str, Any]
-
-
 class Store:
     """One folder that keeps one ``LastGood``."""
 
@@ -115,35 +103,16 @@ class Store:
         ).model_dump(mode="json")
         if not last_good.certified:
             del payload["certified"]  # unknown to servers that know no secrets
-        text = json.dumps({"format": FORMAT, "checksum": _checksum(payload), "payload": payload}, indent=1)
-        try:
-            write_whole(self._path, text.encode())
-        except OSError as error:
-            raise StoreError(f"cannot write {self._path}: {error.strerror or error}") from error
+        write(self._path, lines(sealed(FORMAT, payload)))
 
     def read(self) -> LastGood | None:
         """The stored state, None when there is none yet; ``StoreError`` when what is there cannot be trusted."""
         sweep(self._path)
-        try:
-            if not self._path.is_file() and self._path.exists():
-                raise StoreError(f"{self._path} is no file")
-            if self._path.stat().st_size > MAX_BYTES:
-                raise StoreError(f"{self._path} is larger than {MAX_BYTES} bytes: not written by Switchgear")
-            text = self._path.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        found = unsealed(self._path, FORMAT, MAX_BYTES)
+        if found is None:
             return None
-        except (OSError, UnicodeDecodeError) as error:
-            raise StoreError(f"cannot read {self._path}: {error}") from error
         try:
-            envelope = _Envelope.model_validate_json(text)
-        except ValidationError as error:
-            raise StoreError(f"{self._path} was not written by Switchgear, or is damaged") from error
-        if envelope.format != FORMAT:
-            raise StoreError(f"{self._path} has {of_another_version(envelope.format, FORMAT)}")
-        if envelope.checksum != _checksum(envelope.payload):
-            raise StoreError(f"{self._path} is damaged: its checksum does not match")
-        try:
-            payload = _Payload.model_validate_json(json.dumps(envelope.payload))
+            payload = _Payload.model_validate_json(json.dumps(found))
         except ValidationError as error:
             raise StoreError(f"{self._path} has the wrong content: {error.errors()[0]['msg']}") from error
         return LastGood(
@@ -163,8 +132,3 @@ class Store:
             ),
             certified=payload.certified,
         )
-
-
-def _checksum(payload: Mapping[str, Any]) -> str:
-    text = json.dumps(payload, sort_keys=True, separators=(",", ":"))
-    return blake2b(text.encode(), digest_size=16).hexdigest()

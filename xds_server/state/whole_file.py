@@ -4,10 +4,12 @@ What is written goes to a file beside, and takes the place of the one before in 
 in between leaves the file beside behind: the next one that reads sweeps it away.
 """
 
+import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 AGAIN_S: Final = 10.0
 """What a disk refused is tried again so often: once there is room, nothing that somebody was told is missing."""
@@ -28,6 +30,15 @@ def write_whole(path: Path, content: bytes) -> None:
         Path(name).unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def lines(content: Mapping[str, Any]) -> str:
+    """JSON with a line for each value, for people who look into the file.
+
+    Not by ``indent``: that is done in Python, by functions which refer to each other, so that each call leaves
+    some thirty objects to the collector of cycles.
+    """
+    return json.dumps(content, separators=(",\n", ": "))
 
 
 def sweep(path: Path) -> None:

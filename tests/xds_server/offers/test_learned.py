@@ -30,7 +30,7 @@ from xds_server.decide.routing.picking import HOLD_S
 from xds_server.decide.routing.time_limits import DOWN_INTERVAL_S, time_limits
 from xds_server.fleet import EngineId
 from xds_server.offers.learned import FILE_NAME, HELD_S, MAX_AGE_S, kept, numbers, read, save
-from xds_server.state.last_good import StoreError
+from xds_server.state.versioned import StoreError
 
 NOW_S, STARTED_S, UNIX_S = 5_000.0, 10.0, 1_000_000.0
 LIMITS = TimeLimits(

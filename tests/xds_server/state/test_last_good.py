@@ -10,7 +10,8 @@ import pytest
 
 from xds_server.publish import Parked
 from xds_server.snapshot import resource
-from xds_server.state.last_good import FILE_NAME, LastGood, Store, StoreError
+from xds_server.state.last_good import FILE_NAME, LastGood, Store
+from xds_server.state.versioned import StoreError
 from xds_server.type_urls import CLUSTER, ROUTE
 
 PARKED = (
@@ -80,7 +81,7 @@ def test_a_file_that_is_not_ours_or_not_whole_is_refused(tmp_path: Path, damage,
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(StoreError, match="cannot read"):
+    with pytest.raises(StoreError, match="damaged"):
         Store(tmp_path).read()
 
 
