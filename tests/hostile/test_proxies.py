@@ -129,11 +129,12 @@ async def test_a_proxy_that_never_answers_is_sent_little_and_stops_nobody(
         await peer.subscribe()
         for _ in range(2 + MAX_UNACKED):
             await neighbour.is_served()
-        got = []
+        got = [await peer.call.read()]
+        assert isinstance(got[0], bytes)
         with contextlib.suppress(TimeoutError):
             while isinstance(data := await asyncio.wait_for(peer.call.read(), 0.3), bytes):
                 got.append(data)
-        assert 1 <= len(got) <= MAX_UNACKED
+        assert len(got) <= MAX_UNACKED
 
 
 async def test_a_storm_of_streams_passes(server: Server, neighbour: Neighbour) -> None:
@@ -261,13 +262,14 @@ async def test_one_host_takes_no_places_of_others() -> None:
 
 
 async def test_a_stream_without_a_word_ends() -> None:
-    plane, flaws = _plane(first_request_s=0.2)
+    plane, flaws = _plane(first_request_s=2.0)
     port = await plane.start()
     try:
-        async with connected(f"127.0.0.1:{port}", "a") as silent, connected(f"127.0.0.1:{port}", "b") as peer:
+        async with connected(f"127.0.0.1:{port}", "b") as peer:
             await peer.subscribe()
             assert isinstance(await peer.call.read(), bytes)
-            assert await silent.ended() is grpc.StatusCode.INVALID_ARGUMENT
+            async with connected(f"127.0.0.1:{port}", "a") as silent:
+                assert await silent.ended() is grpc.StatusCode.INVALID_ARGUMENT
             assert flaws == [Flaw.SILENT]
             assert not peer.call.done(), "who has asked may be silent for ever"
     finally:

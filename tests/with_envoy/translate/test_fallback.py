@@ -192,7 +192,7 @@ async def test_a_retry_inside_the_fallback_is_disclosed_too(rig, engine):
     await small.set_fault(Shed(retry_after_s=None, share=0.5))
     one = await rig(policy(main, small), ceilings={"p": (10, 10), "small": (10, 10)})
     await one.set_runtime(TO_THE_FALLBACK)
-    answers = [await one.complete(model="big") for _ in range(20)]
+    answers = [await one.complete(model="big") for _ in range(40)]
     assert {answer.headers.get("x-switchgear-fallback") for answer in answers} == {"small"}
     assert small.book.totals().shed
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from chaos.fake_engine import Crash
+from chaos.fake_engine import Crash, Hang
+from tests.eventually import eventually
 from xds_server.decide.admission.capacity import MEASURED
 from xds_server.decide.decisions import Capacity, Decisions, EngineDecision, Health, Picking
 from xds_server.decide.remembered import Learned
@@ -20,6 +21,8 @@ from xds_server.translate.render import as_json
 from xds_server.type_urls import ENDPOINT
 
 pytestmark = pytest.mark.envoy
+
+LIMIT_S = 60.0
 
 
 def policy(*documents: str) -> str:
@@ -85,35 +88,53 @@ async def burst(rig: Any, count: int, **request: Any) -> Counter[tuple[int, str 
     return Counter((answer.status, answer.headers.get("x-switchgear-reason")) for answer in answers)
 
 
+async def crowd(rig: Any, only: Any, count: int, room: int, **request: Any) -> Counter[tuple[int, str | None]]:
+    """As ``burst``, while the engine answers nobody until all that do not fit have been refused."""
+    before = only.calls_in_flight
+    await only.set_fault(Hang())
+    asked = [asyncio.create_task(rig.complete(**request)) for _ in range(count)]
+
+    def sorted_out() -> bool:
+        return only.calls_in_flight - before >= room and sum(one.done() for one in asked) >= count - room
+
+    await eventually(sorted_out, f"{room} of {count} are in, and the others refused", LIMIT_S)
+    await only.heal()
+    answers = await asyncio.gather(*asked)
+    return Counter((answer.status, answer.headers.get("x-switchgear-reason")) for answer in answers)
+
+
 async def test_each_class_has_its_own_ceiling_and_what_is_over_it_is_told_when_to_return(rig, engine):
-    slow = await engine(slots=64, prefill_s=0.5)
+    slow = await engine(slots=64)
     one = await rig(
         policy(pool("p", slow), route("people", "p"), route("jobs", "p", BATCH)), ceilings={"p": (4, 2)}
     )
-    people, jobs = await asyncio.gather(burst(one, 10), burst(one, 10, headers={"x-class": "batch"}))
-    assert people == {(200, None): 4, (503, "overload"): 6}
-    assert jobs == {(200, None): 2, (503, "overload"): 8}
+    await slow.set_fault(Hang())
+    people = [asyncio.create_task(one.complete()) for _ in range(10)]
+    jobs = [asyncio.create_task(one.complete(headers={"x-class": "batch"})) for _ in range(10)]
 
-    running = [asyncio.create_task(one.complete()) for _ in range(4)]
-    await asyncio.sleep(0)
-    while slow.calls_in_flight < 4:
-        await asyncio.sleep(0.005)
+    def refused() -> tuple[int, int]:
+        return sum(each.done() for each in people), sum(each.done() for each in jobs)
+
+    await eventually(lambda: slow.calls_in_flight == 6 and refused() == (6, 8), "what fits is in", LIMIT_S)
     shed = await one.complete()
     assert shed.status == 503
     assert shed.headers["retry-after"] == "1"
     assert (await shed.json())["error"]["code"] == 503
-    await asyncio.gather(*running)
+    await slow.heal()
+    for asked, fits in ((people, 4), (jobs, 2)):
+        answers = await asyncio.gather(*asked)
+        said = Counter((answer.status, answer.headers.get("x-switchgear-reason")) for answer in answers)
+        assert said == {(200, None): fits, (503, "overload"): 10 - fits}
 
 
 async def test_a_ceiling_moves_both_ways_at_once(rig, engine):
-    one = await rig(
-        policy(pool("p", await engine(slots=64, prefill_s=0.3)), route("people", "p")), ceilings={"p": (8, 8)}
-    )
-    assert (await burst(one, 10))[200, None] == 8
+    only = await engine(slots=64)
+    one = await rig(policy(pool("p", only), route("people", "p")), ceilings={"p": (8, 8)})
+    assert (await crowd(one, only, 10, room=8))[200, None] == 8
     await one.set_runtime({"circuit_breakers.p.high.max_requests": 3})
-    assert (await burst(one, 10))[200, None] == 3
+    assert (await crowd(one, only, 10, room=3))[200, None] == 3
     await one.set_runtime({"circuit_breakers.p.high.max_requests": 10})
-    assert (await burst(one, 10))[200, None] == 10
+    assert (await crowd(one, only, 10, room=10))[200, None] == 10
 
 
 async def test_a_pool_with_no_engine_says_so(rig):
@@ -181,12 +202,18 @@ async def test_fallback_takes_over_when_the_weights_say_so(rig, engine):
 async def test_an_engine_back_from_the_dead_is_not_held_to_the_ejection_its_death_earned(rig, engine):
     """Left out of EDS while dead it is a new host when it returns; otherwise it stays ejected for the cooldown."""
     engines = [await engine() for _ in range(2)]
-    text = policy(pool("p", *engines), route("r", "p"))
+    # Out for longer than this test takes: who is free again before was let go, and did not just wait.
+    resilience = "kind: ResiliencePolicy\nmetadata: {name: default}\nspec: {breaker: {localEjection: 60s}}"
+    text = policy(pool("p", *engines), route("r", "p"), resilience)
     one = await rig(text, dynamic_endpoints=True)
 
     await engines[0].set_fault(Crash())
-    while not await ejected(one):
+
+    async def noticed() -> int:
         assert (await one.complete()).status == 200  # tried elsewhere
+        return await ejected(one)
+
+    await eventually(noticed, "Envoy ejects it", LIMIT_S)
 
     everyone = one.fleet.pools["p"]
     healthy = {engine.id: EngineDecision(health=Health.HEALTHY, reason="", since_s=0) for engine in everyone}
@@ -201,8 +228,12 @@ async def test_an_engine_back_from_the_dead_is_not_held_to_the_ejection_its_deat
     await push(one, endpoints(everyone, healthy), healthy_hosts=2)  # left out in between: free
     assert not await ejected(one)
     before = engines[0].book.totals().finished
-    while engines[0].book.totals().finished == before:
+
+    async def serves() -> bool:
         assert (await one.complete()).status == 200
+        return bool(engines[0].book.totals().finished > before)
+
+    await eventually(serves, "it serves again", LIMIT_S)
 
 
 def endpoints(engines: Any, decided: Any) -> dict[str, Any]:
