@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 import yaml
 
-from chaos.fake_engine import EngineConfig, FakeEngine
+from chaos.fake_engine import EngineConfig, FakeEngine, Pacing
 from chaos.processes import free_ports
 from policies.load import load
 from policies.model import PolicySet
@@ -31,7 +31,7 @@ from xds_server.translate.view import View
 from xds_server.transport import GrpcAdsServer
 from xds_server.type_urls import SHORT_NAMES
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 POOL = "p"
 FINE = EngineDecision(health=Health.HEALTHY, reason="", since_s=0)
 WIDE = Ceiling(interactive=1000, batch=1000, retry_percent=100, retry_min_concurrency=100, reason="")
@@ -137,6 +137,14 @@ class Site:
                 "x-fake-engine", answer.headers.get("x-switchgear-reason", "")
             )
 
+    async def streams(self, count: int) -> "Streams":
+        """So many open streams, which last until they are told to end."""
+        for engine in self.engines.values():
+            await engine.set_fault(Pacing(factor=1000.0))
+        asked = [asyncio.create_task(self.ask(tokens=300, stream=True)) for _ in range(count)]
+        await eventually(lambda: sum(map(self.held, self.engines)) >= count, "all streams are open")
+        return Streams(site=self, asked=asked)
+
     async def many(self, count: int, **how: Any) -> list[tuple[int, str]]:
         """The answers to so many requests at once."""
         return await asyncio.gather(*(self.ask(**how) for _ in range(count)))
@@ -162,6 +170,21 @@ class Site:
     async def ejected(self, engine: str) -> bool:
         host = (await self.hosts()).get(engine, {})
         return bool(host.get("health_status", {}).get("failed_outlier_check"))
+
+
+@dataclass
+class Streams:
+    """Streams that engines answer so slowly that they outlast whatever is done meanwhile."""
+
+    site: Site
+    asked: list[asyncio.Task[tuple[int, str]]]
+
+    async def end(self) -> set[int]:
+        """The statuses of all, which are open still, and get the rest of their answers now."""
+        assert not any(one.done() for one in self.asked)
+        for engine in self.site.engines.values():
+            await engine.heal()
+        return {status for status, _ in await asyncio.gather(*self.asked)}
 
 
 def policy_text(port: int, engines: Mapping[str, FakeEngine], resilience: str, **endpoint: Any) -> str:

@@ -43,16 +43,14 @@ async def test_what_a_hung_engine_holds_moves_and_streams_on_others_go_on(site: 
     one = await site(engines=3, protocol=protocol, slots=64)
     one.plane.judge(OUT, "e0")
     await one.plane.settled()
-    streams = [asyncio.create_task(one.ask(tokens=1500, stream=True)) for _ in range(9)]  # of 3 s each
-    await eventually(lambda: sum(map(one.held, one.engines)) == len(streams), "all streams are open")
+    streams = await one.streams(9)
     one.plane.judge(FINE, "e0")
     await one.plane.settled()
     asked = await held_by(one, "e0")
     one.plane.judge(HUNG, "e0")
     assert Counter(status for status, _ in await asyncio.gather(*asked)) == {200: len(asked)}
-    assert one.held("e0") == 0
-    assert not any(stream.done() for stream in streams)
-    assert {status for status, _ in await asyncio.gather(*streams)} == {200}
+    await eventually(lambda: one.held("e0") == 0, "nothing is held")
+    assert await streams.end() == {200}
     assert one.plane.seen.nacks == []
 
 
@@ -61,12 +59,13 @@ async def test_a_stream_that_a_hung_engine_has_begun_is_ended(site: StartSite) -
     one.plane.judge(OUT, "e1")
     await one.plane.settled()
     await one.engines["e0"].set_fault(HangMidStream())
-    stream = asyncio.create_task(one.ask(tokens=50, stream=True))
-    await eventually(lambda: one.held("e0") == 1, "the stream is open")
-    one.plane.judge(FINE, "e1")
-    one.plane.judge(HUNG, "e0")
-    with pytest.raises(aiohttp.ClientPayloadError):
-        await stream
+    body = {"model": "fake-model", "prompt": "x", "max_tokens": 50, "stream": True}
+    async with one.http.post(f"{one.url}/v1/completions", json=body) as answer:
+        assert (answer.status, answer.headers["x-fake-engine"]) == (200, "e0")
+        one.plane.judge(FINE, "e1")
+        one.plane.judge(HUNG, "e0")
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await answer.read()
 
 
 @BOTH
@@ -182,8 +181,10 @@ async def test_a_crashed_engine_is_ejected_by_envoy_alone_and_for_longer_each_ti
             return (await one.envoy.stats(prefix)).get(f"{prefix}ejections_enforced_total", 0) >= ejections
 
         await eventually(so_often, f"ejection {ejections}")
-        failed = (await one.hosts())["e0"]["stats"]
-        assert total(failed, "rq_error") <= 3 * ejections
+        failed = total((await one.hosts())["e0"]["stats"], "rq_error")
+        ejected = (await one.envoy.stats(prefix))[f"{prefix}ejections_enforced_total"]
+        # Those for which it was ejected, and perhaps some of the next time where our turn came late.
+        assert failed < 3 * (ejected + 1)
     # 1, 2 and 3 s, each until the next sweep, had to pass before the fourth: 8 s at least, and 6 at most if they
     # were equal on a machine that is not busy. A busy one notices late, and so can only make it more.
     assert time.monotonic() - began_s > 7
@@ -215,13 +216,12 @@ async def test_without_retries_of_resets_engines_are_reached_directly_and_refusa
 
 async def test_a_policy_that_wants_no_hops_any_more_cuts_nothing(site: StartSite) -> None:
     one = await site(engines=3, slots=64)
-    streams = [asyncio.create_task(one.ask(tokens=500, stream=True)) for _ in range(9)]
-    await eventually(lambda: sum(map(one.held, one.engines)) == len(streams), "all streams are open")
+    streams = await one.streams(9)
     for resilience in (NO_RESET, "{}", NO_RESET):
         one.plane.edit(one.write(resilience))
         await one.plane.settled()
         assert {status for status, _ in await one.many(12)} == {200}
-    assert {status for status, _ in await asyncio.gather(*streams)} == {200}
+    assert await streams.end() == {200}
 
 
 @pytest.fixture
@@ -306,8 +306,7 @@ async def test_an_engine_on_trial_gets_about_its_part(
 
 async def test_a_moved_engine_is_reached_where_it_is_now_and_finishes_where_it_was(site: StartSite) -> None:
     one = await site(engines=2, slots=64)
-    streams = [asyncio.create_task(one.ask(tokens=500, stream=True)) for _ in range(6)]
-    await eventually(lambda: sum(map(one.held, one.engines)) == len(streams), "all streams are open")
+    streams = await one.streams(6)
     pool = one.plane.fleet.pools[POOL]
     # Both engines change places: what is asked of one is answered by the other.
     moved = (replace(pool[0], port=pool[1].port), replace(pool[1], port=pool[0].port))
@@ -315,15 +314,14 @@ async def test_a_moved_engine_is_reached_where_it_is_now_and_finishes_where_it_w
     one.plane.judge(replace(FINE, health=OUT.health), "e1")
     await one.plane.settled()
     assert set(await one.many(10)) == {(200, "e1")}
-    assert {status for status, _ in await asyncio.gather(*streams)} == {200}
+    assert await streams.end() == {200}
 
 
 async def test_an_engine_that_left_its_pool_finishes_what_it_has(site: StartSite) -> None:
     one = await site(engines=2, slots=64)
-    streams = [asyncio.create_task(one.ask(tokens=500, stream=True)) for _ in range(6)]
-    await eventually(lambda: sum(map(one.held, one.engines)) == len(streams), "all streams are open")
+    streams = await one.streams(6)
     one.plane.leaving = {EngineId(POOL, "e0"): 900.0}
     one.plane.edit(one.write(names=["e1"]))
     await one.plane.settled()
     assert {name for _, name in await one.many(10)} == {"e1"}
-    assert {status for status, _ in await asyncio.gather(*streams)} == {200}
+    assert await streams.end() == {200}

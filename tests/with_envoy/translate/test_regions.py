@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from chaos.fake_engine import Crash
+from chaos.fake_engine import Crash, Pacing
 from engine.report import EngineReport, Verdict
+from tests.eventually import eventually
 from xds_server.decide.decide import decide
 from xds_server.fleet import with_report
 from xds_server.translate.render import as_json
@@ -94,9 +95,10 @@ async def test_another_region_is_a_backstop_and_no_part_of_the_pool(engine, rig)
     assert (arrived(own), arrived(other)) == (60, 0)
 
     # What an engine holds when it goes out is finished, and counted.
-    long = asyncio.create_task(there.complete(max_tokens=3000))
-    while not any(one.calls_in_flight for one in own):
-        await asyncio.sleep(0.01)
+    for one in own:
+        await one.set_fault(Pacing(factor=1000.0))
+    long = asyncio.create_task(there.complete(max_tokens=1000))
+    await eventually(lambda: any(one.calls_in_flight for one in own), "it is under way", 60.0)
     busy = next(number for number, one in enumerate(own) if one.calls_in_flight)
     await push(there, f"eu{busy}")
     rest = [one for number, one in enumerate(own) if number != busy]
@@ -111,7 +113,8 @@ async def test_another_region_is_a_backstop_and_no_part_of_the_pool(engine, rig)
         if host["address"]["socket_address"]["port_value"] == own[busy].port
         for stat in host["stats"]
     }["rq_active"]
-    assert long.done() or active == 1
+    assert active == 1
+    await own[busy].set_fault(None)
     assert (await long).status == 200
 
     # A bound route of callers elsewhere finds its region in whatever tier it stands.
