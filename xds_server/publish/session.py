@@ -151,6 +151,8 @@ class Session:
         if self._stream is not None and self._view is not None and not self._closed:
             self._publisher.detach(self, self._view, self._stream.node, reason)
         self._closed = True
+        # Whoever made it is held no longer: a ring of both would stay until the collector of cycles comes by.
+        self.wake, self._end = _nobody, _nobody_told
 
     def held(self, type_url: str, name: str) -> str | None:
         """The confirmed version of a resource; ``None`` when this proxy does not want it."""
@@ -180,6 +182,14 @@ class Session:
             connected_at_s=self._stream.opened_at_s,
             types=self._stream.status(),
         )
+
+
+def _nobody() -> None:
+    """Who is woken for a stream that has ended."""
+
+
+def _nobody_told(_: StreamError) -> None:
+    """Who is told that a stream is to end which has ended."""
 
 
 View: TypeAlias = Served[Session]

@@ -66,6 +66,7 @@ class _Link:
     told: tuple[str, Progress] | None = None
     telling: bool = False
     limit: asyncio.Timeout | None = None
+    watchdog: asyncio.TimerHandle | None = None
     renewed: bool = False
     introduced: Introduced = Introduced()  # noqa: RUF009 - frozen
 
@@ -220,25 +221,12 @@ class AgentDialer:
         # An agent knows only its engine; a control plane of another region is asked for this pool of its.
         request = pb.WatchRequest(watcher=self._watcher, pool=link.target.key.pool)
         call = watch(request.SerializeToString(), wait_for_ready=True)
-        watchdog: asyncio.TimerHandle | None = None
-        loop = asyncio.get_running_loop()
-
-        def look() -> None:
-            # Looks again when it must, which costs less than being put off by each report.
-            nonlocal watchdog
-            left_s = link.heard_at_s + FRESH_S - self._clock()
-            if left_s > 0:
-                watchdog = loop.call_later(left_s, look)
-            else:
-                limit.reschedule(loop.time())
-
         try:
-            async with asyncio.timeout(None) as limit:
-                link.limit = limit
+            async with asyncio.timeout(None) as link.limit:
                 while isinstance(data := await call.read(), bytes):
-                    if watchdog is None:
+                    if link.watchdog is None:
                         link.heard_at_s = self._clock()
-                        look()
+                        self._look(link)
                         link.introduced = introduced(await call.initial_metadata(), self._wall())
                     self._take(link, data)
                     await self._hold_back(link)
@@ -256,10 +244,19 @@ class AgentDialer:
             self._lost(link, f"{error.code().name.lower()}: {error.details()}"[:200])
         finally:
             link.limit, link.renewed = None, False
-            if watchdog is not None:
-                watchdog.cancel()
+            if link.watchdog is not None:
+                link.watchdog.cancel()
+                link.watchdog = None
             call.cancel()
         return False
+
+    def _look(self, link: _Link) -> None:
+        """End the stream if it is silent, else look again: cheaper than to be put off by each report."""
+        left_s, loop = link.heard_at_s + FRESH_S - self._clock(), asyncio.get_running_loop()
+        if left_s > 0:
+            link.watchdog = loop.call_later(left_s, self._look, link)
+        elif link.limit is not None:
+            link.limit.reschedule(loop.time())
 
     def _take(self, link: _Link, data: bytes) -> None:
         """Fold one message in, and pass it on if it counts."""

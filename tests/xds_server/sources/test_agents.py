@@ -19,6 +19,7 @@ from engine.report_wire import MAX_REPORT_BYTES, Flaw
 from engine.watch_server import WATCH, WatchServer
 from policies.load import load_contents
 from policies.model import PolicySet
+from tests.rings import left
 from xds_server.fleet import EngineId
 from xds_server.leaving.draining import Progress
 from xds_server.sources import agents
@@ -201,6 +202,24 @@ def serving(
     service, method = WATCH.strip("/").split("/")
     handler = grpc.method_handlers_generic_handler(service, {method: grpc.unary_stream_rpc_method_handler(watch)})
     return lambda server: server.add_generic_rpc_handlers((handler,))
+
+
+async def test_streams_that_end_wait_for_no_collector() -> None:
+    connections = 0
+
+    async def watch(_: bytes, _context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
+        nonlocal connections
+        connections += 1
+        yield pb.EngineReport(
+            schema_version=1, boot_id="b", sequence=connections, verdict=pb.READY
+        ).SerializeToString()
+
+    async with listening(serving(watch)) as port, dialing(policies(port)):
+        await until(lambda: connections >= 2)
+        with left() as found:
+            await until(lambda: connections >= 7)
+    ours = {kind: count for kind, count in found.items() if kind.startswith(("xds_server.", "asyncio.timeouts"))}
+    assert {kind: count for kind, count in ours.items() if count >= 3} == {}, "nearly one of it for each stream"
 
 
 async def test_lies_are_counted_and_harm_nobody() -> None:
