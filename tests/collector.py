@@ -65,7 +65,7 @@ def collecting(certificates: Path | None = None) -> Iterator[Collector]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             collector.asked.set()
-            collector.go_on.wait(60)
+            collector.go_on.wait(600)
             collector.paths.append(self.path)
             collector.headers.append({name.lower(): value for name, value in self.headers.items()})
             if collector.status == 200:

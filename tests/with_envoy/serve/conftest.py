@@ -26,11 +26,14 @@ from chaos.processes import Child, Processes, free_ports
 from tests.eventually import eventually as patiently
 
 LIMIT_S = 60.0
-SLOTS: Final = 64
+SLOTS: Final = 512
 """Of an engine: room for what piles up while a busy machine has no turn for the test, and then comes at once."""
 
 PATIENT: Final = {"interval": "200ms", "timeout": "30s", "stallAfter": "60s"}
 """How engines are looked at where none hangs. They live in the test's process, and wait for turns with it."""
+
+STEADY: Final = {"timeouts": {"adaptive": False}}
+"""A policy by which no route follows what is learned of traffic, which a busy machine makes slower."""
 
 SWITCHGEAR = str(Path(sys.executable).with_name("switchgear"))
 
@@ -132,7 +135,7 @@ class Site:
         await child.wait()
 
     async def stop(self, child: Child) -> int:
-        return await self._processes.stop(child, limit_s=30)
+        return await self._processes.stop(child, limit_s=LIMIT_S)
 
     async def switchgear(self, *arguments: str) -> tuple[int, str, str]:
         """Exit code, stdout and stderr of one command."""
@@ -174,7 +177,7 @@ class Site:
         assert code == 0, error
         return await self._start_envoy(yaml.safe_load(printed), wait_ready=wait_ready)
 
-    def load(self, rate_per_s: float = 30.0, **profile: Any) -> Load:
+    def load(self, rate_per_s: float = 15.0, **profile: Any) -> Load:
         """Requests to the listener of the policies from now on."""
         load = Load(
             LoadProfile(

@@ -11,7 +11,7 @@ import pytest
 
 from xds_server.offers import learned
 
-from .conftest import PATIENT, Site, document, eventually
+from .conftest import PATIENT, STEADY, Site, document, eventually
 
 pytestmark = pytest.mark.envoy
 
@@ -40,7 +40,7 @@ async def nacked(site: Site) -> bool:
 
 async def test_a_refused_route_is_rolled_back_for_old_and_new_proxies(site: Site) -> None:
     await site.start_engines(2)
-    site.write("pool.yaml", site.pool(probe=PATIENT))
+    site.write("pool.yaml", site.pool(probe=PATIENT), document("ResiliencePolicy", "default", STEADY))
     path = site.write("route.yaml", regex_route(site, "gold|silver"))
     server = await site.serve()
     first = await site.envoy("n1")

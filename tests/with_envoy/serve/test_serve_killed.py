@@ -127,7 +127,7 @@ async def test_a_server_that_is_killed_at_any_moment_loses_nothing(site: Site) -
     await eventually(lambda: _answers(site), "the first answer")
     await eventually(lambda: _synced(site), "the proxy has everything")
     built = {name: (await envoy.stats(name))[name] for name in CHURN}
-    load = site.load(rate_per_s=20.0)
+    load = site.load()
     operator.serving = (await site.get("/v1/history/serving"))["texts"]
     told = 0
     for kill in range(1, KILLS + 1):

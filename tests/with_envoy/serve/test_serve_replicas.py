@@ -15,7 +15,7 @@ from chaos.processes import Child, free_ports
 from tests.cluster import Cluster
 from xds_server.kube.resources import ENGINE_POOLS, LEASES
 
-from .conftest import PATIENT, Site, eventually
+from .conftest import PATIENT, STEADY, Site, document, eventually
 
 pytestmark = pytest.mark.envoy
 
@@ -147,6 +147,7 @@ async def test_a_proxy_goes_from_replica_to_replica_under_load(site: Site, clust
     await site.start_engines(2)
     await cluster.put(site.pool(probe=PATIENT))
     await cluster.put(site.route())
+    await cluster.put(document("ResiliencePolicy", "default", STEADY))
     async with service() as front:
         one = await replica(site, cluster, "one")
 
@@ -166,7 +167,7 @@ async def test_a_proxy_goes_from_replica_to_replica_under_load(site: Site, clust
             return await snapshot(one) == await snapshot(two)
 
         await eventually(alike, "the same snapshots")
-        load = site.load(rate_per_s=40.0)
+        load = site.load()
         await load.more(40)
 
         # It moves, and receives nothing.

@@ -197,6 +197,7 @@ async def test_a_stream_outlives_the_rotation_of_all_certificates(
     started = asyncio.Event()
     long = asyncio.create_task(stream(site, started))
     await started.wait()
+    await eventually(lambda: connected(site), "the proxy has everything")
     callers, before = Callers(site), await still(envoy)
 
     # First all trust both and proxies show the new one; then engines show the new one; then the old one goes.
