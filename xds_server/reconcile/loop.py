@@ -25,9 +25,9 @@ from xds_server.decide.decisions import Decisions
 from xds_server.decide.engines.health import can_change
 from xds_server.fleet import EngineId, Fleet, with_report, with_traffic
 from xds_server.fleet.orchestrator import OrchestratorWord
-from xds_server.fleet.override import Override
 from xds_server.metrics import Metrics
-from xds_server.pipeline import Built, Inputs, Pipeline
+from xds_server.pipeline import Built
+from xds_server.reconcile.building import Building
 from xds_server.reconcile.considering import (
     count_state,
     fleet_for,
@@ -45,15 +45,12 @@ from xds_server.reconcile.roll import Peers, Roll
 from xds_server.reconcile.standing import Files, Serving, serving_of
 from xds_server.reconcile.trial import Trial
 from xds_server.reconcile.words import Words
-from xds_server.secrets.secret import NO_CERTIFICATES
 from xds_server.snapshot import Snapshot
 from xds_server.sources.files import Accepted, PolicyState, Refused
-from xds_server.sources.resolver import Addressing, resolved
 from xds_server.translate.view import View
 
 _BUG: Final = "a bug in Switchgear, not in the policies; see reconcile.failed in the log"
 
-_NO_ORDERS: Final[Mapping[EngineId, Override]] = MappingProxyType({})
 _NO_UIDS: Final[Mapping[EngineId, str]] = MappingProxyType({})
 
 _log = structlog.get_logger()
@@ -83,15 +80,12 @@ class Reconciler:
         self._on_adopted = on_adopted
         self._on_round = on_round
         self._signals = signals
-        self._pipeline = Pipeline()
-        self._addressing = Addressing()
         self._allow_shrink = allow_shrink
         self._opening = Opening(first_reports_s)
         self._words = Words()
         self._wake = asyncio.Event()
         self._offered: Accepted | None = None
         self._held: Accepted | None = None
-        self._addresses: Mapping[str, str] = {}
         self._urgent_since_s: float | None = None
         self.news_s: float | None = None
         """When the oldest news came that the round in hand takes up; None: there was none."""
@@ -100,6 +94,7 @@ class Reconciler:
         self._told_stale = False
         self._publishing = Publishing(proxies, metrics)
         self.roll = Roll(proxies, peers)
+        self._building = Building(proxies, signals, self.roll)
         self.files = Files(state="unread", digest="", since_s=clock())
         self.serving: Serving | None = None
         self.fleet: Fleet | None = None
@@ -163,7 +158,7 @@ class Reconciler:
 
     def resolve(self, addresses: Mapping[str, str]) -> None:
         """Note the addresses of host names."""
-        self._addresses = addresses
+        self._building.addresses = addresses
         self._wake.set()
 
     def proxies_changed(self) -> None:
@@ -178,7 +173,7 @@ class Reconciler:
         """Serve these policies to views of a canary from now on; else why they cannot be."""
         if self.serving is None or self.fleet is None or self.built is None:
             return "nothing is served yet"
-        trial = Trial(accepted, self.serving.policies, lambda fleet: resolved(fleet, self._addresses))
+        trial = Trial(accepted, self.serving.policies, self._building.resolved)
         try:
             reason = trial.held_back(self.built, self.fleet, self._words, self.clock())
         except Exception as error:  # noqa: BLE001 - as in a round: it is tried so that no round meets it
@@ -241,7 +236,7 @@ class Reconciler:
         """What a proxy of this view would be served; None while nothing is."""
         if self.built is None:
             return None
-        return self.built.snapshots.get(view) or self._pipeline.peek(self.built, view)
+        return self.built.snapshots.get(view) or self._building.peek(self.built, view)
 
     # -- what is done --------------------------------------------------------------------------------------
 
@@ -288,8 +283,8 @@ class Reconciler:
         self.built = built
         self._tell_stale()
         # Opening earlier would tell proxies that come back from a restart that every engine is well.
-        policies = self.serving.policies
-        if not self.ready.is_set() and not self._opening.due(policies, self.fleet, self._addresses, now_s):
+        policies, addresses = self.serving.policies, self._building.addresses
+        if not self.ready.is_set() and not self._opening.due(policies, self.fleet, addresses, now_s):
             return
         self._publish(built)
         # First: who only watches the rounds must not keep proxies from being served.
@@ -312,25 +307,10 @@ class Reconciler:
     def _build(
         self, policies: PolicySet, fleet: Fleet, now_s: float, *, views: frozenset[View] | None = None
     ) -> Built:
-        """Decisions, and snapshots of these views; of every view in use when none are named."""
+        """A round after the one before, with what the canary is served in it."""
         started_s = time.perf_counter()
-        built = self._pipeline.build(
-            Inputs(
-                policies=policies,
-                fleet=self._addressing.fleet(fleet, self._addresses),
-                previous=self.built.decisions if self.built else self.remembered,
-                views=self._proxies.views() if views is None else views,
-                proxies_by_role=self.roll.roster.counts(),
-                calling_zones=frozenset(self.roll.callers.counts()),
-                nodes=self._proxies.nodes(),
-                elsewhere=self.roll.elsewhere().proxies,
-                overrides=self._signals.overrides(now_s) if self._signals else _NO_ORDERS,
-                certificates=self._signals.certificates() if self._signals else NO_CERTIFICATES,
-                access_log_percent=self._signals.access_log_percent if self._signals else 100.0,
-                now_s=now_s,
-            )
-        )
-        built = self._with_trial(built, fleet)
+        previous = self.built.decisions if self.built else self.remembered
+        built = self._with_trial(self._building.build(policies, fleet, previous, now_s, views=views), fleet)
         self._metrics.snapshot_build_seconds.observe(time.perf_counter() - started_s)
         return built
 
