@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from aiohttp.web_protocol import RequestHandler
 
 from chaos.fake_engine.answers import Generation
+from chaos.fake_engine.book import CallRecord, Outcome
 from chaos.fake_engine.faults import Serve
+from chaos.fake_engine.gpu import SlotUse
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -39,3 +41,22 @@ class Call:
         while self.tokens <= seen and self.finished_at_s is None:
             self.changed.clear()
             await self.changed.wait()
+
+    def record(self, use: SlotUse, outcome: Outcome, reason: str, *, at_s: float, stopped_s: float) -> CallRecord:
+        """What is booked of it when it is closed at ``at_s``; the GPU has stood still for ``stopped_s`` in all."""
+        return CallRecord(
+            request_id=self.request_id,
+            attempt=self.attempt,
+            path=self.path,
+            streaming=self.generation.streaming,
+            outcome=outcome,
+            reason=reason,
+            arrived_at_s=self.arrived_at_s,
+            closed_at_s=at_s,
+            started_at_s=use.started_at_s,
+            slot_s=use.slot_s,
+            stuck_s=max(0.0, stopped_s - self.stopped_before_s),
+            tokens_asked=self.generation.max_tokens,
+            tokens_generated=use.tokens,
+            tokens_sent=self.tokens_sent,
+        )

@@ -13,7 +13,7 @@ from pathlib import Path
 from aiohttp.web_protocol import RequestHandler
 
 from chaos.fake_engine.answers import Generation
-from chaos.fake_engine.book import Book, CallRecord, Outcome
+from chaos.fake_engine.book import Book, Outcome
 from chaos.fake_engine.call import Call
 from chaos.fake_engine.config import EngineConfig
 from chaos.fake_engine.faults import (
@@ -31,7 +31,7 @@ from chaos.fake_engine.faults import (
     rate,
     treatment,
 )
-from chaos.fake_engine.gpu import Gpu, Job, Progress, SlotUse
+from chaos.fake_engine.gpu import Gpu, Job, Progress
 from chaos.fake_engine.journal import KILLED, Journal
 from chaos.fake_engine.metrics import VllmMetrics
 from chaos.fake_engine.port import Port
@@ -289,7 +289,8 @@ class FakeEngine:
         return self.metrics.text()
 
     def _enter(self, call: Call, outcome: Outcome, reason: str) -> None:
-        record = self._record(call, self._gpu.take_use(call.call_id), outcome, reason)
+        use = self._gpu.take_use(call.call_id)
+        record = call.record(use, outcome, reason, at_s=self._clock(), stopped_s=self._gpu.stopped_s)
         self.book.close(record)
         if self._journal is not None:
             self._journal.note(call.call_id, record)
@@ -298,25 +299,9 @@ class FakeEngine:
         """Write down what there would be to book if the process were killed now."""
         if self._journal is not None:
             use = self._gpu.use_so_far(call.call_id)
-            self._journal.note(call.call_id, self._record(call, use, Outcome.FAILED, KILLED))
-
-    def _record(self, call: Call, use: SlotUse, outcome: Outcome, reason: str) -> CallRecord:
-        return CallRecord(
-            request_id=call.request_id,
-            attempt=call.attempt,
-            path=call.path,
-            streaming=call.generation.streaming,
-            outcome=outcome,
-            reason=reason,
-            arrived_at_s=call.arrived_at_s,
-            closed_at_s=self._clock(),
-            started_at_s=use.started_at_s,
-            slot_s=use.slot_s,
-            stuck_s=max(0.0, self._gpu.stopped_s - call.stopped_before_s),
-            tokens_asked=call.generation.max_tokens,
-            tokens_generated=use.tokens,
-            tokens_sent=call.tokens_sent,
-        )
+            now, stopped_s = self._clock(), self._gpu.stopped_s
+            record = call.record(use, Outcome.FAILED, KILLED, at_s=now, stopped_s=stopped_s)
+            self._journal.note(call.call_id, record)
 
     def _lose_calls(self, reason: str) -> None:
         for call in list(self._calls.values()):
