@@ -32,16 +32,16 @@ async def start_engine() -> AsyncIterator[StartEngine]:
 
 @pytest.fixture
 async def client() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=100)) as session:
         yield session
 
 
 @pytest.fixture
 def eventually() -> Eventually:
-    """Wait until a condition holds; fail after 10 s."""
+    """Wait until a condition holds; fail after a minute."""
 
     async def wait(condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline, "it never became true"
             await asyncio.sleep(0.005)

@@ -50,7 +50,7 @@ def alive(pid: int) -> bool:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it never became true"
         time.sleep(0.01)
@@ -114,7 +114,7 @@ async def test_stop_asks_before_it_kills() -> None:
     async with Processes() as processes:
         polite = await processes.start("polite", SLEEPER, ready_within_s=30)
         stubborn = await processes.start("stubborn", STUBBORN, ready_within_s=30)
-        assert await processes.stop(polite) == -signal.SIGTERM
+        assert await processes.stop(polite, limit_s=60) == -signal.SIGTERM
         assert await processes.stop(stubborn, limit_s=0.2) == -signal.SIGKILL
 
 
@@ -172,7 +172,7 @@ async def test_the_envoy_command_starts_an_envoy(tmp_path) -> None:
     async with Processes() as processes:
         argv = [*envoy_command(bootstrap), "--admin-address-path", str(address_path)]
         envoy = await processes.start("envoy", argv)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not address_path.exists() or not address_path.read_text():
             assert envoy.returncode is None, envoy.tail()
             assert time.monotonic() < deadline
@@ -181,7 +181,7 @@ async def test_the_envoy_command_starts_an_envoy(tmp_path) -> None:
         async with aiohttp.ClientSession() as session, session.get(url) as response:
             options = (await response.json())["command_line_options"]
         assert (options["concurrency"], options["drain_time"]) == (1, "0s")
-        assert await processes.stop(envoy, limit_s=20) == 0
+        assert await processes.stop(envoy, limit_s=60) == 0
 
 
 def test_free_ports_are_none_that_the_kernel_gives_away_meanwhile() -> None:

@@ -50,6 +50,7 @@ async def until_biting(session: aiohttp.ClientSession, lab: str, count: int) -> 
 
 
 @pytest.mark.envoy
+@pytest.mark.timeout(400)
 async def test_a_lab_is_held_and_broken_and_healed(tmp_path: Path) -> None:
     history, scenario = tmp_path / "history.jsonl", tmp_path / "small.yaml"
     scenario.write_text(SMALL, encoding="utf-8")

@@ -43,7 +43,7 @@ async def test_bookmark_tells_how_far_a_watch_has_come(cluster: Cluster) -> None
     double = cluster.must_be_double()
     async with watching(cluster, ALL_PODS) as events:
         told = asyncio.ensure_future(events.bookmark())
-        await eventually(lambda: double.watches == 1, "the watch is open", 30)
+        await eventually(lambda: double.watches == 1, "the watch is open", 60)
         await cluster.namespace("one")  # nothing that is watched
         version = (await cluster.api.page(SPACES)).resource_version
         double.bookmark()
@@ -53,14 +53,14 @@ async def test_bookmark_tells_how_far_a_watch_has_come(cluster: Cluster) -> None
 async def test_reset_breaks_watches_off(cluster: Cluster) -> None:
     double = cluster.must_be_double()
     version = (await cluster.api.page(ALL_PODS)).resource_version
-    async with aclosing(cluster.api.watch(ALL_PODS, version, timeout_s=30)) as stream:  # type: ignore[type-var]
+    async with aclosing(cluster.api.watch(ALL_PODS, version, timeout_s=100)) as stream:  # type: ignore[type-var]
         asked = asyncio.ensure_future(anext(stream))
-        await eventually(lambda: double.watches == 1, "the watch is open", 30)
+        await eventually(lambda: double.watches == 1, "the watch is open", 60)
         double.reset_watches()
         with pytest.raises(ApiError) as caught:
             await asked
     assert caught.value.status == 0
-    await eventually(lambda: double.watches == 0, "the watch is gone", 30)
+    await eventually(lambda: double.watches == 0, "the watch is gone", 60)
     assert await cluster.api.page(ALL_PODS)
 
 
@@ -78,7 +78,7 @@ async def test_silent_server_tells_its_watches_afterwards(cluster: Cluster) -> N
     double = cluster.must_be_double()
     async with watching(cluster, SPACES) as events:
         first = asyncio.ensure_future(events.name())
-        await eventually(lambda: double.watches == 1, "the watch is open", 30)
+        await eventually(lambda: double.watches == 1, "the watch is open", 60)
         double.trouble(Troubles(silent=True))
         # Written past the trouble: it is there, and nobody is told.
         heading = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "one"}}

@@ -13,7 +13,8 @@ from chaos.demo.plan import ENGINES, FALLBACK_ENGINES
 from policies.lints.lint import lint
 from policies.load import load
 
-pytestmark = pytest.mark.envoy
+# Twenty processes start, on a machine that may have much else to do.
+pytestmark = [pytest.mark.envoy, pytest.mark.timeout(400)]
 
 
 def descendants(pid: int) -> set[int]:
@@ -48,7 +49,7 @@ async def test_whatever_ends_it_ends_everything_it_started(number: signal.Signal
     )
     assert demo.stdout is not None
     said = b""
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(240):
         while b"calm" not in said:
             line = await demo.stdout.readline()
             assert line, said.decode()
@@ -57,7 +58,7 @@ async def test_whatever_ends_it_ends_everything_it_started(number: signal.Signal
     # Two fleets of engines and the fallback, nine agents, the control plane, six Envoys.
     assert len(started) >= 19
     demo.send_signal(number)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await demo.wait()
         while any(alive(pid) for pid in started):
             await asyncio.sleep(0.05)

@@ -58,10 +58,10 @@ async def test_it_adds_up_after_a_run_with_every_kind_of_end(start_engine, clien
     rng = random.Random(1)
     answered = 0
 
-    async def call(number: int) -> None:
+    async def call(number: int, longest_s: float) -> None:
         nonlocal answered
         body = {"prompt": "x", "max_tokens": rng.randint(1, 30), "stream": rng.random() < 0.5}
-        limit = aiohttp.ClientTimeout(total=rng.choice([0.02, 0.05, 0.4]))
+        limit = aiohttp.ClientTimeout(total=rng.choice([0.02, 0.05, longest_s]))
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             async with client.post(
                 f"{engine.url}/v1/completions",
@@ -75,19 +75,23 @@ async def test_it_adds_up_after_a_run_with_every_kind_of_end(start_engine, clien
 
     faults = [None, ErrorAfterWork(share=0.5), Shed(share=0.5), HangMidStream(), ResetMidStream()]
     faults += [Hang(), Slow(factor=3), Crash()]
-    for round_number, fault in enumerate(faults):
-        if not isinstance(fault, Crash):
-            await engine.set_fault(fault)
-        calls = [asyncio.create_task(call(100 * round_number + i)) for i in range(20)]
-        if isinstance(fault, Crash):
-            await eventually(lambda: engine.calls_in_flight > 3)
-            await engine.set_fault(fault)
-        await asyncio.gather(*calls)
-        await engine.heal()
-    await eventually(lambda: engine.calls_in_flight == 0)
-    totals = engine.book.totals()
-    assert totals.in_flight == 0
-    assert totals.arrived == totals.shed + totals.finished + totals.failed + totals.aborted
+    # Who is patient meets every end but a hang's, and who is not that one: on a busy machine not in every round.
+    for _ in range(10):
+        for round_number, fault in enumerate(faults):
+            hangs = isinstance(fault, Hang | HangMidStream)
+            await engine.set_fault(Hang() if isinstance(fault, Crash) else fault)
+            calls = [asyncio.create_task(call(100 * round_number + i, 0.4 if hangs else 60.0)) for i in range(20)]
+            if isinstance(fault, Crash):
+                await eventually(lambda: engine.calls_in_flight)
+                await engine.set_fault(fault)
+            await asyncio.gather(*calls)
+            await engine.heal()
+        await eventually(lambda: engine.calls_in_flight == 0)
+        totals = engine.book.totals()
+        assert totals.in_flight == 0
+        assert totals.arrived == totals.shed + totals.finished + totals.failed + totals.aborted
+        if min(totals.shed, totals.finished, totals.failed, totals.aborted, totals.stuck_s) > 0:
+            break
     assert min(totals.shed, totals.finished, totals.failed, totals.aborted) > 0
     assert 0 < totals.wasted_slot_s < totals.slot_s
     assert totals.stuck_s > 0

@@ -12,7 +12,9 @@ from chaos.fake_engine import ControlServer, EngineConfig, FakeEngine
 from chaos.processes import Child, Processes
 
 COMMAND = (sys.executable, "-m", "chaos.fake_engine")
-STREAM = {"prompt": "x", "stream": True, "max_tokens": 60}
+# Longer than anybody takes to send a signal.
+STREAM = {"prompt": "x", "stream": True, "max_tokens": 4000}
+SHORT = {**STREAM, "max_tokens": 60}
 
 
 async def start(processes: Processes, *flags: str) -> Child:
@@ -21,7 +23,7 @@ async def start(processes: Processes, *flags: str) -> Child:
 
 async def refused(client, url: str) -> bool:
     """Whether the port is closed at last; until then /health must be 200."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 async with client.get(url) as response:
@@ -45,15 +47,15 @@ async def test_a_fleet_listens_on_one_port_each_and_can_be_broken_apart(client) 
                 continue
             async with client.get(f"{engine['url']}/v1/models") as response:
                 assert (await response.json())["data"][0]["id"] == "m"
-        assert await processes.stop(fleet) == 0
+        assert await processes.stop(fleet, limit_s=60) == 0
 
 
-@pytest.mark.parametrize("timeout_s", ["0", "20"])
+@pytest.mark.parametrize("timeout_s", ["0", "60"])
 async def test_a_real_sigterm_does_what_vllm_does(timeout_s, client) -> None:
     async with Processes() as processes:
         fleet = await start(processes, "--token-s", "0.01", "--shutdown-timeout-s", timeout_s)
         url = f"{fleet.ready['engines'][0]['url']}/v1/completions"
-        async with client.post(url, json=STREAM) as response:
+        async with client.post(url, json=STREAM if timeout_s == "0" else SHORT) as response:
             await response.content.readuntil(b"t2")
             os.kill(fleet.pid, signal.SIGTERM)
             if timeout_s == "0":
@@ -64,7 +66,7 @@ async def test_a_real_sigterm_does_what_vllm_does(timeout_s, client) -> None:
                 assert fleet.returncode is None
             else:
                 assert (await response.content.read()).endswith(b"[DONE]\n\n")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await fleet.wait() == 0
 
 
@@ -77,7 +79,7 @@ async def test_a_second_sigterm_ends_it_though_clients_wait(client) -> None:
             os.kill(fleet.pid, signal.SIGTERM)
             assert await refused(client, url.replace("/v1/completions", "/health"))
             os.kill(fleet.pid, signal.SIGTERM)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 assert await fleet.wait() == 0
 
 

@@ -77,7 +77,7 @@ class Struck:
 
 
 async def until(condition: Callable[[], Awaitable[object]]) -> None:
-    """Return when it holds; half a minute is the limit."""
-    async with asyncio.timeout(30):
+    """Return when it holds; a minute is the limit."""
+    async with asyncio.timeout(60):
         while not await condition():
             await asyncio.sleep(0.02)

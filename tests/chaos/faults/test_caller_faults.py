@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
 import aiohttp
@@ -36,11 +36,9 @@ class Asked:
     def struck(self, fault: Fault) -> Struck:
         return Struck(replace(site(self.session), load=self.load), fault, CLIENTS)
 
-    async def more(self, count: int) -> list[Request]:
-        """The next so many requests that end."""
-        before = len(self.requests)
-        await eventually(lambda: len(self.requests) >= before + count, f"{count} more requests", 60)
-        return self.requests[before:]
+    async def until(self, holds: Callable[[list[Request]], bool], what: str) -> None:
+        """Return when it holds of what became of the requests so far."""
+        await eventually(lambda: len(self.requests) >= 3 and holds(self.requests), what, 60)
 
 
 @pytest.fixture
@@ -65,32 +63,31 @@ async def asked(start_engine: StartEngine) -> AsyncIterator[Asked]:
 
 async def test_a_retry_storm_multiplies_what_a_shedding_engine_is_asked(asked: Asked) -> None:
     await asked.engine.set_fault(Shed())
-    await asked.more(10)  # those that were under way
-    assert {one.status for one in await asked.more(5)} == {503}
+    # How many were under way is the machine's affair.
+    await asked.until(lambda told: {one.status for one in told[-5:]} == {503}, "all are refused")
     assert {one.try_number for one in asked.requests} == {1}
     storm = asked.struck(RetryStorm(attempts=4, backoff="10ms"))
 
     await storm.pull()
-    await asked.more(10)  # those that were under way
-    bitten = await asked.more(60)
+    await asked.until(lambda told: [one.try_number for one in told].count(5) >= 5, "five tries each")
     await storm.release()
 
-    tries = [one.try_number for one in bitten]
-    assert max(tries) == 5
-    assert tries.count(5) >= 5
-    await asked.more(10)
-    assert {one.try_number for one in await asked.more(10)} == {1}
+    assert max(one.try_number for one in asked.requests) == 5
+    await asked.until(lambda told: {one.try_number for one in told[-20:]} == {1}, "one try each")
 
 
 async def test_a_herd_is_silent_and_then_there_all_at_once(asked: Asked) -> None:
-    await asked.more(3)
+    await asked.until(bool, "some requests")
     herd = asked.struck(ThunderingHerd(at_once=40))
 
     await herd.pull()
-    await asyncio.sleep(0.3)  # what was under way ends
-    silent = len(asked.requests)
-    await asyncio.sleep(0.5)
-    assert len(asked.requests) == silent
+    # What was under way ends; then nothing comes for as long as twenty would have taken.
+    for _ in range(10):
+        heard = len(asked.requests)
+        await asyncio.sleep(1.0)
+        if len(asked.requests) == heard:
+            break
+    assert len(asked.requests) == heard
     await herd.release()
 
     def came() -> list[Request]:

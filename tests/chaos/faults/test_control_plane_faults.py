@@ -46,7 +46,7 @@ class Steered:
         )
         return Struck(place, fault, CONTROL_PLANE)
 
-    async def says(self, path: str, *, patience_s: float = 30.0) -> object:
+    async def says(self, path: str, *, patience_s: float = 60.0) -> object:
         limit = aiohttp.ClientTimeout(total=patience_s)
         async with self.session.get(f"{self.control_plane.admin}{path}", timeout=limit) as answer:
             return await answer.json()

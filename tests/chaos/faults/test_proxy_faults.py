@@ -110,7 +110,7 @@ async def proxied(start_engine: StartEngine, tmp_path: Path) -> AsyncIterator[Pr
 
 async def test_an_envoy_is_frozen_slowed_and_cut_off_and_serves_again_each_time(proxied: Proxied) -> None:
     # One after another, for the sake of the Envoy's start.
-    assert await proxied.status() == 200
+    await until(proxied.serves)
     # Health checks included, it comes from nowhere else.
     assert set(proxied.link.accepted) == {ADDRESS}
 

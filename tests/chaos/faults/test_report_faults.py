@@ -37,7 +37,7 @@ class Listening:
 
     async def until(self, holds) -> EngineReport:
         """The first report that holds; numbers only ever grow on the way."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 report = decode(await self._reports.read(), pool="", engine="e0", received_at_s=1000.0)
                 self.sequences.append(report.sequence)

@@ -103,10 +103,10 @@ async def test_an_envoy_that_says_nothing_is_a_gap_of_its_own() -> None:
     async with envoy(pages) as one, envoy(silent) as other, aiohttp.ClientSession() as session:
         watched = Watched(pool="chat", admins={"p0": one, "p1": other}, ports={1: "e0"}, names={})
         task = asyncio.create_task(Watch(session, watched, samples.append, began_s=0.0).run())
-        await eventually(lambda: len(samples) > CEILING_EACH, "some samples", 30)
+        await eventually(lambda: len(samples) > CEILING_EACH, "some samples", 60)
         assert {sample.proxy for sample in samples} == {"p0"}
         silent |= pages
-        await eventually(lambda: samples[-1].proxy == "p1", "the other speaks", 30)
+        await eventually(lambda: samples[-1].proxy == "p1", "the other speaks", 60)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task

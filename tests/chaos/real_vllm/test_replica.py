@@ -29,12 +29,12 @@ async def test_an_engine_that_ends_is_not_waited_for() -> None:
 
 async def test_the_engine_core_is_found_below_the_server() -> None:
     # Two levels down, under the title that vLLM gives it.
-    inner = "exec -a VLLM::EngineCore sleep 60"
+    inner = "exec -a VLLM::EngineCore sleep 600"
     async with Processes() as children:
         child = await children.start("vllm-x", ["bash", "-c", f"bash -c '{inner}' & wait"])
         replica = Replica(name="x", port=1, child=child)
         with pytest.raises(ProcessError, match="no engine core"):
-            Replica(name="y", port=1, child=await children.start("y", ["sleep", "60"])).engine_core()
+            Replica(name="y", port=1, child=await children.start("y", ["sleep", "600"])).engine_core()
         core = await found(replica)
         assert core != child.pid
         replica.kill_engine_core()
@@ -46,14 +46,14 @@ async def test_the_engine_core_is_found_below_the_server() -> None:
 
 
 async def test_an_engine_core_does_not_outlive_its_server() -> None:
-    inner = "exec -a VLLM::EngineCore sleep 60"
+    inner = "exec -a VLLM::EngineCore sleep 600"
     async with Processes() as children:
         child = await children.start("vllm-x", [*guarded(), "bash", "-c", f"bash -c '{inner}' & wait"])
         core = await found(Replica(name="x", port=1, child=child))
         # Stopped, it could not even notice.
         os.kill(core, signal.SIGSTOP)
         os.kill(child.pid, signal.SIGKILL)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(55):
             while runs(core):
                 await asyncio.sleep(0.02)
 
@@ -67,7 +67,7 @@ def runs(pid: int) -> bool:
 
 
 async def found(replica: Replica) -> int:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(55):
         while True:
             try:
                 return replica.engine_core()

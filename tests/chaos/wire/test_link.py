@@ -144,16 +144,17 @@ async def test_what_is_late_is_not_lost_when_its_sender_hangs_up(place: Place) -
 @LOSES
 async def test_lost_packets_come_again(place: Place) -> None:
     peer = await place.connect()
-    place.obey(loss_percent=40)
+    # TCP waits twice as long each time: of many lost in a row, a minute would not be the end.
+    place.obey(loss_percent=20)
 
-    times_s = []
-    for _ in range(12):
+    # TCP repeats a lost packet after 0.2 s. That none of so many is lost has a chance of one in 10^11.
+    for _ in range(60):
         asked_s = time.monotonic()
         assert await peer.echo() == b"hello"
-        times_s.append(time.monotonic() - asked_s)
-
-    # The chance that not one of 24 packets was lost is 1 in 200 000; TCP repeats one after 0.2 s.
-    assert max(times_s) >= 0.2
+        if time.monotonic() - asked_s >= 0.2:
+            break
+    else:
+        pytest.fail("no packet was lost")
     place.obey()
     assert await peer.echo() == b"hello"
     peer.writer.close()
@@ -184,13 +185,23 @@ async def test_a_black_hole_keeps_connections_silent_and_leaves_new_ones_unanswe
 async def test_what_was_late_when_the_hole_opened_comes_out_when_it_closes(place: Place) -> None:
     peer = await place.connect()
     await peer.echo()
-    place.obey(latency_s=0.1)
-    peer.writer.write(b"late")
-    await asyncio.sleep(0.02)  # it is in the wire; on a slow machine perhaps not yet, which changes nothing below
-    place.obey(black_hole=True)
+    # As late as it takes for the hole to be there first, also where this process is kept from running meanwhile.
+    for latency_s in (0.2, 2.0, 20.0):
+        place.heard.clear()
+        place.obey(latency_s=latency_s)
+        peer.writer.write(b"late")
+        await asyncio.sleep(
+            0.02
+        )  # it is in the wire; on a slow machine perhaps not yet, which changes nothing below
+        place.obey(black_hole=True)
+        if not place.heard:
+            break
+        place.obey()
+        async with asyncio.timeout(LIMIT_S):
+            assert await peer.reader.readexactly(4) == b"late"
 
     assert await silent(peer)
-    assert place.heard == b"hello"
+    assert place.heard == b""
     place.obey()
     async with asyncio.timeout(LIMIT_S):
         assert await peer.reader.readexactly(4) == b"late"

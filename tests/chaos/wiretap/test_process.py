@@ -17,7 +17,7 @@ from chaos.wiretap.seen import pushes_and_answers
 from chaos.wiretap.streams import DELTA
 
 LOGS = "/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs"
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 def same(message: bytes) -> bytes:

@@ -136,8 +136,8 @@ async def ground() -> AsyncIterator[Ground]:
     [
         # A round trip for the connection and one for each of a dozen questions.
         (Latency(delay="20ms"), 0.52),
-        # That none of two dozen packets is lost happens once in 5 000 times; TCP repeats one after 0.2 s.
-        pytest.param(Loss(percent=30), 0.2, marks=LOSES),
+        # TCP repeats a lost packet after 0.2 s, and waits twice as long each time it is lost again.
+        pytest.param(Loss(percent=10), 0.2, marks=LOSES),
         # A dozen questions of 500 bytes.
         (Bandwidth(bytes_per_second=6000), 1.0),
     ],
@@ -147,7 +147,12 @@ async def test_a_fault_that_slows_a_link_bites_and_heals(ground: Ground, fault: 
     (pull,) = fault.pulls("e0")
 
     await ground.lever.pull(pull)
-    bitten = await ground.answer("127.0.0.2", "engine:e0")
+    bitten: float | str = 0.0
+    # A fault that is chance has not hit one of two dozen packets: ten times in a hundred, and never thirty times.
+    for _ in range(30 if isinstance(fault, Loss) else 1):
+        bitten = await ground.answer("127.0.0.2", "engine:e0")
+        if not isinstance(bitten, float) or bitten >= least_s:
+            break
     spared = await ground.answer("127.0.0.2", "engine:e1")
     await ground.lever.release(pull)
 
