@@ -14,10 +14,12 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.soak.growth import BOUND_PERCENT_PER_H, Word
 from benchmarks.soak.run import Grown, Seen, soak
 
 RESULTS: Final = Path(__file__).parents[1] / "results" / "soak.json"
 MOST_SAID: Final = 20
+OWN: Final = "own_bytes"
 _MIB: Final = 2**20
 
 
@@ -72,10 +74,24 @@ def _say(seen: Seen, console: Console) -> None:
         for loss in seen.excused[:MOST_SAID]:
             console.print(f"  {loss}", style="yellow", markup=False)
     console.print(_growth_table(seen.grown))
+    console.print(_verdict(seen.grown), markup=False)
     for finding in seen.findings[:MOST_SAID]:
         console.print(f"  {finding}", style="red", markup=False)
     if len(seen.findings) > MOST_SAID:
         console.print(f"  and {len(seen.findings) - MOST_SAID} more", style="red")
+
+
+def _verdict(grown: Sequence[Grown]) -> str:
+    """Of whom growth below the bound was shown, and of whom it was not."""
+    known = sorted({one.process for one in grown if one.measure == OWN})
+    shown = [
+        who
+        for who in known
+        if all(one.word is Word.BELOW for one in grown if one.process == who and one.measure == OWN)
+    ]
+    others = [who for who in known if who not in shown]
+    bound = f"growth of its own memory below {BOUND_PERCENT_PER_H:g} % an hour"
+    return f"{bound}: shown of {', '.join(shown) or 'nobody'}; not shown of {', '.join(others) or 'nobody'}"
 
 
 def _growth_table(grown: Sequence[Grown]) -> Table:
@@ -91,6 +107,13 @@ def _growth_table(grown: Sequence[Grown]) -> Table:
             f"{found.moved / _MIB:+.1f} MiB" if in_bytes else f"{found.moved:+.0f}",
             f"{found.over_s:.0f} s",
             between,
-            one.climb or one.word.value,
+            one.climb or _said(one),
         )
     return table
+
+
+def _said(one: Grown) -> str:
+    enough_s = one.growth.enough_s
+    if one.word is not Word.UNKNOWN or enough_s is None:
+        return one.word.value
+    return f"{one.word.value}: too short, {enough_s / 60:.0f} min after warm-up would tell"

@@ -57,6 +57,20 @@ class Growth:
     high: float | None
 
     @property
+    def enough_s(self) -> float | None:
+        """How long a look it would take, with such noise, for an interval as wide as the bound to each side.
+
+        None where it is not wider now, or unknown. The error of a slope falls with the time and with the root of
+        the number of blocks, which grows with the time.
+        """
+        if self.low is None or self.high is None:
+            return None
+        to_each_side = (self.high - self.low) / 2
+        if to_each_side <= BOUND_PERCENT_PER_H:
+            return None
+        return float(self.over_s * (to_each_side / BOUND_PERCENT_PER_H) ** (2 / 3))
+
+    @property
     def word(self) -> Word:
         """Whether it is below the bound, above it, or neither can be said."""
         if self.low is None or self.high is None:

@@ -19,6 +19,7 @@ import aiohttp
 
 from benchmarks.site import LIMIT_S, until
 from benchmarks.soak.losses import Attempt, Spell, attempts_of
+from benchmarks.soak.past import lay
 from benchmarks.soak.plan import Trouble, What
 from chaos.fake_engine import Crash, EngineConfig, ErrorAfterWork, Hang, Shed, Slow
 from chaos.fake_engine.faults import Fault
@@ -93,6 +94,7 @@ class Site:
                 await self._start_agent(number)
             (self.folder / "policies").mkdir(parents=True)
             self._edit()
+            self._lay_past()
             await self._start_server()
             for number in range(self.envoys):
                 await self._start_envoy(number)
@@ -173,6 +175,10 @@ class Site:
             return False
 
         await until(answered, f"an answer at {url}")
+
+    def _lay_past(self) -> None:
+        text = (self.folder / "policies" / "chat.yaml").read_text()
+        lay(self.folder / "ledger.jsonl", self.folder / "state", text, pool=POOL, engines=self.engines)
 
     def _edit(self, *, bad: bool = False) -> None:
         """Other policies: what an operator may turn at any time, and what every proxy is told of."""

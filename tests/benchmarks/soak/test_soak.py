@@ -3,17 +3,23 @@
 import json
 import os
 import random
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from benchmarks.soak.growth import JUDGED_FROM_S, Word, climbs, growth
+from benchmarks.soak.growth import JUDGED_FROM_S, Growth, Word, climbs, growth
 from benchmarks.soak.held import held
 from benchmarks.soak.invariants import behind, incomplete, refused, unexplained
 from benchmarks.soak.losses import Around, Spell, attempts_of
+from benchmarks.soak.past import lay
 from benchmarks.soak.plan import BROKEN_PERCENT, ENGINE_FAULTS, KILLED_UNTIL, QUIET_S, What, plan
 from benchmarks.soak.starved import Wait, Waits, starved, starved_s
 from chaos.history.outcomes import Outcome, Reason
+from xds_server.history.archive import FOLDER, MAX_VERSIONS, Archive
+from xds_server.ledger.book import MOST_OF_ONE
+from xds_server.ledger.ledger import Ledger
 
 
 def test_a_seed_makes_the_same_plan_again() -> None:
@@ -87,6 +93,33 @@ def test_of_a_short_or_uncertain_look_nothing_is_said() -> None:
     assert wild is not None
     assert wild.word is Word.UNKNOWN
     assert growth([]) is None
+
+
+def test_how_long_a_look_would_do_is_said_where_it_was_too_short() -> None:
+    wide = Growth(over_s=600.0, level=1.0, moved=0.0, percent_per_h=0.0, low=-8.0, high=8.0)
+    assert wide.word is Word.UNKNOWN
+    assert wide.enough_s == pytest.approx(2_400.0), (
+        "four times the time, and twice the root of it: an eighth of it"
+    )
+    assert Growth(over_s=600.0, level=1.0, moved=0.0, percent_per_h=0.0, low=-0.5, high=0.5).enough_s is None
+    assert Growth(over_s=600.0, level=1.0, moved=0.0, percent_per_h=None, low=None, high=None).enough_s is None
+
+
+def test_a_past_fills_the_ledger_and_the_history(tmp_path: Path) -> None:
+    engines = [f"e{number}" for number in range(5)]
+    lay(tmp_path / "ledger.jsonl", tmp_path / "state", "text", pool="chat", engines=engines)
+    ledger = Ledger()
+    lines = (tmp_path / "ledger.jsonl").read_text().splitlines()
+    assert ledger.read(lines) == 0, "all of it is a ledger's"
+    per_subject = Counter(event.subject for event in ledger.book.since(0))
+    assert len(per_subject) == 2 + len(engines)
+    assert set(per_subject.values()) == {MOST_OF_ONE}, "none was told as one with another"
+    now = [{"engine": engine, "health": "HEALTHY"} for engine in engines]
+    assert not list(incomplete(lines, now, kills=0)), "in the end all are well"
+    kept = Archive(tmp_path / "state" / FOLDER)
+    kept.restore()
+    assert len(kept.versions) == MAX_VERSIONS
+    assert not kept.damaged
 
 
 def test_counts_that_climb_are_told_from_those_that_come_and_go() -> None:
