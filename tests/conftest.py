@@ -2,17 +2,32 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Final
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from tests.cluster import Cluster, running_cluster
 
 # A machine with more to do than it has cores is no reason to fail: how fast things are is for the benchmarks.
-hypothesis.settings.register_profile(
-    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("patient")
+PATIENT: Final = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+# What is drawn follows from the test's own text, so that a run that fails fails because of a change.
+hypothesis.settings.register_profile("steady", parent=PATIENT, derandomize=True)
+# To look for what nobody has met: other seeds in each run, and what failed is tried again first.
+hypothesis.settings.register_profile("explore", parent=PATIENT, print_blob=True)
+hypothesis.settings.load_profile("steady")
+
+
+def pytest_sessionstart() -> None:
+    """Nothing drawn may depend on what this process happens to have imported already.
+
+    Hypothesis also draws constants that it finds in modules of ours: in whichever are loaded by then, and tests
+    that ran before in the same worker load more of them. No setting turns that off (6.170).
+    """
+    if hypothesis.settings.default.derandomize:
+        assert callable(providers.is_local_module_file)
+        providers.is_local_module_file = lambda _path: False
 
 
 @pytest.fixture

@@ -3,9 +3,14 @@
 import contextlib
 import ssl
 import tempfile
-from functools import cache
+from datetime import UTC, datetime
+from functools import cache, partialmethod
+from itertools import count
 from pathlib import Path
+from unittest.mock import Mock, patch
 
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,9 +18,11 @@ from engine.tls.contexts import server_context
 from engine.tls.files import CertificateError, Rotating, identities_of, read_pair, read_trust
 from engine.tls.paths import TlsFiles, TrustFiles
 from engine.tls.trust import TrustError, client_context
+from tests.engine.tls import made
 from tests.engine.tls.made import DAY, certificate, odd_certificate, of_strange_curve
 from tests.fuzz.mutating import broken, spoiled
 from xds_server.access.followed import MIN_TOKEN_CHARACTERS, FollowedRules
+from xds_server.access.lab_authority import make
 from xds_server.secrets.judging import UnusableSecretError, judged
 
 FUZZ = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -23,9 +30,20 @@ FUZZ = settings(max_examples=80, suppress_health_check=[HealthCheck.function_sco
 
 @cache
 def originals() -> dict[str, bytes]:
-    """What a lab's authority signs, odd names and an odd key among it; keys are in no corpus, they are made."""
-    with tempfile.TemporaryDirectory() as name:
+    """What a lab's authority signs, odd names and an odd key among it; keys are in no corpus, they are made.
+
+    The same bytes in each run, so that what is drawn from them is: of known numbers, on a known day.
+    """
+    numbers, signed = count(2), x509.CertificateBuilder.sign
+    with (
+        tempfile.TemporaryDirectory() as name,
+        patch.object(ec, "generate_private_key", lambda curve: ec.derive_private_key(next(numbers), curve)),
+        patch.object(x509, "random_serial_number", lambda: next(numbers)),
+        patch.object(x509.CertificateBuilder, "sign", partialmethod(signed, ecdsa_deterministic=True)),
+        patch.object(made, "datetime", Mock(now=lambda zone: datetime(2026, 1, 1, tzinfo=zone))),
+    ):
         folder = Path(name)
+        make(folder, (), lasts=100 * DAY, now=datetime(2026, 1, 1, tzinfo=UTC))
         certificate(folder, "server", "localhost", "127.0.0.1", lasts=DAY)
         odd_certificate(folder, "odd", b"a\xff\x1b[2J.example.com")
         found = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
@@ -40,8 +58,8 @@ def certificates(draw: st.DrawFn) -> bytes:
     if draw(st.booleans()):
         return draw(broken(pems))
     ders = tuple(ssl.PEM_cert_to_DER_cert(pem.decode()) for pem in pems)
-    made = ssl.DER_cert_to_PEM_cert(draw(broken(ders))).encode()
-    return made if draw(st.booleans()) else made + draw(st.sampled_from(pems))
+    wrapped = ssl.DER_cert_to_PEM_cert(draw(broken(ders))).encode()
+    return wrapped if draw(st.booleans()) else wrapped + draw(st.sampled_from(pems))
 
 
 @st.composite

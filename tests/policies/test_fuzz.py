@@ -27,7 +27,6 @@ PIECES = [
 
 FAST = settings(
     max_examples=150,
-    deadline=5000,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

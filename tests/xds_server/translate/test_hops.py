@@ -137,7 +137,7 @@ def test_the_guard_against_shrinking_counts_an_engine_once(made: Callable[..., S
     assert parts(made(), fleet) == parts(made(cut=ALL), fleet) == parts(made(view=View(zone="a")), fleet)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=50)
 @given(steps=st.lists(st.sets(st.sampled_from(ALL)), min_size=1, max_size=8))
 def test_whatever_is_cut_and_comes_back_is_what_was_decided_last(
     policies: Callable[..., PolicySet], decided: Any, steps: list[set[str]]

@@ -61,7 +61,7 @@ def test_of_a_pool_that_is_gone_nothing_is_kept(policies: Callable[..., PolicySe
     assert leaving(one, declared(one), {Y: 99.0}, {X: FINE}, 10.0) == {}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=40)
 @given(st.lists(st.tuples(st.sets(st.sampled_from("xy")), st.floats(0.1, 600)), min_size=1, max_size=8))
 def test_whatever_comes_and_goes_only_the_undeclared_leave_and_none_for_ever(
     policies: Callable[..., PolicySet], steps: list[tuple[set[str], float]]
