@@ -137,7 +137,7 @@ def _faults(aborts: tuple[str, ...], delays: tuple[str, ...]) -> Mapping[str, Ob
     faults: dict[str, Object] = {}
     for text in aborts:
         route, status, percent = _fault(text, "--abort", "ROUTE=STATUS@PERCENT")
-        if not status.isdecimal() or not 200 <= int(status) <= 599:
+        if not re.fullmatch("[2-5][0-9]{2}", status):
             raise click.BadParameter(f"{status!r} is no HTTP status", param_hint="--abort")
         abort = {"httpStatus": int(status), "percentage": {"value": percent}}
         faults[route] = {**faults.get(route, {}), "abort": abort}

@@ -15,7 +15,7 @@ from istio.imports.draft import Draft, Said, Tree
 from istio.imports.judged import Imported, imported
 from istio.imports.pools import Pools, Wishes
 from istio.imports.reading import Node, Source
-from istio.imports.values import flag, text, whole
+from istio.imports.values import digits, flag, text, whole
 
 _HEADING = """\
 Policies from Helm values of vLLM's production-stack, by `switchgear import production-stack`. Behind each value
@@ -169,8 +169,11 @@ def _arguments(one: Node, pool: Draft) -> None:
     for number, (word, item) in enumerate(words):
         following = words[number + 1][0] if number + 1 < len(words) else ""
         match word.replace("_", "-"):
-            case "--max-num-seqs" if following.isdecimal():
-                pool.spec["slotsPerEngine"] = Said(value=int(following), node=item)
+            case "--max-num-seqs":
+                if (slots := digits(following)) is None:
+                    item.refuse("this is no whole number")
+                else:
+                    pool.spec["slotsPerEngine"] = Said(value=slots, node=item)
             case "--served-model-name" if following:
                 pool.spec["model"] = Said(value=following, node=item)
             case "--middleware" if _GATE in following:

@@ -45,13 +45,18 @@ def duration(node: Node | None) -> Said | None:
     return Said(value=format_duration(round(value, 9)), node=node)
 
 
+def digits(said: str) -> int | None:
+    """The whole number written so; None for anything else, and for one so long that nobody means it."""
+    return int(said) if re.fullmatch(r"-?[0-9]{1,18}", said) else None
+
+
 def whole(node: Node | None) -> Said | None:
     """A whole number; text with digits counts, as Helm's values often are."""
     if node is None:
         return None
     value = node.value
-    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value):
-        value = int(value)
+    if isinstance(value, str):
+        value = digits(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):

@@ -107,6 +107,7 @@ def test_namespaces_hosts_gateway_and_faults(capsys: pytest.CaptureFixture[str])
         (["--policies", NOTHING_LOST, "--fail-on", "maybe"], "--fail-on"),
         (["--policies", NOTHING_LOST, "--abort", "jobs"], "ROUTE=STATUS@PERCENT"),
         (["--policies", NOTHING_LOST, "--abort", "jobs=99@5"], "is no HTTP status"),
+        (["--policies", NOTHING_LOST, "--abort", f"jobs={'9' * 5_000}@5"], "is no HTTP status"),
         (["--policies", NOTHING_LOST, "--delay", "jobs=5@5"], "is not a duration"),
         (["--policies", NOTHING_LOST, "--abort", "nobody=503@5"], "no ModelRoute nobody"),
         (["--policies", NOTHING_LOST, "-o", "/dev/null/x"], "cannot be written"),

@@ -50,6 +50,13 @@ def test_arguments_of_vllm_win(run_import: Import, arguments: str) -> None:
     assert kind(run_import, text).policies.pools["llama3"].spec.slots_per_engine == 64
 
 
+@pytest.mark.parametrize("slots", ["many", "9" * 5_000, "--seed"])
+def test_slots_that_are_no_number_are_listed(run_import: Import, slots: str) -> None:
+    found = kind(run_import, VALUES.replace("maxNumSeqs: 32", f"extraArgs: [--max-num-seqs, {slots!r}]"))
+    assert found.status == 0
+    assert "this is no whole number" in found.listing
+
+
 def test_the_served_name_is_the_model_and_the_gate_is_known(run_import: Import) -> None:
     arguments = "[--served-model-name, llama, --middleware, first_token_gate.FirstTokenGate]"
     pool = kind(run_import, VALUES.replace("maxNumSeqs: 32", f"extraArgs: {arguments}")).policies.pools["llama3"]
