@@ -89,7 +89,7 @@ class Cluster:
         for said in _definitions(path):
             await self.api.create(DEFINITIONS, "", said)
             name = said["metadata"]["name"]
-            await eventually(lambda name=name: self._established(name), f"{name} is established", 30)
+            await eventually(lambda name=name: self._established(name), f"{name} is established", _STARTS_WITHIN_S)
 
     async def _established(self, name: str) -> bool:
         status = (await self.api.get(DEFINITIONS, "", name)).get("status") or {}

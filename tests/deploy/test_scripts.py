@@ -295,7 +295,7 @@ async def test_a_gateway_that_leaves_finishes_what_it_has_and_sends_everybody_el
             assert answer.headers.get("connection") != "close"
 
         slow = asyncio.create_task(status(f"{front}/slow"))
-        await asyncio.wait_for(arrived.wait(), 30)
+        await asyncio.wait_for(arrived.wait(), 60)
         drain = await asyncio.create_subprocess_exec(
             "bash", DRAIN_ENVOY, str(admin_port), "0", "60",
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -304,7 +304,7 @@ async def test_a_gateway_that_leaves_finishes_what_it_has_and_sends_everybody_el
         async def unready() -> bool:
             return await status(f"{health}/ready") == 503
 
-        await eventually(unready, "the gateway says that it is not ready", 30)
+        await eventually(unready, "the gateway says that it is not ready", 60)
         # Who has not heard yet is served, and told to go.
         async with session.get(f"{front}/fast") as answer:
             assert (answer.status, answer.headers.get("connection")) == (200, "close")
@@ -312,7 +312,7 @@ async def test_a_gateway_that_leaves_finishes_what_it_has_and_sends_everybody_el
         assert drain.returncode is None
         finish.set()
         assert await slow == 200
-        said, complaint = await asyncio.wait_for(drain.communicate(), 60)
+        said, complaint = await asyncio.wait_for(drain.communicate(), 120)
         assert (drain.returncode, complaint) == (0, b"")
         assert said.startswith(b"drain-envoy: empty after ")
 
@@ -335,11 +335,11 @@ async def test_a_drain_ends_at_its_deadline_with_what_is_left(start_envoy: Any, 
     await envoy.wait_ready()
     async with ClientSession() as session:
         slow = asyncio.create_task(session.get(f"http://127.0.0.1:{listen_port}/slow"))
-        await asyncio.wait_for(arrived.wait(), 30)
+        await asyncio.wait_for(arrived.wait(), 60)
         drain = await asyncio.create_subprocess_exec(
             "bash", DRAIN_ENVOY, str(admin_port), "0", "2", stderr=asyncio.subprocess.PIPE
         )
-        _, complaint = await asyncio.wait_for(drain.communicate(), 60)
+        _, complaint = await asyncio.wait_for(drain.communicate(), 120)
         assert drain.returncode == 1
         assert complaint.startswith(b"drain-envoy: 1 requests left after ")
         finish.set()
