@@ -93,7 +93,9 @@ class Samples:
         self._in_flight = self._gauge("switchgear_agent_requests_in_flight", "Requests the engine holds.")
         self._since = self._gauge("switchgear_agent_verdict_age_seconds", "Age of the verdict.")
         self._boots = self._gauge("switchgear_agent_engine_boots", "Lives of the engine since the agent began.")
-        self._watchers = self._gauge("switchgear_agent_watchers", "Control planes that watch.")
+        self._watchers = self._gauge(
+            "switchgear_agent_watchers", "Control planes that watch, each once for each of its pools."
+        )
         self._looks = self._gauge("switchgear_agent_look_seconds", "What the last look took the engine.")
         self.refused = Counter(
             "switchgear_agent_connections_refused_total",

@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Final
 
@@ -219,7 +220,7 @@ class AgentDialer:
         link.data, link.told = b"", None
         watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(WATCH)
         # An agent knows only its engine; a control plane of another region is asked for this pool of its.
-        request = pb.WatchRequest(watcher=self._watcher, pool=link.target.key.pool)
+        request = pb.WatchRequest(watcher=self._name(link), pool=link.target.key.pool)
         call = watch(request.SerializeToString(), wait_for_ready=True)
         try:
             async with asyncio.timeout(None) as link.limit:
@@ -249,6 +250,13 @@ class AgentDialer:
                 link.watchdog = None
             call.cancel()
         return False
+
+    def _name(self, link: _Link) -> str:
+        """Who watches: an agent takes a name that comes again for a new connection, and ends the one before.
+
+        Two pools may name one agent: each listens for itself, and says of its own proxies whether they are done.
+        """
+        return f"{self._watcher}/{sha256(str(link.target.key).encode()).hexdigest()[:16]}"
 
     def _look(self, link: _Link) -> None:
         """End the stream if it is silent, else look again: cheaper than to be put off by each report."""
@@ -351,7 +359,7 @@ class AgentDialer:
                 if not link.connected or said == link.told:
                     return
                 message = pb.DrainProgress(
-                    watcher=self._watcher,
+                    watcher=self._name(link),
                     boot_id=report.boot_id,
                     sequence=report.sequence,
                     proxies_total=link.progress.proxies_total,

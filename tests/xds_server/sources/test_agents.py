@@ -107,6 +107,42 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
+def two_pools(port: int) -> PolicySet:
+    """One engine, named by two pools: as it is while a pool gets another name."""
+    pools = [
+        {
+            "apiVersion": "switchgear.dev/v1alpha1",
+            "kind": "EnginePool",
+            "metadata": {"name": name},
+            "spec": {
+                "model": "m",
+                "endpoints": [{"name": "e1", "address": "127.0.0.1", "port": 1, "agentPort": port}],
+            },
+        }
+        for name in ("chat", "talk")
+    ]
+    return load_contents({Path("pools.yaml"): yaml.safe_dump_all(pools).encode()})
+
+
+async def test_two_pools_listen_to_one_agent_and_both_are_waited_for() -> None:
+    server = WatchServer(boot_id="b1")
+    server.publish(report())
+    both = {KEY, EngineId("talk", "e1")}
+    async with listening(server.add_to) as port, dialing(two_pools(port)) as dialed:
+        await until(lambda: len(server.watchers) == 2)
+        draining = server.publish(report(Verdict.DRAINING, drain=True))
+        await until(
+            lambda: {one.pool for one in dialed.reports if one.verdict is Verdict.DRAINING} == {"chat", "talk"}
+        )
+        dialed.dialer.tell(KEY, Progress(proxies_total=2, proxies_acknowledged=2))
+        await until(lambda: server.removal(draining.sequence).heard == 1)
+        assert not server.removal(draining.sequence).complete
+        dialed.dialer.tell(EngineId("talk", "e1"), Progress(proxies_total=1, proxies_acknowledged=1))
+        await until(lambda: server.removal(draining.sequence).complete)
+        assert dialed.dialer.covered == both
+        assert len(server.watchers) == 2
+
+
 async def test_what_an_agent_says_is_reported_at_once() -> None:
     server = WatchServer(boot_id="b1")
     server.publish(report())
