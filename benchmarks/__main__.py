@@ -23,6 +23,7 @@ NAMES: Final = (
     "signals",
     "decide_loop",
     "scrape",
+    "resources",
     "claims",
 )
 LONG: Final = ("failover", "simulator", "soak")

@@ -5,8 +5,9 @@ SHA-256 of what is public in them: with what engines and proxies prove themselve
 """
 
 import hashlib
+import json
+from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, cast
 
@@ -33,33 +34,56 @@ _CLASSES: Final[Mapping[str, type[betterproto2.Message]]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceContent:
-    """One resource; ``content`` is None where it may not be shown."""
-
-    type: str
-    name: str
-    version: str
-    origins: tuple[str, ...]
-    content: Mapping[str, Any] | None
+MOST_CHARACTERS: Final = 16 * 1024 * 1024
+"""Of what is remembered; the endpoints of a thousand engines have a quarter of a million."""
 
 
-def contents(served: Snapshot) -> tuple[ResourceContent, ...]:
-    """Every resource of a snapshot, in the order types are pushed in, then by name. Slow for large snapshots."""
-    return tuple(
-        _content(served.of(type_url)[name]) for type_url in PUSH_ORDER for name in sorted(served.of(type_url))
-    )
+class Reader:
+    """Reads resources back, and remembers what it read: most proxies are served the same as others, and as before.
+
+    Not for two threads at once.
+    """
+
+    def __init__(self, most_characters: int = MOST_CHARACTERS) -> None:
+        self._most = most_characters
+        self._known: OrderedDict[tuple[str, str, str], str] = OrderedDict()
+        self._characters = 0
+
+    def read(self, served: Snapshot) -> str:
+        """A JSON list of the resources of a snapshot, in the order types are pushed in, then by name.
+
+        ``content`` is null where it may not be shown. Slow the first time: a thousand endpoints take seconds.
+        """
+        resources = (served.of(type_url)[name] for type_url in PUSH_ORDER for name in sorted(served.of(type_url)))
+        return f"[{', '.join(map(self._resource, resources))}]"
+
+    def _resource(self, one: Resource) -> str:
+        head = {
+            "type": SHORT_NAMES[one.type_url],
+            "name": one.name,
+            "version": one.version,
+            "origins": one.origins,
+        }
+        return f'{_dumps(head)[:-1]}, "content": {self._content(one)}}}'
+
+    def _content(self, one: Resource) -> str:
+        # Versions are hashes of the content, and names are a part of it.
+        key = (one.type_url, one.name, one.version)
+        known = self._known.get(key)
+        if known is not None:
+            self._known.move_to_end(key)
+            return known
+        message = _CLASSES.get(one.type_url)
+        text = _dumps(_public(one) if message is None else _as_json(message.parse(one.value)))
+        self._known[key] = text
+        self._characters += len(text)
+        while self._characters > self._most:
+            self._characters -= len(self._known.popitem(last=False)[1])
+        return text
 
 
-def _content(one: Resource) -> ResourceContent:
-    message = _CLASSES.get(one.type_url)
-    return ResourceContent(
-        type=SHORT_NAMES[one.type_url],
-        name=one.name,
-        version=one.version,
-        origins=one.origins,
-        content=_public(one) if message is None else _as_json(message.parse(one.value)),
-    )
+def _dumps(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _public(one: Resource) -> Mapping[str, Any] | None:

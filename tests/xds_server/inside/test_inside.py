@@ -1,6 +1,8 @@
 """What the process says of itself, and resources read back from their bytes."""
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +22,7 @@ from xds_server.access.views import view_of
 from xds_server.bootstrap import Bootstrap, bootstrap_yaml
 from xds_server.inside.about import NEEDED_EXTENSIONS, about, lacking
 from xds_server.inside.answers import ProcessAnswers
-from xds_server.inside.contents import contents
+from xds_server.inside.contents import Reader
 from xds_server.inside.routes import add_inside
 from xds_server.ledger.scene import UnknownNameError
 from xds_server.publish import Publisher
@@ -46,11 +48,34 @@ def served() -> Snapshot:
 
 
 def test_resources_are_read_back_in_push_order_and_of_secrets_only_what_is_public() -> None:
-    found = contents(served())
-    assert [(one.type, one.name) for one in found] == [("RTDS", "live"), ("CDS", "chat"), ("SDS", "tls")]
+    found = json.loads(Reader().read(served()))
+    assert [(one["type"], one["name"]) for one in found] == [("RTDS", "live"), ("CDS", "chat"), ("SDS", "tls")]
     public = {"certificate_chain_sha256": sha256(b"public").hexdigest()}
-    assert [one.content for one in found] == [{"name": "live"}, {"name": "chat"}, public]
-    assert found[1].origins == ("a.yaml:3:1",)
+    assert [one["content"] for one in found] == [{"name": "live"}, {"name": "chat"}, public]
+    assert found[1]["origins"] == ["a.yaml:3:1"]
+
+
+def test_what_was_read_once_is_not_read_again_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+
+    class Counted(Cluster):
+        @classmethod
+        def parse(cls, value: bytes) -> Cluster:  # type: ignore[override]
+            parsed.append(value)
+            return Cluster.parse(value)
+
+    monkeypatch.setattr("xds_server.inside.contents._CLASSES", {CLUSTER: Counted})
+    one, other = (resource(CLUSTER, name, bytes(Cluster(name=name))) for name in ("one", "another"))
+    reader = Reader()
+    texts = [reader.read(snapshot(some)) for some in ([one], [one], [one, other], [one])]
+    assert parsed == [one.value, other.value]
+    assert texts[0] == texts[1] == texts[3]
+    moved = replace(one, origins=("b.yaml:1:1",))
+    assert json.loads(reader.read(snapshot([moved])))[0]["origins"] == ["b.yaml:1:1"], "never kept"
+    small = Reader(most_characters=20)
+    for some in ([one], [one], [other], [one]):
+        small.read(snapshot(some))
+    assert parsed[2:] == [one.value, other.value, one.value], "the oldest is forgotten where there is too much"
 
 
 def node(*extensions: str, **metadata: object) -> NodeInfo:

@@ -1,0 +1,154 @@
+"""One answer to what a proxy is served, in full: its processor time, and the longest that all others wait for it.
+
+Policies of one pool are translated as the control plane does it; asked is ``/v1/resources``, without the network,
+for one proxy and then for another of the same view. ``bug-report`` asks so for each proxy.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.policy_to_snapshot import ZONES, pool_text
+from chaos.history.outcomes import quantile
+from policies.load import load
+from xds_server.fleet import declared
+from xds_server.inside.about import About
+from xds_server.inside.routes import add_inside
+from xds_server.pipeline import Inputs, Pipeline
+from xds_server.snapshot import Snapshot
+from xds_server.streams import NodeInfo
+from xds_server.translate.view import View
+
+SIZES: Final = (100, 1_000)
+ROUNDS: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Medians, in milliseconds of a processor; ``held_ms``: the longest that others waited for a turn."""
+
+    engines: int
+    answer_bytes: int
+    first_ms: float
+    first_held_ms: float
+    again_ms: float
+    again_held_ms: float
+
+
+class _Served:
+    """What each proxy is served, as the routes ask for it."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def about(self) -> About:
+        raise NotImplementedError
+
+    def served(self, node: str) -> Snapshot:  # noqa: ARG002 -- the same for all of a view
+        return self._snapshot
+
+    def expected(self, node: NodeInfo) -> Snapshot:  # noqa: ARG002
+        return self._snapshot
+
+
+def snapshot_of(engines: int) -> Snapshot:
+    """What a gateway is served of one pool with so many engines."""
+    with tempfile.TemporaryDirectory(prefix="switchgear-bench-") as folder:
+        (Path(folder) / "pool.yaml").write_text(pool_text(0, engines))
+        policies = load([Path(folder)])
+    view = View(zone=ZONES[0])
+    inputs = Inputs(
+        policies=policies,
+        fleet=declared(policies),
+        previous=None,
+        views=frozenset({view}),
+        proxies_by_role={"gateway": 3},
+        now_s=0.0,
+    )
+    return Pipeline().build(inputs).snapshots[view]
+
+
+async def measure(engines: int) -> Row:
+    """One row, of so many engines."""
+    snapshot, taken, size = snapshot_of(engines), [], 0
+    for _ in range(ROUNDS):
+        app = web.Application()
+        add_inside(app, _Served(snapshot))
+        app.freeze()
+        first, again = await _asked(app, "n1"), await _asked(app, "n2")
+        taken.append((*first[:2], *again[:2]))
+        size = first[2]
+    first_s, first_held_s, again_s, again_held_s = (
+        1000 * (quantile(list(column), 0.5) or 0.0) for column in zip(*taken, strict=True)
+    )
+    return Row(
+        engines=engines,
+        answer_bytes=size,
+        first_ms=first_s,
+        first_held_ms=first_held_s,
+        again_ms=again_s,
+        again_held_ms=again_held_s,
+    )
+
+
+async def _asked(app: web.Application, node: str) -> tuple[float, float, int]:
+    """What an answer cost, the longest that somebody beside it waited for a turn, and its size."""
+    longest_s = 0.0
+
+    async def waiting() -> None:
+        nonlocal longest_s
+        while True:
+            # As streams wait: for the kernel, so that whoever else runs has the interpreter meanwhile.
+            asked_s = time.process_time()
+            await asyncio.sleep(0.001)
+            longest_s = max(longest_s, time.process_time() - asked_s)
+
+    beside = asyncio.create_task(waiting())
+    await asyncio.sleep(0)
+    request = make_mocked_request("GET", f"/v1/resources?node={node}", app=app)
+    began_s = time.process_time()
+    found = await app.router.resolve(request)
+    answer = await found.handler(request)
+    cost_s = time.process_time() - began_s
+    await asyncio.sleep(0.002)
+    beside.cancel()
+    assert isinstance(answer, web.Response)
+    return cost_s, longest_s, len(answer.text or "")
+
+
+def main(argv: Sequence[str]) -> int:
+    """0: it has no target."""
+    parser = argparse.ArgumentParser(prog="resources", description=__doc__.partition("\n")[0])
+    default = Path("benchmarks/results/resources.json")
+    parser.add_argument("--json", type=Path, default=default, metavar="PATH")
+    options = parser.parse_args(argv)
+    rows = [asyncio.run(measure(engines)) for engines in SIZES]
+    columns = ("engines", "answer", "first", "others wait", "again", "others wait")
+    table = Table(*columns, title="what a proxy is served, in full")
+    for row in rows:
+        table.add_row(
+            *(str(row.engines), f"{row.answer_bytes / 1e6:.2f} MB"),
+            *(f"{row.first_ms:.0f} ms", f"{row.first_held_ms:.1f} ms"),
+            *(f"{row.again_ms:.1f} ms", f"{row.again_held_ms:.1f} ms"),
+        )
+    Console().print(table)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    said = {"benchmark": "resources", "rows": [asdict(row) for row in rows]}
+    options.json.write_text(json.dumps(said, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
