@@ -286,7 +286,7 @@ async def test_access_logs_and_load_reports_name_engines_behind_listeners(site: 
     telemetry.stop()
 
 
-@pytest.mark.parametrize(("at_once", "least", "most"), [(4, 0.1, 0.35), (60, 0.2, 0.45)])
+@pytest.mark.parametrize(("at_once", "least", "most"), [(4, 0.1, 0.35), (60, 0.2, 0.48)])
 async def test_an_engine_on_trial_gets_about_its_part(
     site: StartSite, at_once: int, least: float, most: float
 ) -> None:
