@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -191,7 +192,7 @@ def test_who_serves_from_files_loads_nothing_of_kubernetes() -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_what_starting_leaves_is_collected_before_it_says_that_it_serves(
+async def test_what_starting_leaves_is_collected_before_it_says_that_it_serves(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And from then on seldom: reports hold no cycles, and looking for them is a third of the work."""
@@ -202,6 +203,34 @@ def test_what_starting_leaves_is_collected_before_it_says_that_it_serves(
         serve_module._settled(Listening(xds=Address("127.0.0.1", 1), admin=Address("127.0.0.1", 2)))
         assert gc.get_threshold()[0] == 50_000
     finally:
+        gc.unfreeze()
         gc.set_threshold(*before)
     assert said_when_collected == [""]
     assert json.loads(capsys.readouterr().out) == {"xds": "127.0.0.1:1", "admin": "127.0.0.1:2"}
+
+
+async def test_what_became_garbage_since_is_collected_time_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without that, it waits until 50 000 objects have gathered, and memory climbs meanwhile."""
+    monkeypatch.setattr(serve_module, "COLLECT_EACH_S", 0.0)
+    before = gc.get_threshold()
+    gc.disable()
+    try:
+        serve_module._settled(Listening(xds=Address("127.0.0.1", 1), admin=Address("127.0.0.1", 2)))
+        for age in range(3):
+            ring = _Ring()
+            gone = weakref.ref(ring)
+            ring.itself = ring
+            for generation in range(age):
+                gc.collect(generation)
+            del ring
+            async with asyncio.timeout(LIMIT_S):
+                while gone() is not None:
+                    await asyncio.sleep(0)
+    finally:
+        gc.enable()
+        gc.unfreeze()
+        gc.set_threshold(*before)
+
+
+class _Ring:
+    itself: "_Ring | None" = None
