@@ -49,7 +49,7 @@ FOREIGN: Final = {
         "--no-header",
         "--strip-extras",
     },
-    "pytest": {"--update-golden", "--update-pictures", "--hypothesis-seed"},
+    "pytest": {"--update-golden", "--update-pictures", "--hypothesis-profile"},
     "all": {"--help", "--python"},
 }
 """Flags of other programs that pages mention."""
