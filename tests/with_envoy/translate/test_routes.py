@@ -176,22 +176,29 @@ async def test_a_retry_goes_to_another_engine(rig, engine):
 
 
 async def test_a_retry_finds_the_busy_engine_among_idle_ones_that_refuse(rig, engine):
-    """Least-request is drawn to engines with nothing in flight, again and again."""
-    refusing = [await engine() for _ in range(2)]
-    busy = await engine(slots=64, prefill_s=1.0)
-    for each in refusing:
-        await each.set_fault(Hang())  # so that the requests that make the other one busy are shared with it
+    """Least-request is drawn to engines with nothing in flight, again and again; only the last try finds it."""
+    refusing = [await engine() for _ in range(3)]
+    busy = await engine(slots=64)
+    for each in (*refusing, busy):
+        await each.set_fault(Hang())
     # With a ceiling, for its retry budget: on a slow machine all twelve look for another engine at once.
     one = await rig(pool("p", *refusing, busy) + route("r", "p"), ceilings={"p": (1000, 1000)})
     held = [asyncio.create_task(one.complete()) for _ in range(24)]
     await eventually(
         lambda: sum(each.calls_in_flight for each in (*refusing, busy)) == 24, "all are under way", LIMIT_S
     )
-    assert busy.calls_in_flight
+    before = busy.calls_in_flight
+    assert before
     for each in refusing:
         await each.set_fault(Shed(retry_after_s=None))
-    answers = await asyncio.gather(*(one.complete() for _ in range(12)))
-    assert [answer.status for answer in answers] == [200] * 12
+    asked = [asyncio.create_task(one.complete()) for _ in range(12)]
+
+    def found() -> bool:
+        return busy.calls_in_flight == before + len(asked) or any(each.done() for each in asked)
+
+    await eventually(found, "all have found it", LIMIT_S)
+    await busy.heal()
+    assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * 12
     await asyncio.gather(*held)
 
 
