@@ -28,7 +28,7 @@ from xds_server.streams.values import reason_tail
 from xds_server.wire.decode import DeltaDiscoveryRequest
 
 FUZZ = settings(max_examples=120)
-"""Some seconds for all decoders together; ``--hypothesis-seed`` and a larger number find more."""
+"""Some seconds for all decoders together; ``--hypothesis-profile explore`` and a larger number find more."""
 
 MOST_PER_BYTE = 120
 """Bytes of memory for a byte read: a mapping of strings of no length is the worst there is."""

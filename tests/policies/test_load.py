@@ -1,7 +1,6 @@
 """Files to a policy set: errors in the operator's words, layers, places, and one edit among many."""
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -306,9 +305,7 @@ def test_one_edit_among_a_hundred_files_parses_one_file(tmp_path: Path, monkeypa
     judged.clear()
     edited = tmp_path / "7.yaml"
     edited.write_text(edited.read_text().replace("model: llama", "model: qwen"))
-    began = time.monotonic()
     after = load([tmp_path], cache)
-    assert time.monotonic() - began < 5  # 0.02 s on an idle machine
     assert len(judged) == 1
     assert after.pools["pool-7"].spec.model == "qwen"
     assert after.pools["pool-8"] is before.pools["pool-8"]

@@ -25,7 +25,7 @@ from xds_server.leaving.draining import Progress
 from xds_server.sources import agents
 from xds_server.sources.agents import AgentDialer
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 KEY = EngineId("chat", "e1")
 
 
@@ -40,14 +40,14 @@ def policies(port: int | None, address: str = "127.0.0.1") -> PolicySet:
     return load_contents({Path("pool.yaml"): yaml.safe_dump(pool).encode()})
 
 
-def report(verdict: Verdict = Verdict.READY, *, drain: bool = False) -> EngineReport:
+def report(verdict: Verdict = Verdict.READY, *, drain: bool = False, drain_s: float = 3600.0) -> EngineReport:
     return EngineReport(
         pool="",
         engine="",
         verdict=verdict,
         evidence=f"a test said {verdict}",
         observed_at_s=0.0,
-        drain=DrainRequest(deadline_in_s=0.3) if drain else None,
+        drain=DrainRequest(deadline_in_s=drain_s) if drain else None,
         gpu=GpuSummary(action="none", statement="a test"),
     )
 
@@ -143,21 +143,19 @@ async def test_two_pools_listen_to_one_agent_and_both_are_waited_for() -> None:
         assert len(server.watchers) == 2
 
 
-async def test_what_an_agent_says_is_reported_at_once() -> None:
-    server = WatchServer(boot_id="b1")
+async def test_what_an_agent_says_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No heartbeat and no dialling anew in this test's time: what is heard was sent because it changed.
+    monkeypatch.setattr(agents, "FRESH_S", 3600.0)
+    server = WatchServer(boot_id="b1", heartbeat_s=3600.0)
     server.publish(report())
     async with listening(server.add_to) as port, dialing(policies(port)) as dialed:
         first = await dialed.says(Verdict.READY)
         assert (first.pool, first.engine, first.source, first.boot_id) == ("chat", "e1", Source.AGENT, "b1")
         assert dialed.dialer.covered == {KEY}
-        took_s = []
         for _ in range(10):
             for verdict in (Verdict.HUNG, Verdict.READY):
-                began_s = time.monotonic()
                 server.publish(report(verdict))
                 await dialed.says(verdict)
-                took_s.append(time.monotonic() - began_s)
-        assert sorted(took_s)[len(took_s) // 2] < 0.8, "at once, and not with a heartbeat"
         assert first.gpu is None
         assert dialed.dialer.gpu(KEY) == GpuSummary(action="none", statement="a test")
         assert dialed.dialer.agents()[KEY].connected
@@ -220,16 +218,19 @@ async def test_an_agent_that_falls_silent_is_dialled_anew(monkeypatch: pytest.Mo
         assert frozenset() in dialed.coverage, "meanwhile the engine is asked"
 
 
-async def test_a_draining_engine_is_taken_at_its_word_when_its_agent_leaves() -> None:
+@pytest.mark.parametrize("drain_s", [3600.0, 0.3])
+async def test_a_draining_engine_is_taken_at_its_word_when_its_agent_leaves(drain_s: float) -> None:
     server = WatchServer()
-    server.publish(report(Verdict.DRAINING, drain=True))
+    server.publish(report(Verdict.DRAINING, drain=True, drain_s=drain_s))
     async with contextlib.AsyncExitStack() as stack:
         async with listening(server.add_to) as port:
             dialed = await stack.enter_async_context(dialing(policies(port)))
             await dialed.says(Verdict.DRAINING)
         await until(lambda: not dialed.dialer.agents()[KEY].connected)
-        assert dialed.dialer.covered == {KEY}, "until the deadline"
-        await until(lambda: not dialed.dialer.covered)
+        if drain_s > 60.0:
+            assert dialed.dialer.covered == {KEY}, "until the deadline"
+        else:
+            await until(lambda: not dialed.dialer.covered)
 
 
 def serving(

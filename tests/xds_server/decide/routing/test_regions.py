@@ -195,6 +195,11 @@ def test_where_the_first_region_never_had_engines_the_next_one_says_what_may_be_
     assert (dict(shares.shares), {key.engine for key in shares.barred}) == ({"eu": 1.0}, {"e1"})
 
 
+def test_where_no_region_of_the_order_has_engines_nobody_says_what_may_be_served() -> None:
+    world = World("us:2 :1", serving="active-standby", order=["eu"])
+    assert {key.engine for one in world.decide().values() for key in one.barred} == set()
+
+
 @pytest.mark.parametrize(
     ("across", "kept_out"),
     [("same-major", {"e3", "e4"}), ("exact", {"e2", "e3", "e4"}), ("any", set())],
@@ -255,9 +260,9 @@ def test_shares_come_to_one_and_never_include_who_may_not_serve(data: st.DataObj
             }
 
 
-def measure(world: World, caller: str) -> str:
-    """The region whose revisions callers from here may be served."""
+def measure(world: World, caller: str) -> str | None:
+    """The region whose revisions callers from here may be served; None where none of the order has engines."""
     if world.policy.serving is Serving.ACTIVE_ACTIVE or not world.policy.order:
         return caller
     there = {engine.region for engine in world.engines}
-    return next((region for region in world.policy.order if region in there), "")
+    return next((region for region in world.policy.order if region in there), None)
