@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.failover.contestants import CONTESTANTS
-from benchmarks.failover.experiment import Cell, run
+from benchmarks.failover.experiment import Cell
 from benchmarks.failover.picked_envoy import picked_bootstrap
 from benchmarks.failover.picking import Said, least_busy, picked, said
 from benchmarks.failover.scenarios import SCENARIOS
 from benchmarks.failover.seen import measured
 from benchmarks.failover.setting import Setting
 from chaos.fake_engine.metrics import VllmMetrics
+from tests.benchmarks.failover.calm import calmly
 
 RNG = random.Random(0)
 
@@ -57,15 +58,17 @@ def test_envoy_takes_the_configuration(tmp_path: Path, envoy_takes) -> None:
 
 
 @pytest.mark.envoy
+@pytest.mark.timeout(400)
 async def test_requests_go_where_the_picker_says() -> None:
     setting = Setting(
         engines=4, engine_processes=1, load_percent=60.0, deadline_s=2.0, before_s=2.0, fault_s=2.0, after_s=1.0
     )
-    history = await run(Cell(scenario=SCENARIOS["S2"], contestant=CONTESTANTS["picker"], setting=setting))
+    history = await calmly(Cell(scenario=SCENARIOS["S2"], contestant=CONTESTANTS["picker"], setting=setting))
     found = measured(history, setting)
     assert found.before.good > 10
     assert {one.engine for one in history.attempts} == set(range(setting.engines))
     # Whether it sends the hung one more depends on what that one said last; but nobody tries elsewhere.
     assert len(found.silences) == 1
-    assert found.tries_per_request == pytest.approx(1.0)
+    # One whose time was up before it got to an engine has none.
+    assert 0.8 < found.tries_per_request <= 1.0
     assert "picker" in history.use.processes

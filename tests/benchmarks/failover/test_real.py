@@ -10,15 +10,16 @@ import pytest
 
 from benchmarks.failover.contestants import CONTESTANTS
 from benchmarks.failover.experiment import Cell, run
-from benchmarks.failover.history import History
 from benchmarks.failover.result import result
 from benchmarks.failover.scenarios import SCENARIOS
 from benchmarks.failover.seen import measured
 from benchmarks.failover.setting import Setting
 from chaos.fitting.static_envoy import bootstrap
 from chaos.history.outcomes import Reason
+from tests.benchmarks.failover.calm import calmly
 
-pytestmark = pytest.mark.envoy
+# Some seconds each, and several times so long where the machine was too busy.
+pytestmark = [pytest.mark.envoy, pytest.mark.timeout(400)]
 
 STATIC = [one for one in CONTESTANTS.values() if one.static is not None]
 SHORT = Setting(
@@ -59,7 +60,7 @@ def test_envoy_takes_every_static_configuration(contestant, tmp_path: Path, envo
 
 async def test_a_hang_costs_plain_envoy_what_the_hung_engine_was_sent() -> None:
     cell = Cell(scenario=SCENARIOS["S2"], contestant=CONTESTANTS["envoy"], setting=SHORT)
-    history: History = await run(cell)
+    history = await calmly(cell)
     found = measured(history, SHORT)
     assert found.before.requests > 10
     assert found.fault.reasons.get(Reason.TIMEOUT.value, 0) + found.fault.reasons.get("http_error 504", 0) > 0
@@ -76,7 +77,7 @@ async def test_a_hang_costs_plain_envoy_what_the_hung_engine_was_sent() -> None:
 
 async def test_switchgear_is_measured_with_its_verdicts_and_killed_when_the_scenario_says_so() -> None:
     cell = Cell(scenario=SCENARIOS["dead-S3"], contestant=CONTESTANTS["switchgear-agentless"], setting=SHORT)
-    history = await run(cell)
+    history = await calmly(cell)
     assert {one.engine for one in history.verdicts} == set(range(SHORT.engines))
     # Nobody answers for it after the fault began.
     assert max(one.at_s for one in history.verdicts) < history.fault_s + 1.0

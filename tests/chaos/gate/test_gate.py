@@ -9,8 +9,8 @@ import pytest
 
 from chaos.processes import Processes
 
-# Half a minute of experiment, twice where the machine was too busy for the first to show anything.
-pytestmark = [pytest.mark.envoy, pytest.mark.timeout(300)]
+# Half a minute of experiment; several times where the machine was too busy for it to show anything.
+pytestmark = [pytest.mark.envoy, pytest.mark.timeout(900)]
 
 GOOD = Path(__file__).parents[3] / "policies" / "examples" / "single-pool.yaml"
 BAD = Path(__file__).with_name("five-retries.yaml")
@@ -33,10 +33,10 @@ class Answer:
 
 
 async def verified(policies: Path, folder: Path) -> Answer:
-    """What the gate says; asked once more where it does not know."""
+    """What the gate says; asked again where it does not know."""
     said = ""
     async with Processes(log_dir=folder) as processes:
-        for number in range(2):
+        for number in range(6):
             report = folder / f"{number}.xml"
             command = [
                 sys.executable,
@@ -55,7 +55,7 @@ async def verified(policies: Path, folder: Path) -> Answer:
             if status != NOT_KNOWN:
                 (suite,) = ET.parse(report).getroot().iter("testsuite")
                 return Answer(status=status, said=said, suite=suite)
-    pytest.fail(f"twice it could not be told:\n{said}")
+    pytest.fail(f"six times it could not be told:\n{said}")
 
 
 async def test_what_the_examples_say_passes(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.chaos.lab.experiments import experiment
 from tests.eventually import eventually
 
 # On a busy machine it takes a while until all stands.
-pytestmark = [pytest.mark.envoy, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.envoy, pytest.mark.timeout(400)]
 
 POLICIES = Path(__file__).parents[3] / "policies" / "examples" / "single-pool.yaml"
 HANG = {"kind": "hang"}
@@ -43,9 +43,14 @@ async def test_half_of_the_engines_hang_and_everything_is_on_record(tmp_path: Pa
     known = children()
     half = {"fault": HANG, "target": {"fraction": 0.5}, "at": "2s", "lasts": "5s"}
     (subject,) = subjects([str(POLICIES)])
-    history = await run(experiment(half, load={"deadline": "3s"}), subject, tmp_path / "history.jsonl")
-    assert not children() - known
-    kinds = {from_line(line).event for line in (tmp_path / "history.jsonl").read_bytes().splitlines()}
+    # In five seconds nobody has to be seen hanging by agents that do not run: then once more.
+    for number in range(4):
+        path = tmp_path / f"{number}.jsonl"
+        history = await run(experiment(half, load={"deadline": "3s"}), subject, path)
+        assert not children() - known
+        if any(one.out for one in history.decided) and any(one.verdict == "hung" for one in history.detected):
+            break
+    kinds = {from_line(line).event for line in path.read_bytes().splitlines()}
     assert kinds == {
         "began",
         "fault_began",
@@ -60,7 +65,7 @@ async def test_half_of_the_engines_hang_and_everything_is_on_record(tmp_path: Pa
         "used",
         "ended",
     }
-    assert read(tmp_path / "history.jsonl") == history
+    assert read(path) == history
     (outage,) = history.outages
     assert len(outage.targets) == 2
     assert 2 <= outage.start_s < outage.end_s
@@ -85,7 +90,11 @@ async def test_an_experiment_stops_early_where_its_scenario_says_so_and_is_heale
         load={"deadline": "1s"},
         abort={"goodputBelowPercent": 50, "after": "1s"},
     )
-    history = await run(asked, subject)
+    # In the second before they hang somebody is answered, where anybody ran in that second.
+    for _ in range(4):
+        history = await run(asked, subject)
+        if {Reason.OK, Reason.TIMEOUT} <= {one.reason for one in history.requests}:
+            break
     assert history.aborted is not None
     assert history.ended_s is not None
     (outage,) = history.outages

@@ -95,7 +95,7 @@ def exporter() -> Iterator[Exporter]:
 
 
 def until(source: DcgmSource, holds: Callable[[GpuReadings], bool]) -> GpuReadings:
-    limit_s = time.monotonic() + 20
+    limit_s = time.monotonic() + 60
     while not holds(source.read()):
         assert time.monotonic() < limit_s, source.read().statement
         time.sleep(0.01)

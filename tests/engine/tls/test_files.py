@@ -235,7 +235,7 @@ async def served(keys: Rotating) -> AsyncIterator[int]:
 async def asked(port: int, pair: KeyPair | None, authority: bytes) -> str:
     credentials = grpc.ssl_channel_credentials(authority) if pair is None else channel_credentials(pair)
     async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
-        answer = await channel.unary_unary(ECHO)(b"", timeout=20)
+        answer = await channel.unary_unary(ECHO)(b"", timeout=60)
         return bytes(answer).decode()
 
 
