@@ -19,6 +19,7 @@ from .test_ads_envoy import Plane, bootstrap, cluster, endpoints, plane, runtime
 pytestmark = pytest.mark.envoy
 
 TLS = EngineTls.model_validate({"secret": "s", "serverName": "engine"})
+NO_AUTHORITIES = b"-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n"
 NO_KEY = b"-----BEGIN PRIVATE KEY-----\nnonsense\n-----END PRIVATE KEY-----\n"
 
 
@@ -64,3 +65,27 @@ async def test_a_refused_certificate_is_known_and_stands_in_no_others_way(
     await until(plane.settled, "settled")
     assert len(plane.seen.nacks) == 1
     assert await contexts() == before + 2
+
+
+async def test_a_certificate_that_comes_to_bad_authorities_is_in_use_once_those_are_mended(
+    plane: Plane,  # noqa: F811
+    start_envoy: Any,
+    tmp_path: Path,
+) -> None:
+    rest = [runtime(), cluster("c", transport_socket=tls_socket(TLS, certified=True)), endpoints("c", [1])]
+    trusted, shown = secrets(tmp_path / "one")
+    bad = authorities(EngineSecret(name="s", authorities=NO_AUTHORITIES, ends_unix_s=0))
+    plane.serve(*rest)
+    await plane.start()
+    envoy = await start_envoy(bootstrap(plane.port))
+    await until(lambda: "n1/SDS" in plane.states(), "asked for both")
+    await until(plane.settled, "settled, without them")
+    # Envoy takes the first of the two unseen, and then speaks of it when it refuses the second.
+    plane.serve(*rest, resource(SECRET, bad.name, bytes(bad)), shown)
+    await until(lambda: bool(plane.seen.nacks), "refused")
+    (nack,) = plane.seen.nacks
+    assert [one.name for one in nack.resources] == ["s/authorities"], nack.reason
+    plane.serve(*rest, trusted, shown)
+    await until(plane.settled, "settled")
+    assert sum((await envoy.stats("cluster.c.client_ssl_socket_factory.ssl_context_update_by_sds")).values()) > 0
+    assert len(plane.seen.nacks) == 1

@@ -8,6 +8,7 @@ Everything here runs in one thread and returns at once.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -30,6 +31,7 @@ from xds_server.streams import (
     StreamError,
     Stuck,
 )
+from xds_server.translate.engine_tls import meant_by
 from xds_server.type_urls import SECRET
 
 REVIEW_EVERY_S: Final = 10.0
@@ -280,11 +282,11 @@ class Publisher:
         match event:
             case Acked():
                 self._observer.on_ack(node, event.type_url, event.latency_s)
-                self._accept(view, stream, event.resources)
+                self._accept(view, stream, session.with_company(event.resources))
             case Confirmed():
                 self._accept(view, stream, event.resources)
             case Nacked():
-                self._refuse(stream, event)
+                self._refuse(stream, _meant(session, view, stream, event))
                 session.wake()
             case Stuck():
                 self._observer.on_stuck(node, event)
@@ -376,3 +378,16 @@ class Publisher:
 def _same_peer(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
     """Whether two certificates are of one peer: they prove the same, or something in common."""
     return one == other or not set(one).isdisjoint(other)
+
+
+def _meant(session: Session, view: View, stream: Stream, event: Nacked) -> Nacked:
+    """A refusal of what was meant: a secret is judged with another that came before, and told of in its place."""
+    refused = event.suspects[0]
+    if event.type_url != SECRET or (name := meant_by(refused.name, event.reason)) == refused.name:
+        return event
+    item = stream.snapshot.of(SECRET).get(name) or view.desired.of(SECRET).get(name)
+    if item is None:
+        return event
+    session.beside[name] = refused
+    stream.blame(item, refused)
+    return replace(event, suspects=(item,))

@@ -6,8 +6,10 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from xds_server.crowd import host_of
 from xds_server.publish.served import Served
+from xds_server.snapshot import Resource
 from xds_server.streams import Event, KindStanding, Mode, NodeInfo, Stream, StreamError, read_request
 from xds_server.streams.values import WatchStatus
+from xds_server.type_urls import SECRET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,10 @@ class Publishing(Protocol):
 class Session:
     """One stream between a transport and the publisher."""
 
-    __slots__ = ("_closed", "_end", "_publisher", "_stream", "_view", "host", "identities", "mode", "peer", "wake")
+    __slots__ = (
+        *("_closed", "_end", "_publisher", "_stream", "_view"),
+        *("beside", "host", "identities", "mode", "peer", "wake"),
+    )
 
     def __init__(
         self,
@@ -72,6 +77,8 @@ class Session:
         self.host = host_of(peer, identities)
         self.wake = wake
         self.identities = identities
+        self.beside: dict[str, Resource] = {}
+        """Secrets that were refused for the fault of another, by the name of that."""
         self._end = end
         self._publisher = publisher
         self._stream: Stream | None = None
@@ -153,6 +160,11 @@ class Session:
         self._closed = True
         # Whoever made it is held no longer: a ring of both would stay until the collector of cycles comes by.
         self.wake, self._end = _nobody, _nobody_told
+
+    def with_company(self, accepted: tuple[Resource, ...]) -> tuple[Resource, ...]:
+        """What was accepted, and with it what was only refused beside something else of its name."""
+        names = [item.name for item in accepted if item.type_url == SECRET]
+        return (*accepted, *(self.beside.pop(name) for name in names if name in self.beside))
 
     def held(self, type_url: str, name: str) -> str | None:
         """The confirmed version of a resource; ``None`` when this proxy does not want it."""

@@ -114,6 +114,15 @@ class Stream:
             self._clusters_confirmed_at_s = now_s
         return () if event is None else (event,)
 
+    def blame(self, item: Resource, innocent: Resource) -> None:
+        """Take a refusal of ``innocent``, which the peer keeps beside what it uses, for one of ``item``."""
+        watch = self._watches[item.type_url]
+        watch.refused.pop(innocent.name, None)
+        watch.held[innocent.name] = innocent.version
+        if watch.held.get(item.name) == item.version:  # confirmed unseen
+            watch.refused[item.name], watch.held[item.name] = item.version, UNKNOWN
+            watch.dirty.add(item.name)
+
     def forgive(self, type_url: str, names: Collection[str]) -> None:
         """Let refused names be sent again unchanged: something else in the same response was to blame."""
         if watch := self._watches.get(type_url):

@@ -43,6 +43,9 @@ SECRET_FETCH_TIMEOUT_S: Final = 1.0
 """How long a cluster waits for its certificates. One without them refuses requests at once; Envoy's 15 s would
 hold back every other cluster and route of the same push."""
 
+_AUTHORITIES: Final = "authorities"
+_CERTIFICATE: Final = "certificate"
+
 _ALPN: Final = ("http/1.1",)
 """What engines speak, and what the cluster's HTTP options say."""
 
@@ -55,12 +58,26 @@ _VERSIONS: Final = TlsParameters(
 
 def authorities_name(secret: str) -> str:
     """Name under which the authorities of a secret are pushed."""
-    return f"{secret}/authorities"
+    return f"{secret}/{_AUTHORITIES}"
 
 
 def certificate_name(secret: str) -> str:
     """Name under which the certificate that proxies show, and its key, are pushed."""
-    return f"{secret}/certificate"
+    return f"{secret}/{_CERTIFICATE}"
+
+
+def meant_by(name: str, reason: str) -> str:
+    """The name of the secret that a refusal of this one means.
+
+    Envoy makes one TLS context of both, once it has both, and refuses the one that came last for whatever is wrong
+    with either; the first was confirmed unseen. Which it is stands in the text, in Envoy's own words.
+    """
+    secret, _, half = name.rpartition("/")
+    if half == _CERTIFICATE and "trusted CA" in reason:
+        return authorities_name(secret)
+    if half == _AUTHORITIES and any(what in reason for what in ("certificate chain", "private key")):
+        return certificate_name(secret)
+    return name
 
 
 def tls_socket(tls: EngineTls, *, certified: bool) -> TransportSocket:

@@ -6,6 +6,7 @@ from xds_server.publish import Nack, Publisher, Scope, Session, Silent
 from xds_server.publish.acceptance import CONVINCING
 from xds_server.snapshot import Resource, resource, snapshot
 from xds_server.streams import Mode, Sync
+from xds_server.translate.engine_tls import meant_by
 from xds_server.translate.view import View
 from xds_server.type_urls import SECRET
 from xds_server.wire.decode import (
@@ -16,6 +17,10 @@ from xds_server.wire.decode import (
 )
 
 NAMES = ("s/authorities", "s/certificate")
+WORDS = {
+    "s/authorities": "Failed to load trusted CA certificates from <inline>",
+    "s/certificate": "Failed to load certificate chain from <inline>",
+}
 BOTH = pytest.mark.parametrize("mode", [Mode.DELTA, Mode.SOTW])
 MOST_ROUNDS = 50
 
@@ -29,7 +34,7 @@ class Proxy:
     """Asks for both secrets by name, and takes all but what it ``refuses``.
 
     As Envoy does: what it refused it keeps beside what it uses, confirms it when it comes again, and judges what
-    else comes together with it.
+    else comes together with it. As long as it has only one of both it judges nothing, and confirms.
     """
 
     def __init__(self, fleet: "Fleet", node: str, refuses: set[str]) -> None:
@@ -49,7 +54,7 @@ class Proxy:
         self.session: Session = fleet.publisher.connect(fleet.mode, "peer", lambda: None)
         self._say("", self.version, first=True)
 
-    def _say(self, nonce: str, version: str, *, first: bool = False, error: bool = False) -> None:
+    def _say(self, nonce: str, version: str, *, first: bool = False, error: str = "") -> None:
         if self.mode is Mode.DELTA:
             delta = DeltaDiscoveryRequest(
                 type_url=SECRET,
@@ -58,7 +63,7 @@ class Proxy:
                 initial_resource_versions=self.versions if first else {},
             )
             if error:
-                delta.error_detail.message = "Failed to load certificate chain from <inline>"
+                delta.error_detail.message = error
             delta.node.id = self.node
             self.session.request(delta.SerializeToString(), 0.0)
         else:
@@ -66,7 +71,7 @@ class Proxy:
                 type_url=SECRET, response_nonce=nonce, version_info=version, resource_names=NAMES
             )
             if error:
-                whole.error_detail.message = "Failed to load certificate chain from <inline>"
+                whole.error_detail.message = error
             whole.node.id = self.node
             self.session.request(whole.SerializeToString(), 0.0)
 
@@ -92,12 +97,13 @@ class Proxy:
         for nonce, version, contents in waiting:
             news = any(self.stored.get(name) != content for name, content in contents.items())
             self.stored |= contents
-            refused = news and not self.refuses.isdisjoint(self.stored.values())
+            bad = [name for name, content in self.stored.items() if content in self.refuses]
+            refused = bool(news and bad and len(self.stored) == len(NAMES))
             if news and not refused:
                 self.holds = dict(self.stored)
             if not refused:
                 self.version = version
-            self._say(nonce, version, error=refused)
+            self._say(nonce, version, error=WORDS[bad[0]] if refused else "")
 
     @property
     def state(self) -> Sync:
@@ -109,9 +115,11 @@ class Proxy:
 class Log(Silent):
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
+        self.names: list[str] = []
 
     def on_nack(self, nack: Nack) -> None:
         self.scopes.append(nack.scope)
+        self.names += [one.name for one in nack.resources]
 
 
 class Fleet:
@@ -300,3 +308,42 @@ def test_one_that_comes_again_is_sent_nothing_that_it_has(mode: Mode) -> None:
     assert proxy.offered == ["cert 3"]
     fleet.lose(proxy)
     assert proxy.offered == ["cert 3"]
+
+
+@BOTH
+def test_a_certificate_that_comes_to_bad_authorities_is_not_at_fault(mode: Mode) -> None:
+    fleet = Fleet(mode)
+    first = [fleet.join(f"n{number}", "ca 1") for number in range(CONVINCING + 1)]
+    assert [one.state for one in first] == [Sync.NACK] * len(first)
+    assert set(fleet.log.names) == {"s/authorities"}
+    assert fleet.join("well").holds == holding("cert 1")
+    fleet.publish("ca 2", "cert 1")
+    assert [one.holds for one in (*first, fleet.join("late"))] == [holding("cert 1", "ca 2")] * (len(first) + 1)
+    assert [one.state for one in fleet.proxies] == [Sync.SYNCED] * len(fleet.proxies)
+    assert Scope.EVERYONE not in fleet.log.scopes
+
+
+@BOTH
+def test_a_bad_certificate_beside_bad_authorities_is_found_once_those_are_mended(mode: Mode) -> None:
+    fleet = Fleet(mode)
+    proxy = fleet.join("n", "ca 1", "cert 1")
+    fleet.publish("ca 2", "cert 1")
+    assert proxy.state is Sync.NACK
+    fleet.publish("ca 2", "cert 2")
+    assert proxy.holds == holding("cert 2", "ca 2")
+    assert proxy.state is Sync.SYNCED
+
+
+@pytest.mark.parametrize(
+    ("refused", "reason", "meant"),
+    [
+        ("s/certificate", "Failed to load trusted CA certificates from <inline>", "s/authorities"),
+        ("s/certificate", "Failed to load certificate chain from <inline>", "s/certificate"),
+        ("s/authorities", "Failed to load private key from <inline>, Cause: ...", "s/certificate"),
+        ("s/authorities", "Failed to load certificate chain from <inline>", "s/certificate"),
+        ("s/authorities", "Failed to load trusted CA certificates from <inline>", "s/authorities"),
+        ("s/authorities", "something that this Envoy says in other words", "s/authorities"),
+    ],
+)
+def test_a_refusal_says_which_of_both_is_meant(refused: str, reason: str, meant: str) -> None:
+    assert meant_by(refused, reason) == meant
