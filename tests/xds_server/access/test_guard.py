@@ -33,7 +33,7 @@ from xds_server.transport import GrpcAdsServer
 from xds_server.type_urls import CLUSTER
 from xds_server.wire.decode import DeltaDiscoveryRequest, DeltaDiscoveryResponse
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
 RULES = """
 apiVersion: switchgear.dev/v1alpha1

@@ -26,7 +26,7 @@ from xds_server.sources.files import PolicyFiles, PolicyState
 from xds_server.translate.view import View
 from xds_server.type_urls import CLUSTER
 
-LIMIT_S: Final = 30.0
+LIMIT_S: Final = 60.0
 EDITS: Final = 25
 POOLS: Final = tuple(f"pool{number}" for number in range(6))
 ZONES: Final = tuple(View(zone=f"z{number}") for number in range(4))

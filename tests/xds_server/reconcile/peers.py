@@ -16,7 +16,7 @@ from xds_server.sources.files import Accepted, Refused
 from xds_server.translate.view import View
 from xds_server.type_urls import CLUSTER, ENDPOINT
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 VIEW = View(zone="z1")
 
 

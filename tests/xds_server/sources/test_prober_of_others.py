@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from chaos.fake_engine import (
-    Crash,
-)
+from chaos.fake_engine import Crash, FakeEngine
 from engine.report import Verdict
 from tests.xds_server.sources.watched import (
+    Watched,
     engine_up,
     policies,
     probed,
@@ -96,23 +95,24 @@ async def _redirects(_: bytes, writer: asyncio.StreamWriter) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "verdicts"),
+    ("answer", "limit", "verdicts"),
     [
-        (_huge, {Verdict.STARTING}),
-        (_drip, {Verdict.DEAD}),
-        (_silence, {Verdict.DEAD}),
-        (_cut, {Verdict.DEAD}),
-        (_garbage, {Verdict.STARTING}),
-        (_lies, {Verdict.STARTING}),
-        (_redirects, {Verdict.DEGRADED}),
+        # Only who never ends is waited for in vain; what others say is to be heard on a busy machine as well.
+        (_huge, "20s", {Verdict.STARTING}),
+        (_drip, "300ms", {Verdict.DEAD}),
+        (_silence, "300ms", {Verdict.DEAD}),
+        (_cut, "20s", {Verdict.DEAD}),
+        (_garbage, "20s", {Verdict.STARTING}),
+        (_lies, "20s", {Verdict.STARTING}),
+        (_redirects, "20s", {Verdict.DEGRADED}),
     ],
 )
 async def test_servers_that_are_no_engines_cost_bounded_time_and_end_in_a_verdict(
-    answer: Callable[[bytes, asyncio.StreamWriter], Awaitable[None]], verdicts: set[Verdict]
+    answer: Callable[[bytes, asyncio.StreamWriter], Awaitable[None]], limit: str, verdicts: set[Verdict]
 ) -> None:
     async with (
         server(answer) as port,
-        watching(policies({"e0": port}, timeout="300ms", stallAfter="300ms")) as one,
+        watching(policies({"e0": port}, timeout=limit, stallAfter="300ms")) as one,
     ):
         await one.until(lambda: len(one.reports) >= 3, "three reports")
         assert one.verdicts() == verdicts
@@ -158,31 +158,38 @@ async def test_an_event_loop_that_stood_still_blames_no_engine() -> None:
         assert watched.verdicts() <= {Verdict.READY, Verdict.BUSY}
 
 
-async def test_looks_are_spread_and_ejected_engines_are_looked_at_more_often() -> None:
-    async with engine_up() as engine:
-        ports = {"e0": engine.port}
-        async with watching(policies(ports, interval="2s")) as watched:
-            await watched.until_in()
-            await engine.set_fault(Crash())
-            await watched.until_out()
-            began_s = time.monotonic()
-            await watched.looks(4)
-            assert time.monotonic() - began_s < 7.0, "looked at no more often than a healthy engine"
-
-
-async def test_an_engine_that_others_keep_out_is_looked_at_as_often_as_one_that_is_ill() -> None:
+@contextlib.asynccontextmanager
+async def two_engines() -> AsyncIterator[tuple[FakeEngine, Watched]]:
+    """Of which both are in; looks at engines that are well are far apart, on a busy machine as well."""
     async with (
         engine_up() as first,
         engine_up() as second,
-        watching(policies({"e0": first.port, "e1": second.port}, interval="2s")) as watched,
+        watching(policies({"e0": first.port, "e1": second.port}, interval="8s")) as watched,
     ):
         await watched.until_in("e0")
         await watched.until_in("e1")
+        yield first, watched
+
+
+async def more_often(watched: Watched) -> None:
+    """Wait for a dozen more reports of e0; there are half as many of e1 at the most."""
+    began = len(watched.reports)
+
+    def told_of(engine: str) -> int:
+        return sum(one.engine == engine for one in watched.reports[began:])
+
+    await watched.until(lambda: told_of("e0") >= 12, "a dozen reports")
+    assert told_of("e1") <= 6
+
+
+async def test_looks_are_spread_and_ejected_engines_are_looked_at_more_often() -> None:
+    async with two_engines() as (first, watched):
+        await first.set_fault(Crash())
+        await watched.until_out("e0")
+        await more_often(watched)
+
+
+async def test_an_engine_that_others_keep_out_is_looked_at_as_often_as_one_that_is_ill() -> None:
+    async with two_engines() as (_, watched):
         watched.prober.hurry({EngineId("pool", "e0")})
-        began = len(watched.reports)
-
-        def told_of(engine: str) -> int:
-            return sum(one.engine == engine for one in watched.reports[began:])
-
-        await watched.until(lambda: told_of("e0") >= 12, "a dozen reports")
-        assert told_of("e1") <= 6
+        await more_often(watched)

@@ -24,7 +24,7 @@ from xds_server.decide.decisions import Decisions, Health
 from xds_server.fleet import EngineId, declared, with_report
 from xds_server.sources.prober import ProbeKind, Prober
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 IN, OUT, LEAVING = Health.HEALTHY, Health.UNHEALTHY, Health.DRAINING
 
 

@@ -17,7 +17,7 @@ from xds_server.sources.telemetry.intake import Intake
 from xds_server.sources.telemetry.load_reports import INTERVALS_S, MOST, REPORTS_PER_S, interval_s
 from xds_server.translate.access_logs import ATTEMPT_HEADER, LOG_NAME
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 EVERY_FLAG = "upstream_connection_failure"
 
 
