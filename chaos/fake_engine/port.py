@@ -12,6 +12,8 @@ from engine.address import Address
 from engine.tls.paths import TlsFiles
 
 # SO_LINGER with time 0: closing sends RST instead of FIN.
+_TURNS_OF_CLOSING = 4
+"""Of the event loop, until the last connection is made and the listener closed."""
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -21,6 +23,14 @@ def reset(transport: asyncio.Transport) -> None:
     if tcp is not None:
         tcp.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
     transport.abort()
+
+
+class _HungUp(asyncio.Protocol):
+    """Whoever was accepted in the moment in which the port closed."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if isinstance(transport, asyncio.Transport):
+            reset(transport)
 
 
 class Port:
@@ -72,16 +82,28 @@ class Port:
         assert self._runner.server is not None  # noqa: S101
         held, self._held = self._held or self._bound(), None
         self._listener = await asyncio.get_running_loop().create_server(
-            self._runner.server, sock=held, ssl=self._context
+            self._answering, sock=held, ssl=self._context
         )
 
     def refuse(self) -> None:
         """Take no more connections; those that are open stay."""
         if self._listener is not None:
-            self._listener.close()
+            loop, listener = asyncio.get_running_loop(), self._listener
             self._listener = None
+            for one in listener.sockets:
+                loop.remove_reader(one.fileno())
+                one.shutdown(socket.SHUT_RD)
+            # A connection that is accepted already is made in the next turns. Where its server is closed by then,
+            # Python 3.11 fails to, and leaves it open for nobody (gh-109564).
+            loop.call_soon(loop.call_soon, self._closed, listener, frozenset(self.connections))
             # Else the kernel lends the port of a crashed engine to any connection that leaves this machine.
             self._held = self._bound()
+
+    def _closed(self, listener: asyncio.Server, open_then: frozenset[RequestHandler]) -> None:
+        listener.close()
+        for connection in () if self.listening else self.connections:
+            if connection not in open_then and isinstance(connection.transport, asyncio.Transport):
+                reset(connection.transport)
 
     def reset_connections(self) -> None:
         """End all that are open with RST."""
@@ -96,8 +118,15 @@ class Port:
             self._held.close()
             self._held = None
         if self._runner is not None:
+            for _ in range(_TURNS_OF_CLOSING):
+                await asyncio.sleep(0)
             await self._runner.cleanup()
             self._runner = None
+
+    def _answering(self) -> asyncio.BaseProtocol:
+        if self._listener is None or self._runner is None or self._runner.server is None:
+            return _HungUp()
+        return self._runner.server()
 
     def _bound(self) -> socket.socket:
         """A socket on our port that refuses connections until it listens; OSError when the port is taken."""
