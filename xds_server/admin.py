@@ -313,7 +313,7 @@ def _only(request: web.Request, *known: str) -> dict[str, str]:
 
 def _named(asked: dict[str, str]) -> str:
     if not asked.get("name"):
-        raise WrongError(400, "say whom with ?name=")
+        raise WrongError(400, "the name is empty: say which engine, zone or pool (?name=)")
     return asked["name"]
 
 

@@ -67,7 +67,7 @@ def _whole(name: str, make: Callable[[], str], text: str) -> Callable[[Any], Any
 @click.command(name="explain")
 @click.argument("field", required=False)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--output", type=click.Choice(["text", "json"]), default="text", help="Form of the answer.")
+@click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="Form of the answer.")
 @_whole("--defaults", defaults_yaml, "Print a policy with all defaults and their reasons, and exit.")
 @_whole("--reference", policies_markdown, "Print the reference of all fields (Markdown), and exit.")
 @_whole("--codes", codes_markdown, "Print the reference of all codes (Markdown), and exit.")

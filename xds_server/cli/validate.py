@@ -25,7 +25,9 @@ _SARIF_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
 @click.command(name="validate")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--output", type=click.Choice(["text", "json", "sarif"]), default="text", help="Form of the answer.")
+@click.option(
+    "--output", "-o", type=click.Choice(["text", "json", "sarif"]), default="text", help="Form of the answer."
+)
 @click.option("--strict", is_flag=True, help="Advice (SG1xx) fails too.")
 @click.option("--all", "everything", is_flag=True, help=f"Show all, not the first {SHOWN}.")
 def command(paths: tuple[Path, ...], output: str, strict: bool, everything: bool) -> int:

@@ -87,7 +87,7 @@ def test_a_code(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_who_set_what(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "retries.attempts", FLAGSHIP, "--output", "json")
+    code, out, _ = run(capsys, "retries.attempts", FLAGSHIP, "-o", "json")
     assert code == 0
     settings = json.loads(out)["settings"]
     assert [(one["owner"], one["value"], one["layer"]) for one in settings] == [

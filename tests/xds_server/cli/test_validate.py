@@ -137,7 +137,7 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
 
 def test_json_has_everything(capsys: pytest.CaptureFixture[str], file: Path) -> None:
     file.write_text(BAD)
-    answer = json.loads(run(capsys, file, "--output", "json")[1])
+    answer = json.loads(run(capsys, file, "-o", "json")[1])
     assert not answer["valid"]
     assert answer["warnings"] == []
     assert answer["errors"][0] == {
