@@ -116,4 +116,4 @@ def _said(one: Grown) -> str:
     enough_s = one.growth.enough_s
     if one.word is not Word.UNKNOWN or enough_s is None:
         return one.word.value
-    return f"{one.word.value}: too short, {enough_s / 60:.0f} min after warm-up would tell"
+    return f"{one.word.value}: {enough_s / 60:.0f} min would do"
