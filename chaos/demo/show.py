@@ -42,8 +42,13 @@ async def _climb(scene: Scene, newest: int) -> int:
         newest = max(newest, event["number"])
         if event["kind"] == "ladder":
             before, after = (int(event[key].removeprefix("level ")) for key in ("before", "after"))
+            seen = sum((one.before, one.after) == (before, after) for one in scene.steps)
             step = LadderStep(
-                time_s=scene.now_s - event["age_s"], before=before, after=after, reason=event["evidence"]
+                time_s=scene.now_s - event["age_s"],
+                before=before,
+                after=after,
+                reason=event["evidence"],
+                unseen=max(0, event["times"] - 1 - seen),
             )
             scene.steps.append(step)
             scene.say(f"ladder: level {before} -> {after}", time_s=step.time_s)

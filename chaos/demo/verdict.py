@@ -20,13 +20,15 @@ _PLACE: Final = re.compile(r"\([^()\s]+\.yaml:\d+\)")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderStep:
     """The pool went from one level of degradation to another; seconds since the load began, and the control
-    plane's own reason.
+    plane's own reason. ``unseen``: how often the same was done before without being seen, as the ledger keeps of
+    what comes and goes the newest only.
     """
 
     time_s: float
     before: int
     after: int
     reason: str
+    unseen: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +90,10 @@ def _of_ladder(steps: Sequence[LadderStep]) -> Iterator[str]:
     highest = max((step.after for step in steps), default=0)
     if highest < TO_FALLBACK:
         yield f"the ladder was to reach level {TO_FALLBACK}, and reached level {highest}"
-    last = 0
+    last, unseen = 0, sum(step.unseen for step in steps)
     for step in steps:
-        if step.before != last or abs(step.after - step.before) != 1:
+        unseen -= abs(step.before - last)
+        if unseen < 0 or abs(step.after - step.before) != 1:
             yield f"the ladder went from level {last} by way of {step.before} to {step.after}, not step by step"
         last = step.after
     if last:

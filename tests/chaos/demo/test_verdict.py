@@ -105,6 +105,16 @@ def test_a_step_that_was_not_seen_is_not_made_up():
     assert "not step by step" in found.objections[0]
 
 
+def test_a_step_that_the_ledger_counts_and_no_longer_shows_was_made():
+    # 0 -> 1 -> 0 -> 1 between two looks: the ledger keeps of 0 -> 1 the second, and says that it is that.
+    first, back, again, *rest = steps(1, 0, 1, 2, 1, 0)
+    shown = [back, replace(again, unseen=1), *rest]
+    assert verdict(scores(), [first, back, again, *rest], [ANSWER], PLAN).passed
+    assert verdict(scores(), shown, [ANSWER], PLAN).passed
+    assert not verdict(scores(), [back, again, *rest], [ANSWER], PLAN).passed
+    assert not verdict(scores(), [back, replace(again, unseen=1), *rest[1:]], [ANSWER], PLAN).passed
+
+
 def test_without_an_answer_of_the_fallback_it_has_not_been_shown():
     (objection,) = judged(scores(OVERLOAD=GOOD)).objections
     assert "no answer came from the fallback" in objection
