@@ -285,6 +285,9 @@ class Publisher:
                 self._accept(view, stream, session.with_company(event.resources))
             case Confirmed():
                 self._accept(view, stream, event.resources)
+            case Nacked(suspects=()):
+                # Nothing but removals was refused: there is nothing to hold back, from this proxy or others.
+                self._report(node, event, Verdict(at_fault=(), scope=Scope.PEER))
             case Nacked():
                 self._refuse(stream, _meant(session, view, stream, event))
                 session.wake()

@@ -56,6 +56,8 @@ class ProxyObserver:
         """A response was refused: the one thing an operator must read, so the place in the policies is in it."""
         label = _label(nack.type_url)
         self._metrics.nacks.labels(type=label).inc()
+        if not nack.resources:
+            _log.error("xds.nack", node=nack.node.id, zone=nack.node.zone, type=label, reason=nack.reason)
         for item in nack.resources:
             _log.error(
                 "xds.nack",

@@ -1,6 +1,7 @@
 """What becomes of refusals on the way to many proxies, and who counts as connected."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,8 @@ from xds_server.wire.decode import (
     DeltaDiscoveryRequest,
     DeltaDiscoveryResponse,
     DeltaDiscoveryResponseMessage,
+    DiscoveryRequest,
+    DiscoveryResponse,
 )
 
 
@@ -250,6 +253,44 @@ def test_a_refusal_by_the_first_of_many_is_undone_by_the_acceptance_of_the_next(
     assert one.holds == {"c": "good"}
     assert fleet.join("three").holds == {"c": "not for one"}
     assert len(fleet.log.nacks) == 1, "it was sent again to the one that had refused it"
+
+
+@pytest.mark.parametrize(
+    ("mode", "asks", "answers"),
+    [
+        (Mode.DELTA, DeltaDiscoveryRequest, DeltaDiscoveryResponse),
+        (Mode.SOTW, DiscoveryRequest, DiscoveryResponse),
+    ],
+)
+def test_a_refusal_of_nothing_but_removals_is_told_and_holds_nothing_back(
+    mode: Mode, asks: Any, answers: Any
+) -> None:
+    fleet = Fleet(cluster("chat", "good"))
+    session = fleet.publisher.connect(mode, "peer", lambda: None)
+
+    def say(nonce: str, reason: str = "") -> None:
+        request = asks(type_url=CLUSTER, response_nonce=nonce)
+        request.node.id = "p"
+        if reason:
+            request.error_detail.message = reason
+        session.request(request.SerializeToString(), 0.0)
+
+    def told() -> Any:
+        data = session.poll(0.0)
+        assert data is not None
+        return answers.FromString(data)
+
+    say("")
+    say(told().nonce)
+    fleet.publish()
+    removal = told()
+    assert len(removal.resources) == 0
+    say(removal.nonce, "no")
+    (nack,) = fleet.log.nacks
+    assert (nack.resources, nack.type_url, nack.reason) == ((), CLUSTER, "no")
+    assert fleet.rolled_back() == ()
+    fleet.publish(cluster("chat", "new"))
+    assert len(told().resources) == 1
 
 
 def test_a_push_is_one_bytes_object_for_all_streams() -> None:
