@@ -36,9 +36,9 @@ async def serve(links: Mapping[str, tuple[str, int]], seed: int, *, kernel: bool
     cables: dict[str, Cable] = {}
     async with AsyncExitStack() as stack:
         if kernel:
-            await sweep()
             if why := await why_not() if len(links) <= MOST else f"a process lays {MOST} cables at most":
                 return why
+            await sweep()
         for number, (name, to) in enumerate(links.items()):
             if kernel:
                 cables[name] = await stack.enter_async_context(Cable(number))

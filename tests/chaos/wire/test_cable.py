@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.wire.__main__ import serve
 from chaos.wire.cable import (
     MOST,
     NAMESPACES,
@@ -169,14 +170,32 @@ async def test_bytes_cross_a_real_cable_and_nothing_of_it_stays() -> None:
     assert not (NAMESPACES / mine).exists()
 
 
-async def test_what_a_killed_process_left_is_swept() -> None:
-    await _skip_unless_allowed(netem=False)
-    left = f"swg-{NOBODY}-0"
-    adding = await asyncio.create_subprocess_exec("ip", "netns", "add", left)
+async def left_by_nobody() -> Path:
+    left = NAMESPACES / f"swg-{NOBODY}-0"
+    adding = await asyncio.create_subprocess_exec("ip", "netns", "add", left.name)
     assert await adding.wait() == 0
+    return left
 
-    assert left in await sweep()
-    assert not (NAMESPACES / left).exists()
+
+async def test_what_a_killed_process_left_is_swept_by_whoever_comes_first() -> None:
+    await _skip_unless_allowed(netem=False)
+    left = await left_by_nobody()
+
+    await asyncio.gather(sweep(), sweep(), sweep())
+    assert not left.exists()
+
+
+async def test_who_may_lay_nothing_is_told_so_also_where_something_was_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await _skip_unless_allowed(netem=False)
+    await left_by_nobody()
+    try:
+        with monkeypatch.context() as nowhere:
+            nowhere.setenv("PATH", "")
+            assert "there is no ip here" in await serve({LINK: ("127.0.0.1", 1)}, 0, kernel=True)
+    finally:
+        await sweep()
 
 
 async def test_latency_and_loss_are_netems_and_heal() -> None:
