@@ -1,8 +1,10 @@
 """``switchgear apply``: other policies for a running server, which judges them as it does its files."""
 
 import getpass
+import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -12,13 +14,14 @@ from click.core import ParameterSource
 
 from policies.findings import PolicyErrors, Problem
 from policies.load import load
+from policies.model import PolicySet
 from policies.quantity import parse_duration
 from policies.reading import decoded, read, search
 from xds_server.cli.answering import INTERRUPTED
 from xds_server.cli.asking import NoAnswerError, RefusedError, admin_option, ask
-from xds_server.cli.complaints import as_text, of_errors, printable
+from xds_server.cli.complaints import as_text, of_errors, of_findings, printable
+from xds_server.cli.outcomes import REFUSED, ROLLED_BACK, SUPERSEDED, Teller, form_option
 from xds_server.cli.version_number import ExpectedVersion
-from xds_server.diagnosis.check import age
 from xds_server.history.version import MAX_TEXT_BYTES
 
 by_option = click.option(
@@ -35,12 +38,10 @@ expect_option = click.option(
 LOOK_EACH_S: Final = 0.5
 LOST_S: Final = 30.0
 """A canary is waited for although nobody answers for so long: a server that is busy is no reason to leave."""
+TELL_EACH_S: Final = 60.0
+"""A canary of which there is no news but figures is told of so seldom: a log is for what becomes different."""
 MAX_PERCENT: Final = 100.0
-_STATES: Final = {
-    "held": "held back",
-    "failed": "not served",
-    "pending": "not served yet",
-}
+_FIGURE: Final = re.compile(r"\d[\d.e+-]*")
 
 
 @click.command(name="apply")
@@ -65,6 +66,7 @@ _STATES: Final = {
 @admin_option
 @by_option
 @reason_option
+@form_option
 def command(
     *,
     paths: tuple[Path, ...],
@@ -78,6 +80,7 @@ def command(
     admin: str,
     by: str,
     reason: str,
+    output: str,
 ) -> int:
     """Have the policies in the files and folders PATHS served, in the place of all that is served now.
 
@@ -93,27 +96,37 @@ def command(
     Else, after --for, all have them. The server decides, whether or not this command is still there; Ctrl-C has it
     go back.
 
+    With -o json or yaml what became of it is one document at the end, and what is told meanwhile goes to stderr.
+    There is none where the exit code is 2 or 130.
+
     Exit code: 0 when they are served (with --dry-run: could be), 1 when they are not, 2 when the request is wrong
     or no server answers.
     """
+    teller = Teller(admin=admin, form=output)
     if end_canary:
         if paths or expect:
             out = "the PATHS" if paths else "--expect"
             raise click.UsageError(f"--end-canary rolls back what is tried and applies nothing: leave out {out}")
-        return _end(admin, by or user())
+        return _end(teller, by or user())
     if not paths:
         raise click.UsageError("name the files or folders of the policies")
     if canary is None:
         _refuse_what_is_of_canaries()
+    try:
+        policies = load(paths)
+    except PolicyErrors as errors:
+        complaints = of_errors(errors)
+        click.echo(as_text(complaints), err=True)
+        return teller.end(
+            REFUSED,
+            reason="the policies have problems",
+            errors=[one.record() for one in complaints],
+        )
     texts = _texts(paths)
-    if texts is None:
-        return 1
+    if teller.data:
+        teller = replace(teller, warnings=_warnings(policies))
     if dry_run:
-        # Comparing takes what makes Envoy's messages, two seconds of a CPU to load: a canary is ended without.
-        from xds_server.cli.diff import compared, running, told  # noqa: PLC0415
-
-        old, views, arrivals, against = running(admin)
-        told(compared(old, load(paths), views, arrivals), "text", everything=False, against=against)
+        teller = _compared(teller, policies)
     body = {
         "texts": texts,
         "by": by or user(),
@@ -129,21 +142,37 @@ def command(
     try:
         answer = ask(admin, "/v1/apply", method="POST", body=body)
     except RefusedError as refusal:
-        click.echo(f"no: {printable(refusal.message)}", err=True)
-        return 1
+        return teller.refused(refusal)
     except KeyboardInterrupt:
         click.echo("not waited for: `switchgear status` says whether the server had it already", err=True)
         return INTERRUPTED
-    return _watched(admin, by or user(), answer["digest"]) if answer["state"] == "canary" else outcome(answer)
+    if answer["state"] == "canary":
+        return _watched(teller, by or user(), answer["digest"])
+    return teller.answered(answer)
 
 
-def _texts(paths: tuple[Path, ...]) -> Mapping[str, str] | None:
-    """The files by name; None when they have problems, which are said; ``click.UsageError`` for too many."""
-    try:
-        load(paths)
-    except PolicyErrors as errors:
-        click.echo(as_text(of_errors(errors)), err=True)
-        return None
+def _warnings(policies: PolicySet) -> list[Mapping[str, str | int]]:
+    """What ``switchgear validate`` warns of."""
+    from policies.lints.lint import lint  # noqa: PLC0415 - only where a machine reads them
+
+    return [one.record() for one in of_findings(lint(policies))]
+
+
+def _compared(teller: Teller, policies: PolicySet) -> Teller:
+    """Who tells of a dry run, once people were told what it would change."""
+    # Comparing takes what makes Envoy's messages, two seconds of a CPU to load: a canary is ended without.
+    from xds_server.cli.diff import compared, record, running, told  # noqa: PLC0415
+
+    old, views, arrivals, against = running(teller.admin)
+    found = compared(old, policies, views, arrivals)
+    if teller.data:
+        return replace(teller, diff=record(found, against))
+    told(found, "text", everything=False, against=against)
+    return teller
+
+
+def _texts(paths: tuple[Path, ...]) -> Mapping[str, str]:
+    """The files by name; ``click.UsageError`` for too many."""
     texts = {}
     for file in search(paths).files:
         content = read(file)
@@ -190,23 +219,27 @@ def _seconds(length: str) -> float:
         raise click.BadParameter(str(error), param_hint="--for") from error
 
 
-def _watched(admin: str, by: str, digest: str) -> int:
+def _watched(teller: Teller, by: str, digest: str) -> int:
     """Tell how the canary of these policies does until it has ended."""
-    told = ""
+    told: tuple[Any, ...] = ()
+    told_at_s = 0.0
     try:
         while True:
-            now = _looked(admin)
+            now = _looked(teller.admin)
             if now["state"] != "running" or now["digest"] != digest:
-                return _ended(now, digest)
+                break
             said = f"{now['word']}: {'; '.join(now['reasons'])}"
-            if said != told:
-                told = said
+            # Figures move each second; what they come to does not.
+            news = (now["connected"], len(now["proxies"]), _FIGURE.sub("", said))
+            if news != told or now["age_s"] - told_at_s >= TELL_EACH_S:
+                told, told_at_s = news, now["age_s"]
                 proxies = f"{now['connected']} of {len(now['proxies'])} canary proxies"
-                click.echo(printable(f"{now['age_s']:.0f} s: {proxies}, {now['requests']} requests; {said}"))
+                teller.say(printable(f"{now['age_s']:.0f} s: {proxies}, {now['requests']} requests; {said}"))
             time.sleep(LOOK_EACH_S)
     except KeyboardInterrupt:
         click.echo("rolling back", err=True)
-        return _end(admin, by)
+        return _end(teller, by)
+    return _ended(teller, now, digest)
 
 
 def _looked(admin: str) -> Any:
@@ -226,27 +259,29 @@ def _looked(admin: str) -> Any:
         time.sleep(LOOK_EACH_S)
 
 
-def _ended(now: Mapping[str, Any], digest: str = "") -> int:
-    reasons = printable("; ".join(now["reasons"]).replace("\n", " "))
+def _ended(teller: Teller, now: Mapping[str, Any], digest: str = "") -> int:
+    reason = "; ".join(now["reasons"])
+    reasons = printable(reason.replace("\n", " "))
     if now["state"] == "none":
-        click.echo("rolled back: the server was started again, and serves everybody what it did before", err=True)
-        return 1
+        reason = "the server was started again, and serves everybody what it did before"
+        click.echo(f"rolled back: {reason}", err=True)
+        return teller.end(ROLLED_BACK, reason=reason, digest=digest)
     if digest and now["digest"] != digest:
-        click.echo("it has ended, and another came after it; `switchgear history` has what is served", err=True)
-        return 1
+        reason = "it has ended, and another came after it; `switchgear history` has what is served"
+        click.echo(reason, err=True)
+        return teller.end(SUPERSEDED, reason=reason, digest=digest)
     if now["state"] == "served":
-        click.echo(f"all proxies have it now: version {now['version']} ({reasons})")
-        return 0
+        teller.say(f"all proxies have it now: version {now['version']} ({reasons})")
+        return teller.end("served", reason=reason, digest=now["digest"], version=now["version"], canary=now)
     click.echo(f"rolled back: {reasons}", err=True)
-    return 1
+    return teller.end(ROLLED_BACK, reason=reason, digest=now["digest"], canary=now)
 
 
-def _end(admin: str, by: str) -> int:
+def _end(teller: Teller, by: str) -> int:
     try:
-        return _ended(ask(admin, f"/v1/apply?by={quote(by, safe='')}", method="DELETE"))
+        return _ended(teller, ask(teller.admin, f"/v1/apply?by={quote(by, safe='')}", method="DELETE"))
     except RefusedError as refusal:
-        click.echo(f"no: {printable(refusal.message)}", err=True)
-        return 1
+        return teller.refused(refusal)
     except (NoAnswerError, KeyboardInterrupt) as error:
         click.echo(
             "it may go on: the server decides. `switchgear status` says how it stands, and "
@@ -256,32 +291,6 @@ def _end(admin: str, by: str) -> int:
         if isinstance(error, KeyboardInterrupt):
             return INTERRUPTED
         raise
-
-
-def outcome(answer: Mapping[str, Any]) -> int:
-    """Say what became of a change; 0 when it is done."""
-    state, reason = answer["state"], printable(answer["reason"].replace("\n", " "))
-    digest = answer["digest"][:12]
-    if state == "served":
-        before = answer.get("replaced")
-        instead = ""
-        if before is not None:
-            instead = printable(
-                f" in place of version {before['number']} ({before['how']} {age(before['age_s'])} ago)"
-            ).replace("\n", " ")
-        click.echo(
-            f"version {answer['version']} ({digest}) is served{instead}; it stands until the policy files change"
-        )
-        if reason:
-            click.echo(f"it may not outlive the server: {reason}", err=True)
-        return 0
-    if state == "judged":
-        click.echo(f"the server would take it ({digest}); nothing was changed")
-        return 0
-    click.echo(f"{_STATES.get(state, state)}: {reason}", err=True)
-    if state == "held":
-        click.echo("to serve it all the same: POST /v1/allow-shrink on the admin port", err=True)
-    return 1
 
 
 def user() -> str:

@@ -106,11 +106,12 @@ class UnknownPathError(NoAnswerError):
 
 
 class RefusedError(click.ClickException):
-    """The server understood and refused; ``status`` is its HTTP status, the message its own words."""
+    """The server understood and refused: its HTTP status, its own words, and all of its answer."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, answer: Mapping[str, Any] = MappingProxyType({})) -> None:
         super().__init__(message)
         self.status = status
+        self.answer = answer
 
 
 class _Said(dict[str, Any]):
@@ -166,7 +167,7 @@ def ask(admin: str, path: str, *, method: str = "GET", body: Any = None) -> Any:
     if not isinstance(said, str) or said.startswith(f"{method} "):
         kind = UnknownPathError if answer.status == http.client.NOT_FOUND else NoAnswerError
         raise kind(f"{admin}{path} answered {answer.status}: is it the --admin port of a Switchgear?")
-    raise RefusedError(answer.status, said)
+    raise RefusedError(answer.status, said, found)
 
 
 def _is_ours(path: str, found: Any) -> bool:

@@ -140,7 +140,7 @@ def _stand_in(name: str) -> str:
 def told(found: Comparison, output: str, *, everything: bool, against: Against | None = None) -> int:
     """Print the comparison, and what it was ``against``; 1 when something differs."""
     if output in DATA:
-        click.echo(as_data(_record(found, against), output), nl=False)
+        click.echo(as_data(record(found, against), output), nl=False)
     else:
         click.echo("\n".join(_lines(found, None if everything else _SHOWN)))
         if against is not None:
@@ -148,11 +148,12 @@ def told(found: Comparison, output: str, *, everything: bool, against: Against |
     return 0 if found.same else 1
 
 
-def _record(found: Comparison, against: Against | None) -> Mapping[str, Any]:
+def record(found: Comparison, against: Against | None) -> Mapping[str, Any]:
+    """The comparison as data."""
     more = {"same": found.same, "cold": found.cold, "against": None if against is None else asdict(against)}
     # Through JSON, so that only what any form can say is left.
-    record: Mapping[str, Any] = json.loads(json.dumps({**asdict(found), **more}))
-    return record
+    plain: Mapping[str, Any] = json.loads(json.dumps({**asdict(found), **more}))
+    return plain
 
 
 def _passed_on(against: Against) -> str:

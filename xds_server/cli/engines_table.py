@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from xds_server.cli.forms import show_table
 from xds_server.diagnosis.check import age
 
 MOST_ROWS: Final = 20
@@ -49,7 +50,7 @@ def show_engines(console: Console, engines: Sequence[dict[str, Any]], *, every: 
                 overflow="ellipsis",
             ),
         )
-    console.print(table)
+    show_table(console, table)
     if len(engines) > most:
         console.print(Text(f"... and {len(engines) - most} more (-o wide shows all)"))
 

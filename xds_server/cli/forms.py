@@ -6,12 +6,15 @@
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 import click
 import yaml
 from rich.console import Console
+from rich.segment import Segment, Segments
+from rich.table import Table
 
 from xds_server.diagnosis.check import Check, State
 
@@ -45,6 +48,22 @@ def console(*, whole_lines: bool = False) -> Console:
     """
     wide = _UNBOUNDED if whole_lines or (not sys.stdout.isatty() and "COLUMNS" not in os.environ) else None
     return Console(width=wide, highlight=False)
+
+
+def show_table(out: Console, table: Table) -> None:
+    """Print the table without the blanks that fill its last column up."""
+    lines = Segment.split_lines(out.render(table))
+    out.print(Segments(chain.from_iterable(_trimmed(line) for line in lines)), soft_wrap=True, end="")
+
+
+def _trimmed(line: list[Segment]) -> Iterator[Segment]:
+    """The line without blanks at its end, which may be in several parts, and with its end."""
+    while line and not line[-1].text.rstrip():
+        line = line[:-1]
+    if line:
+        yield from line[:-1]
+        yield Segment(line[-1].text.rstrip(), line[-1].style)
+    yield Segment.line()
 
 
 def redrawn() -> bool:

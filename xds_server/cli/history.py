@@ -9,7 +9,7 @@ from rich.text import Text
 
 from xds_server.cli.asking import RefusedError, admin_option, ask
 from xds_server.cli.complaints import printable
-from xds_server.cli.forms import DATA, as_data, console, output_option
+from xds_server.cli.forms import DATA, as_data, console, output_option, show_table
 from xds_server.cli.version_number import VersionNumber
 from xds_server.diagnosis.check import age
 
@@ -91,7 +91,7 @@ def _list(answer: dict[str, Any], versions: list[dict[str, Any]], *, wide: bool)
             Text(printable(one["reason"]) or "-"),
         )
     if versions:
-        out.print(table)
+        show_table(out, table)
         out.print("* is served")
     else:
         out.print("no version yet: nothing was accepted")

@@ -1,6 +1,7 @@
 """``switchgear eject | drain | restore``: what an operator orders for one engine, for a time and with a reason."""
 
 import getpass
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -10,10 +11,18 @@ from policies.quantity import parse_duration
 from xds_server.cli.asking import RefusedError, admin_option, ask
 from xds_server.cli.complaints import printable
 from xds_server.cli.completion import names
+from xds_server.cli.forms import DATA, as_data, output_option
 from xds_server.diagnosis.check import age
 
 _FLOOR_OR_STATE = 409
 _by = click.option("--by", default="", metavar="NAME", help="Who orders it; the user of this shell when absent.")
+_form = output_option(
+    "text",
+    "table",
+    "wide",
+    default="text",
+    text="Form of the answer; table and wide are other names for text.",
+)
 
 
 def _asked_to(action: str, help_text: str) -> click.Command:
@@ -24,8 +33,9 @@ def _asked_to(action: str, help_text: str) -> click.Command:
     @click.option("--reason", required=True, help="Why; shown to whoever asks.")
     @click.option("--force", is_flag=True, help="Also where too few engines would be left (the capacity floor).")
     @_by
-    def command(*, engine: str, admin: str, length: str, reason: str, force: bool, by: str) -> int:
-        return _give(admin, engine, action, length, reason, force=force, by=by)
+    @_form
+    def command(*, engine: str, admin: str, length: str, reason: str, force: bool, by: str, output: str) -> int:
+        return _give(admin, engine, action, length, reason, force=force, by=by, output=output)
 
     return command
 
@@ -60,7 +70,8 @@ drain = _asked_to(
 @click.option("--for", "length", default="", metavar="DURATION", help="Order it to be in for so long; see above.")
 @click.option("--reason", default="", help="Why; needed with --for.")
 @_by
-def restore(engine: str, admin: str, length: str, reason: str, by: str) -> int:
+@_form
+def restore(*, engine: str, admin: str, length: str, reason: str, by: str, output: str) -> int:
     """End the order for ENGINE: from now on it is judged like any other.
 
     With --for it does more: the engine is ordered in for that time, whatever its error rate or its slowness say. A
@@ -69,19 +80,23 @@ def restore(engine: str, admin: str, length: str, reason: str, by: str) -> int:
     Exit code: 0 when done, 1 when there is no order to end, 2 when the request is wrong or no server answers.
     """
     if length:
-        return _give(admin, engine, "restore", length, reason, force=False, by=by)
+        return _give(admin, engine, "restore", length, reason, force=False, by=by, output=output)
     if reason:
         raise click.UsageError("--reason goes with --for; without it an order is ended, which needs none")
     try:
         who = quote(by or _user(), safe="")
         ask(admin, f"/v1/orders?name={quote(engine, safe='')}&by={who}", method="DELETE")["ended"]
     except RefusedError as refusal:
-        return _refused(refusal, "; to keep it in against soft evidence, say --for and --reason")
-    click.echo(f"the order for {engine} is ended; `switchgear why {engine}` says what is decided now")
+        return _refused(refusal, output, "; to keep it in against soft evidence, say --for and --reason")
+    told = f"the order for {engine} is ended; `switchgear why {engine}` says what is decided now"
+    click.echo(told, err=output in DATA)
+    _tell(output, "ended")
     return 0
 
 
-def _give(admin: str, engine: str, action: str, length: str, reason: str, *, force: bool, by: str) -> int:
+def _give(
+    admin: str, engine: str, action: str, length: str, reason: str, *, force: bool, by: str, output: str
+) -> int:
     try:
         for_s = parse_duration(length)
     except ValueError as error:
@@ -99,19 +114,28 @@ def _give(admin: str, engine: str, action: str, length: str, reason: str, *, for
     try:
         order = ask(admin, "/v1/orders", method="POST", body=body)
     except RefusedError as refusal:
-        return _refused(refusal)
+        return _refused(refusal, output)
     reason = printable(order["reason"].replace("\n", " "))
-    click.echo(f"{order['action']} {order['pool']}/{order['engine']} for {age(order['left_s'])}: {reason}")
+    told = f"{order['action']} {order['pool']}/{order['engine']} for {age(order['left_s'])}: {reason}"
+    click.echo(told, err=output in DATA)
     if order.get("note"):
         click.echo(f"note: {printable(order['note'])}", err=True)
+    _tell(output, "ordered", order=order)
     return 0
 
 
-def _refused(refusal: RefusedError, hint: str = "") -> int:
+def _refused(refusal: RefusedError, output: str, hint: str = "") -> int:
     if refusal.status != _FLOOR_OR_STATE:
         raise refusal
     click.echo(f"no: {printable(refusal.message)}{hint}", err=True)
+    _tell(output, "refused", reason=f"{refusal.message}{hint}")
     return 1
+
+
+def _tell(output: str, outcome: str, *, reason: str = "", order: Mapping[str, Any] | None = None) -> None:
+    """What became of it, where a machine reads the answer; the order as ``get orders`` has it."""
+    if output in DATA:
+        click.echo(as_data({"outcome": outcome, "reason": reason, "order": order}, output), nl=False)
 
 
 def _user() -> str:

@@ -2,9 +2,9 @@
 
 import click
 
-from xds_server.cli.apply import by_option, expect_option, outcome, reason_option, user
+from xds_server.cli.apply import by_option, expect_option, reason_option, user
 from xds_server.cli.asking import RefusedError, admin_option, ask
-from xds_server.cli.complaints import printable
+from xds_server.cli.outcomes import Teller, form_option
 from xds_server.cli.version_number import VersionNumber
 
 
@@ -14,11 +14,13 @@ from xds_server.cli.version_number import VersionNumber
 @admin_option
 @by_option
 @reason_option
-def command(number: int | None, expect: str, admin: str, by: str, reason: str) -> int:
+@form_option
+def command(*, number: int | None, expect: str, admin: str, by: str, reason: str, output: str) -> int:
     """Serve version NUMBER again; without it, the newest that says something else than what is served.
 
     It becomes a version of its own, and stands until the policy files change: correct them, too. With --expect it
-    is refused once another version is served than the one that you saw.
+    is refused once another version is served than the one that you saw. With -o json or yaml what became of it is
+    one document; there is none where the exit code is 2 or 130.
 
     Exit code: 0 when it is served, 1 when it is not (there is no such version, another one is served than
     expected, or it would drop too much), 2 when the request is wrong or no server answers.
@@ -26,8 +28,8 @@ def command(number: int | None, expect: str, admin: str, by: str, reason: str) -
     body = {"version": number or 0, "by": by or user(), "reason": reason}
     if expect:
         body["expect"] = expect
+    teller = Teller(admin=admin, form=output)
     try:
-        return outcome(ask(admin, "/v1/rollback", method="POST", body=body))
+        return teller.answered(ask(admin, "/v1/rollback", method="POST", body=body))
     except RefusedError as refusal:
-        click.echo(f"no: {printable(refusal.message)}", err=True)
-        return 1
+        return teller.refused(refusal)

@@ -16,7 +16,7 @@ from rich.text import Text
 from xds_server.cli.asking import UnknownPathError, admin_option, ask
 from xds_server.cli.complaints import printable
 from xds_server.cli.engines_table import show_engines
-from xds_server.cli.forms import DATA, as_data, console, output_option, remark, style_of
+from xds_server.cli.forms import DATA, as_data, console, output_option, remark, show_table, style_of
 from xds_server.diagnosis.check import Check, age, counted, failed
 from xds_server.diagnosis.remarks import (
     on_canary,
@@ -142,7 +142,7 @@ def _show_proxies(console: Console, proxies: list[dict[str, Any]]) -> None:
         states = {kind["type"]: kind for kind in proxy["types"]}
         cells = [_cell(states.get(name)) for name in types]
         table.add_row(Text(proxy["node"]), Text(proxy["zone"] or "-"), Text(proxy["role"]), *cells)
-    console.print(table)
+    show_table(console, table)
     for proxy in proxies:
         for kind in proxy["types"]:
             for refused in kind["refused"]:

@@ -18,6 +18,7 @@ from xds_server.history.told import (
     HistoryStatus,
     RefusedChangeError,
     RollbackRequest,
+    SupersededError,
     Texts,
     UnknownVersionError,
     UnusableTextsError,
@@ -109,14 +110,18 @@ async def _answered(found: Callable[[], Awaitable[Any]]) -> web.Response:
     except UnknownVersionError as error:
         return answer({"error": str(error)}, 404)
     except RefusedChangeError as error:
-        return answer({"error": str(error)}, 409)
+        state = "superseded" if isinstance(error, SupersededError) else "refused"
+        return answer({"error": str(error), "state": state}, 409)
     except UnusableTextsError as error:
         problems = [
             {
                 "code": one.code,
                 "place": str(one.origin),
+                **asdict(one.origin),
                 "path": one.path,
                 "message": one.message,
+                "found": one.found,
+                "allowed": one.allowed,
                 "hint": one.hint,
             }
             for one in error.errors[:_SHOWN]

@@ -83,9 +83,9 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeStatus:
-    """What became of a change: ``served``, ``judged`` (a dry run), ``canary`` (it began), ``held`` or ``failed``
-    with a reason, or ``pending`` where it took too long to wait for. ``version`` is 0 where there is none,
-    ``replaced`` what was served before it, where that is known.
+    """What became of a change: ``served``, ``judged`` (a dry run), ``canary`` (it began); with a reason ``held``,
+    ``failed``, ``superseded`` (something else came before it) or ``pending`` (it took too long to wait for).
+    ``version`` is 0 where there is none, ``replaced`` what was served before it, where that is known.
     """
 
     state: str
@@ -129,6 +129,10 @@ class Texts:
 
 class RefusedChangeError(Exception):
     """The change is not made; the message says why, and what would help."""
+
+
+class SupersededError(RefusedChangeError):
+    """The change is not made, for something else is served than what it was meant to replace."""
 
 
 class UnknownVersionError(Exception):

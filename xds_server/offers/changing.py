@@ -369,7 +369,7 @@ class Changing:
             if stands is not None and kept.settled(stands.number):
                 return self._served(stands, kept.failure)
             if stands is None and self._pending is not pending:
-                return ChangeStatus(state="failed", digest=digest, reason=_FILES_WIN)
+                return ChangeStatus(state="superseded", digest=digest, reason=_FILES_WIN)
             now = self._reconciler.files
             if now is not files and now.digest == digest and now.state in ("held", "failed"):
                 if now.state == "failed":

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from xds_server.diagnosis.check import age
-from xds_server.history.told import RefusedChangeError, Replaced
+from xds_server.history.told import RefusedChangeError, Replaced, SupersededError
 from xds_server.history.version import Version
 from xds_server.reconcile.standing import Serving
 
@@ -21,7 +21,7 @@ _SHOWN: Final = 3
 def check_expected(
     expect: str, serving: Serving | None, versions: Sequence[Version], number: int, now_unix_s: float
 ) -> None:
-    """``RefusedChangeError`` where something else is served than ``expect`` names, with who served what since.
+    """``SupersededError`` where something else is served than ``expect`` names, with who served what since.
 
     ``expect`` is the number of a version, or how a digest begins; ``number`` that of the one served, 0 for none.
     """
@@ -44,7 +44,7 @@ def check_expected(
     came = "; ".join(told(one, now_unix_s) for one in since[:_SHOWN])
     more = f"; and {len(since) - _SHOWN} before" if len(since) > _SHOWN else ""
     now = f"version {number} is" if number else f"{serving.digest[:12]} is, which is no version"
-    raise RefusedChangeError(
+    raise SupersededError(
         f"{'version ' if by_number else ''}{expect} is not what is served: {now}"
         + (f" ({came}{more})" if came else "")
         + "; `switchgear diff` shows what yours would change now"

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from tests.xds_server.offers.test_changing import Server, accepted, serving, text
-from xds_server.cli import apply, main
+from xds_server.cli import apply, main, outcomes
 from xds_server.cli.asking import NoAnswerError, RefusedError
 from xds_server.history.routes import add_history
 
@@ -67,11 +69,12 @@ def _app(server: Server) -> web.Application:
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    running = Running()
-    try:
-        yield running.url
-    finally:
-        running.end()
+    with capture_logs():  # of the server, which has no stdout of its own here
+        running = Running()
+        try:
+            yield running.url
+        finally:
+            running.end()
 
 
 @pytest.fixture
@@ -281,3 +284,147 @@ def test_forms_of_history_and_diff(url: str, new: Path, capsys: pytest.CaptureFi
     assert re.search(r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", shown["wide"])
     for form in ("table", "wide"):
         assert main(["diff", "--policies", str(new), "--admin", url, "-o", form]) == 1
+
+
+def document(capsys: pytest.CaptureFixture[str]) -> tuple[Any, str]:
+    """The one document on stdout, and what people are told beside it."""
+    taken = capsys.readouterr()
+    return json.loads(taken.out), taken.err
+
+
+NAMES = ["outcome", "reason", "digest", "serving", "replaced", "canary", "errors", "warnings", "diff"]
+
+
+def test_a_machine_is_told_what_became_of_a_change(
+    url: str, new: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin = ["--admin", url, "-o", "json"]
+    assert main(["diff", "--policies", str(new), *admin]) == 1
+    against = document(capsys)[0]["against"]
+    assert main(["apply", str(new), "--dry-run", *admin]) == 0
+    judged, _ = document(capsys)
+    assert (judged["outcome"], judged["serving"], judged["replaced"]) == ("judged", against, None)
+    assert judged["diff"]["against"] == against
+    assert not judged["diff"]["same"]
+    assert main(["apply", str(new), "--expect", "1", "--by", "ann", *admin]) == 0
+    done, told = document(capsys)
+    assert list(done) == NAMES
+    assert (done["outcome"], done["reason"], done["canary"], done["errors"]) == ("served", "", None, [])
+    assert done["serving"] == {"number": 2, "digest": judged["digest"]}
+    assert done["replaced"] == {**against, "by": "files"}
+    assert "version 2 (" in told
+    assert main(["history", *admin]) == 0
+    assert [one["digest"] for one in document(capsys)[0]["versions"]] == [against["digest"], done["digest"]]
+    for command in (["apply", str(new)], ["rollback"]):
+        assert main([*command, "--expect", "1", *admin]) == 1
+        late, told = document(capsys)
+        assert (late["outcome"], late["serving"], late["replaced"]) == ("superseded", done["serving"], None)
+        assert "version 2 is (version 2: ann applied it" in late["reason"]
+        assert told == f"no: {late['reason']}\n"
+    assert main(["rollback", "--expect", "2", *admin[:-1], "yaml"]) == 0
+    back = yaml.safe_load(capsys.readouterr().out)
+    assert (back["outcome"], back["replaced"]["by"]) == ("served", "ann")
+    assert main(["history", "3", *admin]) == 0
+    assert back["serving"] == {"number": 3, "digest": document(capsys)[0]["digest"]}
+    assert main(["rollback", "9", *admin]) == 1
+    assert document(capsys)[0]["outcome"] == "refused"
+
+
+def test_a_machine_is_told_where_the_problems_are(
+    url: str, new: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = ["--admin", url, "-o", "json"]
+    good = (new / "q.yaml").read_text()
+    (new / "q.yaml").write_text(good.replace("model:", "modle:"))
+    assert main(["validate", str(new), "-o", "json"]) == 1
+    errors = document(capsys)[0]["errors"]
+    assert main(["apply", str(new), *admin]) == 1
+    refused, told = document(capsys)
+    assert (refused["outcome"], refused["errors"], refused["serving"]["number"]) == ("refused", errors, 1)
+    assert [(one["code"], one["file"]) for one in errors][:1] == [(errors[0]["code"], str(new / "q.yaml"))]
+    assert errors[0]["code"] in told
+    # The server has the last word, and names its problems as the files are named here.
+    (new / "q.yaml").write_text(good)
+    whole = apply._texts
+    monkeypatch.setattr(
+        apply,
+        "_texts",
+        lambda paths: {name: text.replace("model:", "modle:") for name, text in whole(paths).items()},
+    )
+    assert main(["apply", str(new), *admin]) == 1
+    refused = document(capsys)[0]
+    assert refused["outcome"] == "refused"
+    assert [one for one in refused["errors"] if one["file"].endswith("q.yaml")] == errors
+
+
+def test_a_machine_is_told_what_is_warned_of(url: str, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(new), "-o", "json"]) == 0
+    warnings = document(capsys)[0]["warnings"]
+    assert all(one["code"].startswith("SG1") for one in warnings)
+    assert warnings
+    assert main(["apply", str(new), "--admin", url, "-o", "json"]) == 0
+    assert document(capsys)[0]["warnings"] == warnings
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "outcome", "reason"),
+    [
+        ({"state": "served", "version": 4, "reasons": ["0 % fail"]}, 0, "served", "0 % fail"),
+        (
+            {"state": "rolled-back", "reasons": ["n1 refuses RDS r:\nno"]},
+            1,
+            "rolled-back",
+            "n1 refuses RDS r:\nno",
+        ),
+        ({"state": "running", "digest": "d2"}, 1, "superseded", "it has ended, and another came after it"),
+    ],
+)
+def test_a_machine_is_told_what_became_of_a_canary(
+    answers: Answers,
+    last: dict[str, Any],
+    code: int,
+    outcome: str,
+    reason: str,
+    new: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    known = {
+        "/v1/history": {"versions": [{"number": 3, "digest": "d0", "by": "files"}]},
+        "/v1/history/serving": {"number": 3, "digest": "d0", "texts": {}},
+    }
+    monkeypatch.setattr(outcomes, "ask", lambda _admin, path: known[path])
+    answers(RUNNING, RUNNING | last)
+    assert main(["apply", str(new), "--canary", "10%", "-o", "json"]) == code
+    done, told = document(capsys)
+    assert (done["outcome"], done["digest"], done["reason"][: len(reason)]) == (outcome, "d1", reason)
+    if outcome == "superseded":
+        assert done["canary"] is None
+    else:
+        assert (done["canary"]["proxies"], done["canary"]["word"]) == (["n1"], "unknown")
+    now = {"number": 4, "digest": "d1"} if outcome == "served" else {"number": 3, "digest": "d0"}
+    before = {"number": 3, "digest": "d0", "by": "files"} if outcome == "served" else None
+    assert (done["serving"], done["replaced"]) == (now, before)
+    assert "1 of 1 canary proxies" in told
+
+
+def test_a_canary_is_told_of_when_there_is_news(
+    answers: Answers, new: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def seen(age_s: float, requests: int, **rest: Any) -> dict[str, Any]:
+        reasons = [f"the canary saw {requests} requests, and 50 are needed to tell"]
+        return RUNNING | {"age_s": age_s, "requests": requests, "reasons": reasons, **rest}
+
+    answers(
+        seen(0.0, 0),
+        seen(1.0, 3),
+        seen(2.0, 7),
+        seen(3.0, 9, connected=0),
+        seen(4.0, 60, word="good", reasons=["0 % fail, 1e+02 % elsewhere"]),
+        seen(5.0, 70, word="good", reasons=["2.5 % fail, 99 % elsewhere"]),
+        seen(65.0, 90, word="good", reasons=["2 % fail, 99 % elsewhere"]),
+        RUNNING | {"state": "served", "version": 4},
+    )
+    assert main(["apply", str(new), "--canary", "10%"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines[:-1]] == ["0 s", "3 s", "4 s", "65 s"]

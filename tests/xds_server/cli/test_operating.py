@@ -212,8 +212,13 @@ def test_an_order_holds_over_a_restart_and_restore_ends_it(server: Server) -> No
     told = server.run("why", "r0")[1]
     assert "An order of ann holds for another 30 m: eject (bad link)." in told
     assert "order none -> eject" in told  # read from the ledger's file
-    assert server.run("restore", "r0")[0] == 0
+    code, out, _ = server.run("restore", "r0", "-o", "yaml")
+    assert (code, yaml.safe_load(out)) == (0, {"outcome": "ended", "reason": "", "order": None})
     server.until(lambda: server.engine("r0")["health"] == "HEALTHY")
+    code, out, error = server.run("restore", "r0", "-o", "json")
+    refused = json.loads(out)
+    assert (code, refused["outcome"], refused["order"]) == (1, "refused", None)
+    assert "there is no order" in refused["reason"]
     code, _, error = server.executed("restore", "r0")
     assert code == 1
     assert "there is no order" in error
@@ -236,7 +241,12 @@ def test_an_order_across_the_floor_must_be_forced(server: Server) -> None:
 
 def test_the_audit_log_says_who_tried_to_change_what_and_what_became_of_it(server: Server) -> None:
     assert server.run("get", "audit")[1] == "nobody has tried to change anything since the server started\n"
-    assert server.run("drain", "r0", "--for", "5m", "--reason", "x", "--by", "ann")[0] == 0
+    code, out, error = server.run("drain", "r0", "--for", "5m", "--reason", "x", "--by", "ann", "-o", "json")
+    given = json.loads(out)
+    assert (code, given["outcome"], error) == (0, "ordered", "drain chat/r0 for 5m: x\n")
+    (order,) = json.loads(server.run("get", "orders", "-o", "json")[1])["orders"]
+    assert given["order"].keys() == order.keys()
+    assert {**given["order"], "left_s": 0} == {**order, "left_s": 0}
     assert server.run("drain", "r9", "--for", "5m", "--reason", "x", "--by", "bob")[0] == 2
     code, out, _ = server.run("get", "audit", "-o", "json")
     assert code == 0

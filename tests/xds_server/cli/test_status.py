@@ -92,6 +92,7 @@ def test_all_is_well_while_a_push_is_under_way(server: Server, capsys: pytest.Ca
     out = capsys.readouterr().out
     assert "policies accepted for 5m; serving 0123456789ab" in out
     assert "engines of chat: 1 DRAINING, 2 HEALTHY" in out
+    assert [line for line in out.splitlines() if line != line.rstrip()] == [], "no blanks fill a table up"
     assert "SYNCED 12s" in out
     assert "STALE 12s" in out
 

@@ -31,7 +31,7 @@ from xds_server.metrics import Metrics
 from xds_server.offers.changing import Changing
 from xds_server.reconcile.loop import Reconciler
 from xds_server.reconcile.standing import Serving
-from xds_server.sources.files import Accepted, PolicyFiles
+from xds_server.sources.files import Accepted, PolicyFiles, PolicyState
 
 
 class Server:
@@ -473,3 +473,22 @@ async def test_a_change_that_cannot_be_kept_is_served_and_says_so(tmp_path: Path
         done = await server.changing.apply(asked("p", "q"))
         assert done.state == "served"
         assert "cannot write" in done.reason
+
+
+async def test_files_that_change_while_somebody_applies_supersede_what_is_applied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as server:
+        server.changing.offer(accepted("p"))
+        await server.serves("p")
+        offer = server.reconciler.offer
+
+        def overtaken(state: PolicyState) -> None:
+            monkeypatch.undo()
+            offer(state)
+            server.changing.offer(accepted("p", "files"))
+
+        monkeypatch.setattr(server.reconciler, "offer", overtaken)
+        done = await server.changing.apply(asked("p", "applied", by="ann"))
+        assert (done.state, done.version) == ("superseded", 0)
+        await server.serves("p", "files")
