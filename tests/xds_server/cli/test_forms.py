@@ -8,10 +8,11 @@ from typing import Any
 import click
 import pytest
 import yaml
+from rich.table import Table
 
 from tests.xds_server.cli import test_status
 from xds_server.cli import group, main
-from xds_server.cli.forms import console
+from xds_server.cli.forms import console, show_table
 from xds_server.diagnosis.check import State
 from xds_server.ledger.story import Story
 
@@ -170,3 +171,11 @@ def test_no_color_is_heard_where_it_says_something(monkeypatch: pytest.MonkeyPat
 def test_states_and_stories_are_those_of_the_house() -> None:
     assert [state.value for state in State] == ["ok", "warn", "fail"]
     assert set(story(True)) == set(Story.__dataclass_fields__)
+
+
+def test_a_table_has_no_blanks_at_the_end_of_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("name", "", box=None, pad_edge=False)
+    table.add_row("a", "")
+    table.add_row("much longer", "why")
+    show_table(console(), table)
+    assert capsys.readouterr().out == "name\na\nmuch longer  why\n"
