@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from policies.model import PolicySet
 from xds_server.history.canary import Judgement, Seen, Word, chosen, judged
 from xds_server.history.told import CanaryStatus
 from xds_server.history.version import Asked
@@ -66,7 +67,15 @@ class _Refusal:
 class Run:
     """One canary: what is seen of its proxies and of the others, and what becomes of it."""
 
-    def __init__(self, plan: Plan, nodes: frozenset[str], states: tuple[ProxyState, ...], now_s: float) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        nodes: frozenset[str],
+        states: tuple[ProxyState, ...],
+        now_s: float,
+        moved: frozenset[tuple[str, str]] = frozenset(),
+    ) -> None:
+        """``moved``: engines, by pool and name, that the canary's proxies reach at another address."""
         self.plan = plan
         self.nodes = nodes
         self.began_at_s = now_s
@@ -74,6 +83,7 @@ class Run:
         self.others = Seen()
         self.connected = len(nodes)
         self.said = _NOTHING_SAID
+        self._moved = moved
         self._refused_before = frozenset(refusal for refusal, _ in _refusals(states))
 
     def ended(self, node: str, *, failed: bool, time_s: float | None, streaming: bool, weight: float) -> None:  # noqa: ARG002 - what is compared are samples of both sides, not estimates
@@ -87,6 +97,10 @@ class Run:
     def refused(self, node: str, weight: float) -> None:  # noqa: ARG002 - the same
         """Count a request that was shed."""
         (self.mine if node in self.nodes else self.others).shed += 1
+
+    def elsewhere(self, node: str, pool: str, engine: str) -> bool:
+        """Whether this proxy's calls say nothing of the engine that all others know by this name."""
+        return node in self.nodes and (pool, engine) in self._moved
 
     def look(self, states: tuple[ProxyState, ...], failure: str, now_s: float) -> tuple[Next, tuple[str, ...]]:
         """What becomes of it now, and why."""
@@ -182,7 +196,9 @@ class Canaries:
         reason = self._reconciler.try_out(plan.accepted)
         if reason:
             return reason
-        self.running = Run(plan, nodes, self._publisher.proxies(), self._clock())
+        serving = self._reconciler.serving
+        moved = frozenset() if serving is None else _moved(plan.accepted.policies, serving.policies)
+        self.running = Run(plan, nodes, self._publisher.proxies(), self._clock(), moved)
         self._book.onlooker = self.running
         self._publisher.regroup()
         self._begun.set()
@@ -214,6 +230,21 @@ class Canaries:
                 if step is not Next.WAIT:
                     await on_end(run, step is Next.ON, reasons)
                 await asyncio.sleep(LOOK_EACH_S)
+
+
+def _moved(new: PolicySet, old: PolicySet) -> frozenset[tuple[str, str]]:
+    """The engines, by pool and name, that stand at another address in ``new`` than in ``old``."""
+    places = {
+        (pool, one.name): (one.address, one.port)
+        for pool, made in old.pools.items()
+        for one in made.spec.endpoints
+    }
+    return frozenset(
+        (pool, one.name)
+        for pool, made in new.pools.items()
+        for one in made.spec.endpoints
+        if places.get((pool, one.name)) not in {None, (one.address, one.port)}
+    )
 
 
 def _refusals(states: tuple[ProxyState, ...]) -> Iterator[tuple[_Refusal, str]]:

@@ -12,6 +12,7 @@ import pytest
 import structlog
 
 from policies.load import load_contents
+from policies.route import PriorityClass
 from tests.xds_server.reconcile.peers import Peers, accepted, text, until
 from xds_server.decide.decisions import Ceiling
 from xds_server.fleet import declared
@@ -27,6 +28,8 @@ from xds_server.reconcile.standing import Serving
 from xds_server.reconcile.trial import Trial
 from xds_server.sources.files import Accepted
 from xds_server.sources.telemetry.book import Book
+from xds_server.sources.telemetry.directory import directory
+from xds_server.sources.telemetry.outcomes import Outcome
 from xds_server.streams.values import Sync
 from xds_server.translate.view import View
 from xds_server.type_urls import CLUSTER, ROUTE
@@ -384,3 +387,32 @@ def test_both_together_never_let_in_more_than_the_larger_of_the_two() -> None:
     assert both.decisions is rest.decisions
     assert both.snapshots[nodes["n1"]] is rest.snapshots[nodes["n1"]]
     assert both.snapshots[nodes["n0"]] is not rest.snapshots[nodes["n0"]]
+
+
+async def test_calls_to_another_address_do_not_speak_against_the_engine_that_has_the_name() -> None:
+    async with running() as site:
+        moved = {"p.yaml": text("p").replace("8000", "8999")}
+        assert moved["p.yaml"] != text("p")
+        done = await site.changing.apply(ApplyRequest(texts=moved, canary_percent=25, for_s=60.0))
+        assert done.state == "canary", done
+        run = site.canaries.running
+        assert run is not None
+        (mine,) = run.nodes
+        other = next(node for node in site.zones if node not in run.nodes)
+        pool = accepted("p").policies.pools["p"]
+        engine = pool.spec.endpoints[0].name
+        site.book.know(directory(accepted("p").policies, {}))
+        facts = site.book.directory.pools["p"]
+
+        def fails(node: str) -> float:
+            site.book.attempt(
+                node, facts, engine, Outcome.FAILURE, first=True, priority=PriorityClass.INTERACTIVE,
+                streaming=False, duration_s=0.1, first_byte_s=0.0, weight=1.0, now_s=1.0,
+            )  # fmt: skip
+            site.book.failed(facts, engine, node=node, weight=1.0, now_s=1.0)
+            told = site.book.traffic(1.0, 1.0)["p"].engines.get(engine)
+            return 0.0 if told is None else told.failed
+
+        assert fails(mine) == 0.0
+        assert run.mine.failed == 1
+        assert fails(other) == 2.0

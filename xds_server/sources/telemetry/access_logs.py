@@ -164,7 +164,7 @@ def _request(book: Book, node: str, entry: Any, weight: float, now_s: float, *, 
         facts = book.directory.pools.get(common.upstream_cluster)
         engine = None if facts is None else _engine(facts, common.upstream_remote_address)
         if facts is not None and engine is not None and may_see(facts.name):
-            book.failed(facts, engine, request=entry.request.request_id, weight=weight, now_s=now_s)
+            book.failed(facts, engine, node=node, request=entry.request.request_id, weight=weight, now_s=now_s)
             return True
     return False
 

@@ -46,6 +46,9 @@ class Onlooker(Protocol):
     def refused(self, node: str, weight: float) -> None:
         """A request was shed."""
 
+    def elsewhere(self, node: str, pool: str, engine: str) -> bool:
+        """Whether what this proxy knows by the name of this engine is another one, at another address."""
+
 
 class _Pool:
     __slots__ = (
@@ -168,10 +171,6 @@ class Book:
             slot[5] += weight
         elif asks:
             slot[1 + batch] += weight
-        record = pool.engines.get(engine) or pool.engine(engine)
-        record.heard_at_s = now_s
-        began_at_s = at_s - duration_s
-        record.began_at_s = max(began_at_s, record.began_at_s)
         pool.totals.called(
             fate(outcome, complete=complete, asks=asks),
             first=first,
@@ -179,6 +178,14 @@ class Book:
             weight=weight,
             gpu_s=duration_s * facts.gpus_per_slot.get(engine, 1.0),
         )
+        record = (
+            (pool.engines.get(engine) or pool.engine(engine))
+            if self.onlooker is None
+            else self._record(pool, node, engine)
+        )
+        record.heard_at_s = now_s
+        began_at_s = at_s - duration_s
+        record.began_at_s = max(began_at_s, record.began_at_s)
         if outcome is Outcome.SUCCESS:
             record.succeeded += weight
             record.count(False, now_s)
@@ -197,17 +204,19 @@ class Book:
         else:
             record.neutral += weight
 
-    def failed(self, facts: PoolFacts, engine: str, *, request: str = "", weight: float, now_s: float) -> None:
+    def failed(
+        self, facts: PoolFacts, engine: str, *, node: str = "", request: str = "", weight: float, now_s: float
+    ) -> None:
         """An attempt that had been counted as neutral was the engine's failure after all."""
         pool = self._pool(facts)
         pool.heard_at_s = now_s
         pool.urgent = True
-        record = pool.engine(engine)
+        pool.totals.timed_out += weight
+        record = self._record(pool, node, engine)
         record.heard_at_s = now_s
         record.failed += weight
         record.count(True, now_s)
         record.failed_requests.add(request, now_s)
-        pool.totals.timed_out += weight
 
     def refused(
         self, node: str, facts: PoolFacts, priority: PriorityClass, *, weight: float, now_s: float
@@ -254,6 +263,12 @@ class Book:
         for engine, count in fresh.items():
             pool.engine(engine).in_flight += count
         proxy.in_flight_on = fresh or NOTHING
+
+    def _record(self, pool: _Pool, node: str, engine: str) -> EngineTally:
+        """What is kept of this engine; one that nobody looks at where this proxy means another by its name."""
+        if self.onlooker is not None and self.onlooker.elsewhere(node, pool.facts.name, engine):
+            return EngineTally(pool.facts.window_calls)
+        return pool.engine(engine)
 
     def _pool(self, facts: PoolFacts) -> _Pool:
         pool = self._pools.get(facts.name)
