@@ -20,6 +20,6 @@ def test_a_profile_is_written_instead_of_a_result(tmp_path: Path, capsys) -> Non
     assert main([*argv, "--profile", str(tmp_path / "p"), "--json", str(tmp_path / "r.json")]) == 0
     assert (tmp_path / "p").stat().st_size > 0
     assert not (tmp_path / "r.json").exists()
-    assert "places" in capsys.readouterr().out
+    assert "function calls" in capsys.readouterr().out
     main([*argv, "--json", str(tmp_path / "r.json")])
     assert json.loads((tmp_path / "r.json").read_text())["rows"][0]["rounds"] == 4

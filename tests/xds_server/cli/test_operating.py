@@ -210,7 +210,7 @@ def test_an_order_holds_over_a_restart_and_restore_ends_it(server: Server) -> No
     assert (order["engine"], order["by"], order["reason"]) == ("r0", "ann", "bad link")
     assert 1700 < order["left_s"] <= 1800
     told = server.run("why", "r0")[1]
-    assert "An order of ann holds for another 30 m: eject (bad link)." in told
+    assert re.search(r"An order of ann holds for another (30|29|28) m: eject \(bad link\)\.", told)
     assert "order none -> eject" in told  # read from the ledger's file
     code, out, _ = server.run("restore", "r0", "-o", "yaml")
     assert (code, yaml.safe_load(out)) == (0, {"outcome": "ended", "reason": "", "order": None})
