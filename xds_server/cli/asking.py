@@ -138,7 +138,7 @@ def ask(admin: str, path: str, *, method: str = "GET", body: Any = None) -> Any:
     except http.client.IncompleteRead as error:
         raise NoAnswerError(f"{admin} broke off in the middle of its answer") from error
     except http.client.HTTPException as error:  # what it says instead may be binary
-        raise NoAnswerError(f"{admin} answers, but not in HTTP: is it the --admin port?") from error
+        raise NoAnswerError(_no_http(admin, error)) from error
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", "") or error.reason or str(error)
         raise NoAnswerError(f"{admin}: {reason}. See --cacert, --cert and --server-name") from error
@@ -168,6 +168,14 @@ def ask(admin: str, path: str, *, method: str = "GET", body: Any = None) -> Any:
         kind = UnknownPathError if answer.status == http.client.NOT_FOUND else NoAnswerError
         raise kind(f"{admin}{path} answered {answer.status}: is it the --admin port of a Switchgear?")
     raise RefusedError(answer.status, said, found)
+
+
+def _no_http(admin: str, error: http.client.HTTPException) -> str:
+    """What to say of whoever speaks no HTTP."""
+    # A server that refuses a certificate hangs up: by then a handshake of TLS 1.3 is over on this side.
+    if isinstance(error, http.client.RemoteDisconnected) and admin.startswith("https:"):
+        return f"{admin} hung up without an answer: has the certificate ended, or does it take another? See --cert"
+    return f"{admin} answers, but not in HTTP: is it the --admin port?"
 
 
 def _is_ours(path: str, found: Any) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.xds_server.offers.test_changing import text
 from xds_server.cli import asking, main
-from xds_server.cli.asking import _META, opened
+from xds_server.cli.asking import _META, _no_http, opened
 
 
 def connection(admin: str, said: dict[str, object]) -> tuple[http.client.HTTPConnection, dict[str, str]]:
@@ -195,3 +195,10 @@ def test_doctor_and_bug_report_do_what_they_can_where_they_are_refused(
     assert main(["bug-report", "--admin", stranger.url, "-o", str(target)]) == 1
     assert "missing: server: who is asking?" in capsys.readouterr().err
     assert target.exists()
+
+
+def test_a_server_that_hangs_up_after_the_handshake_makes_one_look_at_the_certificate() -> None:
+    ended = http.client.RemoteDisconnected("closed")
+    assert "See --cert" in _no_http("https://cp:18001", ended)
+    assert "is it the --admin port?" in _no_http("http://cp:18001", ended)
+    assert "is it the --admin port?" in _no_http("https://cp:18001", http.client.BadStatusLine("x"))
