@@ -22,7 +22,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from chaos.processes import Child, Processes
+from chaos.processes import ChildProcess, ChildProcesses
 
 AGENTS: Final = (100, 1000)
 HEARTBEAT_S: Final = 1.0
@@ -35,7 +35,7 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class ServerUsage:
     """What the server needed: share of one core in percent, resident memory in MiB."""
 
     cpu_percent: float
@@ -43,15 +43,15 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class AgentCostRow:
     """One fleet. ``reports_per_s`` is what the server took in; ``connect_s``: start to the last agent heard."""
 
     agents: int
     kind: str
     reports_per_s: float
     connect_s: float
-    with_agents: Load
-    without: Load
+    with_agents: ServerUsage
+    without: ServerUsage
 
     @property
     def agents_percent(self) -> float:
@@ -59,14 +59,14 @@ class Row:
         return self.with_agents.cpu_percent - self.without.cpu_percent
 
 
-async def measure(count: int, kind: str, window_s: float) -> Row:
+async def measure(count: int, kind: str, window_s: float) -> AgentCostRow:
     """One row."""
-    async with Processes() as processes:
+    async with ChildProcesses() as processes:
         without, _, _ = await _served(processes, "without", [None] * count, window_s)
         command = [sys.executable, "-m", "benchmarks.agents_many", str(count), str(HEARTBEAT_S), kind]
         agents = await processes.start("agents", command, ready_within_s=_LIMIT_S)
         with_agents, reports_per_s, connect_s = await _served(processes, "with", agents.ready["ports"], window_s)
-    return Row(
+    return AgentCostRow(
         agents=count,
         kind=kind,
         reports_per_s=reports_per_s,
@@ -77,8 +77,8 @@ async def measure(count: int, kind: str, window_s: float) -> Row:
 
 
 async def _served(
-    processes: Processes, name: str, ports: Sequence[int | None], window_s: float
-) -> tuple[Load, float, float]:
+    processes: ChildProcesses, name: str, ports: Sequence[int | None], window_s: float
+) -> tuple[ServerUsage, float, float]:
     """What a server needs for these engines, reports per second, and seconds until every agent was heard."""
     with tempfile.TemporaryDirectory(prefix="switchgear-bench-") as folder:
         policies = Path(folder) / "policies.yaml"
@@ -98,7 +98,7 @@ async def _served(
         await asyncio.sleep(window_s)
         cpu_s, elapsed_s = _cpu_s(server) - cpu_s, time.monotonic() - began_s
         reports = await _reports(admin) - reports
-        load = Load(cpu_percent=100 * cpu_s / elapsed_s, rss_mib=_rss_mib(server))
+        load = ServerUsage(cpu_percent=100 * cpu_s / elapsed_s, rss_mib=_rss_mib(server))
         await processes.stop(server)
     return load, reports / elapsed_s, connect_s
 
@@ -140,18 +140,18 @@ async def _metric(admin: str, prefix: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(prefix))
 
 
-def _cpu_s(child: Child) -> float:
+def _cpu_s(child: ChildProcess) -> float:
     # Behind the name in parentheses: state is field 3, utime and stime are 14 and 15 (proc(5)).
     fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
-def _rss_mib(child: Child) -> float:
+def _rss_mib(child: ChildProcess) -> float:
     pages = int(Path(f"/proc/{child.pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[AgentCostRow]) -> Table:
     """The rows for people."""
     shown = Table(title=f"agents on one control plane, a report each {HEARTBEAT_S:g} s")
     for heading in ("agents", "kind", "reports/s", "all heard", "CPU for agents", "CPU in all", "memory in all"):

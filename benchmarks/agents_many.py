@@ -65,7 +65,7 @@ def report(boot_id: str, sequence: int, rng: random.Random) -> bytes:
     )
 
 
-class Agents(grpc.GenericRpcHandler):
+class SimulatedAgents(grpc.GenericRpcHandler):
     """All of them behind one handler: which port a call came by makes no difference."""
 
     def __init__(self, heartbeat_s: float, *, busy: bool) -> None:
@@ -94,7 +94,7 @@ class Agents(grpc.GenericRpcHandler):
 
 async def _serve(count: int, heartbeat_s: float, *, busy: bool) -> None:
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    server.add_generic_rpc_handlers((Agents(heartbeat_s, busy=busy),))
+    server.add_generic_rpc_handlers((SimulatedAgents(heartbeat_s, busy=busy),))
     ports = [server.add_insecure_port("127.0.0.1:0") for _ in range(count)]
     await server.start()
     print(json.dumps({"ports": ports}), flush=True)

@@ -23,18 +23,18 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from chaos.history.outcomes import quantile
-from engine.report import EngineReport, Source, Verdict
+from chaos.history.request_outcomes import quantile
+from engine.report import EngineReport, ReportSource, Verdict
 from policies.load import load_contents
 from policies.model import PolicySet
 from policies.route import PriorityClass
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import Decisions
-from xds_server.fleet import Fleet, declared, with_report, with_traffic
-from xds_server.fleet.traffic import EngineTraffic, PoolTraffic, Proxy, ProxyTraffic, Tail
-from xds_server.pipeline import Inputs, Pipeline
-from xds_server.snapshot import Resource
-from xds_server.translate.view import View
+from xds_server.model.fleet import Fleet, declared, with_report, with_traffic
+from xds_server.model.pool_traffic import EngineTraffic, LatencyTail, PoolTraffic, Proxy, ProxyTraffic
+from xds_server.model.snapshot import Resource
+from xds_server.model.view import View
+from xds_server.reconcile.pipeline import BuildInputs, Pipeline
 
 TARGET_CORE_PERCENT: Final = 50.0
 ROUND_S: Final = 0.1
@@ -48,7 +48,7 @@ WARM_UP_ROUNDS: Final = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class FleetSize:
     """How much there is of everything; engines and proxies are dealt out to the pools in turn."""
 
     engines: int
@@ -57,13 +57,13 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class DecideLoopRow:
     """One size. Milliseconds per round; ``core_percent`` is the share of one core that ten rounds a second take.
 
     ``loop``: reports folded and decisions made. ``whole``: with translation and encoding.
     """
 
-    size: Size
+    size: FleetSize
     rounds: int
     fold_ms: float
     decide_p50_ms: float
@@ -74,21 +74,21 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class RoundInput:
     """What one round gets."""
 
     reports: tuple[EngineReport, ...]
     traffic: Mapping[str, PoolTraffic]
 
 
-def measure(size: Size, rounds: int, profile: cProfile.Profile | None) -> Row:
+def measure(size: FleetSize, rounds: int, profile: cProfile.Profile | None) -> DecideLoopRow:
     """One row."""
     policies = _policies(size)
     moments = list(_moments(policies, size, rounds))
     loop_s, fold_s = _loop(policies, size, moments, profile)
     whole_s, layers = _whole(policies, size, moments)
     decide_s = [all_s - one_s for all_s, one_s in zip(loop_s, fold_s, strict=True)]
-    return Row(
+    return DecideLoopRow(
         size=size,
         rounds=len(loop_s),
         fold_ms=1000 * sum(fold_s) / len(fold_s),
@@ -101,7 +101,7 @@ def measure(size: Size, rounds: int, profile: cProfile.Profile | None) -> Row:
 
 
 def _loop(
-    policies: PolicySet, size: Size, moments: Sequence[Moment], profile: cProfile.Profile | None
+    policies: PolicySet, size: FleetSize, moments: Sequence[RoundInput], profile: cProfile.Profile | None
 ) -> tuple[list[float], list[float]]:
     """Processor seconds of each round after the first few, and of the folding in it."""
     fleet, now_s = declared(policies), 1000.0
@@ -135,7 +135,7 @@ def _loop(
     return whole_s, fold_s
 
 
-def _whole(policies: PolicySet, size: Size, moments: Sequence[Moment]) -> tuple[list[float], int]:
+def _whole(policies: PolicySet, size: FleetSize, moments: Sequence[RoundInput]) -> tuple[list[float], int]:
     """Processor seconds of each round with all that follows, and how many layers of proxies were new."""
     fleet, now_s, pipeline = declared(policies), 1000.0, Pipeline()
     previous: Decisions | None = None
@@ -148,7 +148,7 @@ def _whole(policies: PolicySet, size: Size, moments: Sequence[Moment]) -> tuple[
         began_s = time.process_time()
         fleet = _folded(fleet, moment, now_s)
         built = pipeline.build(
-            Inputs(
+            BuildInputs(
                 policies=policies,
                 fleet=fleet,
                 previous=previous,
@@ -169,13 +169,13 @@ def _whole(policies: PolicySet, size: Size, moments: Sequence[Moment]) -> tuple[
     return whole_s, layers
 
 
-def _folded(fleet: Fleet, moment: Moment, now_s: float) -> Fleet:
+def _folded(fleet: Fleet, moment: RoundInput, now_s: float) -> Fleet:
     for report in moment.reports:
         fleet = with_report(fleet, report, now_s)
     return with_traffic(fleet, moment.traffic)
 
 
-def _moments(policies: PolicySet, size: Size, rounds: int) -> Iterator[Moment]:
+def _moments(policies: PolicySet, size: FleetSize, rounds: int) -> Iterator[RoundInput]:
     """Rounds of reports and traffic. In the third quarter of them some engines hang and others answer errors."""
     rng = random.Random(1)
     names = [(pool, endpoint.name) for pool, one in policies.pools.items() for endpoint in one.spec.endpoints]
@@ -198,7 +198,7 @@ def _moments(policies: PolicySet, size: Size, rounds: int) -> Iterator[Moment]:
             if number % stretch == place % stretch:
                 pool = f"pool-{number % size.pools}"
                 proxies[pool][node] = _proxy_traffic(size, rng, now_s)
-        yield Moment(reports=tuple(reports), traffic=_traffic(engines, proxies, now_s))
+        yield RoundInput(reports=tuple(reports), traffic=_traffic(engines, proxies, now_s))
 
 
 def _report(
@@ -216,7 +216,7 @@ def _report(
         requests_in_flight=in_flight,
         requests_waiting=max(0, in_flight - SLOTS),
         tokens_per_s=0.0 if hung else rng.uniform(500, 700),
-        source=Source.AGENT,
+        source=ReportSource.AGENT,
         slots=SLOTS,
     )
 
@@ -239,7 +239,7 @@ def _engine_traffic(before: EngineTraffic, *, failing: bool, rng: random.Random,
     )
 
 
-def _proxy_traffic(size: Size, rng: random.Random, now_s: float) -> ProxyTraffic:
+def _proxy_traffic(size: FleetSize, rng: random.Random, now_s: float) -> ProxyTraffic:
     offered = size.engines * SLOTS / SERVICE_S * UTILIZATION / size.proxies
     return ProxyTraffic(
         arrivals_per_s={PriorityClass.INTERACTIVE: offered * rng.uniform(0.7, 1.3)},
@@ -255,7 +255,7 @@ def _traffic(
     proxies: Mapping[str, Mapping[str, ProxyTraffic]],
     now_s: float,
 ) -> Mapping[str, PoolTraffic]:
-    tail = Tail(p50_s=SERVICE_S, p95_s=1.6 * SERVICE_S, p99_s=2 * SERVICE_S, calls=1000)
+    tail = LatencyTail(p50_s=SERVICE_S, p95_s=1.6 * SERVICE_S, p99_s=2 * SERVICE_S, calls=1000)
     by_pool: dict[str, dict[str, EngineTraffic]] = {pool: {} for pool in proxies}
     for (pool, engine), traffic in engines.items():
         by_pool[pool][engine] = traffic
@@ -272,14 +272,14 @@ def _traffic(
     )
 
 
-def _proxies(size: Size) -> list[Proxy]:
+def _proxies(size: FleetSize) -> list[Proxy]:
     return [
         Proxy(node=f"proxy-{number}", zone=f"z{number % ZONES}", role="sidecar", cuts=True)
         for number in range(size.proxies)
     ]
 
 
-def _policies(size: Size) -> PolicySet:
+def _policies(size: FleetSize) -> PolicySet:
     """Pools whose engines nobody dials; JSON is YAML."""
     documents: list[dict[str, object]] = []
     for place in range(size.pools):
@@ -296,7 +296,7 @@ def _policies(size: Size) -> PolicySet:
     return load_contents({Path("bench.yaml"): text.encode()})
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[DecideLoopRow]) -> Table:
     """The rows for people."""
     shown = Table(title=f"the control loop at {1 / ROUND_S:g} rounds per second")
     for heading in (
@@ -340,7 +340,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     profile = cProfile.Profile() if options.profile is not None else None
     rows = [
-        measure(Size(engines=options.engines, proxies=options.proxies, pools=pools), options.rounds, profile)
+        measure(FleetSize(engines=options.engines, proxies=options.proxies, pools=pools), options.rounds, profile)
         for pools in options.pools
     ]
     Console(width=130).print(table(rows))

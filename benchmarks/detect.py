@@ -22,23 +22,23 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.site import LIMIT_S, Site, until
-from chaos.fake_engine import Crash, FakeEngine, Fault, Hang
-from chaos.processes import Processes
+from benchmarks.testbed import LIMIT_S, Testbed, until
+from chaos.fake_engine import EngineCrash, EngineFault, EngineHang, FakeEngine
+from chaos.processes import ChildProcesses
 
 ENGINES: Final = 4
 ENVOYS: Final = 2
 RATE_PER_S: Final = 60.0
 TRIALS: Final = 20
 DRAIN: Final = "drain"
-FAULTS: Final[dict[str, Fault]] = {"hang": Hang(health="ok"), "crash": Crash()}
+FAULTS: Final[dict[str, EngineFault]] = {"hang": EngineHang(health="ok"), "crash": EngineCrash()}
 TARGETS_S: Final = {"hang": 1.5, "crash": 0.3, DRAIN: 0.1}
 """With agents, at the 99th percentile."""
 POLL_S: Final = 0.003
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class DetectionTrial:
     """One fault: seconds until the engine was out of the first Envoy, and of the last."""
 
     judge: str
@@ -47,14 +47,14 @@ class Trial:
     last_s: float
 
 
-async def measure(judge: str, trials: int, rate_per_s: float) -> list[Trial]:
+async def measure(judge: str, trials: int, rate_per_s: float) -> list[DetectionTrial]:
     """All trials of all faults with one judge, ``agent`` or ``probe``, one after another on the same site."""
-    done: list[Trial] = []
+    done: list[DetectionTrial] = []
     faults = [*FAULTS, *([DRAIN] if judge == "agent" else [])]
     with tempfile.TemporaryDirectory(prefix="switchgear-bench-") as folder:
         async with (
-            Processes() as processes,
-            Site(Path(folder), processes, engines=ENGINES, envoys=ENVOYS, agents=judge == "agent") as site,
+            ChildProcesses() as processes,
+            Testbed(Path(folder), processes, engines=ENGINES, envoys=ENVOYS, agents=judge == "agent") as site,
         ):
             stop = asyncio.Event()
             load = asyncio.create_task(site.load(rate_per_s, stop))
@@ -70,7 +70,7 @@ async def measure(judge: str, trials: int, rate_per_s: float) -> list[Trial]:
     return done
 
 
-async def _trial(site: Site, judge: str, fault: str, engine: FakeEngine) -> Trial:
+async def _trial(site: Testbed, judge: str, fault: str, engine: FakeEngine) -> DetectionTrial:
     """Break one engine, wait until it is out, heal it, wait until it is in again."""
     await until(lambda: _everywhere(site, engine, taken=True), f"{engine.config.name} is in")
     await site.answers(20)
@@ -87,27 +87,27 @@ async def _trial(site: Site, judge: str, fault: str, engine: FakeEngine) -> Tria
         await _post(site, f"{site.agents[engine.config.name]}/undrain")
     else:
         await engine.heal()
-    return Trial(judge=judge, fault=fault, first_s=at_s[0] - began_s, last_s=at_s[-1] - began_s)
+    return DetectionTrial(judge=judge, fault=fault, first_s=at_s[0] - began_s, last_s=at_s[-1] - began_s)
 
 
-async def _out_at_s(site: Site, envoy: str, engine: FakeEngine) -> float:
+async def _out_at_s(site: Testbed, envoy: str, engine: FakeEngine) -> float:
     async with asyncio.timeout(LIMIT_S):
         while await _taken(site, envoy, engine):
             await asyncio.sleep(POLL_S)
     return time.monotonic()
 
 
-async def _everywhere(site: Site, engine: FakeEngine, *, taken: bool) -> bool:
+async def _everywhere(site: Testbed, engine: FakeEngine, *, taken: bool) -> bool:
     return {await _taken(site, envoy, engine) for envoy in site.envoys} == {taken}
 
 
-async def _taken(site: Site, envoy: str, engine: FakeEngine) -> bool:
+async def _taken(site: Testbed, envoy: str, engine: FakeEngine) -> bool:
     """Whether this Envoy gives the engine new requests, as far as the control plane has a say."""
     host = await site.host(envoy, engine)
     return host is not None and host["health_status"]["eds_health_status"] == "HEALTHY"
 
 
-async def _post(site: Site, url: str) -> None:
+async def _post(site: Testbed, url: str) -> None:
     async with site.http.post(url) as answer:
         await answer.read()
         answer.raise_for_status()
@@ -118,7 +118,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
 
 
-def table(trials: Sequence[Trial]) -> Table:
+def table(trials: Sequence[DetectionTrial]) -> Table:
     """The trials for people, by judge and fault."""
     title = f"fault to out of every Envoy ({ENGINES} engines, {ENVOYS} Envoys)"
     shown = Table("judge", "fault", "trials", "first p50", "last p50", "last p99", "target", title=title)
@@ -137,7 +137,7 @@ def table(trials: Sequence[Trial]) -> Table:
     return shown
 
 
-def missed(trials: Sequence[Trial]) -> list[str]:
+def missed(trials: Sequence[DetectionTrial]) -> list[str]:
     """The faults whose 99th percentile is above its target, with agents."""
     late = []
     for fault, target_s in TARGETS_S.items():

@@ -22,7 +22,7 @@ from envoy_data_plane.envoy.config.endpoint import v3 as endpoint
 from rich.console import Console
 from rich.table import Table
 
-from xds_server.translate.assignment import AssignmentSpec, EndpointSpec, HostPort, LocalitySpec
+from xds_server.wire.assignment import AssignmentSpec, EndpointSpec, HostPort, LocalitySpec
 from xds_server.wire.eds import AssignmentEncoder
 from xds_server.wire.encode import encode
 
@@ -35,7 +35,7 @@ _PATIENCE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class EdsEncodeRow:
     """Microseconds for one assignment of ``endpoints`` endpoints; ``None`` where it was not worth the wait.
 
     ``ours_us`` is the median over changes at different places, ``ours_best_us`` the fastest of them.
@@ -58,7 +58,7 @@ class Row:
         return None if self.betterproto_us is None else self.betterproto_us / self.ours_us
 
 
-def measure(endpoints: int, *, with_betterproto: bool) -> Row:
+def measure(endpoints: int, *, with_betterproto: bool) -> EdsEncodeRow:
     """One row; a ``RuntimeError`` if the three ways do not end in the same bytes."""
     engines = [
         EndpointSpec(
@@ -85,7 +85,7 @@ def measure(endpoints: int, *, with_betterproto: bool) -> Row:
     message = _message(_assignment(engines))
     if encode(message) != encoded or (with_betterproto and bytes(message) != encoded):
         raise RuntimeError(f"{endpoints} endpoints encode differently")
-    return Row(
+    return EdsEncodeRow(
         endpoints=endpoints,
         encoded_bytes=len(encoded),
         ours_us=_us(median(changes_s)),
@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", type=Path, default=Path("benchmarks/results/eds_encode.json"), metavar="PATH")
     options = parser.parse_args(argv)
 
-    rows: list[Row] = []
+    rows: list[EdsEncodeRow] = []
     patient = True
     for size in SIZES:
         row = measure(size, with_betterproto=patient)
@@ -129,7 +129,7 @@ def main(argv: Sequence[str]) -> int:
     return 0 if at_1000 <= TARGET_US_AT_1000 else 1
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _table(rows: Sequence[EdsEncodeRow]) -> Table:
     table = Table(
         title="EDS encode after one change, microseconds",
         caption="ours: cached chunks; encode(): generated encoder; bytes(): betterproto2",

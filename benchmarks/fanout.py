@@ -24,14 +24,14 @@ from envoy_data_plane.envoy.config.cluster.v3 import Cluster
 from rich.console import Console
 from rich.table import Table
 
-from xds_server.publish import Publisher, Silent
-from xds_server.snapshot import Resource, Snapshot, resource, snapshot
-from xds_server.streams import NodeInfo
-from xds_server.translate.assignment import AssignmentSpec, EndpointSpec, HostPort, LocalitySpec
-from xds_server.transport import GrpcAdsServer
-from xds_server.type_urls import CLUSTER, ENDPOINT
+from xds_server.model.snapshot import Resource, Snapshot, resource, snapshot
+from xds_server.model.type_urls import CLUSTER, ENDPOINT
+from xds_server.publish import NullObserver, Publisher
+from xds_server.publish.grpc_ads import GrpcAdsServer
+from xds_server.wire.assignment import AssignmentSpec, EndpointSpec, HostPort, LocalitySpec
 from xds_server.wire.eds import encode_assignment
 from xds_server.wire.encode import encode
+from xds_server.xds import NodeInfo
 
 STREAMS: Final = (100, 500, 1_000)
 PUSHES: Final = 30
@@ -42,7 +42,7 @@ _LIMIT_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class FanoutRow:
     """One N. ``last_ms``: from publish to the last stream; ``storm_ms``: from connect to configured."""
 
     streams: int
@@ -78,7 +78,7 @@ def _endpoints(health: int) -> Resource:
     return resource(ENDPOINT, "c", encode_assignment(spec))
 
 
-class _Acks(Silent):
+class _Acks(NullObserver):
     """Counts down the acknowledgements of a push."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class _Acks(Silent):
             self.complete.set()
 
 
-async def measure(streams: int, pushes: int) -> Row:
+async def measure(streams: int, pushes: int) -> FanoutRow:
     """One row, with the server in this process."""
     snapshots = _snapshots()
     acks = _Acks()
@@ -139,7 +139,7 @@ async def measure(streams: int, pushes: int) -> Row:
         await peers.wait()
         ticking.cancel()
         await server.stop()
-    return Row(
+    return FanoutRow(
         streams=streams,
         pushes=pushes,
         last_ms_p50=median(last_ms),
@@ -151,13 +151,13 @@ async def measure(streams: int, pushes: int) -> Row:
     )
 
 
-def _in_own_process(streams: int, pushes: int) -> Row:
+def _in_own_process(streams: int, pushes: int) -> FanoutRow:
     command = [sys.executable, "-m", "benchmarks.fanout", "--measure", str(streams), "--pushes", str(pushes)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600)
-    return Row(**json.loads(done.stdout))
+    return FanoutRow(**json.loads(done.stdout))
 
 
-def _print(rows: Sequence[Row]) -> None:
+def _print(rows: Sequence[FanoutRow]) -> None:
     table = Table(title="ADS fan-out: one of 100 endpoints changed, delta streams in another process")
     for heading in ("streams", "last p50", "last max", "median stream", "CPU/push", "memory/stream", "storm"):
         table.add_column(heading, justify="right")

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Final
 
-from xds_server.type_urls import CLUSTER, ENDPOINT
+from xds_server.model.type_urls import CLUSTER, ENDPOINT
 from xds_server.wire.decode import DeltaDiscoveryRequest
 
 PATH: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
@@ -86,7 +86,7 @@ def _acknowledgement(response: bytes) -> tuple[str, bytes]:
     return type_url.decode(), b"\x12" + bytes([len(type_url)]) + type_url + b"\x32" + bytes([len(nonce)]) + nonce
 
 
-class Peer(asyncio.Protocol):
+class DeltaAdsPeer(asyncio.Protocol):
     """One simulated Envoy; ``got`` is told each type URL it receives."""
 
     def __init__(self, name: str, got: Callable[[str], None], lost: Callable[[], None]) -> None:
@@ -160,7 +160,7 @@ async def run(port: int, peers: int) -> None:
     loop = asyncio.get_running_loop()
     await asyncio.gather(
         *[
-            loop.create_connection(lambda name=f"peer-{n}": Peer(name, got, lost.set), "127.0.0.1", port)  # type: ignore[misc]
+            loop.create_connection(lambda name=f"peer-{n}": DeltaAdsPeer(name, got, lost.set), "127.0.0.1", port)  # type: ignore[misc]
             for n in range(peers)
         ]
     )

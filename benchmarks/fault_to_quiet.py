@@ -22,21 +22,21 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.site import LIMIT_S, POLL_S, Site, until
-from chaos.fake_engine import Crash, FakeEngine, Fault, Hang
-from chaos.history.outcomes import Reason
-from chaos.processes import Processes
+from benchmarks.testbed import LIMIT_S, POLL_S, Testbed, until
+from chaos.fake_engine import EngineCrash, EngineFault, EngineHang, FakeEngine
+from chaos.history.request_outcomes import OutcomeReason
+from chaos.processes import ChildProcesses
 
 ENGINES: Final = 4
 RATE_PER_S: Final = 100.0
 TRIALS: Final = 10
-FAULTS: Final[dict[str, Fault]] = {"hang": Hang(health="ok"), "crash": Crash()}
+FAULTS: Final[dict[str, EngineFault]] = {"hang": EngineHang(health="ok"), "crash": EngineCrash()}
 QUIET_ANSWERS: Final = 100
 """So many answers of the others, with nothing more sent to the engine, count as quiet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class QuietTrial:
     """One fault. Seconds from the fault until the control plane decided, and until the last request."""
 
     fault: str
@@ -46,7 +46,7 @@ class Trial:
     failed: int
 
 
-async def broken(site: Site, name: str, fault: Fault, engine: FakeEngine) -> Trial:
+async def run_trial(site: Testbed, name: str, fault: EngineFault, engine: FakeEngine) -> QuietTrial:
     """Break one engine, wait until it is quiet, heal it, wait until it is back."""
     await site.answers(20)
     began_with = len(site.outcomes)
@@ -65,17 +65,19 @@ async def broken(site: Site, name: str, fault: Fault, engine: FakeEngine) -> Tri
         if not decided_s and await site.health(engine) != "HEALTHY":
             decided_s = time.monotonic() - at_fault_s
         await asyncio.sleep(POLL_S)
-    failed = sum(one.reason is not Reason.OK for one in site.outcomes[began_with:])
+    failed = sum(one.reason is not OutcomeReason.OK for one in site.outcomes[began_with:])
     await engine.heal()
 
     async def back() -> bool:
         return await site.health(engine) == "HEALTHY" and (await _sent(site, engine) or 0) > 0
 
     await until(back, f"{engine.config.name} is back")
-    return Trial(fault=name, decided_s=decided_s, quiet_s=last_s - at_fault_s, requests_after=after, failed=failed)
+    return QuietTrial(
+        fault=name, decided_s=decided_s, quiet_s=last_s - at_fault_s, requests_after=after, failed=failed
+    )
 
 
-async def _sent(site: Site, engine: FakeEngine) -> int | None:
+async def _sent(site: Testbed, engine: FakeEngine) -> int | None:
     """Requests and failed connections that Envoy has counted for an engine; None when it does not know it."""
     host = await site.host(site.envoys[0], engine)
     if host is None:
@@ -84,23 +86,23 @@ async def _sent(site: Site, engine: FakeEngine) -> int | None:
     return counts["rq_total"] + counts["cx_connect_fail"]
 
 
-async def measure(trials: int, rate_per_s: float) -> list[Trial]:
+async def measure(trials: int, rate_per_s: float) -> list[QuietTrial]:
     """All trials of all faults, one after another on the same site."""
-    done: list[Trial] = []
+    done: list[QuietTrial] = []
     with tempfile.TemporaryDirectory(prefix="switchgear-bench-") as folder:
-        async with Processes() as processes, Site(Path(folder), processes, engines=ENGINES) as site:
+        async with ChildProcesses() as processes, Testbed(Path(folder), processes, engines=ENGINES) as site:
             stop = asyncio.Event()
             load = asyncio.create_task(site.load(rate_per_s, stop))
             try:
                 for name, fault in FAULTS.items():
-                    done += [await broken(site, name, fault, site.engines[n % ENGINES]) for n in range(trials)]
+                    done += [await run_trial(site, name, fault, site.engines[n % ENGINES]) for n in range(trials)]
             finally:
                 stop.set()
                 await load
     return done
 
 
-def table(trials: Sequence[Trial]) -> Table:
+def table(trials: Sequence[QuietTrial]) -> Table:
     """The trials for people, by fault."""
     title = "fault to last request on the bad engine"
     shown = Table(

@@ -23,13 +23,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.detect import percentile
-from benchmarks.site import LIMIT_S, Site, until
-from chaos.cluster_double import ClusterDouble
+from benchmarks.testbed import LIMIT_S, Testbed, until
 from chaos.fake_engine import FakeEngine
-from chaos.processes import Processes
-from xds_server.kube.api import Api
-from xds_server.kube.connecting import Access, connected
-from xds_server.kube.resources import NODES, PODS, POLICY_RESOURCES, Resource
+from chaos.processes import ChildProcesses
+from tests.cluster_double import ClusterDouble
+from xds_server.k8s.api_resources import NODES, PODS, POLICY_RESOURCES, ApiResource
+from xds_server.k8s.client_config import ClientConfig, open_kube_api
+from xds_server.k8s.kube_api import KubeApi
 
 ENGINES: Final = 4
 ENVOYS: Final = 2
@@ -39,7 +39,7 @@ TARGET_S: Final = 1.0
 """At the 99th percentile, of each."""
 POLL_S: Final = 0.003
 CRDS: Final = Path(__file__).parent.parent / "deploy" / "crds"
-DEFINITIONS: Final = Resource(
+DEFINITIONS: Final = ApiResource(
     group="apiextensions.k8s.io", version="v1", plural="customresourcedefinitions",
     kind="CustomResourceDefinition", namespaced=False,
 )  # fmt: skip
@@ -47,7 +47,7 @@ TAINT: Final = {"key": "nvidia.com/gpu-error", "effect": "NoSchedule"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class PodEventTrial:
     """One event: seconds until the engine was out of the first Envoy, and of the last."""
 
     event: str
@@ -55,12 +55,12 @@ class Trial:
     last_s: float
 
 
-class ClusterSite(Site):
+class ClusterTestbed(Testbed):
     """A site whose policies and engines are objects of a cluster."""
 
-    api: Api
+    api: KubeApi
 
-    def __init__(self, folder: Path, processes: Processes, cluster: ClusterDouble, api: Api) -> None:
+    def __init__(self, folder: Path, processes: ChildProcesses, cluster: ClusterDouble, api: KubeApi) -> None:
         super().__init__(folder, processes, engines=ENGINES, envoys=ENVOYS)
         self._cluster = cluster
         self.api = api
@@ -102,9 +102,9 @@ class ClusterSite(Site):
         await self.api.create(
             PODS, "default", {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
         )
-        await self.said(engine, podIP="127.0.0.1", conditions=[{"type": "Ready", "status": "True"}])
+        await self.patch_pod_status(engine, podIP="127.0.0.1", conditions=[{"type": "Ready", "status": "True"}])
 
-    async def said(self, engine: FakeEngine, **status: Any) -> None:
+    async def patch_pod_status(self, engine: FakeEngine, **status: Any) -> None:
         """Say this in the status of an engine's pod."""
         await self.api.strategic(PODS, "default", self.name_of(engine), {"status": status}, subresource="status")
 
@@ -114,27 +114,27 @@ def node(engine: FakeEngine) -> str:
     return f"node-of-{engine.config.name}"
 
 
-async def _not_ready(site: ClusterSite, engine: FakeEngine) -> None:
-    await site.said(engine, conditions=[{"type": "Ready", "status": "False"}])
+async def _not_ready(site: ClusterTestbed, engine: FakeEngine) -> None:
+    await site.patch_pod_status(engine, conditions=[{"type": "Ready", "status": "False"}])
 
 
-async def _ready(site: ClusterSite, engine: FakeEngine) -> None:
-    await site.said(engine, conditions=[{"type": "Ready", "status": "True"}])
+async def _ready(site: ClusterTestbed, engine: FakeEngine) -> None:
+    await site.patch_pod_status(engine, conditions=[{"type": "Ready", "status": "True"}])
 
 
-async def _taint(site: ClusterSite, engine: FakeEngine) -> None:
+async def _taint(site: ClusterTestbed, engine: FakeEngine) -> None:
     await site.api.merge(NODES, "", node(engine), {"spec": {"taints": [TAINT]}})
 
 
-async def _untaint(site: ClusterSite, engine: FakeEngine) -> None:
+async def _untaint(site: ClusterTestbed, engine: FakeEngine) -> None:
     await site.api.merge(NODES, "", node(engine), {"spec": {"taints": None}})
 
 
-async def _delete(site: ClusterSite, engine: FakeEngine) -> None:
+async def _delete(site: ClusterTestbed, engine: FakeEngine) -> None:
     await site.api.delete(PODS, "default", site.name_of(engine))
 
 
-async def _another(site: ClusterSite, engine: FakeEngine) -> None:
+async def _another(site: ClusterTestbed, engine: FakeEngine) -> None:
     async def gone() -> bool:
         return all([await site.host(envoy, engine) is None for envoy in site.envoys])
 
@@ -142,7 +142,7 @@ async def _another(site: ClusterSite, engine: FakeEngine) -> None:
     await site.make_pod(engine)
 
 
-Act = Callable[[ClusterSite, FakeEngine], Awaitable[None]]
+Act = Callable[[ClusterTestbed, FakeEngine], Awaitable[None]]
 EVENTS: Final[Mapping[str, tuple[Act, Act]]] = {
     "not ready": (_not_ready, _ready),
     "node tainted": (_taint, _untaint),
@@ -150,16 +150,16 @@ EVENTS: Final[Mapping[str, tuple[Act, Act]]] = {
 }
 
 
-async def measure(trials: int, rate_per_s: float) -> list[Trial]:
+async def measure(trials: int, rate_per_s: float) -> list[PodEventTrial]:
     """All trials of all events, one after another on the same site."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="switchgear-bench-")))
         cluster = await stack.enter_async_context(ClusterDouble())
         api = await stack.enter_async_context(
-            connected(Access(kubeconfig=cluster.write_kubeconfig(folder / "kubeconfig")))
+            open_kube_api(ClientConfig(kubeconfig=cluster.write_kubeconfig(folder / "kubeconfig")))
         )
-        processes = await stack.enter_async_context(Processes())
-        site = await stack.enter_async_context(ClusterSite(folder, processes, cluster, api))
+        processes = await stack.enter_async_context(ChildProcesses())
+        site = await stack.enter_async_context(ClusterTestbed(folder, processes, cluster, api))
         stop = asyncio.Event()
         load = asyncio.create_task(site.load(rate_per_s, stop))
         try:
@@ -173,7 +173,7 @@ async def measure(trials: int, rate_per_s: float) -> list[Trial]:
             await load
 
 
-async def _trial(site: ClusterSite, event: str, engine: FakeEngine) -> Trial:
+async def _trial(site: ClusterTestbed, event: str, engine: FakeEngine) -> PodEventTrial:
     happens, ends = EVENTS[event]
 
     async def all_in() -> bool:
@@ -186,23 +186,23 @@ async def _trial(site: ClusterSite, event: str, engine: FakeEngine) -> Trial:
     await happens(site, engine)
     at_s = sorted(await asyncio.gather(*outs))
     await ends(site, engine)
-    return Trial(event=event, first_s=at_s[0] - began_s, last_s=at_s[-1] - began_s)
+    return PodEventTrial(event=event, first_s=at_s[0] - began_s, last_s=at_s[-1] - began_s)
 
 
-async def _out_at_s(site: Site, envoy: str, engine: FakeEngine) -> float:
+async def _out_at_s(site: Testbed, envoy: str, engine: FakeEngine) -> float:
     async with asyncio.timeout(LIMIT_S):
         while await _taken(site, envoy, engine):
             await asyncio.sleep(POLL_S)
     return time.monotonic()
 
 
-async def _taken(site: Site, envoy: str, engine: FakeEngine) -> bool:
+async def _taken(site: Testbed, envoy: str, engine: FakeEngine) -> bool:
     """Whether this Envoy gives the engine new requests, as far as the control plane has a say."""
     host = await site.host(envoy, engine)
     return host is not None and host["health_status"]["eds_health_status"] == "HEALTHY"
 
 
-def table(trials: Sequence[Trial]) -> Table:
+def table(trials: Sequence[PodEventTrial]) -> Table:
     """The trials for people, by event."""
     title = f"what becomes of a pod, to out of every Envoy ({ENGINES} engines, {ENVOYS} Envoys)"
     shown = Table("event", "trials", "first p50", "last p50", "last p99", "target", title=title)
@@ -230,7 +230,7 @@ def main(argv: Sequence[str]) -> int:
     return 1 if late else 0
 
 
-def _p99_s(trials: Sequence[Trial], event: str) -> float:
+def _p99_s(trials: Sequence[PodEventTrial], event: str) -> float:
     return percentile([one.last_s for one in trials if one.event == event], 99)
 
 

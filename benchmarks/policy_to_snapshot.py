@@ -24,9 +24,9 @@ from rich.table import Table
 from engine.report import EngineReport, Verdict
 from policies.load import LoadCache, load
 from policies.model import PolicySet
-from xds_server.fleet import Fleet, declared, redeclared, with_report
-from xds_server.pipeline import Built, Inputs, Pipeline
-from xds_server.translate.view import View
+from xds_server.model.fleet import Fleet, declared, redeclared, with_report
+from xds_server.model.view import View
+from xds_server.reconcile.pipeline import BuildInputs, BuildResult, Pipeline
 
 POOLS: Final = (10, 100, 1000)
 ENGINES: Final = 100
@@ -41,7 +41,7 @@ _VIEWS: Final = frozenset(View(zone=zone) for zone in ZONES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SnapshotBuildRow:
     """One size, seconds by stage. ``cold``: all from nothing, ``edit``: one file, ``verdict``: one engine."""
 
     pools: int
@@ -69,7 +69,7 @@ def pool_text(number: int, engines: int, *, slots: int = 16) -> str:
     )
 
 
-class Fleetful:
+class PolicyPipeline:
     """A folder of policies and the pipeline that serves them, as a running server holds them."""
 
     def __init__(self, folder: Path, pools: int, engines: int) -> None:
@@ -77,7 +77,7 @@ class Fleetful:
         self._engines = engines
         self._cache = LoadCache()
         self._pipeline = Pipeline()
-        self._built: Built | None = None
+        self._built: BuildResult | None = None
         self._fleet: Fleet | None = None
         self._policies: PolicySet | None = None
         for number in range(pools):
@@ -115,7 +115,7 @@ class Fleetful:
         assert self._policies is not None
         assert self._fleet is not None
         self._built = self._pipeline.build(
-            Inputs(
+            BuildInputs(
                 policies=self._policies,
                 fleet=self._fleet,
                 previous=self._built.decisions if self._built else None,
@@ -127,10 +127,10 @@ class Fleetful:
         return dict(self._built.stages_s)
 
 
-def measure(pools: int, engines: int, edits: int) -> Row:
+def measure(pools: int, engines: int, edits: int) -> SnapshotBuildRow:
     """One size."""
     with tempfile.TemporaryDirectory(prefix="switchgear-bench-") as folder:
-        fleet = Fleetful(Path(folder), pools, engines)
+        fleet = PolicyPipeline(Path(folder), pools, engines)
         gc.collect()
         cold = fleet.reload()
         gc.collect()
@@ -139,7 +139,7 @@ def measure(pools: int, engines: int, edits: int) -> Row:
             fleet.write(edit % pools, slots=17 + edit)
             edited.append(fleet.reload())
             verdicts.append(fleet.report(edit % pools, Verdict.DEAD if edit % 2 == 0 else Verdict.READY))
-    return Row(
+    return SnapshotBuildRow(
         pools=pools,
         engines=engines,
         cold_s=cold,
@@ -152,13 +152,13 @@ def _least(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {stage: min(sample[stage] for sample in samples) for stage in samples[0]}
 
 
-def growth(rows: Sequence[Row], what: str) -> list[float]:
+def growth(rows: Sequence[SnapshotBuildRow], what: str) -> list[float]:
     """From each size to the next: how much the cost per pool grew; 1.0 is linear."""
     costs = [sum(getattr(row, what).values()) / row.pools for row in rows]
     return [after / before for before, after in itertools.pairwise(costs)]
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[SnapshotBuildRow]) -> Table:
     """The rows for people, in milliseconds."""
     stages = ("load", "fold", "decide", "translate", "assemble")
     shown = Table("pools", "engines", "what", *stages, "total", title="policy text to snapshot, ms")

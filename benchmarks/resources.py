@@ -21,22 +21,22 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.policy_to_snapshot import ZONES, pool_text
-from chaos.history.outcomes import quantile
+from chaos.history.request_outcomes import quantile
 from policies.load import load
-from xds_server.fleet import declared
-from xds_server.inside.about import About
-from xds_server.inside.routes import add_inside
-from xds_server.pipeline import Inputs, Pipeline
-from xds_server.snapshot import Snapshot
-from xds_server.streams import NodeInfo
-from xds_server.translate.view import View
+from xds_server.admin.config_dump_routes import add_config_dump
+from xds_server.admin.server_info import ServerInfo
+from xds_server.model.fleet import declared
+from xds_server.model.snapshot import Snapshot
+from xds_server.model.view import View
+from xds_server.reconcile.pipeline import BuildInputs, Pipeline
+from xds_server.xds import NodeInfo
 
 SIZES: Final = (100, 1_000)
 ROUNDS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ResourceViewRow:
     """Medians, in milliseconds of a processor; ``held_ms``: the longest that others waited for a turn."""
 
     engines: int
@@ -53,7 +53,7 @@ class _Served:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 
-    def about(self) -> About:
+    def server_info(self) -> ServerInfo:
         raise NotImplementedError
 
     def served(self, node: str) -> Snapshot:  # noqa: ARG002 -- the same for all of a view
@@ -69,7 +69,7 @@ def snapshot_of(engines: int) -> Snapshot:
         (Path(folder) / "pool.yaml").write_text(pool_text(0, engines))
         policies = load([Path(folder)])
     view = View(zone=ZONES[0])
-    inputs = Inputs(
+    inputs = BuildInputs(
         policies=policies,
         fleet=declared(policies),
         previous=None,
@@ -80,12 +80,12 @@ def snapshot_of(engines: int) -> Snapshot:
     return Pipeline().build(inputs).snapshots[view]
 
 
-async def measure(engines: int) -> Row:
+async def measure(engines: int) -> ResourceViewRow:
     """One row, of so many engines."""
     snapshot, taken, size = snapshot_of(engines), [], 0
     for _ in range(ROUNDS):
         app = web.Application()
-        add_inside(app, _Served(snapshot))
+        add_config_dump(app, _Served(snapshot))
         app.freeze()
         first, again = await _asked(app, "n1"), await _asked(app, "n2")
         taken.append((*first[:2], *again[:2]))
@@ -93,7 +93,7 @@ async def measure(engines: int) -> Row:
     first_s, first_held_s, again_s, again_held_s = (
         1000 * (quantile(list(column), 0.5) or 0.0) for column in zip(*taken, strict=True)
     )
-    return Row(
+    return ResourceViewRow(
         engines=engines,
         answer_bytes=size,
         first_ms=first_s,

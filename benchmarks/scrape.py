@@ -17,9 +17,9 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from chaos.history.outcomes import quantile
+from chaos.history.request_outcomes import quantile
 from tests.monitoring.large_fleet import counted
-from xds_server.metric_table.table import LARGE
+from xds_server.metric_reference.metric_table import LARGE
 from xds_server.metrics import Metrics
 
 SIZES: Final = (100, 1_000)
@@ -27,7 +27,7 @@ ROUNDS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ScrapeRow:
     """Medians, in milliseconds of a processor; ``held_ms``: the longest time in one piece."""
 
     engines: int
@@ -38,7 +38,7 @@ class Row:
     held_ms: float
 
 
-async def measure(size: int) -> Row:
+async def measure(size: int) -> ScrapeRow:
     """One row, of so many engines and so many proxies."""
     metrics = counted({**LARGE, "engine": size, "node": size})
     scrapes_s, held_s, page = [], [], b""
@@ -47,7 +47,7 @@ async def measure(size: int) -> Row:
         page, longest_s = await _scraped(metrics)
         scrapes_s.append(time.process_time() - began_s)
         held_s.append(longest_s)
-    return Row(
+    return ScrapeRow(
         engines=size,
         proxies=size,
         series=sum(not line.startswith(b"#") for line in page.splitlines()),

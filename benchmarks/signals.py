@@ -31,8 +31,8 @@ from benchmarks.signals_peers import ENGINES, POOL, log_messages, place
 from policies.load import load
 from policies.model import PolicySet
 from xds_server.metrics import Metrics
-from xds_server.sources.telemetry import Telemetry
-from xds_server.sources.telemetry.access_logs import AccessLogs
+from xds_server.telemetry import Telemetry
+from xds_server.telemetry.access_log_service import AccessLogs
 
 TARGET_CORE_PERCENT: Final = 30.0
 LOOK_EACH_S: Final = 0.1
@@ -41,7 +41,7 @@ DURATION_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class TelemetryLoad:
     """What is sent: ``proxies`` with ``size`` entries or engines in a message each ``interval_s``."""
 
     name: str
@@ -59,15 +59,17 @@ class Load:
 
 
 LOADS: Final = (
-    Load(name="access logs of 8 gateways", kind="logs", proxies=8, size=62, interval_s=0.1),
+    TelemetryLoad(name="access logs of 8 gateways", kind="logs", proxies=8, size=62, interval_s=0.1),
     # Nearly a message per call. Unsampled it is beyond the budget, which is what the sampling is for.
-    Load(name="access logs of 250 sidecars", kind="logs", proxies=250, size=2, interval_s=0.1, target=False),
-    Load(name="load reports of 1000 proxies", kind="loads", proxies=1_000, size=4, interval_s=1.0),
+    TelemetryLoad(
+        name="access logs of 250 sidecars", kind="logs", proxies=250, size=2, interval_s=0.1, target=False
+    ),
+    TelemetryLoad(name="load reports of 1000 proxies", kind="loads", proxies=1_000, size=4, interval_s=1.0),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TelemetryCostRow:
     """One load. ``core_percent`` is what the wanted rate costs, ``done_per_s`` the rate that was reached.
 
     ``sampling`` is the share of calls that the server asks for at this load; the proxies here do not follow it.
@@ -102,7 +104,7 @@ def _policies() -> PolicySet:
         return load([path])
 
 
-async def measure(load_: Load) -> Row:
+async def measure(load_: TelemetryLoad) -> TelemetryCostRow:
     """One row, with the server in this process."""
     metrics = Metrics()
     telemetry = Telemetry(metrics)
@@ -146,7 +148,7 @@ async def measure(load_: Load) -> Row:
         await server.stop(0)
     each_s = cpu_s / done
     per_message = load_.size if load_.kind == "logs" else 1
-    return Row(
+    return TelemetryCostRow(
         name=load_.name,
         wanted_per_s=load_.per_s,
         done_per_s=done / took_s,
@@ -178,13 +180,13 @@ def decode_ratio(entries: int = 50) -> dict[str, float]:
     return {"entries": entries, "derived_us": derived, "envoy_data_plane_us": own, "ratio": own / derived}
 
 
-def _in_own_process(number: int) -> Row:
+def _in_own_process(number: int) -> TelemetryCostRow:
     command = [sys.executable, "-m", "benchmarks.signals", "--measure", str(number)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=300)
-    return Row(**json.loads(done.stdout.splitlines()[-1]))  # log lines come before
+    return TelemetryCostRow(**json.loads(done.stdout.splitlines()[-1]))  # log lines come before
 
 
-def _print(rows: Sequence[Row], decode: dict[str, float]) -> None:
+def _print(rows: Sequence[TelemetryCostRow], decode: dict[str, float]) -> None:
     table = Table(title=f"Signals: {ENGINES} engines, proxies in another process")
     for heading in (
         "load",

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import grpc
 
-from xds_server.sources.telemetry import access_logs, load_reports
-from xds_server.translate.access_logs import ATTEMPT_HEADER, LOG_NAME
+from xds_server.telemetry import access_log_service, load_report_service
+from xds_server.translate.access_log_config import ATTEMPT_HEADER, LOG_NAME
 
 ENGINES: Final = 1_000
 POOL: Final = "chat"
@@ -76,7 +76,7 @@ def log_messages(name: str, entries: int, rng: random.Random) -> Iterator[bytes]
     """The first message of a stream, then others, for ever the same few."""
     made = []
     for number in range(4):
-        message = access_logs.AccessLogs()
+        message = access_log_service.AccessLogs()
         if number == 0:
             _node(message.identifier.node, name)
             message.identifier.log_name = LOG_NAME
@@ -90,13 +90,13 @@ def log_messages(name: str, entries: int, rng: random.Random) -> Iterator[bytes]
 
 def load_messages(name: str, engines: int, rng: random.Random) -> Iterator[bytes]:
     """Load reports, each with the whole node."""
-    node = _node(load_reports.Node(), name).SerializeToString()
-    asking = load_reports.LoadReport()
+    node = _node(load_report_service.Node(), name).SerializeToString()
+    asking = load_report_service.LoadReport()
     asking.node = node
     yield asking.SerializeToString()
     mine = [rng.randrange(ENGINES) for _ in range(engines)]
     while True:
-        report = load_reports.LoadReport()
+        report = load_report_service.LoadReport()
         report.node = node
         cluster = report.cluster_stats.add()
         cluster.cluster_name = POOL
@@ -114,7 +114,7 @@ def load_messages(name: str, engines: int, rng: random.Random) -> Iterator[bytes
 async def _tell(port: int, kind: str, name: str, size: int, interval_s: float) -> None:
     rng = random.Random(name)
     messages = (log_messages if kind == "logs" else load_messages)(name, size, rng)
-    method = access_logs.METHOD if kind == "logs" else load_reports.METHOD
+    method = access_log_service.METHOD if kind == "logs" else load_report_service.METHOD
     async with grpc.aio.insecure_channel(
         f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]
     ) as channel:

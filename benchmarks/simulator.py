@@ -21,18 +21,18 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from chaos.fitting.subjects import PolicySubject, Subject, subjects
-from chaos.history.history import History
-from chaos.lab.experiment import run
-from chaos.measures.measures import summary
-from chaos.measures.validity import STRICT, bench
-from chaos.scenario.library import chosen
-from chaos.scenario.model import Scenario
-from chaos.scenario.plan import Experiment
-from chaos.scenario.resolve import resolve
+from chaos.history.recorded_history import History
+from chaos.lab.experiment import run_experiment
+from chaos.measures.bench_validity import STRICT, bench_quality
+from chaos.measures.experiment_measures import measures_summary
+from chaos.scenario.experiment_plan import Experiment
+from chaos.scenario.resolve_experiment import resolve_experiment
+from chaos.scenario.scenario_library import chosen_scenarios
+from chaos.scenario.scenario_model import Scenario
 from chaos.simulator.large import simulate_large
-from chaos.simulator.simulate import simulate
+from chaos.simulator.simulation import simulate
 from chaos.simulator.slices import goodput_percent
+from chaos.testbed.subjects import PolicySubject, Subject, subjects
 from policies.load import load_contents
 
 POLICIES: Final = Path(__file__).parents[1] / "policies" / "examples" / "single-pool.yaml"
@@ -75,7 +75,7 @@ spec: {pools: [chat], limits: {maxWait: 2s}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class FaultWindowMetrics:
     """Of the fault window: good answers per 100 questions, their 99th percentile, calls that reached engines per
     request, and slot time that nobody got anything of, per 100 of all there was.
     """
@@ -87,13 +87,13 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class LiveSimulatedPair:
     """One scenario with one subject, both ways. ``trouble``: why the live run says little."""
 
     scenario: str
     subject: str
-    live: Figures
-    simulated: Figures
+    live: FaultWindowMetrics
+    simulated: FaultWindowMetrics
     trouble: str = ""
 
     @property
@@ -114,7 +114,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
+class SimulatorSpeed:
     """A large fleet. ``cpu_s`` is processor time, ``times_faster`` simulated seconds per second of it."""
 
     engines: int
@@ -126,11 +126,11 @@ class Speed:
     goodput_percent: float
 
 
-def _figures(history: History) -> Figures:
-    found = summary(history)
+def _figures(history: History) -> FaultWindowMetrics:
+    found = measures_summary(history)
     measures, times = found.measures, found.phases
     window_s = times.healed_s - times.fault_s
-    return Figures(
+    return FaultWindowMetrics(
         goodput_percent=measures.fault.goodput_percent or 0.0,
         p99_s=measures.fault.good_p99_s,
         amplification=measures.calls_per_request,
@@ -138,25 +138,25 @@ def _figures(history: History) -> Figures:
     )
 
 
-def rehearsed(console: Console) -> Iterator[Pair]:
+def rehearsed(console: Console) -> Iterator[LiveSimulatedPair]:
     """The library's scenarios, live and simulated, with the same arrivals."""
-    for scenario in chosen(SCENARIOS):
+    for scenario in chosen_scenarios(SCENARIOS):
         for subject in subjects([str(POLICIES), STATIC]):
             experiment = scenario.experiment()
             with console.status(f"{scenario.name} | {subject.name}, live"):
-                live = asyncio.run(run(experiment, subject))
-            yield Pair(
+                live = asyncio.run(run_experiment(experiment, subject))
+            yield LiveSimulatedPair(
                 scenario=scenario.name,
                 subject=_short(subject),
                 live=_figures(live),
                 simulated=_figures(simulate(experiment, subject)),
                 trouble="; ".join(
-                    bench(live, STRICT, fault_s=live.fault_s, engines_until_s=live.fault_s).problems
+                    bench_quality(live, STRICT, fault_s=live.fault_s, engines_until_s=live.fault_s).problems
                 ),
             )
 
 
-def published(console: Console) -> Iterator[Pair]:
+def published(console: Console) -> Iterator[LiveSimulatedPair]:
     """The published runs of the failover benchmark, and their scenarios simulated."""
     policies = load_contents({Path("failover.yaml"): _FAILOVER_POLICY})
     contestants: dict[str, Subject] = {
@@ -168,10 +168,10 @@ def published(console: Console) -> Iterator[Pair]:
             path = PUBLISHED / f"{number}.80.{contestant}.seed1.json"
             if not path.exists():
                 continue
-            (scenario,) = chosen([name])
+            (scenario,) = chosen_scenarios([name])
             with console.status(f"{name} | {contestant}"):
                 simulated = _figures(simulate(scenario.experiment(), subject))
-            yield Pair(
+            yield LiveSimulatedPair(
                 scenario=name,
                 subject=contestant,
                 live=_published(json.loads(path.read_text(encoding="utf-8"))),
@@ -179,10 +179,10 @@ def published(console: Console) -> Iterator[Pair]:
             )
 
 
-def _published(said: Any) -> Figures:
+def _published(said: Any) -> FaultWindowMetrics:
     setting, measures = said["setting"], said["measures"]
     slots = setting["engines"] * setting["kinds"][0]["slots"]
-    return Figures(
+    return FaultWindowMetrics(
         goodput_percent=measures["fault"]["goodput_percent"],
         p99_s=measures["fault"]["good_p99_s"],
         amplification=measures["calls_per_request"],
@@ -194,7 +194,7 @@ def _short(subject: Subject) -> str:
     return "switchgear" if isinstance(subject, PolicySubject) else subject.name
 
 
-def speed() -> Speed:
+def speed() -> SimulatorSpeed:
     """An hour of the large fleet, a tenth of which hangs for ten minutes."""
     (subject,) = subjects([str(POLICIES)])
     assert isinstance(subject, PolicySubject)
@@ -202,7 +202,7 @@ def speed() -> Speed:
     began_s = time.process_time()
     run_of_it = simulate_large(experiment, subject)
     cpu_s = time.process_time() - began_s
-    return Speed(
+    return SimulatorSpeed(
         engines=len(experiment.engines),
         seconds=LARGE_S,
         requests=sum(one.arrived for one in run_of_it.slices),
@@ -229,10 +229,10 @@ def _large() -> Experiment:
         "lasts": f"{LARGE_S}s",
         "faults": [{"fault": {"kind": "hang"}, "target": {"fraction": 0.1}, "at": "20m", "lasts": "10m"}],
     }
-    return resolve(Scenario.model_validate({"metadata": {"name": "large"}, "spec": said}))
+    return resolve_experiment(Scenario.model_validate({"metadata": {"name": "large"}, "spec": said}))
 
 
-def _shown(pairs: Sequence[Pair], title: str, console: Console) -> None:
+def _shown(pairs: Sequence[LiveSimulatedPair], title: str, console: Console) -> None:
     table = Table(title=title)
     for name in ("scenario", "subject", "goodput %", "p99 s", "amplification", "wasted %", ""):
         table.add_column(name, justify="left" if name in {"scenario", "subject", ""} else "right")

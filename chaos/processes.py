@@ -59,7 +59,7 @@ class ProcessError(RuntimeError):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Child:
+class ChildProcess:
     """A running program. ``ready`` is what it announced itself with; empty where nothing was awaited."""
 
     name: str
@@ -93,7 +93,7 @@ class Child:
             os.killpg(self.process.pid, number)
 
 
-class Processes:
+class ChildProcesses:
     """Children and the folder of their logs, both gone when the ``async with`` block is left.
 
     ``log_dir`` keeps the logs in a folder of the caller's instead.
@@ -104,11 +104,11 @@ class Processes:
         self.log_dir = log_dir or Path(tempfile.mkdtemp(prefix="switchgear-"))
         self.log_dir.mkdir(parents=True, exist_ok=True)
         self._stop_limit_s = stop_limit_s
-        self._children: list[Child] = []
-        self._copying: dict[Child, asyncio.Task[None]] = {}
+        self._children: list[ChildProcess] = []
+        self._copying: dict[ChildProcess, asyncio.Task[None]] = {}
 
     @property
-    def children(self) -> tuple[Child, ...]:
+    def children(self) -> tuple[ChildProcess, ...]:
         """Those started and not stopped, in the order of their start."""
         return tuple(self._children)
 
@@ -137,7 +137,7 @@ class Processes:
         *,
         env: Mapping[str, str] | None = None,
         ready_within_s: float | None = None,
-    ) -> Child:
+    ) -> ChildProcess:
         """Start a program; with ``ready_within_s`` wait for its first line on stdout, a JSON object.
 
         ``env`` is added to ours. ProcessError when it ends early, announces something else or is late; the
@@ -158,7 +158,7 @@ class Processes:
                 # in order.
                 start_new_session=True,
             )
-        child = Child(name=name, argv=tuple(argv), log_path=log_path, process=process, ready={})
+        child = ChildProcess(name=name, argv=tuple(argv), log_path=log_path, process=process, ready={})
         self._children.append(child)
         if ready_within_s is not None:
             try:
@@ -169,7 +169,7 @@ class Processes:
                 raise
         return child
 
-    async def stop(self, child: Child, *, limit_s: float | None = None) -> int:
+    async def stop(self, child: ChildProcess, *, limit_s: float | None = None) -> int:
         """SIGTERM, and SIGKILL after the limit; return the exit status. Waits until it is gone."""
         child.signal_group(signal.SIGTERM)
         try:
@@ -193,7 +193,7 @@ class Processes:
         """Stop all of them, side by side."""
         await asyncio.gather(*(self.stop(child) for child in self._children))
 
-    async def _announcement(self, child: Child, limit_s: float) -> Mapping[str, Any]:
+    async def _announcement(self, child: ChildProcess, limit_s: float) -> Mapping[str, Any]:
         stdout = child.process.stdout
         assert stdout is not None  # noqa: S101 -- asked for when a line is awaited
         try:
@@ -254,7 +254,7 @@ async def _copy(stdout: asyncio.StreamReader, path: Path) -> None:
             log.flush()
 
 
-def _complaint(child: Child, what: str) -> str:
+def _complaint(child: ChildProcess, what: str) -> str:
     tail = child.tail() or "(nothing)"
     return f"{child.name} {what}\n  command: {' '.join(child.argv)}\n  its log ends with:\n{tail}"
 

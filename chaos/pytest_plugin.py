@@ -26,11 +26,11 @@ import pytest
 
 # Only tests that use a fixture pay for what is behind it.
 if TYPE_CHECKING:
-    from chaos.checks.verdict import Verdict
-    from chaos.history.history import History
-    from chaos.lab.lab import Lab
-    from chaos.lab.recording import Recording
-    from chaos.scenario.plan import Outage
+    from chaos.checks.experiment_verdict import ExperimentVerdict
+    from chaos.history.recorded_history import History
+    from chaos.lab.history_recorder import HistoryRecorder
+    from chaos.lab.lab_session import Lab
+    from chaos.scenario.experiment_plan import PlannedOutage
 
 _POLL_S = 0.05
 
@@ -38,7 +38,7 @@ _POLL_S = 0.05
 class LabUnderTest:
     """A lab that serves. ``lab`` has all of it; ``history`` grows, and is whole when the block has been left."""
 
-    def __init__(self, lab: "Lab", recording: "Recording") -> None:
+    def __init__(self, lab: "Lab", recording: "HistoryRecorder") -> None:
         self.lab = lab
         self._recording = recording
 
@@ -53,24 +53,24 @@ class LabUnderTest:
         return self._recording.history
 
     @property
-    def verdict(self) -> "Verdict":
+    def verdict(self) -> "ExperimentVerdict":
         """The history, judged by the promises of the scenario."""
-        from chaos.checks.verdict import verdict  # noqa: PLC0415
+        from chaos.checks.experiment_verdict import verdict  # noqa: PLC0415
 
         return verdict(self.history)
 
     def asking(self) -> AbstractAsyncContextManager[None]:
         """The scenario's requests are sent inside the block."""
-        return self._recording.asking()
+        return self._recording.sending()
 
     @asynccontextmanager
     async def strike(
         self, kind: str, *, settings: dict[str, Any] | None = None, **target: Any
-    ) -> "AsyncIterator[Outage]":
+    ) -> "AsyncIterator[PlannedOutage]":
         """A fault bites inside the block: its kind, its settings and its target as in a scenario."""
-        from chaos.lab.control import Order  # noqa: PLC0415
+        from chaos.lab.control_port import FaultRequest  # noqa: PLC0415
 
-        order = Order.model_validate({"fault": {"kind": kind, **(settings or {})}, "target": target})
+        order = FaultRequest.model_validate({"fault": {"kind": kind, **(settings or {})}, "target": target})
         async with self.lab.strike(order.fault, order.target) as outage:
             yield outage
 
@@ -98,16 +98,16 @@ def switchgear_lab(tmp_path: Path) -> LabOpener:
     async def opened(
         subject: str | Path, scenario: str | Path = "quick", *, seed: int | None = None, pool: str | None = None
     ) -> AsyncIterator[LabUnderTest]:
-        from chaos.fitting.subjects import subjects  # noqa: PLC0415
-        from chaos.lab.lab import Lab  # noqa: PLC0415
-        from chaos.lab.recording import recorded  # noqa: PLC0415
-        from chaos.scenario.library import chosen  # noqa: PLC0415
+        from chaos.lab.history_recorder import record_history  # noqa: PLC0415
+        from chaos.lab.lab_session import Lab  # noqa: PLC0415
+        from chaos.scenario.scenario_library import chosen_scenarios  # noqa: PLC0415
+        from chaos.testbed.subjects import subjects  # noqa: PLC0415
 
-        (one, *_) = chosen([str(scenario)])
+        (one, *_) = chosen_scenarios([str(scenario)])
         (judged, *_) = subjects([str(subject)], pool)
         async with (
             Lab.open(one.experiment(seed), judged, tmp_path / "lab", by_hand=True) as lab,
-            recorded(lab, tmp_path / "history.jsonl") as recording,
+            record_history(lab, tmp_path / "history.jsonl") as recording,
         ):
             yield LabUnderTest(lab, recording)
 
@@ -115,20 +115,20 @@ def switchgear_lab(tmp_path: Path) -> LabOpener:
 
 
 @pytest.fixture
-def switchgear_experiment(tmp_path: Path) -> "Callable[..., Verdict]":
+def switchgear_experiment(tmp_path: Path) -> "Callable[..., ExperimentVerdict]":
     """``switchgear_experiment(scenario, subject, pool=...)``: the whole experiment, and its verdict."""
 
-    def judged(scenario: str | Path, subject: str | Path, *, pool: str | None = None) -> "Verdict":
-        from chaos.checks.verdict import verdict  # noqa: PLC0415
-        from chaos.fitting.subjects import subjects  # noqa: PLC0415
-        from chaos.lab.experiment import run  # noqa: PLC0415
-        from chaos.scenario.library import chosen  # noqa: PLC0415
+    def judged(scenario: str | Path, subject: str | Path, *, pool: str | None = None) -> "ExperimentVerdict":
+        from chaos.checks.experiment_verdict import verdict  # noqa: PLC0415
+        from chaos.lab.experiment import run_experiment  # noqa: PLC0415
+        from chaos.scenario.scenario_library import chosen_scenarios  # noqa: PLC0415
+        from chaos.testbed.subjects import subjects  # noqa: PLC0415
 
         if _in_a_loop():
             pytest.fail("switchgear_experiment waits until it is over: write `def test_...`, not `async def`")
-        (one, *_) = chosen([str(scenario)])
+        (one, *_) = chosen_scenarios([str(scenario)])
         (tried, *_) = subjects([str(subject)], pool)
-        return verdict(asyncio.run(run(one.experiment(), tried, tmp_path / "history.jsonl")))
+        return verdict(asyncio.run(run_experiment(one.experiment(), tried, tmp_path / "history.jsonl")))
 
     return judged
 

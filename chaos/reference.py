@@ -5,13 +5,13 @@
 
 from collections.abc import Iterator
 
-from chaos.export import litmus, mesh_faults
-from chaos.export.why_not import LITMUS_LACKS, NOWHERE
-from chaos.faults.fault import Aim, Fault
-from chaos.scenario.codes import SCENARIO_CODES
-from chaos.scenario.library import labelled, library
-from chaos.scenario.reading import ScenarioRead
-from chaos.scenario.schema import FAULT, fault_kinds, scenario_fields
+from chaos.export import chaos_mesh_faults, litmus
+from chaos.export.unsupported_faults import LITMUS_LACKS, UNSUPPORTED
+from chaos.faults.fault import Fault, TargetKind
+from chaos.scenario.scenario_codes import SCENARIO_CODES
+from chaos.scenario.scenario_library import scenario_library, scenarios_labelled
+from chaos.scenario.scenario_reader import LoadedScenario
+from chaos.scenario.scenario_schema import FAULT, fault_kinds, scenario_fields
 from policies.reference import code_markdown, default_text, row
 from policies.schema import FieldDoc
 
@@ -23,11 +23,11 @@ Made from the models by `python -m chaos.reference`; a test keeps it in step. Ho
 """
 
 _AIMS = {
-    Aim.ENGINES: "engines",
-    Aim.PROXIES: "Envoys",
-    Aim.ZONES: "a zone: its engines and its Envoys",
-    Aim.CONTROL_PLANE: "the control plane",
-    Aim.CLIENTS: "callers",
+    TargetKind.ENGINES: "engines",
+    TargetKind.PROXIES: "Envoys",
+    TargetKind.ZONES: "a zone: its engines and its Envoys",
+    TargetKind.CONTROL_PLANE: "the control plane",
+    TargetKind.CLIENTS: "callers",
 }
 
 
@@ -64,7 +64,7 @@ def _fault(kind: str, model: type[Fault]) -> Iterator[str]:
     yield f"### {kind}\n"
     story = " ".join((model.__doc__ or "").split()).replace("``", "`")
     yield f"{story}\n"
-    breaks = "; breaks them" if model.breaks and model.aim is Aim.ENGINES else ""
+    breaks = "; breaks them" if model.breaks and model.aim is TargetKind.ENGINES else ""
     yield f"Hits {_AIMS[model.aim]}{breaks}." + (f" In life: {model.incident}\n" if model.incident else "\n")
     below = f"{FAULT}.{kind}."
     settings = [
@@ -81,13 +81,13 @@ def _library() -> Iterator[str]:
     yield "one that has several of them in half a minute.\n"
     yield row("scenario", "what happens", "load", "lasts", "faults")
     yield "|---|---|---|---|---|"
-    for one in library().values():
+    for one in scenario_library().values():
         yield row(*_cells(one))
 
 
-def _cells(one: ScenarioRead) -> Iterator[str]:
+def _cells(one: LoadedScenario) -> Iterator[str]:
     spec, experiment = one.scenario.spec, one.experiment()
-    suite = f" (`{labelled(one)}`)" if labelled(one) else ""
+    suite = f" (`{scenarios_labelled(one)}`)" if scenarios_labelled(one) else ""
     yield f"`{one.name}`{suite}"
     yield spec.title
     yield f"{experiment.rate_per_s:.0f}/s, {spec.load.percent:g} %"
@@ -101,11 +101,11 @@ def _exports() -> Iterator[str]:
     yield "a little different, it says so in its first lines.\n"
     yield row("fault", "Chaos Mesh", "Litmus")
     yield "|---|---|---|"
-    lacks = {**NOWHERE, **LITMUS_LACKS}
+    lacks = {**UNSUPPORTED, **LITMUS_LACKS}
     for kind in fault_kinds():
-        in_mesh = "yes" if kind in mesh_faults.MAPPINGS else f"no: {NOWHERE[kind]}"
-        in_litmus = "yes" if kind in litmus.MAPPINGS else f"no: {lacks[kind]}"
-        yield row(f"`{kind}`", in_mesh, "the same" if in_litmus == in_mesh and kind in NOWHERE else in_litmus)
+        in_mesh = "yes" if kind in chaos_mesh_faults.CHAOS_MESH_MAPPINGS else f"no: {UNSUPPORTED[kind]}"
+        in_litmus = "yes" if kind in litmus.LITMUS_MAPPINGS else f"no: {lacks[kind]}"
+        yield row(f"`{kind}`", in_mesh, "the same" if in_litmus == in_mesh and kind in UNSUPPORTED else in_litmus)
 
 
 def _codes() -> Iterator[str]:

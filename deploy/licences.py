@@ -68,7 +68,7 @@ def _wanted(distribution: Distribution, extras: frozenset[str]) -> Iterator[Requ
             yield one
 
 
-def needed(root: str = ROOT_PACKAGE) -> Mapping[str, frozenset[str]]:
+def required_packages(root: str = ROOT_PACKAGE) -> Mapping[str, frozenset[str]]:
     """Who needs it, for each installed package that ``root`` needs to run, by normal form of their names."""
     needed_by: dict[str, set[str]] = {}
     todo = [(root, frozenset[str]())]
@@ -97,7 +97,7 @@ def rows(needed_by: Mapping[str, frozenset[str]]) -> Mapping[str, str]:
 
 def page() -> str:
     """The page as it would be with what is installed here."""
-    return HEAD + "".join(f"{row}\n" for row in rows(needed()).values())
+    return HEAD + "".join(f"{row}\n" for row in rows(required_packages()).values())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,8 +16,8 @@ from typing import Final
 
 from deploy.monitoring.dashboards import DASHBOARDS
 from deploy.monitoring.grafana import dashboard_json
-from deploy.monitoring.rules import rules_yaml
-from xds_server.metric_table.table import markdown
+from deploy.monitoring.prometheus_rules import rules_yaml
+from xds_server.metric_reference.metric_table import markdown
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DEPLOY: Final = ROOT / "deploy"
@@ -88,7 +88,7 @@ def rendered(one: Manifest) -> str:
     return f"# Rendered from deploy/helm/switchgear by `make manifests`; edit that.\n{text}"
 
 
-def wanted() -> Mapping[Path, str]:
+def generated_files() -> Mapping[Path, str]:
     """Every file that is made, and its text."""
     copies = {CHART / "crds" / crd.name: crd for crd in sorted((DEPLOY / "crds").glob("*.yaml"))}
     copies[CHART / "files" / "first_token_gate.py"] = ROOT / "engine" / "first_token_gate.py"
@@ -105,7 +105,7 @@ def monitoring() -> Mapping[Path, str]:
     return made
 
 
-def left_over() -> Sequence[Path]:
+def orphaned_files() -> Sequence[Path]:
     """Files where only made ones may stand, which nothing makes any more."""
     made = {CHART / "crds" / crd.name for crd in (DEPLOY / "crds").glob("*.yaml")}
     made |= {DEPLOY / one.path for one in MANIFESTS} | set(monitoring())
@@ -114,12 +114,14 @@ def left_over() -> Sequence[Path]:
     return sorted(set(found) - made)
 
 
-def out_of_step() -> Sequence[str]:
+def stale_files() -> Sequence[str]:
     """What would be rewritten or removed."""
     changed = [
-        path for path, text in wanted().items() if not path.is_file() or path.read_text(encoding="utf-8") != text
+        path
+        for path, text in generated_files().items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
     ]
-    return [str(path.relative_to(ROOT)) for path in [*changed, *left_over()]]
+    return [str(path.relative_to(ROOT)) for path in [*changed, *orphaned_files()]]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -127,12 +129,12 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     if parser.parse_args(argv).check:
-        stale = out_of_step()
+        stale = stale_files()
         sys.stdout.writelines(f"{path}: run `make manifests`\n" for path in stale)
         return 1 if stale else 0
-    for path in left_over():
+    for path in orphaned_files():
         path.unlink()
-    for path, text in wanted().items():
+    for path, text in generated_files().items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return 0

@@ -6,7 +6,7 @@ from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ListenAddress:
     """A host and a TCP port to listen on; port 0 takes a free one."""
 
     host: str
@@ -38,7 +38,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def host_at(said: str) -> str:
+def source_network(said: str) -> str:
     """The host at an IP address: the address itself, or the /64 it is in; what is no address is taken as it is."""
     said = said.partition("%")[0]
     try:

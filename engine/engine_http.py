@@ -1,6 +1,6 @@
 """Asking one engine over HTTP, and coming back whatever it does: bounded time, bounded bytes, no exception.
 
-Everything that can go wrong between two machines becomes a ``Failure`` here, once. What is the prober's own
+Everything that can go wrong between two machines becomes a ``ProbeFailure`` here, once. What is the prober's own
 fault (a name that does not resolve, no sockets left, an event loop that stood still, certificates of its own that
 have expired) is kept apart from what is the engine's: it must never count against an engine.
 """
@@ -18,10 +18,10 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
+from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, ProbeFailureReason
 from engine.probe_settings import ProbeSettings
-from engine.reading import Answer, Failure, Look, Trouble
-from engine.tls.trust import EngineName, Means, TrustError, doubted
-from engine.vllm_metrics import Counters, MetricsError, counters
+from engine.tls.engine_trust import ClientTls, EngineIdentity, TrustError, tls_failure
+from engine.vllm_metrics import MetricsError, VllmCounters, vllm_counters
 
 # A busy vLLM's page is about 0.1 MiB; a completion of one token is under a kilobyte.
 METRICS_LIMIT_BYTES: Final = 4 * 1024 * 1024
@@ -29,25 +29,25 @@ ANSWER_LIMIT_BYTES: Final = 256 * 1024
 LOAD_LIMIT_BYTES: Final = 4096
 # A saturated engine was seen to need 20 ms for its counters. With half a second, API processes short of a CPU were
 # taken for dead in a test with ten times too few cores.
-LOOK_TIMEOUT_S: Final = 1.0
+METRICS_TIMEOUT_S: Final = 1.0
 _DETAIL_CHARS: Final = 200
 _HEALTH_PATH: Final = "/health"
 # An engine without a count of its own is asked again this seldom.
-LOAD_RETRY_LOOKS: Final = 120
+LOAD_RETRY_READINGS: Final = 120
 
 _CUT: Final = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED})
 _NO_WAY: Final = frozenset({errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.EHOSTDOWN})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class EngineTarget:
     """One engine to ask, and how; ``name`` is who it has to prove to be, None for plain HTTP."""
 
     address: str
     port: int
     model: str
     probe: ProbeSettings
-    name: EngineName | None = None
+    name: EngineIdentity | None = None
 
     def url(self, path: str) -> URL:
         """The engine's URL of this path."""
@@ -64,7 +64,7 @@ class TooLargeError(Exception):
     """More bytes than any honest answer has."""
 
 
-def session() -> aiohttp.ClientSession:
+def http_session() -> aiohttp.ClientSession:
     """A session that shares nothing between engines but the event loop: no cookies, no proxy, no decompression."""
     traced = aiohttp.TraceConfig()
     traced.on_connection_reuseconn.append(_reused)
@@ -79,19 +79,19 @@ def session() -> aiohttp.ClientSession:
 
 
 @dataclass(slots=True)
-class _Way:
+class _Connection:
     """The connection of one exchange: whether it had brought an answer before."""
 
     reused: bool = False
 
 
 async def _reused(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
-    if isinstance(context.trace_request_ctx, _Way):
+    if isinstance(context.trace_request_ctx, _Connection):
         context.trace_request_ctx.reused = True
 
 
 async def _new(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
-    if isinstance(context.trace_request_ctx, _Way):
+    if isinstance(context.trace_request_ctx, _Connection):
         context.trace_request_ctx.reused = False
 
 
@@ -105,11 +105,11 @@ class EngineHttp:
     def __init__(
         self,
         http: aiohttp.ClientSession,
-        target: Target,
+        target: EngineTarget,
         clock: Callable[[], float],
         late_since: Callable[[float], bool],
         *,
-        means: Callable[[], Means] | None = None,
+        means: Callable[[], ClientTls] | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._http = http
@@ -127,28 +127,30 @@ class EngineHttp:
         """Where the engine counts the calls it holds; empty while it is not known to."""
         return self._count_path
 
-    async def look(self, *, suspect: bool = False) -> Look:
+    async def read_metrics(self, *, suspect: bool = False) -> MetricsReading:
         """The engine's counters and its own count of calls; takes at most the look timeout.
 
         ``suspect`` asks the engine also whether it knows itself to be broken.
         """
-        timeout_s = min(LOOK_TIMEOUT_S, self._target.probe.timeout_s)
+        timeout_s = min(METRICS_TIMEOUT_S, self._target.probe.timeout_s)
         text, in_flight, errored = await asyncio.gather(
             self._metrics(timeout_s), self.count(), self._errored(timeout_s) if suspect else _no()
         )
         late = self._late_since(self._looked_at_s)
         self._looked_at_s = self._clock()
-        return Look(at_s=self._looked_at_s, counters=text, in_flight=in_flight, late=late, errored=errored)
+        return MetricsReading(
+            at_s=self._looked_at_s, counters=text, in_flight=in_flight, late=late, errored=errored
+        )
 
     async def count(self) -> int | None:
         """The engine's own count of the calls it holds; None where it does not count, or not now."""
         if self._looks_without_count:
-            self._looks_without_count = (self._looks_without_count + 1) % LOAD_RETRY_LOOKS
+            self._looks_without_count = (self._looks_without_count + 1) % LOAD_RETRY_READINGS
             return None
-        timeout_s = min(LOOK_TIMEOUT_S, self._target.probe.timeout_s)
+        timeout_s = min(METRICS_TIMEOUT_S, self._target.probe.timeout_s)
         for path in (self._count_path,) if self._count_path else self._target.probe.count_paths:
             text = await self._exchange("GET", path, timeout_s, LOAD_LIMIT_BYTES)
-            if isinstance(text, Failure):
+            if isinstance(text, ProbeFailure):
                 if not text.answered:
                     return None
             elif (counted := _counted(_json(text))) is not None:
@@ -164,10 +166,10 @@ class EngineHttp:
 
     async def value(self, path: str) -> Any:
         """The JSON value at ``path``; None when there is none."""
-        text = await self._exchange("GET", path, LOOK_TIMEOUT_S, ANSWER_LIMIT_BYTES)
-        return None if isinstance(text, Failure) else _json(text)
+        text = await self._exchange("GET", path, METRICS_TIMEOUT_S, ANSWER_LIMIT_BYTES)
+        return None if isinstance(text, ProbeFailure) else _json(text)
 
-    async def ask(self, prompt: str, timeout_s: float | None = None) -> Answer:
+    async def send_canary(self, prompt: str, timeout_s: float | None = None) -> CanaryReading:
         """How a completion of one token ended; takes at most the probe's timeout, or the one given."""
         target, sent_at_s = self._target, self._clock()
         body: dict[str, Any] = {"model": target.model, "max_tokens": 1, "temperature": 0, "stream": False}
@@ -177,10 +179,10 @@ class EngineHttp:
             body["prompt"] = prompt
         allowed_s = target.probe.timeout_s if timeout_s is None else timeout_s
         answer = await self._exchange("POST", target.probe.path, allowed_s, ANSWER_LIMIT_BYTES, body)
-        failure = answer if isinstance(answer, Failure) else _without_token(answer)
-        return Answer(sent_at_s=sent_at_s, at_s=self._clock(), failure=failure)
+        failure = answer if isinstance(answer, ProbeFailure) else _without_token(answer)
+        return CanaryReading(sent_at_s=sent_at_s, at_s=self._clock(), failure=failure)
 
-    async def gone(self) -> None:
+    async def wait_disconnected(self) -> None:
         """Return when the engine closes a connection that asks nothing: a crash, seen at once and for free."""
         target = self._target
         try:
@@ -209,26 +211,26 @@ class EngineHttp:
             except OSError as error:
                 _let_go(error)
 
-    async def _metrics(self, timeout_s: float) -> Counters | Failure:
+    async def _metrics(self, timeout_s: float) -> VllmCounters | ProbeFailure:
         text = await self._exchange("GET", self._target.probe.metrics_path, timeout_s, METRICS_LIMIT_BYTES)
-        if isinstance(text, Failure):
+        if isinstance(text, ProbeFailure):
             return text
         try:
-            return counters(text, latency=self._target.probe.latency)
+            return vllm_counters(text, latency=self._target.probe.latency)
         except MetricsError as error:
-            return Failure(trouble=Trouble.GARBAGE, detail=str(error))
+            return ProbeFailure(trouble=ProbeFailureReason.GARBAGE, detail=str(error))
 
     async def _errored(self, timeout_s: float) -> bool:
         """Whether the engine says that it is broken; vLLM's /health is 503 once its core has died."""
         text = await self._exchange("GET", _HEALTH_PATH, timeout_s, LOAD_LIMIT_BYTES)
-        return isinstance(text, Failure) and text.status >= 500
+        return isinstance(text, ProbeFailure) and text.status >= 500
 
     async def _exchange(
         self, method: str, path: str, timeout_s: float, limit_bytes: int, body: dict[str, Any] | None = None
-    ) -> bytes | Failure:
+    ) -> bytes | ProbeFailure:
         """The body of a 200 answer, or what came instead."""
         started_at_s = self._clock()
-        way = _Way()
+        way = _Connection()
         try:
             means = self._secured()
             async with self._http.request(
@@ -244,46 +246,52 @@ class EngineHttp:
                 received = await _bounded(response, limit_bytes)
                 if response.status == 200:
                     return received
-                return Failure(
-                    trouble=Trouble.STATUS,
+                return ProbeFailure(
+                    trouble=ProbeFailureReason.STATUS,
                     status=response.status,
                     detail=f"HTTP {response.status} from {path}: {_said(received)}",
                 )
         except TimeoutError:
             if self._late_since(started_at_s):
-                return Failure(trouble=Trouble.OURS, detail="the prober was late itself")
-            return Failure(trouble=Trouble.SILENT, detail=f"no answer from {path} in {timeout_s:g} s")
+                return ProbeFailure(trouble=ProbeFailureReason.OURS, detail="the prober was late itself")
+            return ProbeFailure(
+                trouble=ProbeFailureReason.SILENT, detail=f"no answer from {path} in {timeout_s:g} s"
+            )
         except TooLargeError as error:
-            return Failure(trouble=Trouble.GARBAGE, detail=f"{path}: {error}")
+            return ProbeFailure(trouble=ProbeFailureReason.GARBAGE, detail=f"{path}: {error}")
         except (TrustError, aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
             failure = self._ended(path, error, way)
             _let_go(error)
             return failure
 
-    def _ended(self, path: str, error: Exception, way: _Way) -> Failure:
+    def _ended(self, path: str, error: Exception, way: _Connection) -> ProbeFailure:
         failure = self._failure(path, error)
-        if self._target.name is None or failure.trouble is not Trouble.CUT or way.reused:
+        if self._target.name is None or failure.trouble is not ProbeFailureReason.CUT or way.reused:
             return failure
         # Not every server says why before it closes. One whose process has ended refuses the next connection.
         doubt = "closes new connections without an answer, as who wants another certificate than ours"
         return self._untrusted(f"{self._target.address}:{self._target.port}", doubt)
 
-    def _failure(self, path: str, error: Exception) -> Failure:
+    def _failure(self, path: str, error: Exception) -> ProbeFailure:
         place = f"{self._target.address}:{self._target.port}"
         if isinstance(error, TrustError):
-            return Failure(trouble=Trouble.OURS, detail=str(error))
+            return ProbeFailure(trouble=ProbeFailureReason.OURS, detail=str(error))
         if isinstance(error, aiohttp.ClientConnectorDNSError):
-            return Failure(trouble=Trouble.OURS, detail=f"cannot look {self._target.address} up")
-        doubt = "" if self._target.name is None else doubted(error)
+            return ProbeFailure(trouble=ProbeFailureReason.OURS, detail=f"cannot look {self._target.address} up")
+        doubt = "" if self._target.name is None else tls_failure(error)
         if doubt:
             return self._untrusted(place, doubt)
         if isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError):
-            return Failure(trouble=Trouble.CUT, detail=f"{place} closed the connection during {path}")
+            return ProbeFailure(
+                trouble=ProbeFailureReason.CUT, detail=f"{place} closed the connection during {path}"
+            )
         if isinstance(error, OSError):
             return _refused(place, path, error)
-        return Failure(trouble=Trouble.GARBAGE, detail=f"{path} answers what is not HTTP: {type(error).__name__}")
+        return ProbeFailure(
+            trouble=ProbeFailureReason.GARBAGE, detail=f"{path} answers what is not HTTP: {type(error).__name__}"
+        )
 
-    def _secured(self) -> Means | None:
+    def _secured(self) -> ClientTls | None:
         """What to speak TLS by; None for plain HTTP. ``TrustError`` where there is nothing to speak it by."""
         if self._target.name is None:
             return None
@@ -291,17 +299,18 @@ class EngineHttp:
             raise TrustError("there are no certificates to speak TLS by")
         return self._means()
 
-    def _untrusted(self, place: str, doubt: str) -> Failure:
+    def _untrusted(self, place: str, doubt: str) -> ProbeFailure:
         """Whose fault it is that TLS failed: ours where our own certificates are over, else the engine's."""
         try:
             means = self._secured()
         except TrustError as error:
-            return Failure(trouble=Trouble.OURS, detail=str(error))
+            return ProbeFailure(trouble=ProbeFailureReason.OURS, detail=str(error))
         if means is not None and self._wall() >= means.ends_unix_s:
-            return Failure(
-                trouble=Trouble.OURS, detail=f"{place}: {doubt}; but our own certificates for it have expired"
+            return ProbeFailure(
+                trouble=ProbeFailureReason.OURS,
+                detail=f"{place}: {doubt}; but our own certificates for it have expired",
             )
-        return Failure(trouble=Trouble.UNTRUSTED, detail=f"{place}: {doubt}")
+        return ProbeFailure(trouble=ProbeFailureReason.UNTRUSTED, detail=f"{place}: {doubt}")
 
 
 def _let_go(error: BaseException) -> None:
@@ -328,15 +337,15 @@ def _counted(answer: Any) -> int | None:
     return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
 
 
-def _refused(place: str, path: str, error: OSError) -> Failure:
+def _refused(place: str, path: str, error: OSError) -> ProbeFailure:
     """What the operating system said, and whose fault that is."""
     if error.errno == errno.ECONNREFUSED:
-        return Failure(trouble=Trouble.REFUSED, detail=f"connection refused at {place}")
+        return ProbeFailure(trouble=ProbeFailureReason.REFUSED, detail=f"connection refused at {place}")
     if error.errno in _CUT:
-        return Failure(trouble=Trouble.CUT, detail=f"{place} reset the connection during {path}")
+        return ProbeFailure(trouble=ProbeFailureReason.CUT, detail=f"{place} reset the connection during {path}")
     if error.errno in _NO_WAY:
-        return Failure(trouble=Trouble.SILENT, detail=f"no way to {place}")
-    return Failure(trouble=Trouble.OURS, detail=f"cannot ask {place}: {error}")
+        return ProbeFailure(trouble=ProbeFailureReason.SILENT, detail=f"no way to {place}")
+    return ProbeFailure(trouble=ProbeFailureReason.OURS, detail=f"cannot ask {place}: {error}")
 
 
 async def _bounded(response: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
@@ -358,21 +367,25 @@ def _json(text: bytes) -> Any:
         return None
 
 
-def _without_token(text: bytes) -> Failure | None:
+def _without_token(text: bytes) -> ProbeFailure | None:
     """What is wrong with a 200 answer; None when it holds a completion."""
     answer = _json(text)
     if not isinstance(answer, dict):
-        return Failure(trouble=Trouble.GARBAGE, detail=f"200 with what is not a completion: {_said(text)}")
+        return ProbeFailure(
+            trouble=ProbeFailureReason.GARBAGE, detail=f"200 with what is not a completion: {_said(text)}"
+        )
     error = answer.get("error")
     if error:
         status = error.get("code") if isinstance(error, dict) else None
         code = status if isinstance(status, int) and 400 <= status < 600 else 500
-        return Failure(trouble=Trouble.STATUS, status=code, detail=f"error {code} inside a 200: {_said(text)}")
+        return ProbeFailure(
+            trouble=ProbeFailureReason.STATUS, status=code, detail=f"error {code} inside a 200: {_said(text)}"
+        )
     choices = answer.get("choices")
     if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
-        return Failure(trouble=Trouble.GARBAGE, detail=f"200 without a choice: {_said(text)}")
+        return ProbeFailure(trouble=ProbeFailureReason.GARBAGE, detail=f"200 without a choice: {_said(text)}")
     if not isinstance(choices[0].get("text"), str) and not isinstance(choices[0].get("message"), dict):
-        return Failure(trouble=Trouble.GARBAGE, detail=f"200 without a token: {_said(text)}")
+        return ProbeFailure(trouble=ProbeFailureReason.GARBAGE, detail=f"200 without a token: {_said(text)}")
     return None
 
 

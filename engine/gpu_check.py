@@ -89,7 +89,7 @@ async def check_gpu(
     it kills the process.
     """
     started_s = clock()
-    run = _Run()
+    run = _CheckProcess()
     on_gpu = device != "cpu"
     environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTHONUNBUFFERED": "1"}
     if on_gpu:
@@ -132,7 +132,7 @@ async def check_gpus(devices: Sequence[str], settings: CheckSettings) -> tuple[G
     return tuple([await check_gpu(device, settings, rank=rank) for rank, device in enumerate(devices)])
 
 
-class _Run:
+class _CheckProcess:
     """What is known of one child so far."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class _Run:
     def end(self, outcome: CheckOutcome, evidence: str) -> None:
         self.outcome, self.evidence = outcome, evidence
 
-    def hear(self, line: bytes) -> None:
+    def on_line(self, line: bytes) -> None:
         """Take one line; what is not of the protocol (a library that prints) is passed over."""
         try:
             said = json.loads(line)
@@ -166,7 +166,9 @@ def _milliseconds(said: object) -> float | None:
     return None
 
 
-async def _follow(process: asyncio.subprocess.Process, run: _Run, deadlines_s: Mapping[str, float]) -> None:
+async def _follow(
+    process: asyncio.subprocess.Process, run: _CheckProcess, deadlines_s: Mapping[str, float]
+) -> None:
     """Listen until the child has answered, died, or overstayed in a stage."""
     assert process.stdout is not None, "started with a pipe"  # noqa: S101 - for the type checker
     while run.outcome is None:
@@ -185,13 +187,13 @@ async def _follow(process: asyncio.subprocess.Process, run: _Run, deadlines_s: M
             status = await _status(process)
             run.end(CheckOutcome.CRASHED, f"the check's process ended with {status} in {run.stage}")
             return
-        run.hear(line)
+        run.on_line(line)
 
 
 _ENDED_BY_ITSELF: Final = (CheckOutcome.OK, CheckOutcome.WRONG_RESULT, CheckOutcome.CRASHED)
 
 
-async def _end(process: asyncio.subprocess.Process, run: _Run) -> None:
+async def _end(process: asyncio.subprocess.Process, run: _CheckProcess) -> None:
     """Kill what is left. A process that waits inside the driver survives SIGKILL: it is left, and told of."""
     try:
         await asyncio.wait_for(process.wait(), 1.0 if run.outcome in _ENDED_BY_ITSELF else 0.0)

@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 
-def content(path: Path, most_bytes: int) -> bytes:
+def read_regular_file(path: Path, most_bytes: int) -> bytes:
     """The beginning of a file, at most so many bytes; ``OSError`` where it cannot be read or is none.
 
     What waits for a pipe waits for whoever writes into it: for ever, and in a server everybody else with it.

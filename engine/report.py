@@ -41,7 +41,7 @@ class Doubt(StrEnum):
     SILENT = "silent"  # neither answers nor refuses: the way there may be what is broken
 
 
-class Source(StrEnum):
+class ReportSource(StrEnum):
     """Who judged."""
 
     PROBE = "probe"  # the control plane, by asking the engine over the network
@@ -70,7 +70,7 @@ class Quantiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Canary:
+class CanaryResults:
     """The one-token completions that the judge asks an engine for: proof by work, whatever else is said of it.
 
     ``in_row`` of the newest brought their token, 0 when the last one did not. ``at_s`` is when the last one that
@@ -149,7 +149,7 @@ class EngineReport:
     kv_cache_usage_ratio: float | None = None
     tokens_per_s: float | None = None
     doubt: Doubt | None = None
-    source: Source = Source.PROBE
+    source: ReportSource = ReportSource.PROBE
     reasons: tuple[Evidence, ...] = ()
     slots: int | None = None
     time_to_first_token: Quantiles | None = None
@@ -158,4 +158,4 @@ class EngineReport:
     revision: str = ""
     gpu: GpuSummary | None = None
     drain: DrainRequest | None = None
-    canary: Canary | None = None
+    canary: CanaryResults | None = None

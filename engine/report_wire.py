@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from engine.proto import engine_report_pb2 as pb
 from engine.report import (
-    Canary,
+    CanaryResults,
     Doubt,
     DrainRequest,
     EngineReport,
@@ -23,7 +23,7 @@ from engine.report import (
     GpuSummary,
     GpuVitals,
     Quantiles,
-    Source,
+    ReportSource,
     Verdict,
 )
 
@@ -48,7 +48,7 @@ _DOUBTS: Final = {pb.Doubt.Value(doubt.name): doubt for doubt in Doubt}
 _ACTIONS: Final = {number: name.lower() for name, number in pb.GpuAction.items() if number}
 
 
-class Flaw(StrEnum):
+class ReportDropReason(StrEnum):
     """Why a report was dropped."""
 
     SIZE = "size"  # too large
@@ -62,7 +62,7 @@ class Flaw(StrEnum):
 class ReportError(ValueError):
     """A report that cannot be used at all; the text says why."""
 
-    def __init__(self, flaw: Flaw, text: str) -> None:
+    def __init__(self, flaw: ReportDropReason, text: str) -> None:
         super().__init__(text)
         self.flaw = flaw
 
@@ -110,23 +110,25 @@ def decode(data: bytes, *, pool: str, engine: str, received_at_s: float, gpus: b
     Raises ``ReportError`` for what cannot be used.
     """
     if len(data) > MAX_REPORT_BYTES:
-        raise ReportError(Flaw.SIZE, f"{len(data)} bytes: more than {MAX_REPORT_BYTES}")
+        raise ReportError(ReportDropReason.SIZE, f"{len(data)} bytes: more than {MAX_REPORT_BYTES}")
     try:
         message = pb.EngineReport.FromString(data)
     except DecodeError as error:
-        raise ReportError(Flaw.GARBAGE, "not an EngineReport") from error
+        raise ReportError(ReportDropReason.GARBAGE, "not an EngineReport") from error
     verdict = _VERDICTS.get(message.verdict)
     if message.schema_version < 1:
-        raise ReportError(Flaw.INCOMPLETE, "no schema version")
+        raise ReportError(ReportDropReason.INCOMPLETE, "no schema version")
     if message.verdict == pb.VERDICT_UNSPECIFIED:
-        raise ReportError(Flaw.INCOMPLETE, "no verdict")
+        raise ReportError(ReportDropReason.INCOMPLETE, "no verdict")
     if verdict is None:
-        raise ReportError(Flaw.VERDICT, f"verdict {message.verdict} is unknown (schema {message.schema_version})")
+        raise ReportError(
+            ReportDropReason.VERDICT, f"verdict {message.verdict} is unknown (schema {message.schema_version})"
+        )
     if not message.sequence:
-        raise ReportError(Flaw.INCOMPLETE, "no sequence")
+        raise ReportError(ReportDropReason.INCOMPLETE, "no sequence")
     boot_id = _text(message.boot_id, _MAX_NAME)
     if not boot_id:
-        raise ReportError(Flaw.INCOMPLETE, "no boot id")
+        raise ReportError(ReportDropReason.INCOMPLETE, "no boot id")
     reasons = tuple(
         Evidence(
             reading=_text(one.reading, _MAX_NAME),
@@ -149,7 +151,7 @@ def decode(data: bytes, *, pool: str, engine: str, received_at_s: float, gpus: b
         kv_cache_usage_ratio=_measure(message, "kv_cache_usage_ratio", 1.0),
         tokens_per_s=_measure(message, "tokens_per_s", _MAX_RATE),
         doubt=_DOUBTS.get(message.doubt),
-        source=Source.AGENT,
+        source=ReportSource.AGENT,
         reasons=reasons,
         slots=_count(message, "slots") or None,
         time_to_first_token=_quantiles(message, "time_to_first_token"),
@@ -162,17 +164,17 @@ def decode(data: bytes, *, pool: str, engine: str, received_at_s: float, gpus: b
     )
 
 
-def _canary_message(canary: Canary | None, at_s: float) -> pb.Canary | None:
+def _canary_message(canary: CanaryResults | None, at_s: float) -> pb.Canary | None:
     if canary is None:
         return None
     return pb.Canary(in_row=canary.in_row, age_s=max(0.0, at_s - canary.at_s), took_s=canary.took_s)
 
 
-def _canary(message: pb.Canary, received_at_s: float) -> Canary | None:
+def _canary(message: pb.Canary, received_at_s: float) -> CanaryResults | None:
     age_s, took_s = _number(message.age_s, _MAX_SECONDS), _number(message.took_s, _MAX_SECONDS)
     if age_s is None or took_s is None:
         return None
-    return Canary(in_row=min(message.in_row, _MAX_COUNT), at_s=received_at_s - age_s, took_s=took_s)
+    return CanaryResults(in_row=min(message.in_row, _MAX_COUNT), at_s=received_at_s - age_s, took_s=took_s)
 
 
 def _quantiles_message(quantiles: Quantiles | None) -> pb.Quantiles | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from engine.latency import FIRST_TOKEN, PER_TOKEN, Histogram, histogram
+from engine.latency_histogram import FIRST_TOKEN, PER_TOKEN, Histogram, histogram
 
 _GENERATION: Final = (b"vllm:generation_tokens_total", b"vllm:generation_tokens")
 _PROMPT: Final = (b"vllm:prompt_tokens_total", b"vllm:prompt_tokens")
@@ -29,7 +29,7 @@ class MetricsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
+class VllmCounters:
     """What an engine counts, summed over its data-parallel ranks.
 
     Tokens since the engine started; requests now; ``kv_cache_usage_ratio`` 0..1, the fullest rank.
@@ -58,14 +58,14 @@ class Counters:
         return self.generation_tokens + self.prompt_tokens
 
 
-def counters(text: bytes, *, latency: bool = False) -> Counters:
+def vllm_counters(text: bytes, *, latency: bool = False) -> VllmCounters:
     """The counters in a Prometheus text page; MetricsError names the first that is missing or impossible.
 
     ``latency`` asks for the histograms too, which are most of the page.
     """
     kv_cache = _first(text, _KV_CACHE)
     started = _first(text, _STARTED)
-    return Counters(
+    return VllmCounters(
         generation_tokens=math.fsum(_needed(text, _GENERATION)),
         prompt_tokens=math.fsum(_needed(text, _PROMPT)),
         running=round(math.fsum(_needed(text, _RUNNING))),

@@ -2,7 +2,7 @@
 
 ``publish`` takes a report and returns at once; each watcher has its own loop, which writes the newest report when
 the connection has taken the one before. So a slow watcher costs nothing and skips what was overtaken. A report
-that only confirms (another count in flight) waits for the heartbeat; see ``is_news``.
+that only confirms (another count in flight) waits for the heartbeat; see ``is_urgent``.
 
 While the engine drains, watchers say how many of their proxies still send to it; ``removal`` adds that up.
 """
@@ -18,7 +18,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from engine.books import RECOVERED_CANARIES
+from engine.probe_state import RECOVERED_CANARIES
 from engine.proto import engine_report_pb2 as pb
 from engine.report import EngineReport
 from engine.report_wire import encode
@@ -41,7 +41,7 @@ ACKNOWLEDGE: Final = f"/{_SERVICE}/Acknowledge"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
+class RemovalProgress:
     """How far the engine has left the proxies, summed over the ``watchers`` that are connected now.
 
     ``heard`` of them have answered the report asked about, or a later one. Complete means that nobody who could
@@ -65,7 +65,7 @@ class _Watcher:
     progress: pb.DrainProgress | None = None
 
 
-def is_news(before: EngineReport | None, report: EngineReport) -> bool:
+def is_urgent(before: EngineReport | None, report: EngineReport) -> bool:
     """Whether watchers should hear of this at once: it may change what they do, not only what they show."""
     return before is None or _gist(before) != _gist(report)
 
@@ -132,12 +132,12 @@ class WatchServer:
         published = replace(report, boot_id=self._boot_id, sequence=self._sequence)
         before, self._report = self._report, published
         self._data = encode(published)
-        if is_news(before, published) or (before is not None and before.boot_id != self._boot_id):
+        if is_urgent(before, published) or (before is not None and before.boot_id != self._boot_id):
             for watcher in self._watchers.values():
                 watcher.wake.set()
         return published
 
-    def removal(self, since_sequence: int) -> Removal:
+    def removal(self, since_sequence: int) -> RemovalProgress:
         """What watchers say of the proxies, counting only answers to report ``since_sequence`` or a later one.
 
         Give the sequence of the first report of this boot that said draining.
@@ -149,7 +149,7 @@ class WatchServer:
             and watcher.progress.boot_id == self._boot_id
             and watcher.progress.sequence >= since_sequence
         ]
-        return Removal(
+        return RemovalProgress(
             watchers=len(self._watchers),
             heard=len(heard),
             proxies_total=sum(one.proxies_total for one in heard),

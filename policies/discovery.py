@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from policies.document import Spec, described
+from policies.document import Spec, documented_field
 from policies.findings import Finding, PolicyError
 from policies.origin import WHOLE_FILE, origin
 from policies.quantity import Name
@@ -51,25 +51,25 @@ PodPort = Annotated[
 class Discovery(Spec):
     """Pods that are engines of the pool: those behind a Service, or those with certain labels."""
 
-    service: Name | None = described(
+    service: Name | None = documented_field(
         None,
         "Name of a Service in the pool's namespace; its EndpointSlices say which pods are engines.",
     )
-    selector: Annotated[dict[str, str], Field(max_length=64)] = described(
+    selector: Annotated[dict[str, str], Field(max_length=64)] = documented_field(
         {}, "Labels of the pods that are engines, where no Service selects them."
     )
-    port: PodPort = described(
+    port: PodPort = documented_field(
         ...,
         "Port of the engines' OpenAI API: a number, or a name of the Service's ports or of the pods' containers.",
     )
-    agent_port: PodPort | None = described(
+    agent_port: PodPort | None = documented_field(
         None,
         "Port of the agent beside each engine, likewise; the annotation switchgear.dev/agent-port of a pod wins.",
         why="without an agent the engine is asked over the network",
     )
 
 
-def odd_engine(file: str, message: str) -> Finding:
+def engine_finding(file: str, message: str) -> Finding:
     """Something odd about an engine that was found for the pool in ``file``, which is served without it."""
     return Finding(
         code="SG150",
@@ -80,7 +80,7 @@ def odd_engine(file: str, message: str) -> Finding:
     )
 
 
-def rejected(file: str, first: PolicyError, *, serving: bool) -> Finding:
+def rejected_object_finding(file: str, first: PolicyError, *, serving: bool) -> Finding:
     """An object of the cluster whose newest spec is not served, for this reason at least."""
     instead = "as it was last accepted" if serving else "not at all"
     return Finding(

@@ -28,7 +28,7 @@ class Spec(BaseModel):
     )
 
 
-def described(default: Any, description: str, *, why: str = "", unit: str = "", **constraints: Any) -> Any:
+def documented_field(default: Any, description: str, *, why: str = "", unit: str = "", **constraints: Any) -> Any:
     """A field with its description, unit and the reason for its default; ``...`` as default means required."""
     extra: dict[str, JsonValue] = {key: text for key, text in (("x-unit", unit), ("x-why", why)) if text}
     if unit == "duration":
@@ -53,7 +53,7 @@ Labels = Annotated[dict[str, str], Field(max_length=64)]
 class Metadata(Spec):
     """Name and labels of a document."""
 
-    name: Name = described(..., "Name of the document, unique for its kind.")
-    namespace: Name | None = described(None, "Kubernetes namespace; carried along, not interpreted.")
-    labels: Labels = described({}, "Labels, carried along.")
-    annotations: Labels = described({}, "Annotations, carried along.")
+    name: Name = documented_field(..., "Name of the document, unique for its kind.")
+    namespace: Name | None = documented_field(None, "Kubernetes namespace; carried along, not interpreted.")
+    labels: Labels = documented_field({}, "Labels, carried along.")
+    annotations: Labels = documented_field({}, "Annotations, carried along.")

@@ -10,7 +10,7 @@ from typing import Annotated, Final, TypeAlias
 
 from pydantic import AfterValidator, Field
 
-from policies.document import Spec, described
+from policies.document import Spec, documented_field
 from policies.findings import PolicyError, did_you_mean
 from policies.origin import Origin
 from policies.quantity import Name
@@ -56,16 +56,16 @@ AltName = Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(pa
 class EngineTls(Spec):
     """TLS from proxies to engines, and from the control plane that asks them how they are."""
 
-    secret: Name = described(
+    secret: Name = documented_field(
         ...,
         "Name of the certificates: a folder below `serve --secrets DIR` with ca.crt, and tls.crt and tls.key "
         "where proxies have to prove who they are.",
     )
-    server_name: ServerName | None = described(
+    server_name: ServerName | None = documented_field(
         None,
         "Name asked of the engine (SNI), and looked for in its certificate; its host name when absent.",
     )
-    subject_alt_names: tuple[AltName, ...] = described(
+    subject_alt_names: tuple[AltName, ...] = documented_field(
         (),
         "Names of which the engine's certificate has to have one, instead of serverName: DNS names, *.example.com "
         "for one label before it, URIs such as spiffe://example.com/engine/*.",

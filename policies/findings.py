@@ -114,7 +114,7 @@ def _visible(character: str) -> str:
     return character if character.isprintable() else f"\\u{ord(character):04x}"
 
 
-def shown(value: object) -> str:  # noqa: PLR0911 - one line per kind of value
+def format_value(value: object) -> str:  # noqa: PLR0911 - one line per kind of value
     """A value as the operator would write it, short and on one line."""
     match value:
         case None:

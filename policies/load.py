@@ -11,26 +11,26 @@ from pathlib import Path
 from types import MappingProxyType
 
 from policies.findings import Finding, PolicyError, PolicyErrors, Problem
-from policies.judge import Judged, judge
 from policies.merge import effective, layers
 from policies.model import PolicySet
 from policies.origin import WHOLE_FILE, DocumentPlaces, Origins, origin
+from policies.policy_files import FileSearch, decode_text, read, search
 from policies.pool import EnginePool
-from policies.reading import Search, decoded, read, search
-from policies.relations import Placed, between, within
+from policies.relations import LocatedDocument, document_contradictions, reference_contradictions
 from policies.resilience import ResiliencePolicy
 from policies.route import ModelRoute
+from policies.validated_document import ValidatedDocument, validate_policy
 from policies.yaml_text import MAX_PROBLEMS, parse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedFile:
+class ValidatedFile:
     """What came of the content of one file, under whatever name it was read.
 
     ``broken``: part of it was not understood, so it may declare more than ``documents``. ``empty``: nothing in it.
     """
 
-    documents: tuple[Judged, ...]
+    documents: tuple[ValidatedDocument, ...]
     problems: tuple[Problem, ...]
     broken: bool = False
     empty: bool = False
@@ -41,26 +41,26 @@ class LoadCache:
 
     def __init__(self) -> None:
         """Begin with nothing remembered."""
-        self._files: Mapping[bytes, JudgedFile] = {}
+        self._files: Mapping[bytes, ValidatedFile] = {}
 
-    def judged(self, contents: Mapping[Path, bytes]) -> Mapping[Path, JudgedFile]:
+    def validated(self, contents: Mapping[Path, bytes]) -> Mapping[Path, ValidatedFile]:
         """Every file judged, those known before from memory."""
         digests = {path: hashlib.sha256(content).digest() for path, content in contents.items()}
-        fresh: dict[bytes, JudgedFile] = {}
+        fresh: dict[bytes, ValidatedFile] = {}
         for path, digest in digests.items():
             if digest not in fresh:
-                fresh[digest] = self._files.get(digest) or judged_content(contents[path])
+                fresh[digest] = self._files.get(digest) or validate_content(contents[path])
         self._files = fresh
         return {path: fresh[digest] for path, digest in digests.items()}
 
 
-def judged_content(content: bytes) -> JudgedFile:
+def validate_content(content: bytes) -> ValidatedFile:
     """Everything that can be said about the content of one file without looking at others."""
-    text = decoded(content)
+    text = decode_text(content)
     if isinstance(text, Problem):
-        return JudgedFile(documents=(), problems=(text,), broken=True)
+        return ValidatedFile(documents=(), problems=(text,), broken=True)
     parsed = parse(text)
-    documents: list[Judged] = []
+    documents: list[ValidatedDocument] = []
     problems = list(parsed.problems)
     empty, broken = not parsed.problems, parsed.broken
     for raw in parsed.documents:
@@ -70,14 +70,14 @@ def judged_content(content: bytes) -> JudgedFile:
         if len(problems) > MAX_PROBLEMS:
             broken = True
             break
-        document, found = judge(raw)
+        document, found = validate_policy(raw)
         problems += found
         if document is None:
             broken = True
         else:
             documents.append(document)
-            problems += within(document)
-    return JudgedFile(documents=tuple(documents), problems=_capped(problems), broken=broken, empty=empty)
+            problems += document_contradictions(document)
+    return ValidatedFile(documents=tuple(documents), problems=_capped(problems), broken=broken, empty=empty)
 
 
 def _capped(problems: list[Problem]) -> tuple[Problem, ...]:
@@ -96,14 +96,15 @@ def _capped(problems: list[Problem]) -> tuple[Problem, ...]:
 def load(paths: Sequence[Path], cache: LoadCache | None = None) -> PolicySet:
     """The policies in these files and folders; raises ``PolicyErrors`` with all problems of all files.
 
-    Folders are searched as ``policies.reading`` says. With ``cache``, files whose content it knows are not parsed.
+    Folders are searched as ``policies.policy_files`` says. With ``cache``, files whose content it knows are not
+    parsed.
     """
     found = search(paths)
     return load_found(found, {path: read(path) for path in found.files}, paths, cache)
 
 
 def load_found(
-    found: Search,
+    found: FileSearch,
     contents: Mapping[Path, bytes | Problem],
     paths: Sequence[Path],
     cache: LoadCache | None = None,
@@ -120,7 +121,7 @@ def load_contents(contents: Mapping[Path, bytes], cache: LoadCache | None = None
     return _loaded(contents, [], tuple(contents), cache)
 
 
-def load_judged(files: Mapping[Path, JudgedFile]) -> PolicySet:
+def load_validated(files: Mapping[Path, ValidatedFile]) -> PolicySet:
     """The policies of files that were judged before; raises ``PolicyErrors`` as ``load`` does."""
     return _joined(files, [], tuple(files))
 
@@ -129,16 +130,20 @@ def _loaded(
     contents: Mapping[Path, bytes], errors: list[PolicyError], paths: Sequence[Path], cache: LoadCache | None
 ) -> PolicySet:
     """The policies of what could be read; ``errors`` say what could not, and then references may lead there."""
-    return _joined((cache or LoadCache()).judged(contents), errors, tuple(contents) or paths)
+    return _joined((cache or LoadCache()).validated(contents), errors, tuple(contents) or paths)
 
 
-def _joined(files: Mapping[Path, JudgedFile], errors: list[PolicyError], paths: Sequence[Path]) -> PolicySet:
+def _joined(files: Mapping[Path, ValidatedFile], errors: list[PolicyError], paths: Sequence[Path]) -> PolicySet:
     complete = not errors
     errors += [problem.error(str(path)) for path, file in files.items() for problem in file.problems]
     documents = [
-        Placed(file=str(path), document=document) for path, file in files.items() for document in file.documents
+        LocatedDocument(file=str(path), document=document)
+        for path, file in files.items()
+        for document in file.documents
     ]
-    errors += between(documents, complete=complete and not any(file.broken for file in files.values()))
+    errors += reference_contradictions(
+        documents, complete=complete and not any(file.broken for file in files.values())
+    )
     if not errors and not documents:
         errors += [_nothing_in(path) for path in paths] or [_nothing_in(Path())]
     if errors:
@@ -157,7 +162,7 @@ def _nothing_in(path: Path) -> PolicyError:
     return problem.error(str(path))
 
 
-def _policy_set(documents: Sequence[Placed], empty: Sequence[str]) -> PolicySet:
+def _policy_set(documents: Sequence[LocatedDocument], empty: Sequence[str]) -> PolicySet:
     models = [one.document.model for one in documents]
     pools = {one.metadata.name: one for one in models if isinstance(one, EnginePool)}
     routes = {one.metadata.name: one for one in models if isinstance(one, ModelRoute)}

@@ -17,13 +17,13 @@ DEFAULT: Final = "default"
 _S = TypeVar("_S", bound=Spec)
 
 
-def overlaid(below: _S, above: _S) -> _S:
+def overlay(below: _S, above: _S) -> _S:
     """``below`` with every field that was written in ``above``."""
     changes: dict[str, object] = {}
     for name in above.model_fields_set:
         value, covered = getattr(above, name), getattr(below, name)
         changes[name] = (
-            overlaid(covered, value) if isinstance(value, Spec) and type(value) is type(covered) else value
+            overlay(covered, value) if isinstance(value, Spec) and type(value) is type(covered) else value
         )
     return below.model_copy(update=changes)
 
@@ -39,7 +39,7 @@ def effective(names: Iterable[str], policies: Mapping[str, ResiliencePolicy]) ->
     """What these policies, laid over the built-in defaults in this order, come to."""
     spec = ResilienceSpec()
     for name in names:
-        spec = overlaid(spec, policies[name].spec)
+        spec = overlay(spec, policies[name].spec)
     # Whom a policy is for is not a setting of the pool.
     return spec.model_copy(update={"pools": ()})
 

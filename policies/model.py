@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from policies.findings import Finding
-from policies.origin import Origin as Origin  # noqa: PLC0414 - read from here as part of the value
+from policies.origin import Origin
 from policies.pool import EnginePool
 from policies.resilience import ResiliencePolicy, ResilienceSpec
 from policies.route import ModelRoute

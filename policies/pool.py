@@ -5,7 +5,7 @@ from typing import Final, Literal
 from pydantic import Field, model_validator
 
 from policies.discovery import Discovery
-from policies.document import API_VERSION, Labels, Metadata, Spec, described
+from policies.document import API_VERSION, Labels, Metadata, Spec, documented_field
 from policies.engine_tls import EngineTls
 from policies.quantity import Duration, EngineName, HostAddress, Port, Revision, Zone
 
@@ -15,25 +15,25 @@ _LONGEST_PER_MEAN: Final = 4.0
 class Endpoint(Spec):
     """One engine: an address that answers the OpenAI API, where it stands and what it can hold."""
 
-    address: HostAddress = described(..., "IP address or host name of the engine, without scheme and port.")
-    port: Port = described(..., "Port of the engine's OpenAI API.")
-    agent_port: Port | None = described(
+    address: HostAddress = documented_field(..., "IP address or host name of the engine, without scheme and port.")
+    port: Port = documented_field(..., "Port of the engine's OpenAI API.")
+    agent_port: Port | None = documented_field(
         None,
         "Port of the agent beside the engine (switchgear-agent), at the same address.",
         why="the engine itself is asked over the network only while its agent is silent",
     )
-    name: EngineName = described(
+    name: EngineName = documented_field(
         "", "Name in status, logs and decisions.", why="address:port is unique and says where it is"
     )
-    zone: Zone = described("", "Failure domain, as in topology.kubernetes.io/zone.")
-    region: Zone = described("", "Region, as in topology.kubernetes.io/region.")
-    revision: Revision = described(
+    zone: Zone = documented_field("", "Failure domain, as in topology.kubernetes.io/zone.")
+    region: Zone = documented_field("", "Region, as in topology.kubernetes.io/region.")
+    revision: Revision = documented_field(
         "",
         "Revision of the model this engine serves, the major number first: 2.1.0, say.",
         why="regions stand in for each other only within a major revision, unless regions.acrossRevisions says "
         "otherwise",
     )
-    slots: int | None = described(
+    slots: int | None = documented_field(
         None,
         "Requests this engine runs at once; the pool's slotsPerEngine when absent.",
         why="engines of a zone are filled in proportion to their slots",
@@ -41,18 +41,20 @@ class Endpoint(Spec):
         ge=1,
         le=65536,
     )
-    weight: int = described(
+    weight: int = documented_field(
         1,
         "Share of traffic relative to its peers in the zone.",
         why="equal weights keep Envoy's least-request picking in its accurate mode; say slots for unequal engines",
         ge=1,
         le=128,
     )
-    gpus: int = described(1, "GPUs the engine spans; carried along, not interpreted.", unit="GPUs", ge=0, le=1024)
-    tensor_parallel_group: str = described(
+    gpus: int = documented_field(
+        1, "GPUs the engine spans; carried along, not interpreted.", unit="GPUs", ge=0, le=1024
+    )
+    tensor_parallel_group: str = documented_field(
         "", "Engines with the same group name share GPUs and fail as one unit.", max_length=253
     )
-    labels: Labels = described({}, "Labels, shown in status and passed to Envoy as endpoint metadata.")
+    labels: Labels = documented_field({}, "Labels, shown in status and passed to Envoy as endpoint metadata.")
 
     @model_validator(mode="before")
     @classmethod
@@ -66,7 +68,7 @@ class Endpoint(Spec):
 class Probe(Spec):
     """How the control plane asks an engine for what matters: a token."""
 
-    interval: Duration = described(
+    interval: Duration = documented_field(
         0.5,
         "Time between two looks at an engine.",
         why="a hung engine is out within about two of them; a look costs the engine one token",
@@ -74,7 +76,7 @@ class Probe(Spec):
         ge=0.05,
         le=60,
     )
-    timeout: Duration = described(
+    timeout: Duration = documented_field(
         1.0,
         "How long an idle engine may take for one token.",
         why="an idle engine was seen to need 10 ms; one second leaves room for a long prefill of someone else",
@@ -82,7 +84,7 @@ class Probe(Spec):
         ge=0.01,
         le=60,
     )
-    stall_after: Duration = described(
+    stall_after: Duration = documented_field(
         1.0,
         "How long token counters may stand still while requests are in flight before the engine counts as hung.",
         why="above the longest single engine step; raise it for very long prefills",
@@ -90,39 +92,41 @@ class Probe(Spec):
         ge=0.1,
         le=600,
     )
-    unhealthy_after: int = described(
+    unhealthy_after: int = documented_field(
         2, "Bad looks in a row before an engine leaves.", why="one lost packet is not a hang", ge=1, le=100
     )
-    healthy_after: int = described(
+    healthy_after: int = documented_field(
         1,
         "Good looks in a row before an engine returns.",
         why="recovery known late is what costs most when capacity is short",
         ge=1,
         le=100,
     )
-    path: Literal["/v1/completions", "/v1/chat/completions"] = described(
+    path: Literal["/v1/completions", "/v1/chat/completions"] = documented_field(
         "/v1/completions", "API asked for the one-token completion."
     )
-    metrics_path: str = described("/metrics", "Where the engine's Prometheus metrics are.", pattern=r"^/[^\s]*$")
-    load_path: str = described(
+    metrics_path: str = documented_field(
+        "/metrics", "Where the engine's Prometheus metrics are.", pattern=r"^/[^\s]*$"
+    )
+    load_path: str = documented_field(
         "/load",
         "Where the engine counts requests in flight (vLLM: --enable-server-load-tracking).",
         why="the only count that still rises when the engine core is stuck",
         pattern=r"^/[^\s]*$",
     )
-    enabled: bool = described(True, "Whether to probe at all; without it every engine counts as ready.")
+    enabled: bool = documented_field(True, "Whether to probe at all; without it every engine counts as ready.")
 
 
 class EnginePoolSpec(Spec):
     """Engines that serve the same model and stand in for each other."""
 
-    model: str = described(..., "Model name the engines answer to.", min_length=1, max_length=253)
-    endpoints: tuple[Endpoint, ...] = described((), "The engines.", max_length=20_000)
-    kubernetes: Discovery | None = described(
+    model: str = documented_field(..., "Model name the engines answer to.", min_length=1, max_length=253)
+    endpoints: tuple[Endpoint, ...] = documented_field((), "The engines.", max_length=20_000)
+    kubernetes: Discovery | None = documented_field(
         None,
         "Engines found in the cluster, besides those that are listed; read where policies come from a cluster.",
     )
-    slots_per_engine: int = described(
+    slots_per_engine: int = documented_field(
         8,
         "Requests one engine runs at once (vLLM: --max-num-seqs).",
         why="small on purpose: overestimating slots by k stretches the promised wait by k",
@@ -130,7 +134,7 @@ class EnginePoolSpec(Spec):
         ge=1,
         le=65536,
     )
-    service_time: Duration = described(
+    service_time: Duration = documented_field(
         2.0,
         "Mean time one request holds a slot.",
         why="with the allowed wait it sets the admission ceiling: slots x (1 + maxWait / serviceTime)",
@@ -138,7 +142,7 @@ class EnginePoolSpec(Spec):
         ge=0.001,
         le=3600,
     )
-    longest_service_time: Duration | None = described(
+    longest_service_time: Duration | None = documented_field(
         None,
         "Longest time a healthy request may hold a slot; four times serviceTime when absent.",
         why="timeouts below allowed wait plus this kill work that would have succeeded",
@@ -146,13 +150,13 @@ class EnginePoolSpec(Spec):
         ge=0.001,
         le=86400,
     )
-    probe: Probe = described(Probe, "How engines are asked whether they can produce a token.")
-    first_token_gate: bool = described(
+    probe: Probe = documented_field(Probe, "How engines are asked whether they can produce a token.")
+    first_token_gate: bool = documented_field(
         False,
         "Whether the engines hold response headers until the first token exists.",
         why="stock vLLM sends headers at once; say true only where the gate is installed",
     )
-    tls: EngineTls | None = described(
+    tls: EngineTls | None = documented_field(
         None,
         "TLS to the engines; plain HTTP when absent.",
     )
@@ -168,5 +172,5 @@ class EnginePool(Spec):
 
     api_version: Literal["switchgear.dev/v1alpha1"] = Field(API_VERSION, description="Version of the document.")
     kind: Literal["EnginePool"] = Field("EnginePool", description="Kind of the document.")
-    metadata: Metadata = described(..., "Name and labels.")
-    spec: EnginePoolSpec = described(..., "The engines and how they are judged.")
+    metadata: Metadata = documented_field(..., "Name and labels.")
+    spec: EnginePoolSpec = documented_field(..., "The engines and how they are judged.")

@@ -1,38 +1,41 @@
 """What must hold between the parts of a document, and between documents, beyond the shape of each field.
 
-``within`` looks at one document and is remembered with it; ``between`` looks at all of them together.
+``document_contradictions`` looks at one document and is remembered with it; ``reference_contradictions`` looks at
+all of them together.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from policies.findings import PolicyError, Problem, did_you_mean
-from policies.judge import Judged
 from policies.merge import DEFAULT, effective, layers
 from policies.origin import Step, line_of, origin, path_text
 from policies.pool import EnginePool
 from policies.quantity import format_duration, is_ip
 from policies.resilience import WAIT_SHARE, ResiliencePolicy, ResilienceSpec
 from policies.route import Match, ModelRoute
+from policies.validated_document import ValidatedDocument
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class LocatedDocument:
     """A document and the file it is in."""
 
     file: str
-    document: Judged
+    document: ValidatedDocument
 
     def place(self, *steps: Step) -> str:
         """``file:line:column`` of a field."""
         return str(origin(self.file, self.document.at(*steps)))
 
 
-def _problem(document: Judged, code: str, steps: tuple[Step, ...], message: str, **details: str) -> Problem:
+def _problem(
+    document: ValidatedDocument, code: str, steps: tuple[Step, ...], message: str, **details: str
+) -> Problem:
     return Problem(code=code, at=document.at(*steps), path=path_text(steps), message=message, **details)
 
 
-def within(document: Judged) -> tuple[Problem, ...]:
+def document_contradictions(document: ValidatedDocument) -> tuple[Problem, ...]:
     """Contradictions inside one document."""
     match document.model:
         case EnginePool() as pool:
@@ -54,7 +57,7 @@ def _repeated(values: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
             yield number, before
 
 
-def _in_pool(pool: EnginePool, document: Judged) -> Iterator[Problem]:
+def _in_pool(pool: EnginePool, document: ValidatedDocument) -> Iterator[Problem]:
     endpoints = pool.spec.endpoints
     same_address = dict(_repeated((one.address, one.port) for one in endpoints))
     for number, before in same_address.items():
@@ -104,7 +107,7 @@ def _in_pool(pool: EnginePool, document: Judged) -> Iterator[Problem]:
         )
 
 
-def _names_to_prove(pool: EnginePool, document: Judged) -> Iterator[Problem]:
+def _names_to_prove(pool: EnginePool, document: ValidatedDocument) -> Iterator[Problem]:
     """A client asks for names and not for addresses, so an address names nobody."""
     tls = pool.spec.tls
     if tls is None or tls.server_name or tls.subject_alt_names:
@@ -121,7 +124,7 @@ def _names_to_prove(pool: EnginePool, document: Judged) -> Iterator[Problem]:
         )
 
 
-def _in_route(route: ModelRoute, document: Judged) -> Iterator[Problem]:
+def _in_route(route: ModelRoute, document: ValidatedDocument) -> Iterator[Problem]:
     pools = route.spec.pools
     for number, before in _repeated(one.pool for one in pools):
         line = line_of(document.at("spec", "pools", before))
@@ -152,7 +155,7 @@ def _in_route(route: ModelRoute, document: Judged) -> Iterator[Problem]:
             )
 
 
-def _in_policy(policy: ResiliencePolicy, document: Judged) -> Iterator[Problem]:
+def _in_policy(policy: ResiliencePolicy, document: ValidatedDocument) -> Iterator[Problem]:
     pools = policy.spec.pools
     if policy.metadata.name == DEFAULT:
         if pools:
@@ -183,7 +186,7 @@ def _in_policy(policy: ResiliencePolicy, document: Judged) -> Iterator[Problem]:
         )
 
 
-def between(documents: Sequence[Placed], *, complete: bool) -> Iterator[PolicyError]:
+def reference_contradictions(documents: Sequence[LocatedDocument], *, complete: bool) -> Iterator[PolicyError]:
     """Contradictions between documents; unless ``complete``, what is missing may stand in an unreadable file."""
     yield from _duplicates(documents)
     if complete:
@@ -195,11 +198,13 @@ def between(documents: Sequence[Placed], *, complete: bool) -> Iterator[PolicyEr
     yield from _waits(documents)
 
 
-def _said(placed: Placed, code: str, steps: tuple[Step, ...], message: str, **details: str) -> PolicyError:
+def _said(
+    placed: LocatedDocument, code: str, steps: tuple[Step, ...], message: str, **details: str
+) -> PolicyError:
     return _problem(placed.document, code, steps, message, **details).error(placed.file)
 
 
-def _duplicates(documents: Sequence[Placed]) -> Iterator[PolicyError]:
+def _duplicates(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
     for number, before in _repeated(one.document.key for one in documents):
         placed, first = documents[number], documents[before]
         yield _said(
@@ -212,7 +217,7 @@ def _duplicates(documents: Sequence[Placed]) -> Iterator[PolicyError]:
         )
 
 
-def _references(documents: Sequence[Placed]) -> Iterator[PolicyError]:
+def _references(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
     pools = {one.document.name for one in documents if one.document.kind == "EnginePool"}
     for placed in documents:
         for steps, name in placed.document.pools:
@@ -234,8 +239,8 @@ def _listed(names: Iterable[str], most: int = 12) -> str:
     return ", ".join(ordered[:most]) + rest if ordered else "no pool is declared at all"
 
 
-def _claims(documents: Sequence[Placed]) -> Iterator[PolicyError]:
-    claimed: dict[str, tuple[Placed, int]] = {}
+def _claims(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
+    claimed: dict[str, tuple[LocatedDocument, int]] = {}
     for placed in documents:
         if not isinstance(placed.document.model, ResiliencePolicy):
             continue
@@ -252,14 +257,14 @@ def _claims(documents: Sequence[Placed]) -> Iterator[PolicyError]:
                 )
 
 
-def _routes(documents: Sequence[Placed]) -> Iterator[tuple[Placed, ModelRoute]]:
+def _routes(documents: Sequence[LocatedDocument]) -> Iterator[tuple[LocatedDocument, ModelRoute]]:
     for placed in documents:
         if isinstance(placed.document.model, ModelRoute):
             yield placed, placed.document.model
 
 
-def _listeners(documents: Sequence[Placed]) -> Iterator[PolicyError]:
-    first: dict[int, tuple[Placed, str]] = {}
+def _listeners(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
+    first: dict[int, tuple[LocatedDocument, str]] = {}
     for placed, route in _routes(documents):
         listener = route.spec.listener
         other, address = first.setdefault(listener.port, (placed, listener.address))
@@ -281,8 +286,8 @@ def _condition(match: Match) -> Hashable:
     return match.path_prefix, headers, match.model, match.stream
 
 
-def _matches(documents: Sequence[Placed]) -> Iterator[PolicyError]:
-    first: dict[Hashable, Placed] = {}
+def _matches(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
+    first: dict[Hashable, LocatedDocument] = {}
     for placed, route in _routes(documents):
         other = first.setdefault((route.spec.listener.port, _condition(route.spec.match)), placed)
         if other is not placed:
@@ -296,7 +301,7 @@ def _matches(documents: Sequence[Placed]) -> Iterator[PolicyError]:
             )
 
 
-def _layered(documents: Sequence[Placed]) -> Iterator[PolicyError]:
+def _layered(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
     """Fields that contradict each other once the layers of a pool are laid over each other."""
     policies = {one.document.name: one for one in documents if isinstance(one.document.model, ResiliencePolicy)}
     models = {name: one.document.model for name, one in policies.items()}
@@ -324,7 +329,7 @@ def _layered(documents: Sequence[Placed]) -> Iterator[PolicyError]:
                 )
 
 
-def _waits(documents: Sequence[Placed]) -> Iterator[PolicyError]:
+def _waits(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
     """Waits that somebody wrote, and that leave too little of the deadline for the answer.
 
     Only written ones are refused: whoever shortens a deadline has not chosen a wait, and is advised (SG106).
@@ -370,7 +375,7 @@ def _waits(documents: Sequence[Placed]) -> Iterator[PolicyError]:
             )
 
 
-def _wrote(placed: Placed, steps: tuple[Step, ...]) -> bool:
+def _wrote(placed: LocatedDocument, steps: tuple[Step, ...]) -> bool:
     return placed.document.at(*steps) != placed.document.at(*steps[:-1])
 
 

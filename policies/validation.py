@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from policies.document import API_VERSION, Spec
-from policies.findings import Problem, did_you_mean, shown
+from policies.findings import Problem, did_you_mean, format_value
 from policies.origin import Places, Step, nearest, path_text, start
 from policies.quantity import format_duration
 from policies.schema import FieldDoc, field_at, fields_of, names_at
@@ -41,7 +41,7 @@ class Vocabulary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Validated:
+class ValidationResult:
     """What came of one document. ``kind`` is empty where it does not say one; ``model`` is None, and ``problems``
     are not empty, where anything is wrong.
     """
@@ -51,29 +51,29 @@ class Validated:
     problems: tuple[Problem, ...]
 
 
-def validated(raw: RawDocument, vocabulary: Vocabulary) -> Validated:
+def validate_document(raw: RawDocument, vocabulary: Vocabulary) -> ValidationResult:
     """The document as a model of its kind, or all its problems."""
     if not isinstance(raw.value, dict):
         problem = Problem(
             code="SG020",
             at=start(raw.places),
             message=f"a {vocabulary.noun} is a block of fields",
-            found=shown(raw.value),
+            found=format_value(raw.value),
             allowed="apiVersion, kind, metadata, spec",
             hint="a document begins with `apiVersion:`; is there a stray --- or a dash in front?",
         )
-        return Validated(kind="", model=None, problems=(problem,))
+        return ValidationResult(kind="", model=None, problems=(problem,))
     heading = tuple(_heading(vocabulary, raw.value, raw.places))
     kind = raw.value.get("kind")
     if any(problem.path == "kind" for problem in heading) or not isinstance(kind, str):
-        return Validated(kind="", model=None, problems=heading)
+        return ValidationResult(kind="", model=None, problems=heading)
     sort = vocabulary.kinds[kind]
     try:
         model = sort.model_validate_json(json.dumps(raw.value), strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         wrong = (*heading, *_problems(vocabulary, sort, error, raw.value, raw.places))
-        return Validated(kind=kind, model=None, problems=wrong)
-    return Validated(kind=kind, model=None if heading else model, problems=heading)
+        return ValidationResult(kind=kind, model=None, problems=wrong)
+    return ValidationResult(kind=kind, model=None if heading else model, problems=heading)
 
 
 def _heading(vocabulary: Vocabulary, value: dict[str, Value], places: Places) -> Iterator[Problem]:
@@ -88,7 +88,7 @@ def _heading(vocabulary: Vocabulary, value: dict[str, Value], places: Places) ->
         allowed = known[0] if len(known) == 1 else "one of " + ", ".join(known)
         if name in value:
             guess = did_you_mean(said, known) if isinstance(said, str) else ""
-            message = f"{shown(said)} is no {name} of Switchgear's"
+            message = f"{format_value(said)} is no {name} of Switchgear's"
             at = nearest(places, (name,))
         else:
             near = next((one for one in value if did_you_mean(one, (name,))), "")
@@ -100,7 +100,7 @@ def _heading(vocabulary: Vocabulary, value: dict[str, Value], places: Places) ->
             at=at,
             path=name,
             message=message,
-            found=shown(said),
+            found=format_value(said),
             allowed=allowed,
             hint=guess or _heading_hint(vocabulary, name, said, known[0]),
         )
@@ -161,7 +161,7 @@ def _problem(
 ) -> Problem:
     """What pydantic saw, in the operator's words."""
     written = _written_steps(model, steps)
-    path, found, sort = path_text(written), shown(detail["input"]), detail["type"]
+    path, found, sort = path_text(written), format_value(detail["input"]), detail["type"]
     known = field_at(model, steps)
     allowed = known.allowed if known is not None else ""
     at = nearest(places, written)
@@ -174,7 +174,7 @@ def _problem(
                 code="SG023",
                 at=nearest(places, written, key=True),
                 path=path,
-                message=f"there is no field {shown(name)} here",
+                message=f"there is no field {format_value(name)} here",
                 found=name,
                 allowed=", ".join(names),
                 hint=did_you_mean(name, names) or _elsewhere(vocabulary, model, name),
@@ -222,8 +222,8 @@ def _untold(detail: ErrorDetails, known: FieldDoc, steps: Steps, places: Places)
             code="SG025",
             at=nearest(places, steps),
             path=path_text(steps),
-            message=f"{shown(block)} is not a block of fields",
-            found=shown(block),
+            message=f"{format_value(block)} is not a block of fields",
+            found=format_value(block),
             allowed=known.allowed,
             hint=f"write {{{tag}: {block}}}" if block in choices else "",
         )
@@ -234,8 +234,8 @@ def _untold(detail: ErrorDetails, known: FieldDoc, steps: Steps, places: Places)
             code="SG026",
             at=nearest(places, steps),
             path=path_text(steps),
-            message=f"{shown(said)} is not one of the values allowed",
-            found=shown(said),
+            message=f"{format_value(said)} is not one of the values allowed",
+            found=format_value(said),
             allowed=allowed,
             hint=did_you_mean(said, choices) if isinstance(said, str) else "",
         )
@@ -279,7 +279,7 @@ def _type_hint(sort: str, value: object) -> str:  # noqa: PLR0911 - one line per
     if value is None:
         return "write a value, or remove the line to have the default"
     if sort.startswith("string"):
-        return f'write it in quotes: "{shown(value)}"' if isinstance(value, (bool, int, float)) else ""
+        return f'write it in quotes: "{format_value(value)}"' if isinstance(value, (bool, int, float)) else ""
     if not isinstance(value, str):
         return "begin each item with a dash" if sort.startswith(("tuple", "list")) else ""
     if sort.startswith("bool"):

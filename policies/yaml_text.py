@@ -23,7 +23,7 @@ from yaml.events import (
     SequenceStartEvent,
 )
 
-from policies.findings import Problem, did_you_mean, shown
+from policies.findings import Problem, did_you_mean, format_value
 from policies.origin import BlockPlaces, ListPlaces, Places, Spot, line_of, spot, start
 
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
@@ -197,7 +197,7 @@ class _Reader:
     ) -> None:
         if event.tag not in {None, "!", _TAG + tag}:
             self._refuse(
-                "SG017", places.at, f"the tag {shown(event.tag)} means nothing here", hint="remove the tag"
+                "SG017", places.at, f"the tag {format_value(event.tag)} means nothing here", hint="remove the tag"
             )
         if len(self._stack) >= MAX_DEPTH:
             self._refuse(
@@ -222,11 +222,14 @@ class _Reader:
         kind = kinds.get(tag.removeprefix(_TAG))
         if kind is None:
             self._refuse(
-                "SG017", self._at(event), f"the tag {shown(tag)} means nothing here", hint="remove the tag"
+                "SG017", self._at(event), f"the tag {format_value(tag)} means nothing here", hint="remove the tag"
             )
         elif not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             self._refuse(
-                "SG017", self._at(event), f"{shown(event.value)} is not what its tag says", hint="remove the tag"
+                "SG017",
+                self._at(event),
+                f"{format_value(event.value)} is not what its tag says",
+                hint="remove the tag",
             )
         return value
 
@@ -290,9 +293,15 @@ class _Reader:
         if value == "<<" and plain:
             return _MERGE
         if not isinstance(value, str):
-            hint = f'write "{shown(value)}" in quotes' if isinstance(value, (int, float)) else "give it a name"
+            hint = (
+                f'write "{format_value(value)}" in quotes' if isinstance(value, (int, float)) else "give it a name"
+            )
             self._refuse(
-                "SG014", at, f"the name of a field is text, not {shown(value)}", found=shown(value), hint=hint
+                "SG014",
+                at,
+                f"the name of a field is text, not {format_value(value)}",
+                found=format_value(value),
+                hint=hint,
             )
             return _SKIP
         assert isinstance(frame.places, BlockPlaces)  # noqa: S101 - a frame with keys is a mapping
@@ -301,7 +310,7 @@ class _Reader:
             self._refuse(
                 "SG013",
                 at,
-                f"{shown(value)} was already said in line {line_of(first)}",
+                f"{format_value(value)} was already said in line {line_of(first)}",
                 path=value,
                 hint="keep one of the two: which of them would win is anybody's guess",
             )
@@ -320,7 +329,10 @@ class _Reader:
             merged = list(_mergeable(value, places))
             if not merged:
                 self._refuse(
-                    "SG018", frame.key_at, "<< takes an alias of a block, or a list of them", found=shown(value)
+                    "SG018",
+                    frame.key_at,
+                    "<< takes an alias of a block, or a list of them",
+                    found=format_value(value),
                 )
             frame.merges += merged
 

@@ -22,23 +22,23 @@ import aiohttp
 import pytest
 import yaml
 
-from chaos.cluster_double import ClusterDouble, kubeconfig
-from chaos.processes import Processes, free_ports
+from chaos.processes import ChildProcesses, free_ports
+from tests.cluster_double import ClusterDouble, kubeconfig
 from tests.eventually import eventually
-from xds_server.kube.api import Api, ApiError
-from xds_server.kube.connecting import Access, connected
-from xds_server.kube.resources import NODES, PODS, POLICY_RESOURCES, Resource
+from xds_server.k8s.api_resources import NODES, PODS, POLICY_RESOURCES, ApiResource
+from xds_server.k8s.client_config import ClientConfig, open_kube_api
+from xds_server.k8s.kube_api import ApiError, KubeApi
 
 CRDS = Path(__file__).parent.parent / "deploy" / "crds"
-DEFINITIONS = Resource(
+DEFINITIONS = ApiResource(
     group="apiextensions.k8s.io",
     version="v1",
     plural="customresourcedefinitions",
     kind="CustomResourceDefinition",
     namespaced=False,
 )
-NAMESPACES = Resource(group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False)
-SERVICES = Resource(group="", version="v1", plural="services", kind="Service")
+NAMESPACES = ApiResource(group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False)
+SERVICES = ApiResource(group="", version="v1", plural="services", kind="Service")
 _STARTS_WITHIN_S = 60.0
 
 
@@ -47,7 +47,7 @@ class Cluster:
     """One cluster. ``double`` is the double itself, None where it is a real one with a process of its own."""
 
     kubeconfig: Path
-    api: Api
+    api: KubeApi
     double: ClusterDouble | None
     pid: int | None = None
 
@@ -57,9 +57,9 @@ class Cluster:
         return self.api.server
 
     @property
-    def access(self) -> Access:
+    def access(self) -> ClientConfig:
         """As the control plane is told of it."""
-        return Access(kubeconfig=self.kubeconfig)
+        return ClientConfig(kubeconfig=self.kubeconfig)
 
     def must_be_double(self) -> ClusterDouble:
         """The double; the test skips where there is none."""
@@ -188,15 +188,18 @@ async def running_cluster(folder: Path) -> AsyncIterator[Cluster]:
     programs = [os.environ.get(name, "") for name in ("KUBE_APISERVER", "ETCD")]
     at = folder / "kubeconfig"
     if all(programs):
-        async with _real(*programs, folder, at) as pid, connected(Access(kubeconfig=at)) as api:
+        async with _real(*programs, folder, at) as pid, open_kube_api(ClientConfig(kubeconfig=at)) as api:
             await eventually(lambda: _answers(api), "the API server is ready", _STARTS_WITHIN_S)
             yield Cluster(kubeconfig=at, api=api, double=None, pid=pid)
         return
-    async with ClusterDouble() as double, connected(Access(kubeconfig=double.write_kubeconfig(at))) as api:
+    async with (
+        ClusterDouble() as double,
+        open_kube_api(ClientConfig(kubeconfig=double.write_kubeconfig(at))) as api,
+    ):
         yield Cluster(kubeconfig=at, api=api, double=double)
 
 
-async def _answers(api: Api) -> bool:
+async def _answers(api: KubeApi) -> bool:
     with contextlib.suppress(ApiError):
         return bool(await api.get(NAMESPACES, "", "default"))
     return False
@@ -211,7 +214,7 @@ async def _real(apiserver: str, etcd: str, folder: Path, at: Path) -> AsyncItera
     key, public = folder / "accounts.key", folder / "accounts.pub"
     await asyncio.to_thread(_key_pair, key, public)
     client, peer, secure = free_ports(3)
-    async with Processes(log_dir=folder / "logs") as processes:
+    async with ChildProcesses(log_dir=folder / "logs") as processes:
         await processes.start(
             "etcd",
             [
@@ -273,9 +276,9 @@ async def _healthy(url: str) -> bool:
 @asynccontextmanager
 async def double_process(folder: Path, *, crds: Path | None = CRDS) -> AsyncIterator[Mapping[str, Any]]:
     """What a double in a process of its own announces: ``server``, ``kubeconfig``, ``control``."""
-    argv = [sys.executable, "-m", "chaos.cluster_double", "--kubeconfig", str(folder / "kubeconfig")]
+    argv = [sys.executable, "-m", "tests.cluster_double", "--kubeconfig", str(folder / "kubeconfig")]
     if crds is not None:
         argv += ["--crds", str(crds)]
-    async with Processes(log_dir=folder / "logs") as processes:
+    async with ChildProcesses(log_dir=folder / "logs") as processes:
         child = await processes.start("cluster-double", argv, ready_within_s=_STARTS_WITHIN_S)
         yield child.ready

@@ -14,11 +14,11 @@ import click
 from benchmarks.__main__ import LONG, NAMES
 from chaos.cli import group as chaos
 from chaos.fake_engine.__main__ import _parser as fake_engine
-from chaos.scenario.codes import SCENARIO_CODES
+from chaos.scenario.scenario_codes import SCENARIO_CODES
 from policies.codes import CODES, REMARKS
 from policies.load import load
 from xds_server.cli import group as switchgear
-from xds_server.metric_table.table import TABLE
+from xds_server.metric_reference.metric_table import TABLE
 
 ROOT: Final = Path(__file__).parents[1]
 PAGES: Final = (

@@ -21,7 +21,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from engine.process_metrics import CONTROL_PLANE, add_process
-from engine.report_wire import Flaw
+from engine.report_wire import ReportDropReason
 
 # When each counter began: as many series again, which no rule or panel asks for. The library's one switch is for
 # the whole process; whoever makes a counter for this server does so with this module loaded.
@@ -166,7 +166,7 @@ class Metrics:
                 for labels in known.get(f"{told.name}_total", ()):
                     one.labels(**labels)
 
-    def reported(self, source: str, verdict: str) -> None:
+    def count_report(self, source: str, verdict: str) -> None:
         """Count one report on an engine."""
         # Looking a label set up costs more than counting, and a thousand agents report every second.
         counter = self._by_report.get((source, verdict))
@@ -174,15 +174,15 @@ class Metrics:
             counter = self._by_report[source, verdict] = self.reports.labels(source=source, verdict=verdict)
         counter.inc()
 
-    def probed(self, kind: str, outcome: str, seconds: float) -> None:
+    def count_probe(self, kind: str, outcome: str, seconds: float) -> None:
         """Count one look at an engine, or one canary."""
         self.probe_seconds.labels(kind=kind, outcome=outcome).observe(seconds)
 
-    def flawed(self, flaw: StrEnum) -> None:
+    def count_stream_flaw(self, flaw: StrEnum) -> None:
         """Count one discovery stream that was ended for what its peer did."""
         self.stream_errors.labels(flaw=flaw.value).inc()
 
-    def dropped(self, flaw: Flaw) -> None:
+    def count_dropped_report(self, flaw: ReportDropReason) -> None:
         """Count one report of an agent that could not be used."""
         self.agent_report_errors.labels(flaw=flaw.value).inc()
 

@@ -5,29 +5,45 @@ give stands beside it. Where it tells a story without its numbers, ours are said
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import mean, stdev
 from typing import Final
 
-from benchmarks.claims.claim import Claim
-from benchmarks.claims.live import Storm
-from chaos.planning import amplification, redundancy, retry_storm, textbook
+from benchmarks.claims.live_results import RetryStormResult
+from chaos.planning import retry_amplification as amplification
+from chaos.planning import retry_storm_model, spare_engines, textbook
 from chaos.planning.availability import HOURS_PER_MONTH
-from chaos.planning.retry_storm import BREAKER, HEDGED, HEDGED_IN_SPARE, NAIVE, Outcome, run
+from chaos.planning.retry_storm_model import BREAKER, HEDGED, HEDGED_IN_SPARE, NAIVE, ModelOutcome, run_model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Short texts for a table: ``published``, ``simulated``, and ``live``, empty where nothing was run.
+
+    ``holds`` says whether the model bears the claim out; ``plainly`` what to make of it, and what differs.
+    """
+
+    name: str
+    published: str
+    simulated: str
+    live: str
+    holds: bool
+    plainly: str
+
 
 OTHER_SEEDS: Final = (2, 3, 4)
 
 
-def claims(live: Storm | None) -> Iterator[Claim]:
+def claims(live: RetryStormResult | None) -> Iterator[Claim]:
     """Every claim; each takes a second or a few."""
     yield from table_of_spares()
-    yield from sums_of_spares()
-    naive, breaker = run(NAIVE), run(BREAKER)
+    yield from spare_capacity()
+    naive, breaker = run_model(NAIVE), run_model(BREAKER)
     yield wasted_calls(
-        naive, breaker, [(run(NAIVE, seed=one), run(BREAKER, seed=one)) for one in OTHER_SEEDS], live
+        naive, breaker, [(run_model(NAIVE, seed=one), run_model(BREAKER, seed=one)) for one in OTHER_SEEDS], live
     )
-    yield fourfold(live)
-    yield from hedging(naive, run(HEDGED), run(HEDGED_IN_SPARE))
+    yield retry_amplification(live)
+    yield from hedging(naive, run_model(HEDGED), run_model(HEDGED_IN_SPARE))
 
 
 def table_of_spares() -> Iterator[Claim]:
@@ -46,10 +62,10 @@ def table_of_spares() -> Iterator[Claim]:
         )
 
 
-def sums_of_spares() -> Iterator[Claim]:
+def spare_capacity() -> Iterator[Claim]:
     """The power that explains the table, and the two exercises that go with it."""
     failing, need = textbook.Failing(), textbook.PUBLISHED_NEED
-    bare = 1 - redundancy.short(8, 0, 0.01)
+    bare = 1 - spare_engines.shortage_probability(8, 0, 0.01)
     yield Claim(
         name="0.99^8",
         published="0.923",
@@ -70,7 +86,7 @@ def sums_of_spares() -> Iterator[Claim]:
         plainly=f"by the binomial; single runs scatter by {100 * seen.deviation:.2f} %, "
         f"from {100 * seen.least:.2f} to {100 * seen.most:.2f} %, so one run cannot tell",
     )
-    three, four = redundancy.spares_for(20, 0.005, (1e-3, 1e-4), cost_per_hour=2.0)
+    three, four = spare_engines.spares_for(20, 0.005, (1e-3, 1e-4), cost_per_hour=2.0)
     yield Claim(
         name="20 engines at 0.995: 3 and 4 nines",
         published="left to the reader",
@@ -83,10 +99,13 @@ def sums_of_spares() -> Iterator[Claim]:
 
 
 def wasted_calls(
-    naive: Outcome, breaker: Outcome, others: Sequence[tuple[Outcome, Outcome]], live: Storm | None
+    naive: ModelOutcome,
+    breaker: ModelOutcome,
+    others: Sequence[tuple[ModelOutcome, ModelOutcome]],
+    live: RetryStormResult | None,
 ) -> Claim:
     """Half the fleet sick: as much goodput with a breaker, and an eleventh of the wasted calls."""
-    said = retry_storm.PUBLISHED
+    said = retry_storm_model.PUBLISHED
     same = all(
         one.whole.wasted == said[one.policy.name].wasted
         and round(one.whole.goodput, 3) == said[one.policy.name].goodput
@@ -108,10 +127,15 @@ def wasted_calls(
     )
 
 
-def fourfold(live: Storm | None) -> Claim:
+def retry_amplification(live: RetryStormResult | None) -> Claim:
     """Five retries behind a short limit turn a blip into four times the load."""
-    storm, calm = amplification.course(amplification.FIVE_RETRIES), amplification.course(amplification.ONE_RETRY)
-    roomy = amplification.course(amplification.FIVE_RETRIES, amplification.Incident(load=0.7, after_s=20))
+    storm, calm = (
+        amplification.incident_course(amplification.FIVE_RETRIES),
+        amplification.incident_course(amplification.ONE_RETRY),
+    )
+    roomy = amplification.incident_course(
+        amplification.FIVE_RETRIES, amplification.SlowdownIncident(load=0.7, after_s=20)
+    )
     return Claim(
         name="15 % slow for 90 s: five retries, short limit",
         published="load roughly fourfold, all engines saturated",
@@ -133,7 +157,7 @@ def fourfold(live: Storm | None) -> Claim:
     )
 
 
-def hedging(naive: Outcome, hedged: Outcome, in_spare: Outcome) -> Iterator[Claim]:
+def hedging(naive: ModelOutcome, hedged: ModelOutcome, in_spare: ModelOutcome) -> Iterator[Claim]:
     """Second copies of what waits: good with spare slots, bad without."""
     before, then = naive.phases["before"], hedged.phases["before"]
     yield Claim(
@@ -161,11 +185,11 @@ def hedging(naive: Outcome, hedged: Outcome, in_spare: Outcome) -> Iterator[Clai
     )
 
 
-def _both(one: Outcome) -> str:
+def _both(one: ModelOutcome) -> str:
     return f"{100 * one.whole.goodput:.1f} %, {f'{one.whole.wasted:,}'.replace(',', ' ')} wasted"
 
 
-def _live_waste(live: Storm | None) -> str:
+def _live_waste(live: RetryStormResult | None) -> str:
     if live is None:
         return ""
     return (

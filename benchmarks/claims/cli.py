@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.claims.claims import claims
-from benchmarks.claims.live import storm
+from benchmarks.claims.live_results import retry_storm
 
 RESULT: Final = Path("benchmarks/results/claims.json")
 LIVE: Final = Path("benchmarks/results/failover")
@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", type=Path, default=RESULT, help="where the result goes")
     parser.add_argument("--live", type=Path, default=LIVE, help="folder with results of the failover benchmark")
     asked = parser.parse_args(argv)
-    found = list(claims(storm(asked.live)))
+    found = list(claims(retry_storm(asked.live)))
     console = Console(width=150)
     table = Table(title="Published, and found here", show_lines=True)
     for column in ("claim", "published", "simulated", "live", "borne out"):

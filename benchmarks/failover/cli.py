@@ -15,13 +15,13 @@ import aiohttp
 from rich.console import Console
 
 from benchmarks.failover.contestants import CONTESTANTS
-from benchmarks.failover.experiment import Cell, run
-from benchmarks.failover.page import page
+from benchmarks.failover.experiment_setting import EngineKind, ExperimentSetting
+from benchmarks.failover.failover_experiment import ExperimentCell, run
+from benchmarks.failover.failover_page import page
+from benchmarks.failover.failover_scenarios import DEAD, DEAF, MORE, SCENARIOS, SIX
 from benchmarks.failover.result import FOLDER, counts, file_name, read, result, usual, write
-from benchmarks.failover.scenarios import DEAD, DEAF, MORE, SCENARIOS, SIX
-from benchmarks.failover.setting import EngineKind, Setting
-from benchmarks.failover.tables import missed, table
-from chaos.lab.proxies import NotReadyError
+from benchmarks.failover.result_tables import missed, table
+from chaos.lab.envoy_processes import NotReadyError
 from chaos.processes import ProcessError
 
 GROUPS: Final = {
@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
     return int(not done or not all(map(counts, results)) or any(map(missed, bound)))
 
 
-def cells_of(options: argparse.Namespace) -> list[Cell]:
+def cells_of(options: argparse.Namespace) -> list[ExperimentCell]:
     """The cells that are asked for, in the order they are made; ValueError names what does not exist."""
     names: list[str] = []
     for said in options.scenario.split(","):
@@ -81,10 +81,10 @@ def cells_of(options: argparse.Namespace) -> list[Cell]:
         unknown = [one for one in wanted if one not in known]
         if unknown:
             raise ValueError(f"there is no {', '.join(unknown)}; there are {', '.join((*known, *GROUPS))}")
-    wanted_setting = replace(Setting(), **(QUICK if options.quick else {}))
+    wanted_setting = replace(ExperimentSetting(), **(QUICK if options.quick else {}))
     overrides = _overrides(options)
     return [
-        Cell(
+        ExperimentCell(
             scenario=SCENARIOS[name],
             contestant=CONTESTANTS[contestant],
             setting=replace(SCENARIOS[name].setting(wanted_setting), **overrides, load_percent=load, seed=seed),
@@ -96,7 +96,7 @@ def cells_of(options: argparse.Namespace) -> list[Cell]:
     ]
 
 
-def _make(cells: Sequence[Cell], options: argparse.Namespace, console: Console) -> bool:
+def _make(cells: Sequence[ExperimentCell], options: argparse.Namespace, console: Console) -> bool:
     """Run the cells that are missing, within the budget; False when some are left."""
     missing = [cell for cell in cells if options.again or not _made(options.results, cell)]
     console.print(f"{len(cells)} cells, {len(cells) - len(missing)} of them there already")
@@ -123,13 +123,13 @@ def _make(cells: Sequence[Cell], options: argparse.Namespace, console: Console) 
     return complete
 
 
-def _made(folder: Path, cell: Cell) -> bool:
+def _made(folder: Path, cell: ExperimentCell) -> bool:
     """Whether a result that counts is there; one that does not is made again."""
     path = folder / file_name(cell)
     return path.exists() and counts(read([path])[0])
 
 
-async def _ended_by_signals(cell: Cell) -> Any:
+async def _ended_by_signals(cell: ExperimentCell) -> Any:
     """The experiment; SIGTERM ends it as Ctrl-C does, in order."""
     task = asyncio.create_task(run(cell))
     loop = asyncio.get_running_loop()

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from benchmarks.failover.picking import By
-from chaos.fitting.static_envoy import CEILING, NAIVE, PLAIN, TUNED, Static
+from benchmarks.failover.picker_policy import By
+from chaos.testbed.static_envoy import CEILING, NAIVE, PLAIN, TUNED, StaticEnvoyConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Contestant:
 
     name: str
     title: str
-    static: Static | None = None
+    static: StaticEnvoyConfig | None = None
     picks_by: By | None = None
     agents: bool = True
     service_time_told: bool = False

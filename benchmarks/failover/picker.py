@@ -28,7 +28,7 @@ from envoy_data_plane.envoy.service.ext_proc.v3 import (
     ProcessingResponse,
 )
 
-from benchmarks.failover.picking import By, Said, least_busy, picked, said
+from benchmarks.failover.picker_policy import By, EngineGauges, best_scored, engine_gauges, least_busy
 
 ENGINE_HEADER: Final = "x-gateway-destination-endpoint"
 METHOD: Final = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
@@ -39,14 +39,14 @@ _HEALTH_EVERY_S: Final = 1.0
 _LIMIT_S: Final = 1.0
 
 
-class Picker(grpc.GenericRpcHandler):
+class EndpointPicker(grpc.GenericRpcHandler):
     """What is known of the engines, and the answers to Envoy."""
 
     def __init__(self, engines: Sequence[str], by: By) -> None:
         self._engines = engines
         self._by = by
         self._rng = random.Random(0)
-        self._said: dict[str, Said] = {}
+        self._said: dict[str, EngineGauges] = {}
         self._well: set[str] = set()
         self._in_flight: Counter[str] = Counter()
         self.knows_all = asyncio.Event()
@@ -90,14 +90,14 @@ class Picker(grpc.GenericRpcHandler):
     def _pick(self) -> str | None:
         if self._by == "in_flight":
             return least_busy({one: self._in_flight[one] for one in self._engines if one in self._well}, self._rng)
-        return picked({one: self._said[one] for one in self._engines if one in self._well}, self._rng)
+        return best_scored({one: self._said[one] for one in self._engines if one in self._well}, self._rng)
 
     async def _follow_metrics(self, session: aiohttp.ClientSession, engine: str) -> None:
         while True:
             # Nothing new from an engine leaves what it said last.
             with contextlib.suppress(aiohttp.ClientError, TimeoutError, KeyError):
                 async with session.get(f"http://{engine}/metrics") as answer:
-                    self._said[engine] = said(await answer.read())
+                    self._said[engine] = engine_gauges(await answer.read())
             await asyncio.sleep(_METRICS_EVERY_S)
 
     async def _follow_health(self, session: aiohttp.ClientSession, engine: str) -> None:
@@ -123,7 +123,7 @@ def _to(engine: str) -> HeadersResponse:
 
 async def serve(engines: Sequence[str], by: By) -> None:
     """Answer until SIGTERM."""
-    picker = Picker(engines, by)
+    picker = EndpointPicker(engines, by)
     server = grpc.aio.server(handlers=(picker,), options=(("grpc.so_reuseport", 0),))
     port = server.add_insecure_port("127.0.0.1:0")
     ended = asyncio.Event()

@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.failover.contestants import CONTESTANTS
+from benchmarks.failover.experiment_setting import service_s
+from benchmarks.failover.failover_scenarios import SCENARIOS
 from benchmarks.failover.result import Result, counts
-from benchmarks.failover.scenarios import SCENARIOS
-from benchmarks.failover.setting import service_s
-from chaos.measures.bins import BIN_S
+from chaos.measures.time_bins import BIN_S
 
 # Okabe and Ito's colours, which people who see few colours tell apart too; one contestant, one colour.
 _COLOURS: Final[Mapping[str, str]] = MappingProxyType(

@@ -1,6 +1,7 @@
 """What a perfect admission ceiling would make of a scenario: the number that each measured one stands beside.
 
-How it is computed is said in ``chaos.measures.possible``; here the load is even and the outages are the plan's.
+How it is computed is said in ``chaos.measures.possible_goodput``; here the load is even and the outages are the
+plan's.
 """
 
 from collections.abc import Sequence
@@ -8,10 +9,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from benchmarks.failover.scenarios import Outage
-from benchmarks.failover.setting import Setting
-from chaos.fake_engine import ErrorAfterWork, Fault
-from chaos.measures.possible import RECOVERY_LAG_S, Stretch, admitted
+from benchmarks.failover.experiment_setting import ExperimentSetting
+from benchmarks.failover.failover_scenarios import EngineOutage
+from chaos.fake_engine import EngineErrorAfterWork, EngineFault
+from chaos.measures.possible_goodput import RECOVERY_LAG_S, CapacityStretch, admitted_requests
 
 _WARM_UP_S: Final = 60.0
 
@@ -24,7 +25,7 @@ class Prediction:
     both_percent: float
 
 
-def predicted(setting: Setting, outages: Sequence[Outage]) -> Prediction:
+def predicted(setting: ExperimentSetting, outages: Sequence[EngineOutage]) -> Prediction:
     """For the outages of a plan, which count from the start of the fault window."""
     ends_s = {0.0, setting.fault_s, setting.fault_s + setting.after_s}
     for one in outages:
@@ -32,7 +33,7 @@ def predicted(setting: Setting, outages: Sequence[Outage]) -> Prediction:
     edges = [-_WARM_UP_S, *sorted(at_s for at_s in ends_s if 0.0 <= at_s <= setting.fault_s + setting.after_s)]
     offered = setting.rate_per_s
     stretches = [
-        Stretch(
+        CapacityStretch(
             start_s=start_s,
             end_s=end_s,
             offered_per_s=offered,
@@ -40,7 +41,7 @@ def predicted(setting: Setting, outages: Sequence[Outage]) -> Prediction:
         )
         for start_s, end_s in pairwise(edges)
     ]
-    let_in = list(zip(stretches, admitted(stretches, setting.max_wait_s), strict=True))
+    let_in = list(zip(stretches, admitted_requests(stretches, setting.max_wait_s), strict=True))
     fault = sum(count for one, count in let_in if 0.0 <= one.start_s < setting.fault_s)
     after = sum(count for one, count in let_in if one.start_s >= setting.fault_s)
     return Prediction(
@@ -49,12 +50,12 @@ def predicted(setting: Setting, outages: Sequence[Outage]) -> Prediction:
     )
 
 
-def share_left(fault: Fault) -> float:
+def share_left(fault: EngineFault) -> float:
     """Of a bad engine's capacity. A slow one has none: it is better left alone, and so is one that flaps."""
-    return 1.0 - fault.share if isinstance(fault, ErrorAfterWork) else 0.0
+    return 1.0 - fault.share if isinstance(fault, EngineErrorAfterWork) else 0.0
 
 
-def _capacity_per_s(setting: Setting, outages: Sequence[Outage], at_s: float) -> float:
+def _capacity_per_s(setting: ExperimentSetting, outages: Sequence[EngineOutage], at_s: float) -> float:
     left = dict.fromkeys(range(setting.engines), 1.0)
     for one in outages:
         if one.start_s <= at_s < one.end_s + RECOVERY_LAG_S:

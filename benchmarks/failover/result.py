@@ -5,20 +5,45 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.failover.experiment import Cell
-from benchmarks.failover.history import History
+from benchmarks.failover.chaos_history import chaos_history, experiment_measures
+from benchmarks.failover.experiment_history import ExperimentHistory
+from benchmarks.failover.experiment_setting import ExperimentSetting
+from benchmarks.failover.failover_experiment import ExperimentCell
+from benchmarks.failover.failover_scenarios import SCENARIOS, outages
+from benchmarks.failover.failover_targets import checks
 from benchmarks.failover.prediction import predicted
-from benchmarks.failover.scenarios import SCENARIOS, outages
-from benchmarks.failover.seen import measured
-from benchmarks.failover.setting import Setting
-from benchmarks.failover.targets import checks
-from benchmarks.failover.validity import bench
+from chaos.measures.bench_validity import STRICT, BenchQuality
+from chaos.measures.bench_validity import bench_quality as bench_of
+
+FEWEST_BEFORE_PERCENT: Final = 99.0
+
+
+def experiment_validity(history: ExperimentHistory, setting: ExperimentSetting) -> BenchQuality:
+    """The judgement on one experiment."""
+    end_s = float("inf")
+    found = bench_of(
+        chaos_history(history, setting), STRICT, fault_s=history.fault_s - history.began_s, engines_until_s=end_s
+    )
+    return replace(found, problems=(*found.problems, *_before(history, setting)))
+
+
+def _before(history: ExperimentHistory, setting: ExperimentSetting) -> list[str]:
+    if setting.load_percent > STRICT.busy_percent:
+        return []
+    # Whose answer was due before the fault: the others it may have hit.
+    due_s = history.fault_s - 2.0 * setting.longest_service_s
+    before = [one.ok for one in history.outcomes if one.arrived_at_s < due_s]
+    good_percent = 100.0 * sum(before) / len(before) if before else 100.0
+    if good_percent >= FEWEST_BEFORE_PERCENT:
+        return []
+    return [f"only {good_percent:.1f} % were served before the fault began"]
+
 
 FOLDER: Final = Path("benchmarks/results/failover")
 NAMED_APART: Final = frozenset({"load_percent", "seed"})
@@ -27,11 +52,11 @@ Result = Mapping[str, Any]
 """A parsed file; its shape is ``result``'s answer."""
 
 
-def result(cell: Cell, history: History) -> dict[str, Any]:
+def result(cell: ExperimentCell, history: ExperimentHistory) -> dict[str, Any]:
     """The whole answer, JSON-ready."""
     setting = cell.setting
     prediction = predicted(setting, outages(cell.scenario, setting))
-    measures = measured(history, setting)
+    measures = experiment_measures(history, setting)
     return {
         "scenario": cell.scenario.name,
         "scenario_title": cell.scenario.title,
@@ -45,7 +70,7 @@ def result(cell: Cell, history: History) -> dict[str, Any]:
         "versions": _versions(),
         "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
         "use_percent": asdict(history.use),
-        "bench": asdict(bench(history, setting)),
+        "bench": asdict(experiment_validity(history, setting)),
         "prediction": asdict(prediction),
         "measures": asdict(measures),
         "checks": [asdict(one) for one in checks(cell, measures, prediction)],
@@ -53,15 +78,15 @@ def result(cell: Cell, history: History) -> dict[str, Any]:
     }
 
 
-def file_name(cell: Cell) -> str:
+def file_name(cell: ExperimentCell) -> str:
     """Where a cell's result stands: the same cell always in the same place, different ones never.
 
     Every number that is neither default nor the scenario's own is part of the name.
     """
-    usual = cell.scenario.setting(Setting())
+    usual = cell.scenario.setting(ExperimentSetting())
     said = [
         f"{field.name}={getattr(cell.setting, field.name)}".replace(" ", "")
-        for field in fields(Setting)
+        for field in fields(ExperimentSetting)
         if field.name not in NAMED_APART and getattr(cell.setting, field.name) != getattr(usual, field.name)
     ]
     parts = (
@@ -78,7 +103,7 @@ def usual(results: Iterable[Result]) -> list[Result]:
     """Those in whose setting only load and seed are other than the scenario's own."""
     found = []
     for one in results:
-        expected = asdict(SCENARIOS[one["scenario"]].setting(Setting()))
+        expected = asdict(SCENARIOS[one["scenario"]].setting(ExperimentSetting()))
         same = {name: value for name, value in expected.items() if name not in NAMED_APART}
         # By way of JSON, which knows no tuples.
         if json.dumps(same) == json.dumps({name: one["setting"][name] for name in same}):
@@ -86,7 +111,7 @@ def usual(results: Iterable[Result]) -> list[Result]:
     return found
 
 
-def write(folder: Path, cell: Cell, found: Result) -> Path:
+def write(folder: Path, cell: ExperimentCell, found: Result) -> Path:
     """Keep a result; a half-written file is never seen."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name(cell)

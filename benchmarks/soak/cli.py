@@ -14,8 +14,8 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.soak.growth import BOUND_PERCENT_PER_H, Word
-from benchmarks.soak.run import Grown, Seen, soak
+from benchmarks.soak.growth_rate import BOUND_PERCENT_PER_H, GrowthVerdict
+from benchmarks.soak.soak_run import MeasureGrowth, SoakResult, soak
 
 RESULTS: Final = Path(__file__).parents[1] / "results" / "soak.json"
 MOST_SAID: Final = 20
@@ -55,7 +55,7 @@ def _folder(asked: Path | None) -> Iterator[Path]:
         yield Path(made)
 
 
-def _say(seen: Seen, console: Console) -> None:
+def _say(seen: SoakResult, console: Console) -> None:
     troubles = ", ".join(f"{count} {what}" for what, count in sorted(seen.troubles.items()))
     console.print(f"{seen.length_s:g} s with seed {seen.seed}: {troubles}", markup=False)
     answered = ", ".join(f"{name} {value:g} s" for name, value in seen.answered_s.items())
@@ -81,20 +81,20 @@ def _say(seen: Seen, console: Console) -> None:
         console.print(f"  and {len(seen.findings) - MOST_SAID} more", style="red")
 
 
-def _verdict(grown: Sequence[Grown]) -> str:
+def _verdict(grown: Sequence[MeasureGrowth]) -> str:
     """Of whom growth below the bound was shown, and of whom it was not."""
     known = sorted({one.process for one in grown if one.measure == OWN})
     shown = [
         who
         for who in known
-        if all(one.word is Word.BELOW for one in grown if one.process == who and one.measure == OWN)
+        if all(one.word is GrowthVerdict.BELOW for one in grown if one.process == who and one.measure == OWN)
     ]
     others = [who for who in known if who not in shown]
     bound = f"growth of its own memory below {BOUND_PERCENT_PER_H:g} % an hour"
     return f"{bound}: shown of {', '.join(shown) or 'nobody'}; not shown of {', '.join(others) or 'nobody'}"
 
 
-def _growth_table(grown: Sequence[Grown]) -> Table:
+def _growth_table(grown: Sequence[MeasureGrowth]) -> Table:
     table = Table("process", "measure", "holds", "moved by", "in", "% an hour, 95 % sure", "so", box=None)
     for one in grown:
         found = one.growth
@@ -112,8 +112,8 @@ def _growth_table(grown: Sequence[Grown]) -> Table:
     return table
 
 
-def _said(one: Grown) -> str:
+def _said(one: MeasureGrowth) -> str:
     enough_s = one.growth.enough_s
-    if one.word is not Word.UNKNOWN or enough_s is None:
+    if one.word is not GrowthVerdict.UNKNOWN or enough_s is None:
         return one.word.value
     return f"{one.word.value}: {enough_s / 60:.0f} min would do"

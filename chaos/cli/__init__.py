@@ -10,15 +10,15 @@ from typing import Final
 
 import click
 
-from xds_server.cli.answering import answered
-from xds_server.cli.lazy import Entry, LazyGroup
+from xds_server.cli.group_runner import run_group
+from xds_server.cli.lazy_group import LazyCommand, LazyGroup
 
 
-def _entry(module: str, summary: str, name: str = "command") -> Entry:
-    return Entry(module=f"{__name__}.{module}", summary=summary, name=name)
+def _entry(module: str, summary: str, name: str = "command") -> LazyCommand:
+    return LazyCommand(module=f"{__name__}.{module}", summary=summary, name=name)
 
 
-_COMMANDS: Final[Mapping[str, Entry]] = MappingProxyType(
+_COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
     {
         "demo": _entry("demo", "See Switchgear beside plain Envoy while engines hang and crash."),
         "verify": _entry("verify", "Judge policies by a suite of scenarios, for a CI pipeline."),
@@ -43,7 +43,7 @@ def group() -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Run one subcommand and return its exit code."""
-    return answered(group, argv, "switchgear-chaos")
+    return run_group(group, argv, "switchgear-chaos")
 
 
 def entry() -> None:

@@ -4,27 +4,26 @@ from pathlib import Path
 
 import click
 
-from chaos.checks.verdict import verdict
-from chaos.cli.destinations import prepare
-from chaos.cli.outputs import Outputs, output_options, told
-from chaos.history.lines import HistoryError
-from chaos.history.reading import read
+from chaos.checks.experiment_verdict import verdict
+from chaos.cli.verdict_outputs import VerdictOutputs, output_options, prepare_outputs, write_verdicts
+from chaos.history.event_codec import HistoryError
+from chaos.history.history_reader import read_history
 
 
 @click.command(name="check")
 @click.argument("histories", nargs=-1, required=True, metavar="HISTORY...", type=click.Path(path_type=Path))
 @output_options
-def command(*, histories: tuple[Path, ...], outputs: Outputs) -> int:
+def command(*, histories: tuple[Path, ...], outputs: VerdictOutputs) -> int:
     """Judge each HISTORY, a file that `run` or `verify` kept (--out), or every one in a folder.
 
     Exits 0 when every promise held, 1 when one was broken, 2 for what is no history, 3 when that is not known.
     """
-    prepare(None, outputs)
+    prepare_outputs(None, outputs)
     try:
-        verdicts = [verdict(read(path)) for path in _files(histories)]
+        verdicts = [verdict(read_history(path)) for path in _files(histories)]
     except HistoryError as problem:
         raise click.ClickException(str(problem)) from problem
-    return told(verdicts, outputs)
+    return write_verdicts(verdicts, outputs)
 
 
 def _files(paths: tuple[Path, ...]) -> list[Path]:

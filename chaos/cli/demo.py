@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from chaos.cli.signals import ended_by_signals
-from chaos.demo import screen, story
-from chaos.demo.plan import plan
-from chaos.lab.proxies import NotReadyError
+from chaos.cli.interruption import run_until_signal
+from chaos.demo import demo_run, terminal_view
+from chaos.demo.demo_plan import demo_plan
+from chaos.lab.envoy_processes import NotReadyError
 from chaos.processes import ProcessError
-from xds_server.cli.answering import INTERRUPTED
+from xds_server.cli.group_runner import INTERRUPTED
 
 
 @click.command("demo")
@@ -32,20 +32,20 @@ def command(*, fast: bool, seed: int, no_live: bool, picture: Path | None, as_js
     The engines are simulated (there is no GPU here); the Envoys, the control plane and every request are real.
     """
     console = Console(stderr=as_json)
-    telling = story.tell(plan(fast=fast, seed=seed), console, live=console.is_terminal and not no_live)
+    telling = demo_run.run_demo(demo_plan(fast=fast, seed=seed), console, live=console.is_terminal and not no_live)
     try:
-        result = asyncio.run(ended_by_signals(telling))
+        result = asyncio.run(run_until_signal(telling))
     except (NotReadyError, ProcessError) as problem:
         raise click.ClickException(str(problem)) from problem
     except asyncio.CancelledError:
         return INTERRUPTED
-    console.print(screen.final(result.scores))
-    console.print(screen.told(result.spoken))
-    console.print(screen.climbed(result.ladder))
-    console.print(screen.judgement(result.verdict))
+    console.print(terminal_view.result_table(result.scores))
+    console.print(terminal_view.agent_reports_text(result.spoken))
+    console.print(terminal_view.degradation_text(result.ladder))
+    console.print(terminal_view.verdict_text(result.verdict))
     if picture is not None:
         picture.write_text(
-            screen.svg(result.scores, result.ladder, result.answers, result.verdict), encoding="utf-8"
+            terminal_view.svg(result.scores, result.ladder, result.answers, result.verdict), encoding="utf-8"
         )
     if as_json:
         click.echo(json.dumps(asdict(result), indent=2))

@@ -5,15 +5,15 @@ from typing import Any
 
 import click
 
-from chaos.cli.complaining import refused
+from chaos.cli.error_output import print_errors
 from chaos.export.chaos_mesh import chaos_mesh
-from chaos.export.cluster import Cluster
 from chaos.export.litmus import litmus
-from chaos.scenario.library import chosen
+from chaos.export.pod_labels import ClusterNames
+from chaos.scenario.scenario_library import chosen_scenarios
 from policies.findings import PolicyErrors
 
 _TOOLS = {"chaos-mesh": chaos_mesh, "litmus": litmus}
-_NAMES = Cluster()
+_NAMES = ClusterNames()
 
 
 def _labels(_context: click.Context, _option: click.Parameter, text: str) -> Mapping[str, str]:
@@ -47,10 +47,10 @@ def command(words: tuple[str, ...], tool: str, **names: Any) -> int:
     Their first lines say what they do not do; the same goes to stderr where a fault has no counterpart at all.
     """
     try:
-        found = chosen(words)
+        found = chosen_scenarios(words)
     except PolicyErrors as errors:
-        return refused(errors)
-    exported = [_TOOLS[tool](one.scenario, Cluster(**names)) for one in found]
+        return print_errors(errors)
+    exported = [_TOOLS[tool](one.scenario, ClusterNames(**names)) for one in found]
     click.echo("---\n".join(one.text() for one in exported), nl=False)
     for scenario, one in zip(found, exported, strict=True):
         faults = [remark.about for remark in one.remarks if not remark.mapped and remark.is_fault]

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from chaos.faults.fault import Fault
-from chaos.scenario.schema import fault_kinds
+from chaos.scenario.scenario_schema import fault_kinds
 from policies.findings import did_you_mean
 from policies.quantity import format_duration
 

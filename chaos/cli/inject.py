@@ -9,8 +9,8 @@ import aiohttp
 import click
 import yaml
 
-from chaos.cli.signals import ended_by_signals
-from chaos.scenario.schema import fault_kinds
+from chaos.cli.interruption import run_until_signal
+from chaos.scenario.scenario_schema import fault_kinds
 from policies.findings import did_you_mean
 
 
@@ -42,7 +42,7 @@ def command(*, kind: str, lab: str, settings: tuple[str, ...], lasts: str | None
         **({} if lasts is None else {"lasts": lasts}),
     }
     try:
-        return asyncio.run(ended_by_signals(_held(lab.rstrip("/"), order)))
+        return asyncio.run(run_until_signal(_held(lab.rstrip("/"), order)))
     except asyncio.CancelledError:
         click.echo("healed")
         return 0

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import click
 
-from chaos.cli.complaining import refused
-from chaos.cli.options import POOL, SUBJECT
-from chaos.cli.series import NOT_RUN
-from chaos.cli.signals import ended_by_signals
-from chaos.fitting.subjects import Subject, subjects
-from chaos.lab.control import controlled, described_lab
-from chaos.lab.lab import Lab
-from chaos.lab.recording import recorded
-from chaos.scenario.library import chosen
-from chaos.scenario.plan import Experiment
+from chaos.cli.error_output import print_errors
+from chaos.cli.experiment_series import NOT_RUN
+from chaos.cli.interruption import run_until_signal
+from chaos.cli.rehearsal_options import POOL, SUBJECT
+from chaos.lab.control_port import control_port, lab_description
+from chaos.lab.history_recorder import record_history
+from chaos.lab.lab_session import Lab
+from chaos.scenario.experiment_plan import Experiment
+from chaos.scenario.scenario_library import chosen_scenarios
+from chaos.testbed.subjects import Subject, subjects
 from policies.findings import PolicyErrors
 
 
@@ -58,14 +58,14 @@ def command(
     """
     try:
         (subject, *more) = subjects([policies], pool)
-        (read, *_) = chosen([scenario])
+        (read, *_) = chosen_scenarios([scenario])
     except PolicyErrors as errors:
-        return refused(errors)
+        return print_errors(errors)
     if more:
         raise click.ClickException(f"{policies} holds {1 + len(more)} policy sets; name the file of one")
     holding = _held(read.experiment(), subject, load=load, port=port, history=history, folder=folder)
     try:
-        asyncio.run(ended_by_signals(holding))
+        asyncio.run(run_until_signal(holding))
     except NOT_RUN as problem:
         raise click.ClickException(str(problem)) from problem
     except asyncio.CancelledError:
@@ -78,11 +78,11 @@ async def _held(
 ) -> None:
     async with AsyncExitStack() as stack:
         lab = await stack.enter_async_context(Lab.open(experiment, subject, folder, by_hand=True))
-        recording = await stack.enter_async_context(recorded(lab, history))
+        recording = await stack.enter_async_context(record_history(lab, history))
         if load:
-            await stack.enter_async_context(recording.asking())
-        address = await stack.enter_async_context(controlled(lab, port))
-        click.echo(json.dumps({"lab": address, **described_lab(lab, {})}))
+            await stack.enter_async_context(recording.sending())
+        address = await stack.enter_async_context(control_port(lab, port))
+        click.echo(json.dumps({"lab": address, **lab_description(lab, {})}))
         await _until_told_to_end()
 
 

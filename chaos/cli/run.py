@@ -2,14 +2,14 @@
 
 import click
 
-from chaos.cli.options import Rehearsal, rehearsal_options
-from chaos.cli.outputs import Outputs
-from chaos.cli.rehearsing import rehearsed
+from chaos.cli.experiment_series import run_rehearsal
+from chaos.cli.rehearsal_options import RehearsalOptions, rehearsal_options
+from chaos.cli.verdict_outputs import VerdictOutputs
 
 
 @click.command(name="run")
 @rehearsal_options
-def command(*, rehearsal: Rehearsal, outputs: Outputs) -> int:
+def command(*, rehearsal: RehearsalOptions, outputs: VerdictOutputs) -> int:
     """Run each SCENARIO (a file, a folder, or a name of the library) with real Envoys, and judge what came of it.
 
     SUBJECT is a file or folder of policies, or an Envoy without a control plane: envoy (no retries), naive (five
@@ -19,4 +19,4 @@ def command(*, rehearsal: Rehearsal, outputs: Outputs) -> int:
     Exits 0 when --policies kept every promise, 1 when they broke one, 2 when asked wrongly, 3 when that is not
     known; those --against do not count.
     """
-    return rehearsed(rehearsal.tasks, rehearsal.out, outputs, lambda: rehearsal.beside)
+    return run_rehearsal(rehearsal.experiment_tasks, rehearsal.out, outputs, lambda: rehearsal.baseline_names)

@@ -7,9 +7,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from chaos.cli.complaining import refused
-from chaos.scenario.library import chosen, labelled, library
-from chaos.scenario.reading import ScenarioRead
+from chaos.cli.error_output import print_errors
+from chaos.scenario.scenario_library import chosen_scenarios, scenario_library, scenarios_labelled
+from chaos.scenario.scenario_reader import LoadedScenario
 from policies.findings import PolicyErrors
 
 
@@ -22,9 +22,9 @@ def command(words: tuple[str, ...], as_json: bool) -> int:
     Exits 0 when all of them can be run, 2 when one is wrong: every problem is named with its place.
     """
     try:
-        found = chosen(words) if words else tuple(library().values())
+        found = chosen_scenarios(words) if words else tuple(scenario_library().values())
     except PolicyErrors as errors:
-        return refused(errors)
+        return print_errors(errors)
     if as_json:
         click.echo(json.dumps([one.scenario.model_dump(mode="json", by_alias=True) for one in found], indent=2))
     else:
@@ -32,7 +32,7 @@ def command(words: tuple[str, ...], as_json: bool) -> int:
     return 0
 
 
-def _table(found: Sequence[ScenarioRead], *, full: bool) -> Table:
+def _table(found: Sequence[LoadedScenario], *, full: bool) -> Table:
     table = Table(show_lines=full)
     for name in ("scenario", "what happens", "lasts"):
         table.add_column(name, no_wrap=name == "scenario")
@@ -40,7 +40,7 @@ def _table(found: Sequence[ScenarioRead], *, full: bool) -> Table:
         table.add_column("the incident it rehearses")
     for one in found:
         spec = one.scenario.spec
-        suite = f" [dim]({labelled(one)})[/dim]" if labelled(one) else ""
+        suite = f" [dim]({scenarios_labelled(one)})[/dim]" if scenarios_labelled(one) else ""
         row = [f"{one.name}{suite}", spec.title, f"{spec.lasts:g} s"]
         table.add_row(*row, *([spec.incident.strip()] if full else []))
     return table

@@ -4,7 +4,7 @@ import json
 
 import click
 
-from chaos.scenario.schema import scenario_schema
+from chaos.scenario.scenario_schema import scenario_schema
 
 
 @click.command(name="schema")

@@ -5,24 +5,23 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from chaos.checks.verdict import verdict
-from chaos.cli.complaining import refused
-from chaos.cli.destinations import prepare
-from chaos.cli.options import Rehearsal, rehearsal_options
-from chaos.cli.outputs import Outputs, told
-from chaos.fitting.fit import FittingError
-from chaos.fitting.shaping import ShapeError
-from chaos.history.events import Event
-from chaos.history.lines import HistoryError
-from chaos.history.writing import HistoryFile
-from chaos.simulator.pulling import NotSimulatedError
-from chaos.simulator.simulate import Simulation
+from chaos.checks.experiment_verdict import verdict
+from chaos.cli.error_output import print_errors
+from chaos.cli.rehearsal_options import RehearsalOptions, rehearsal_options
+from chaos.cli.verdict_outputs import VerdictOutputs, prepare_outputs, write_verdicts
+from chaos.history.event_codec import HistoryError
+from chaos.history.history_events import HistoryEvent
+from chaos.history.history_writer import HistoryFile
+from chaos.simulator.simulated_injector import NotSimulatedError
+from chaos.simulator.simulation import Simulation
+from chaos.testbed.policy_fit import PolicyFitError
+from chaos.testbed.request_shape import RequestShapeError
 from policies.findings import PolicyErrors
 
 
 @click.command(name="simulate")
 @rehearsal_options
-def command(*, rehearsal: Rehearsal, outputs: Outputs) -> int:
+def command(*, rehearsal: RehearsalOptions, outputs: VerdictOutputs) -> int:
     """Play each SCENARIO in simulated time, with the control plane's own decisions, and judge what came of it.
 
     Arguments and report are those of `run`; the fleet may be one that no laptop holds. A scenario with a fault
@@ -33,9 +32,9 @@ def command(*, rehearsal: Rehearsal, outputs: Outputs) -> int:
     """
     verdicts = []
     try:
-        some, beside = rehearsal.tasks(), rehearsal.beside
+        some, beside = rehearsal.experiment_tasks(), rehearsal.baseline_names
         simulations = [(one, Simulation(one.experiment, one.subject)) for one in some]
-        prepare(rehearsal.out, outputs)
+        prepare_outputs(rehearsal.out, outputs)
         for task, simulation in simulations:
             with outputs.console.status(f"{task.name} | {task.subject.name}"):
                 events = simulation.events()
@@ -44,13 +43,13 @@ def command(*, rehearsal: Rehearsal, outputs: Outputs) -> int:
                 verdicts.append(verdict(simulation.history()))
             outputs.console.print(Text(f"{task.name} | {task.subject.name}: {verdicts[-1].answer.value}"))
     except PolicyErrors as errors:
-        return refused(errors)
-    except (FittingError, HistoryError, NotSimulatedError, ShapeError) as problem:
+        return print_errors(errors)
+    except (PolicyFitError, HistoryError, NotSimulatedError, RequestShapeError) as problem:
         raise click.ClickException(str(problem)) from problem
-    return told(verdicts, outputs, beside)
+    return write_verdicts(verdicts, outputs, beside)
 
 
-def _write(path: Path, events: tuple[Event, ...]) -> None:
+def _write(path: Path, events: tuple[HistoryEvent, ...]) -> None:
     with HistoryFile(path) as file:
         for event in events:
             file.write(event)

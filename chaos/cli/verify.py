@@ -5,13 +5,12 @@ from pathlib import Path
 
 import click
 
-from chaos.cli.options import OUT, POOL, SEED
-from chaos.cli.outputs import Outputs, output_options
-from chaos.cli.rehearsing import rehearsed
-from chaos.cli.series import Task, tasks
-from chaos.fitting.subjects import PolicySubject, policy_sets
-from chaos.scenario.library import QUICK, SUITES, suite
-from chaos.scenario.reading import ScenarioRead
+from chaos.cli.experiment_series import ExperimentTask, experiment_tasks, run_rehearsal
+from chaos.cli.rehearsal_options import OUT, POOL, SEED
+from chaos.cli.verdict_outputs import VerdictOutputs, output_options
+from chaos.scenario.scenario_library import QUICK, SUITES, suite
+from chaos.scenario.scenario_reader import LoadedScenario
+from chaos.testbed.subjects import PolicySubject, policy_sets
 from policies.findings import did_you_mean
 
 
@@ -42,7 +41,7 @@ def command(
     pool: str | None,
     seed: int | None,
     out: Path | None,
-    outputs: Outputs,
+    outputs: VerdictOutputs,
 ) -> int:
     """Judge policies by a suite of scenarios: quick, standard or full.
 
@@ -54,13 +53,13 @@ def command(
     Exits 0 when every promise held, 1 when one was broken, 2 when asked wrongly, 3 when that is not known.
     """
 
-    def some() -> list[Task]:
+    def some() -> list[ExperimentTask]:
         sets = policy_sets(policies)
         scenarios = _left(suite(suite_name), leave_out)
         return [
             task
             for one in sets
-            for task in tasks(
+            for task in experiment_tasks(
                 scenarios,
                 [PolicySubject(name=one.name, policies=one.policies, pool=pool)],
                 seed=seed,
@@ -68,10 +67,10 @@ def command(
             )
         ]
 
-    return rehearsed(some, out, outputs)
+    return run_rehearsal(some, out, outputs)
 
 
-def _left(scenarios: Sequence[ScenarioRead], left_out: Sequence[str]) -> tuple[ScenarioRead, ...]:
+def _left(scenarios: Sequence[LoadedScenario], left_out: Sequence[str]) -> tuple[LoadedScenario, ...]:
     """Those of the suite that are not left out; some must be left, and a name must be one of them."""
     known = {one.name for one in scenarios}
     for name in left_out:

@@ -7,13 +7,20 @@ StressChaos and TimeChaos, embedded in a Workflow's templates, where ``deadline`
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from chaos.export.cluster import Cluster
-from chaos.export.exported import Exported, Remark, object_name, of_scenario, of_target, unmapped
-from chaos.export.mesh_faults import MAPPINGS, Piece, Place, selector
-from chaos.export.why_not import NOWHERE
-from chaos.scenario.model import Scenario, ScenarioSpec, Strike
-from chaos.scenario.places import picked
-from chaos.scenario.timeline import name_of
+from chaos.export.chaos_mesh_faults import CHAOS_MESH_MAPPINGS, ChaosMeshContext, ChaosMeshObject, pod_selector
+from chaos.export.manifest_export import (
+    ManifestExport,
+    ManifestRemark,
+    object_name,
+    scenario_remarks,
+    target_remarks,
+    unmapped_faults,
+)
+from chaos.export.pod_labels import ClusterNames
+from chaos.export.unsupported_faults import UNSUPPORTED
+from chaos.scenario.fault_timeline import fault_name
+from chaos.scenario.placement import selected_targets
+from chaos.scenario.scenario_model import FaultSpec, Scenario, ScenarioSpec
 from policies.quantity import format_duration
 
 _START_S: Final = 60.0
@@ -22,27 +29,27 @@ _START_S: Final = 60.0
 Fields: TypeAlias = Mapping[str, Any]
 
 
-def chaos_mesh(scenario: Scenario, cluster: Cluster | None = None) -> Exported:
+def chaos_mesh(scenario: Scenario, cluster: ClusterNames | None = None) -> ManifestExport:
     """The Workflow, and what it does not say. Without a fault that maps there is no manifest."""
-    names = cluster or Cluster()
+    names = cluster or ClusterNames()
     spec = scenario.spec
     branches: list[str] = []
     templates: list[Fields] = []
-    remarks = list(of_scenario(spec))
+    remarks = list(scenario_remarks(spec))
     for number, strike in enumerate(spec.faults):
-        mapping = MAPPINGS.get(strike.fault.kind)
+        mapping = CHAOS_MESH_MAPPINGS.get(strike.fault.kind)
         if mapping is None:
             continue
-        pieces = tuple(mapping(strike.fault, Place(spec=spec, strike=strike, cluster=names)))
-        name = object_name(name_of(strike, number))
-        remarks += of_target(strike, number)
+        pieces = tuple(mapping(strike.fault, ChaosMeshContext(spec=spec, strike=strike, cluster=names)))
+        name = object_name(fault_name(strike, number))
+        remarks += target_remarks(strike, number)
         differs = dict.fromkeys(one.differs for one in pieces if one.differs)
-        remarks += (Remark(about=name_of(strike, number), why=why, mapped=True) for why in differs)
+        remarks += (ManifestRemark(about=fault_name(strike, number), why=why, mapped=True) for why in differs)
         branches.append(name)
         templates += _branch(name, spec, strike, pieces, names)
-    remarks += unmapped(spec.faults, NOWHERE)
+    remarks += unmapped_faults(spec.faults, UNSUPPORTED)
     if not branches:
-        return Exported(tool="Chaos Mesh", manifests=(), remarks=tuple(remarks))
+        return ManifestExport(tool="Chaos Mesh", manifests=(), remarks=tuple(remarks))
     workflow = {
         "apiVersion": "chaos-mesh.org/v1alpha1",
         "kind": "Workflow",
@@ -60,18 +67,18 @@ def chaos_mesh(scenario: Scenario, cluster: Cluster | None = None) -> Exported:
             ],
         },
     }
-    return Exported(tool="Chaos Mesh", manifests=(workflow,), remarks=tuple(remarks))
+    return ManifestExport(tool="Chaos Mesh", manifests=(workflow,), remarks=tuple(remarks))
 
 
 def _branch(
-    name: str, spec: ScenarioSpec, strike: Strike, pieces: Sequence[Piece], cluster: Cluster
+    name: str, spec: ScenarioSpec, strike: FaultSpec, pieces: Sequence[ChaosMeshObject], cluster: ClusterNames
 ) -> Iterator[Fields]:
     """The templates of one fault: a wait, then all of its pieces side by side, once or turn by turn."""
-    targets = len(picked(spec, strike).names)
+    targets = len(selected_targets(spec, strike).names)
     turns = targets if strike.in_turn else 1
     turn_s = strike.lasts / turns
     bad_s = turn_s * (1 - strike.pause_percent / 100)
-    pods = selector(cluster, strike.fault.aim, strike.target.zone)
+    pods = pod_selector(cluster, strike.fault.aim, strike.target.zone)
     steps = [object_name(name, "wait")]
     yield _wait(steps[0], strike.at)
     for turn in range(turns):
@@ -113,7 +120,7 @@ def _embedded(kind: str) -> str:
     return "httpChaos" if kind == "HTTPChaos" else kind[0].lower() + kind[1:]
 
 
-def _mode(strike: Strike, targets: int) -> Fields:
+def _mode(strike: FaultSpec, targets: int) -> Fields:
     target = strike.target
     if target.fraction is not None:
         return {"mode": "fixed-percent", "value": f"{100 * target.fraction:.0f}"}

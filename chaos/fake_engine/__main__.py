@@ -16,10 +16,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from chaos.fake_engine.config import EngineConfig
-from chaos.fake_engine.control import ControlServer
-from chaos.fake_engine.engine import FakeEngine
-from chaos.fake_engine.faults import Sigterm
+from chaos.fake_engine.control_server import ControlServer
+from chaos.fake_engine.engine_config import EngineConfig
+from chaos.fake_engine.engine_faults import EngineSigterm
+from chaos.fake_engine.fake_engine import FakeEngine
 
 _NOT_FLAGS = {"name", "max_unfinished", "first_token_gate"}
 
@@ -95,7 +95,7 @@ async def _serve(configs: Sequence[EngineConfig], *, control_port: int) -> None:
 
 
 async def _terminate(engine: FakeEngine, ended: asyncio.Event) -> None:
-    await engine.set_fault(Sigterm(shutdown_timeout_s=engine.config.shutdown_timeout_s))
+    await engine.set_fault(EngineSigterm(shutdown_timeout_s=engine.config.shutdown_timeout_s))
     await engine.terminated.wait()
     ended.set()
 

@@ -2,19 +2,19 @@
 
 from typing import ClassVar, Literal
 
+from chaos.faults.actions import FaultAction, KillProcess, ProcessRole
 from chaos.faults.fault import Fault
-from chaos.faults.pulls import Kill, Part, Pull
-from policies.document import described
+from policies.document import documented_field
 
 
-class AgentKilled(Fault):
+class AgentKilledFault(Fault):
     """SIGKILL of the agents of the target engines. Without its agent an engine is neither better nor worse."""
 
     incident: ClassVar[str] = "A bad roll-out of the agent left half the fleet without one."
     breaks: ClassVar[bool] = False
 
-    kind: Literal["agent_killed"] = described("agent_killed", "Kind of the fault.")
-    stays_dead: bool = described(False, "Whether they are left dead until the experiment ends.")
+    kind: Literal["agent_killed"] = documented_field("agent_killed", "Kind of the fault.")
+    stays_dead: bool = documented_field(False, "Whether they are left dead until the experiment ends.")
 
-    def pulls(self, target: str) -> tuple[Pull, ...]:
-        return (Kill(part=Part.AGENT, target=target, stays_dead=self.stays_dead),)
+    def actions(self, target: str) -> tuple[FaultAction, ...]:
+        return (KillProcess(part=ProcessRole.AGENT, target=target, stays_dead=self.stays_dead),)

@@ -2,13 +2,13 @@
 
 from typing import ClassVar, Final, Literal
 
-from chaos.faults.fault import Aim, Fault
-from chaos.faults.pulls import Pull, PushPolicy
-from policies.document import described
+from chaos.faults.actions import FaultAction, PushPolicy
+from chaos.faults.fault import Fault, TargetKind
+from policies.document import documented_field
 
-Mistake = Literal["syntax", "unknown-field", "half-written", "empty"]
+PolicyMistake = Literal["syntax", "unknown-field", "half-written", "empty"]
 
-_PUSHES: Final[dict[Mistake, PushPolicy]] = {
+_PUSHES: Final[dict[PolicyMistake, PushPolicy]] = {
     "syntax": PushPolicy(kept_share=1.0, text="\n---\nkind: [ResiliencePolicy\n"),
     "unknown-field": PushPolicy(
         kept_share=1.0,
@@ -22,19 +22,21 @@ _PUSHES: Final[dict[Mistake, PushPolicy]] = {
 }
 
 
-class BadPolicy(Fault):
+class BadPolicyFault(Fault):
     """The policy file gets the mistake; healing writes back what was there, in one step.
 
     Addresses in a ``text`` of yours are contacted as they stand.
     """
 
-    aim: ClassVar[Aim] = Aim.CONTROL_PLANE
+    aim: ClassVar[TargetKind] = TargetKind.CONTROL_PLANE
     incident: ClassVar[str] = "A policy was edited by hand at night and saved half-way."
     breaks: ClassVar[bool] = False
 
-    kind: Literal["bad_policy"] = described("bad_policy", "Kind of the fault.")
-    mistake: Mistake = described("syntax", "What is wrong with the file.")
-    text: str = described("", "What the file says instead; the mistake is then not made.", max_length=100_000)
+    kind: Literal["bad_policy"] = documented_field("bad_policy", "Kind of the fault.")
+    mistake: PolicyMistake = documented_field("syntax", "What is wrong with the file.")
+    text: str = documented_field(
+        "", "What the file says instead; the mistake is then not made.", max_length=100_000
+    )
 
-    def pulls(self, target: str) -> tuple[Pull, ...]:  # noqa: ARG002 -- there is one control plane
+    def actions(self, target: str) -> tuple[FaultAction, ...]:  # noqa: ARG002 -- there is one control plane
         return (PushPolicy(kept_share=0.0, text=self.text) if self.text else _PUSHES[self.mistake],)

@@ -2,19 +2,19 @@
 
 from typing import ClassVar, Literal
 
+from chaos.faults.actions import FaultAction, ShapeLink
 from chaos.faults.fault import Fault
-from chaos.faults.pulls import Pull, Wire
-from policies.document import described
+from policies.document import documented_field
 
 
-class Bandwidth(Fault):
+class BandwidthFault(Fault):
     """All connections between proxies and an engine share so many bytes per second, each way."""
 
     incident: ClassVar[str] = "A host copied a model from a neighbour through the link that serves requests."
     breaks: ClassVar[bool] = False
 
-    kind: Literal["bandwidth"] = described("bandwidth", "Kind of the fault.")
-    bytes_per_second: float = described(
+    kind: Literal["bandwidth"] = documented_field("bandwidth", "Kind of the fault.")
+    bytes_per_second: float = documented_field(
         4000.0,
         "What passes, each way.",
         why="simulated answers are small: a few hundred bytes each",
@@ -22,5 +22,5 @@ class Bandwidth(Fault):
         ge=100,
     )
 
-    def pulls(self, target: str) -> tuple[Pull, ...]:
-        return (Wire(end="engine", target=target, bytes_per_s=self.bytes_per_second),)
+    def actions(self, target: str) -> tuple[FaultAction, ...]:
+        return (ShapeLink(end="engine", target=target, bytes_per_s=self.bytes_per_second),)

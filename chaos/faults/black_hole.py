@@ -2,19 +2,19 @@
 
 from typing import ClassVar, Literal
 
+from chaos.faults.actions import FaultAction, ShapeLink
 from chaos.faults.fault import Fault
-from chaos.faults.pulls import Pull, Wire
-from policies.document import described
+from policies.document import documented_field
 
 
-class BlackHole(Fault):
+class BlackHoleFault(Fault):
     """The engine works; no proxy reaches it. Connections stay open and say nothing, not even that one ended."""
 
     incident: ClassVar[str] = "A firewall rule dropped packets to a host that was up and well."
 
-    kind: Literal["black_hole"] = described("black_hole", "Kind of the fault.")
-    agent: bool = described(False, "Whether the control plane is cut from the agent beside it, too.")
+    kind: Literal["black_hole"] = documented_field("black_hole", "Kind of the fault.")
+    agent: bool = documented_field(False, "Whether the control plane is cut from the agent beside it, too.")
 
-    def pulls(self, target: str) -> tuple[Pull, ...]:
-        engine = Wire(end="engine", target=target, black_hole=True)
-        return (engine, Wire(end="agent", target=target, black_hole=True)) if self.agent else (engine,)
+    def actions(self, target: str) -> tuple[FaultAction, ...]:
+        engine = ShapeLink(end="engine", target=target, black_hole=True)
+        return (engine, ShapeLink(end="agent", target=target, black_hole=True)) if self.agent else (engine,)

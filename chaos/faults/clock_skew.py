@@ -2,21 +2,25 @@
 
 from typing import ClassVar, Literal
 
+from chaos.faults.actions import FalsifyReports, FaultAction
 from chaos.faults.fault import Fault
-from chaos.faults.pulls import Pull, Reports
-from policies.document import described
+from policies.document import documented_field
 from policies.quantity import Duration
 
 
-class ClockSkew(Fault):
+class ClockSkewFault(Fault):
     """Everything in a report that is told as a time ago, or from now, is off by this much."""
 
     incident: ClassVar[str] = "NTP was blocked after a firewall change; one rack ran ten minutes ahead."
     breaks: ClassVar[bool] = False
 
-    kind: Literal["clock_skew"] = described("clock_skew", "Kind of the fault.")
-    offset: Duration = described(600.0, "By how much.", unit="duration", gt=0, le=86_400)
-    direction: Literal["ahead", "behind"] = described("ahead", "Whether the engine's clock runs ahead or behind.")
+    kind: Literal["clock_skew"] = documented_field("clock_skew", "Kind of the fault.")
+    offset: Duration = documented_field(600.0, "By how much.", unit="duration", gt=0, le=86_400)
+    direction: Literal["ahead", "behind"] = documented_field(
+        "ahead", "Whether the engine's clock runs ahead or behind."
+    )
 
-    def pulls(self, target: str) -> tuple[Pull, ...]:
-        return (Reports(engine=target, clock_skew_s=self.offset if self.direction == "ahead" else -self.offset),)
+    def actions(self, target: str) -> tuple[FaultAction, ...]:
+        return (
+            FalsifyReports(engine=target, clock_skew_s=self.offset if self.direction == "ahead" else -self.offset),
+        )

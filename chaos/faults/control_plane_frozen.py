@@ -2,19 +2,19 @@
 
 from typing import ClassVar, Literal
 
-from chaos.faults.fault import Aim, Fault
-from chaos.faults.pulls import Freeze, Part, Pull
-from policies.document import described
+from chaos.faults.actions import FaultAction, FreezeProcess, ProcessRole
+from chaos.faults.fault import Fault, TargetKind
+from policies.document import documented_field
 
 
-class ControlPlaneFrozen(Fault):
+class ControlPlaneFrozenFault(Fault):
     """SIGSTOP; healing is SIGCONT, and it then finds itself in a world that went on."""
 
-    aim: ClassVar[Aim] = Aim.CONTROL_PLANE
+    aim: ClassVar[TargetKind] = TargetKind.CONTROL_PLANE
     incident: ClassVar[str] = "The virtual machine under the control plane was paused for a live migration."
     breaks: ClassVar[bool] = False
 
-    kind: Literal["control_plane_frozen"] = described("control_plane_frozen", "Kind of the fault.")
+    kind: Literal["control_plane_frozen"] = documented_field("control_plane_frozen", "Kind of the fault.")
 
-    def pulls(self, target: str) -> tuple[Pull, ...]:
-        return (Freeze(part=Part.CONTROL_PLANE, target=target),)
+    def actions(self, target: str) -> tuple[FaultAction, ...]:
+        return (FreezeProcess(part=ProcessRole.CONTROL_PLANE, target=target),)

@@ -2,21 +2,21 @@
 
 from typing import ClassVar, Literal
 
-from chaos.faults.fault import Aim, Fault
-from chaos.faults.pulls import Kill, Part, Pull
-from policies.document import described
+from chaos.faults.actions import FaultAction, KillProcess, ProcessRole
+from chaos.faults.fault import Fault, TargetKind
+from policies.document import documented_field
 
 
-class ControlPlaneRestartedEmpty(Fault):
+class ControlPlaneRestartedEmptyFault(Fault):
     """SIGKILL; healing starts it with an empty disk, in front of proxies that have all they were told before."""
 
-    aim: ClassVar[Aim] = Aim.CONTROL_PLANE
+    aim: ClassVar[TargetKind] = TargetKind.CONTROL_PLANE
     incident: ClassVar[str] = "The control plane was rescheduled to another node while half the engines were out."
     breaks: ClassVar[bool] = False
 
-    kind: Literal["control_plane_restarted_empty"] = described(
+    kind: Literal["control_plane_restarted_empty"] = documented_field(
         "control_plane_restarted_empty", "Kind of the fault."
     )
 
-    def pulls(self, target: str) -> tuple[Pull, ...]:
-        return (Kill(part=Part.CONTROL_PLANE, target=target, empty=True),)
+    def actions(self, target: str) -> tuple[FaultAction, ...]:
+        return (KillProcess(part=ProcessRole.CONTROL_PLANE, target=target, empty=True),)

@@ -2,18 +2,17 @@
 
 from typing import ClassVar, Literal
 
-from chaos.fake_engine.faults import Crash as EngineCrash
-from chaos.fake_engine.faults import SteadyFault
-from chaos.faults.engine_trouble import EngineTrouble
-from policies.document import described
+from chaos.fake_engine.engine_faults import EngineCrash, SteadyEngineFault
+from chaos.faults.simulated_engine_fault import SimulatedEngineFault
+from policies.document import documented_field
 
 
-class Crash(EngineTrouble):
+class CrashFault(SimulatedEngineFault):
     """The engine is gone; healing starts it anew, with an empty queue."""
 
     incident: ClassVar[str] = "An assertion in the engine's scheduler failed, and the process ended."
 
-    kind: Literal["crash"] = described("crash", "Kind of the fault.")
+    kind: Literal["crash"] = documented_field("crash", "Kind of the fault.")
 
-    def trouble(self) -> SteadyFault:
+    def engine_fault(self) -> SteadyEngineFault:
         return EngineCrash()

@@ -2,20 +2,20 @@
 
 from typing import ClassVar, Literal
 
-from chaos.fake_engine.faults import ErrorAfterWork, HealthAnswer, SteadyFault
-from chaos.faults.engine_trouble import EngineTrouble
-from policies.document import described
+from chaos.fake_engine.engine_faults import EngineErrorAfterWork, HealthAnswer, SteadyEngineFault
+from chaos.faults.simulated_engine_fault import SimulatedEngineFault
+from policies.document import documented_field
 
 
-class EngineError(EngineTrouble):
+class EngineErrorFault(SimulatedEngineFault):
     """Calls fail when all of their GPU time has been spent."""
 
     incident: ClassVar[str] = "A broken build failed in detokenisation: every answer was computed, none was sent."
 
-    kind: Literal["engine_error"] = described("engine_error", "Kind of the fault.")
-    status: int = described(500, "Status of the answer.", ge=500, le=599)
-    share: float = described(1.0, "Share of the calls that fail.", gt=0, le=1)
-    health: HealthAnswer = described("ok", "What /health says.", why="vLLM's looks at the process")
+    kind: Literal["engine_error"] = documented_field("engine_error", "Kind of the fault.")
+    status: int = documented_field(500, "Status of the answer.", ge=500, le=599)
+    share: float = documented_field(1.0, "Share of the calls that fail.", gt=0, le=1)
+    health: HealthAnswer = documented_field("ok", "What /health says.", why="vLLM's looks at the process")
 
-    def trouble(self) -> SteadyFault:
-        return ErrorAfterWork(status=self.status, share=self.share, health=self.health)
+    def engine_fault(self) -> SteadyEngineFault:
+        return EngineErrorAfterWork(status=self.status, share=self.share, health=self.health)

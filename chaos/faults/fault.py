@@ -4,11 +4,11 @@ from abc import abstractmethod
 from enum import StrEnum
 from typing import ClassVar
 
-from chaos.faults.pulls import Pull
+from chaos.faults.actions import FaultAction
 from policies.document import Spec
 
 
-class Aim(StrEnum):
+class TargetKind(StrEnum):
     """What a fault hits. A target's zone, number, fraction and count pick among all of that sort."""
 
     ENGINES = "engines"
@@ -26,12 +26,12 @@ class Fault(Spec):
     lasts, so checks count them as bad engines.
     """
 
-    aim: ClassVar[Aim] = Aim.ENGINES
+    aim: ClassVar[TargetKind] = TargetKind.ENGINES
     incident: ClassVar[str] = ""
     breaks: ClassVar[bool] = True
 
     @abstractmethod
-    def pulls(self, target: str) -> tuple[Pull, ...]:
+    def actions(self, target: str) -> tuple[FaultAction, ...]:
         """What is done to one target for as long as the fault lasts; the lab takes it back afterwards."""
 
     def capacity_left(self) -> float:

@@ -2,13 +2,13 @@
 
 from typing import ClassVar, Literal
 
+from chaos.faults.actions import FaultAction, ProcessRole
+from chaos.faults.actions import FreezeProcess as FreezePull
 from chaos.faults.fault import Fault
-from chaos.faults.pulls import Freeze as FreezePull
-from chaos.faults.pulls import Part, Pull
-from policies.document import described
+from policies.document import documented_field
 
 
-class Freeze(Fault):
+class FreezeFault(Fault):
     """Connections are taken by the kernel and nobody answers; of a real vLLM only the engine core is stopped, so
     that its API server goes on saying that all is well.
     """
@@ -17,7 +17,7 @@ class Freeze(Fault):
         "A debugger was left attached; elsewhere a driver call never returned from the kernel."
     )
 
-    kind: Literal["freeze"] = described("freeze", "Kind of the fault.")
+    kind: Literal["freeze"] = documented_field("freeze", "Kind of the fault.")
 
-    def pulls(self, target: str) -> tuple[Pull, ...]:
-        return (FreezePull(part=Part.ENGINE, target=target),)
+    def actions(self, target: str) -> tuple[FaultAction, ...]:
+        return (FreezePull(part=ProcessRole.ENGINE, target=target),)

@@ -2,18 +2,18 @@
 
 from typing import ClassVar, Literal
 
+from chaos.faults.actions import FaultAction, SetGpuState
 from chaos.faults.fault import Fault
-from chaos.faults.pulls import Gpu, Pull
-from policies.document import described
+from policies.document import documented_field
 
 
-class GpuEcc(Fault):
+class GpuEccFault(Fault):
     """The count of uncorrectable ECC errors grows. Healing is a reset of the GPU, with its agent."""
 
     incident: ClassVar[str] = "Double-bit errors damaged weights in memory; answers were fluent and wrong."
 
-    kind: Literal["gpu_ecc"] = described("gpu_ecc", "Kind of the fault.")
-    errors: int = described(1, "How many there are at once.", ge=1, le=1_000_000)
+    kind: Literal["gpu_ecc"] = documented_field("gpu_ecc", "Kind of the fault.")
+    errors: int = documented_field(1, "How many there are at once.", ge=1, le=1_000_000)
 
-    def pulls(self, target: str) -> tuple[Pull, ...]:
-        return (Gpu(engine=target, lines=(f"0.ecc_uncorrected {self.errors}",), reset=True),)
+    def actions(self, target: str) -> tuple[FaultAction, ...]:
+        return (SetGpuState(engine=target, lines=(f"0.ecc_uncorrected {self.errors}",), reset=True),)

@@ -2,13 +2,12 @@
 
 from typing import ClassVar, Literal
 
-from chaos.fake_engine.faults import GrayFailure as EngineGrayFailure
-from chaos.fake_engine.faults import SteadyFault
-from chaos.faults.engine_trouble import EngineTrouble
-from policies.document import described
+from chaos.fake_engine.engine_faults import EngineGrayFailure, SteadyEngineFault
+from chaos.faults.simulated_engine_fault import SimulatedEngineFault
+from policies.document import documented_field
 
 
-class GrayFailure(EngineTrouble):
+class GrayFailureFault(SimulatedEngineFault):
     """/health is well and questions for a token or so are answered; longer ones are refused at once.
 
     Source: Huang et al., "Gray Failure: The Achilles' Heel of Cloud-Scale Systems" (HotOS 2017): the failure that
@@ -19,10 +18,12 @@ class GrayFailure(EngineTrouble):
         "All probes were green while every real request failed in milliseconds, and drew more."
     )
 
-    kind: Literal["gray_failure"] = described("gray_failure", "Kind of the fault.")
-    status: int = described(500, "Status of the refusal.", ge=500, le=599)
-    honest_tokens: int = described(1, "Calls for up to so many tokens are served.", unit="tokens", ge=0, le=10_000)
-    share: float = described(1.0, "Share of the longer calls that are refused.", gt=0, le=1)
+    kind: Literal["gray_failure"] = documented_field("gray_failure", "Kind of the fault.")
+    status: int = documented_field(500, "Status of the refusal.", ge=500, le=599)
+    honest_tokens: int = documented_field(
+        1, "Calls for up to so many tokens are served.", unit="tokens", ge=0, le=10_000
+    )
+    share: float = documented_field(1.0, "Share of the longer calls that are refused.", gt=0, le=1)
 
-    def trouble(self) -> SteadyFault:
+    def engine_fault(self) -> SteadyEngineFault:
         return EngineGrayFailure(status=self.status, honest_tokens=self.honest_tokens, share=self.share)

@@ -2,19 +2,20 @@
 
 from typing import ClassVar, Literal
 
-from chaos.fake_engine.faults import Hang as EngineHang
-from chaos.fake_engine.faults import HealthAnswer, SteadyFault
-from chaos.faults.engine_trouble import EngineTrouble
-from policies.document import described
+from chaos.fake_engine.engine_faults import EngineHang, HealthAnswer, SteadyEngineFault
+from chaos.faults.simulated_engine_fault import SimulatedEngineFault
+from policies.document import documented_field
 
 
-class Hang(EngineTrouble):
+class HangFault(SimulatedEngineFault):
     """The GPU stands still before the headers of any answer."""
 
     incident: ClassVar[str] = "A collective deadlocked: the API server answered, no token ever came."
 
-    kind: Literal["hang"] = described("hang", "Kind of the fault.")
-    health: HealthAnswer = described("ok", "What /health says.", why="vLLM's looks at the process, not at the GPU")
+    kind: Literal["hang"] = documented_field("hang", "Kind of the fault.")
+    health: HealthAnswer = documented_field(
+        "ok", "What /health says.", why="vLLM's looks at the process, not at the GPU"
+    )
 
-    def trouble(self) -> SteadyFault:
+    def engine_fault(self) -> SteadyEngineFault:
         return EngineHang(health=self.health)

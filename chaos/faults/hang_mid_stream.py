@@ -2,20 +2,19 @@
 
 from typing import ClassVar, Literal
 
-from chaos.fake_engine.faults import HangMidStream as EngineHangMidStream
-from chaos.fake_engine.faults import SteadyFault
-from chaos.faults.engine_trouble import EngineTrouble
-from policies.document import described
+from chaos.fake_engine.engine_faults import EngineHangMidStream, SteadyEngineFault
+from chaos.faults.simulated_engine_fault import SimulatedEngineFault
+from policies.document import documented_field
 
 
-class HangMidStream(EngineTrouble):
+class HangMidStreamFault(SimulatedEngineFault):
     """A call stalls after some tokens and keeps its slot; shorter ones end as usual, probes among them."""
 
     incident: ClassVar[str] = "A worker lost its peer in the middle of decoding: half an answer, then silence."
 
-    kind: Literal["hang_mid_stream"] = described("hang_mid_stream", "Kind of the fault.")
-    after_tokens: int = described(4, "Tokens that still come.", unit="tokens", ge=0, le=100_000)
-    share: float = described(1.0, "Share of the calls that stall.", gt=0, le=1)
+    kind: Literal["hang_mid_stream"] = documented_field("hang_mid_stream", "Kind of the fault.")
+    after_tokens: int = documented_field(4, "Tokens that still come.", unit="tokens", ge=0, le=100_000)
+    share: float = documented_field(1.0, "Share of the calls that stall.", gt=0, le=1)
 
-    def trouble(self) -> SteadyFault:
+    def engine_fault(self) -> SteadyEngineFault:
         return EngineHangMidStream(after_tokens=self.after_tokens, share=self.share)

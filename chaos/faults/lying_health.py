@@ -2,19 +2,19 @@
 
 from typing import ClassVar, Literal
 
-from chaos.fake_engine.faults import BadHealth, SteadyFault
-from chaos.faults.engine_trouble import EngineTrouble
-from policies.document import described
+from chaos.fake_engine.engine_faults import EngineBadHealth, SteadyEngineFault
+from chaos.faults.simulated_engine_fault import SimulatedEngineFault
+from policies.document import documented_field
 
 
-class LyingHealth(EngineTrouble):
+class LyingHealthFault(SimulatedEngineFault):
     """Calls are served as ever; who believes /health takes good capacity out."""
 
     incident: ClassVar[str] = "A health check with too short a timeout took a whole fleet out at peak load."
     breaks: ClassVar[bool] = False
 
-    kind: Literal["lying_health"] = described("lying_health", "Kind of the fault.")
-    health: Literal["fail", "slow"] = described("fail", "503 at once, or 200 after five seconds.")
+    kind: Literal["lying_health"] = documented_field("lying_health", "Kind of the fault.")
+    health: Literal["fail", "slow"] = documented_field("fail", "503 at once, or 200 after five seconds.")
 
-    def trouble(self) -> SteadyFault:
-        return BadHealth(health=self.health)
+    def engine_fault(self) -> SteadyEngineFault:
+        return EngineBadHealth(health=self.health)

@@ -2,20 +2,20 @@
 
 from typing import ClassVar, Literal
 
+from chaos.faults.actions import FaultAction, KillProcess, ProcessRole
 from chaos.faults.fault import Fault
-from chaos.faults.pulls import Kill, Part, Pull
-from policies.document import described
+from policies.document import documented_field
 
 
-class OomKill(Fault):
+class OomKillFault(Fault):
     """The engine's process gets SIGKILL; healing starts it on the port it had."""
 
     incident: ClassVar[str] = (
         "Host memory ran out under pinned buffers, and the OOM killer took the largest process."
     )
 
-    kind: Literal["oom_kill"] = described("oom_kill", "Kind of the fault.")
-    stays_dead: bool = described(False, "Whether it is left dead until the experiment ends.")
+    kind: Literal["oom_kill"] = documented_field("oom_kill", "Kind of the fault.")
+    stays_dead: bool = documented_field(False, "Whether it is left dead until the experiment ends.")
 
-    def pulls(self, target: str) -> tuple[Pull, ...]:
-        return (Kill(part=Part.ENGINE, target=target, stays_dead=self.stays_dead),)
+    def actions(self, target: str) -> tuple[FaultAction, ...]:
+        return (KillProcess(part=ProcessRole.ENGINE, target=target, stays_dead=self.stays_dead),)

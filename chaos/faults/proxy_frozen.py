@@ -2,19 +2,19 @@
 
 from typing import ClassVar, Literal
 
-from chaos.faults.fault import Aim, Fault
-from chaos.faults.pulls import Freeze, Part, Pull
-from policies.document import described
+from chaos.faults.actions import FaultAction, FreezeProcess, ProcessRole
+from chaos.faults.fault import Fault, TargetKind
+from policies.document import documented_field
 
 
-class ProxyFrozen(Fault):
+class ProxyFrozenFault(Fault):
     """SIGSTOP; callers of this proxy wait, and its share of every limit stays in its hands. Healing is SIGCONT."""
 
-    aim: ClassVar[Aim] = Aim.PROXIES
+    aim: ClassVar[TargetKind] = TargetKind.PROXIES
     incident: ClassVar[str] = "A gateway stood still in an uninterruptible write of its logs."
     breaks: ClassVar[bool] = False
 
-    kind: Literal["proxy_frozen"] = described("proxy_frozen", "Kind of the fault.")
+    kind: Literal["proxy_frozen"] = documented_field("proxy_frozen", "Kind of the fault.")
 
-    def pulls(self, target: str) -> tuple[Pull, ...]:
-        return (Freeze(part=Part.PROXY, target=target),)
+    def actions(self, target: str) -> tuple[FaultAction, ...]:
+        return (FreezeProcess(part=ProcessRole.PROXY, target=target),)

@@ -2,12 +2,12 @@
 
 from typing import ClassVar, Literal
 
+from chaos.faults.actions import FalsifyReports, FaultAction
 from chaos.faults.fault import Fault
-from chaos.faults.pulls import Pull, Reports
-from policies.document import described
+from policies.document import documented_field
 
 
-class ReportsLie(Fault):
+class ReportsLieFault(Fault):
     """Whatever the agents of the targets say, the control plane hears this verdict.
 
     To let a broken engine be praised, strike the same engines with another fault besides.
@@ -16,10 +16,10 @@ class ReportsLie(Fault):
     incident: ClassVar[str] = "A new agent misread a renamed metric and called every engine of a pool hung."
     breaks: ClassVar[bool] = False
 
-    kind: Literal["reports_lie"] = described("reports_lie", "Kind of the fault.")
-    verdict: Literal["ready", "busy", "hung", "dead", "draining", "degraded"] = described(
+    kind: Literal["reports_lie"] = documented_field("reports_lie", "Kind of the fault.")
+    verdict: Literal["ready", "busy", "hung", "dead", "draining", "degraded"] = documented_field(
         "hung", "What the control plane is told."
     )
 
-    def pulls(self, target: str) -> tuple[Pull, ...]:
-        return (Reports(engine=target, verdict=self.verdict),)
+    def actions(self, target: str) -> tuple[FaultAction, ...]:
+        return (FalsifyReports(engine=target, verdict=self.verdict),)

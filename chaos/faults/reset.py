@@ -2,17 +2,17 @@
 
 from typing import ClassVar, Literal
 
+from chaos.faults.actions import FaultAction, ShapeLink
 from chaos.faults.fault import Fault
-from chaos.faults.pulls import Pull, Wire
-from policies.document import described
+from policies.document import documented_field
 
 
-class Reset(Fault):
+class ResetFault(Fault):
     """Proxies get a TCP reset for every connection to the engine, in the middle of answers too."""
 
     incident: ClassVar[str] = "A connection tracker ran full and reset what it had forgotten."
 
-    kind: Literal["reset"] = described("reset", "Kind of the fault.")
+    kind: Literal["reset"] = documented_field("reset", "Kind of the fault.")
 
-    def pulls(self, target: str) -> tuple[Pull, ...]:
-        return (Wire(end="engine", target=target, reset=True),)
+    def actions(self, target: str) -> tuple[FaultAction, ...]:
+        return (ShapeLink(end="engine", target=target, reset=True),)

@@ -2,13 +2,13 @@
 
 from typing import ClassVar, Literal
 
+from chaos.faults.actions import FaultAction, RestartEngine
 from chaos.faults.fault import Fault
-from chaos.faults.pulls import Pull, Restart
-from policies.document import described
+from policies.document import documented_field
 from policies.quantity import Duration
 
 
-class RollingRestart(Fault):
+class RollingRestartFault(Fault):
     """One engine after another when the strike says ``inTurn``.
 
     With ``drain`` its agent is told first, and SIGTERM waits until the agent says that nothing is left or the
@@ -19,12 +19,12 @@ class RollingRestart(Fault):
         "A rollout restarted replicas under load; streams in flight hung until callers gave up."
     )
 
-    kind: Literal["rolling_restart"] = described("rolling_restart", "Kind of the fault.")
-    drain: bool = described(True, "Whether the engine is drained first.")
-    drain_deadline: Duration = described(
+    kind: Literal["rolling_restart"] = documented_field("rolling_restart", "Kind of the fault.")
+    drain: bool = documented_field(True, "Whether the engine is drained first.")
+    drain_deadline: Duration = documented_field(
         10.0, "How long SIGTERM waits for the drain.", unit="duration", gt=0, le=3600
     )
-    shutdown_timeout: Duration = described(
+    shutdown_timeout: Duration = documented_field(
         0.0,
         "How long calls in flight may go on after SIGTERM (vLLM: --shutdown-timeout); 0s hangs and loses them.",
         why="vLLM's default",
@@ -33,9 +33,9 @@ class RollingRestart(Fault):
         le=3600,
     )
 
-    def pulls(self, target: str) -> tuple[Pull, ...]:
+    def actions(self, target: str) -> tuple[FaultAction, ...]:
         return (
-            Restart(
+            RestartEngine(
                 engine=target,
                 drain_within_s=self.drain_deadline if self.drain else None,
                 shutdown_timeout_s=self.shutdown_timeout,

@@ -2,22 +2,21 @@
 
 from typing import ClassVar, Literal
 
-from chaos.fake_engine.faults import Slow as EngineSlow
-from chaos.fake_engine.faults import SteadyFault
-from chaos.faults.engine_trouble import EngineTrouble
-from policies.document import described
+from chaos.fake_engine.engine_faults import EngineSlow, SteadyEngineFault
+from chaos.faults.simulated_engine_fault import SimulatedEngineFault
+from policies.document import documented_field
 
 
-class Slow(EngineTrouble):
+class SlowFault(SimulatedEngineFault):
     """Prefill and tokens take ``factor`` times as long, for calls in flight too."""
 
     incident: ClassVar[str] = "A neighbour on the same host took the PCIe bandwidth; one replica ran at a quarter."
     breaks: ClassVar[bool] = False
 
-    kind: Literal["slow"] = described("slow", "Kind of the fault.")
-    factor: float = described(4.0, "How many times longer everything takes.", gt=1, le=1000)
+    kind: Literal["slow"] = documented_field("slow", "Kind of the fault.")
+    factor: float = documented_field(4.0, "How many times longer everything takes.", gt=1, le=1000)
 
-    def trouble(self) -> SteadyFault:
+    def engine_fault(self) -> SteadyEngineFault:
         return EngineSlow(factor=self.factor)
 
     def capacity_left(self) -> float:

@@ -2,20 +2,22 @@
 
 from typing import ClassVar, Literal
 
-from chaos.faults.fault import Aim, Fault
-from chaos.faults.pulls import Pull, Telemetry
-from policies.document import described
+from chaos.faults.actions import FalsifyTelemetry, FaultAction
+from chaos.faults.fault import Fault, TargetKind
+from policies.document import documented_field
 
 
-class TelemetryLies(Fault):
+class TelemetryLiesFault(Fault):
     """Every call in the proxy's access logs and load reports is said to have ended in the same way."""
 
-    aim: ClassVar[Aim] = Aim.PROXIES
+    aim: ClassVar[TargetKind] = TargetKind.PROXIES
     incident: ClassVar[str] = "One proxy with a broken clock and a full table reported every call as failed."
     breaks: ClassVar[bool] = False
 
-    kind: Literal["telemetry_lies"] = described("telemetry_lies", "Kind of the fault.")
-    says: Literal["all-failed", "all-good"] = described("all-failed", "How every call is said to have ended.")
+    kind: Literal["telemetry_lies"] = documented_field("telemetry_lies", "Kind of the fault.")
+    says: Literal["all-failed", "all-good"] = documented_field(
+        "all-failed", "How every call is said to have ended."
+    )
 
-    def pulls(self, target: str) -> tuple[Pull, ...]:
-        return (Telemetry(proxy=target, says=self.says),)
+    def actions(self, target: str) -> tuple[FaultAction, ...]:
+        return (FalsifyTelemetry(proxy=target, says=self.says),)

@@ -2,21 +2,21 @@
 
 from typing import ClassVar, Literal
 
-from chaos.faults.fault import Aim, Fault
-from chaos.faults.pulls import Pull, Telemetry
-from policies.document import described
+from chaos.faults.actions import FalsifyTelemetry, FaultAction
+from chaos.faults.fault import Fault, TargetKind
+from policies.document import documented_field
 
 
-class TelemetryLost(Fault):
+class TelemetryLostFault(Fault):
     """Configuration still reaches the proxy; nothing of what it sees reaches the control plane."""
 
-    aim: ClassVar[Aim] = Aim.PROXIES
+    aim: ClassVar[TargetKind] = TargetKind.PROXIES
     incident: ClassVar[str] = (
         "A collector was overloaded and refused streams for an hour; proxies went on serving."
     )
     breaks: ClassVar[bool] = False
 
-    kind: Literal["telemetry_lost"] = described("telemetry_lost", "Kind of the fault.")
+    kind: Literal["telemetry_lost"] = documented_field("telemetry_lost", "Kind of the fault.")
 
-    def pulls(self, target: str) -> tuple[Pull, ...]:
-        return (Telemetry(proxy=target, lost=True),)
+    def actions(self, target: str) -> tuple[FaultAction, ...]:
+        return (FalsifyTelemetry(proxy=target, lost=True),)

@@ -2,13 +2,13 @@
 
 from typing import ClassVar, Literal
 
-from chaos.fake_engine.faults import Crash as EngineCrash
+from chaos.fake_engine.engine_faults import EngineCrash
+from chaos.faults.actions import FaultAction, KillProcess, ProcessRole, SetEngineFault
 from chaos.faults.fault import Fault
-from chaos.faults.pulls import BreakEngine, Kill, Part, Pull
-from policies.document import described
+from policies.document import documented_field
 
 
-class ZoneLoss(Fault):
+class ZoneLossFault(Fault):
     """Meant for a target with a ``zone``. Healing starts engines and agents anew, all at once.
 
     The zone's Envoys go on, for callers of a zone that is gone ask nobody; ``partition`` cuts them off.
@@ -16,7 +16,10 @@ class ZoneLoss(Fault):
 
     incident: ClassVar[str] = "A cooling failure took an availability zone, and a third of the fleet with it."
 
-    kind: Literal["zone_loss"] = described("zone_loss", "Kind of the fault.")
+    kind: Literal["zone_loss"] = documented_field("zone_loss", "Kind of the fault.")
 
-    def pulls(self, target: str) -> tuple[Pull, ...]:
-        return (BreakEngine(engine=target, fault=EngineCrash()), Kill(part=Part.AGENT, target=target))
+    def actions(self, target: str) -> tuple[FaultAction, ...]:
+        return (
+            SetEngineFault(engine=target, fault=EngineCrash()),
+            KillProcess(part=ProcessRole.AGENT, target=target),
+        )

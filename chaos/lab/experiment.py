@@ -11,26 +11,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from chaos.fitting.subjects import Subject, subjects
-from chaos.history.events import Aborted
-from chaos.history.history import History
-from chaos.lab.lab import BlastRadiusError, Lab
-from chaos.lab.levers.library import LEVERS
-from chaos.lab.recording import Recording, recorded
-from chaos.lab.site import LeverMaker
-from chaos.scenario.abort import why_abort
-from chaos.scenario.plan import Experiment, Outage
-from chaos.scenario.reading import read_scenarios
+from chaos.history.history_events import ExperimentAborted
+from chaos.history.recorded_history import History
+from chaos.lab.history_recorder import HistoryRecorder, record_history
+from chaos.lab.injectors.injector_registry import INJECTORS
+from chaos.lab.lab_handles import InjectorFactory
+from chaos.lab.lab_session import BlastRadiusError, Lab
+from chaos.scenario.abort_condition import abort_reason
+from chaos.scenario.experiment_plan import Experiment, PlannedOutage
+from chaos.scenario.scenario_reader import read_scenarios
+from chaos.testbed.subjects import Subject, subjects
 
 _GUARD_S: Final = 0.25
 
 
-async def run(
+async def run_experiment(
     experiment: Experiment,
     subject: Subject,
     history_path: Path | None = None,
     *,
-    levers: Sequence[LeverMaker] = LEVERS,
+    levers: Sequence[InjectorFactory] = INJECTORS,
     folder: Path | None = None,
 ) -> History:
     """Do the experiment; the history is written to the file while it runs, where there is one.
@@ -40,13 +40,13 @@ async def run(
     """
     async with (
         Lab.open(experiment, subject, folder, levers=levers) as lab,
-        recorded(lab, history_path) as recording,
+        record_history(lab, history_path) as recording,
     ):
         await _rehearsed(lab, recording)
     return recording.history
 
 
-async def _rehearsed(lab: Lab, recording: Recording) -> None:
+async def _rehearsed(lab: Lab, recording: HistoryRecorder) -> None:
     """Send the load, break and heal on time, and stop early where the scenario says so."""
     experiment, stop = lab.plan.experiment, asyncio.Event()
     load = asyncio.create_task(recording.load(stop=stop))
@@ -59,7 +59,7 @@ async def _rehearsed(lab: Lab, recording: Recording) -> None:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             why = _why_stop(faults, guard)
             if why and not stop.is_set():
-                recording.say(Aborted(at_s=recording.now_s(), why=why))
+                recording.record(ExperimentAborted(at_s=recording.now_s(), why=why))
                 stop.set()
                 faults.cancel()
         await load
@@ -88,7 +88,7 @@ def _why_stop(faults: "asyncio.Task[None]", guard: "asyncio.Task[str]") -> str:
     return guard.result() if guard.done() and not guard.cancelled() else ""
 
 
-async def _faults(lab: Lab, recording: Recording, outages: Sequence[Outage]) -> None:
+async def _faults(lab: Lab, recording: HistoryRecorder, outages: Sequence[PlannedOutage]) -> None:
     """Break and heal on time; the first thing that goes wrong ends all of them, healed."""
     try:
         async with asyncio.TaskGroup() as group:
@@ -98,13 +98,13 @@ async def _faults(lab: Lab, recording: Recording, outages: Sequence[Outage]) -> 
         raise problems.exceptions[0] from None
 
 
-async def _fault(lab: Lab, recording: Recording, outage: Outage) -> None:
+async def _fault(lab: Lab, recording: HistoryRecorder, outage: PlannedOutage) -> None:
     await _until_s(recording.began_s + outage.start_s)
     async with lab.outage(outage):
         await _until_s(recording.began_s + outage.end_s)
 
 
-async def _guard(lab: Lab, recording: Recording) -> str:
+async def _guard(lab: Lab, recording: HistoryRecorder) -> str:
     """Return why to stop when there is a reason to; at once, with none, where there never will be."""
     abort, experiment = lab.plan.experiment.spec.abort, lab.plan.experiment
     if not abort.goodput_below_percent:
@@ -112,7 +112,7 @@ async def _guard(lab: Lab, recording: Recording) -> str:
     while True:
         await asyncio.sleep(_GUARD_S)
         ended = ((one.ended_at_s, one.ok) for one in recording.requests)
-        why = why_abort(abort, ended, recording.now_s(), experiment.rate_per_s)
+        why = abort_reason(abort, ended, recording.now_s(), experiment.rate_per_s)
         if why:
             return why
 
@@ -130,7 +130,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     (scenario, *_) = read_scenarios([arguments.scenario])
     (subject, *_) = subjects([arguments.subject])
-    history = asyncio.run(run(scenario.experiment(), subject, arguments.history))
+    history = asyncio.run(run_experiment(scenario.experiment(), subject, arguments.history))
     good = sum(one.ok for one in history.requests)
     print(f"{good} of {len(history.requests)} requests got a good answer")  # noqa: T201 -- the answer
     return 0 if history.aborted is None else 1

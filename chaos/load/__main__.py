@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from chaos.history.outcomes import Outcome, summary
+from chaos.history.request_outcomes import RequestOutcome, outcome_summary
 from chaos.load.open_loop import LoadProfile, run_load
-from chaos.load.sender import Target
+from chaos.load.request_sender import LoadTarget
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="the summary as one JSON object")
     arguments = parser.parse_args(argv)
     profile = LoadProfile(
-        targets=tuple(Target(url=url.rstrip("/")) for url in arguments.target),
+        targets=tuple(LoadTarget(url=url.rstrip("/")) for url in arguments.target),
         rate_per_s=arguments.rate,
         streaming_share=arguments.streaming_share,
         max_tokens={arguments.max_tokens: 1.0},
@@ -39,11 +39,11 @@ def main(argv: Sequence[str]) -> int:
         path=arguments.path,
         seed=arguments.seed,
     )
-    outcomes: list[Outcome] = []
+    outcomes: list[RequestOutcome] = []
     cpu_before_s = time.process_time()
     asyncio.run(run_load(profile, outcomes.append, seconds=arguments.seconds))
     cpu_s = time.process_time() - cpu_before_s
-    result = {**asdict(summary(outcomes)), "generator_cpu_s": cpu_s}
+    result = {**asdict(outcome_summary(outcomes)), "generator_cpu_s": cpu_s}
     if arguments.json:
         print(json.dumps(result))  # noqa: T201 -- the answer
     else:

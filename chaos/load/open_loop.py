@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from chaos.history.outcomes import Outcome
-from chaos.load.sender import Arrival, Asking, Sender, Target
+from chaos.history.request_outcomes import RequestOutcome
+from chaos.load.request_sender import Arrival, LoadTarget, RequestSender, RequestTemplate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class WeightShift:
     """From ``at_s`` of the schedule on the targets have these weights, in their order."""
 
     at_s: float
@@ -36,9 +36,9 @@ class LoadProfile:
     of the load; the arrivals themselves are the same with and without them.
     """
 
-    targets: tuple[Target, ...]
+    targets: tuple[LoadTarget, ...]
     rate_per_s: float
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[WeightShift, ...] = ()
     streaming_share: float = 0.5
     max_tokens: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({16: 1.0}))
     prompt_tokens: int = 16
@@ -49,12 +49,12 @@ class LoadProfile:
     seed: int = 0
 
     @property
-    def asking(self) -> Asking:
+    def template(self) -> RequestTemplate:
         """How each request is asked."""
-        return Asking(deadline_s=self.deadline_s, model=self.model, headers=self.headers, path=self.path)
+        return RequestTemplate(deadline_s=self.deadline_s, model=self.model, headers=self.headers, path=self.path)
 
 
-def schedule(profile: LoadProfile) -> Iterator[Arrival]:
+def poisson_arrivals(profile: LoadProfile) -> Iterator[Arrival]:
     """Arrivals without end, a Poisson process of ``rate_per_s``; the seed decides all of it."""
     rng = random.Random(profile.seed)  # noqa: S311 -- repeatable traffic, no secret
     lengths, length_weights = list(profile.max_tokens), list(profile.max_tokens.values())
@@ -78,7 +78,7 @@ def schedule(profile: LoadProfile) -> Iterator[Arrival]:
 
 async def run_load(
     profile: LoadProfile,
-    on_outcome: Callable[[Outcome], None],
+    on_outcome: Callable[[RequestOutcome], None],
     *,
     seconds: float | None = None,
     stop: asyncio.Event | None = None,
@@ -88,5 +88,7 @@ async def run_load(
     ``on_outcome`` is called in the event loop as each request ends, in the order they end. Cancelling cuts the
     requests in flight, without outcomes.
     """
-    async with Sender(profile.asking, on_outcome, began_s=time.monotonic(), until_s=seconds, stop=stop) as sender:
-        await sender.follow(schedule(profile))
+    async with RequestSender(
+        profile.template, on_outcome, began_s=time.monotonic(), until_s=seconds, stop=stop
+    ) as sender:
+        await sender.follow(poisson_arrivals(profile))

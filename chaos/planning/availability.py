@@ -15,7 +15,7 @@ HOURS_PER_MONTH: Final = 730.0
 SECONDS_PER_DAY: Final = 86_400.0
 
 
-def missing(text: str) -> float:
+def unavailability(text: str) -> float:
     """One minus the probability written as ``text``, such as ``0.9999`` or ``99.99%``, exact to a float's end.
 
     Raises ``PlanError`` for what is no probability. One itself is allowed: what is missing is then 0.

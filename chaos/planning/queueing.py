@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
 from chaos.planning.error import PlanError
-from chaos.planning.redundancy import fewest
+from chaos.planning.spare_engines import fewest_satisfying
 
 MOST_SERVERS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+class SlotQueue:
     """``servers`` slots, of which each call takes one for ``service_s`` on the mean, at so many arrivals.
 
     ``room`` is how many may be in it at once, waiting and served; the next is refused. None: nobody is refused.
@@ -43,7 +43,7 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class QueueStats:
     """What a queue does in the long run.
 
     ``waits`` is the share of admitted requests that wait at all, ``late`` of those that wait longer than was asked
@@ -59,7 +59,7 @@ class Waiting:
     refused: float
 
 
-def judged(queue: Queue) -> Queue:
+def checked_queue(queue: SlotQueue) -> SlotQueue:
     """The same queue, or ``PlanError`` for one that cannot be."""
     if queue.servers < 1:
         raise PlanError(f"{queue.servers} slots: at least one is needed")
@@ -87,24 +87,24 @@ def erlang_c(servers: int, load: float) -> float:
     return blocked / (1 - load / servers * (1 - blocked))
 
 
-def waiting(queue: Queue, *, patience_s: float = 0.0) -> Waiting:
+def queue_stats(queue: SlotQueue, *, patience_s: float = 0.0) -> QueueStats:
     """How a queue does; ``late`` is about ``patience_s``."""
-    judged(queue)
+    checked_queue(queue)
     if patience_s < 0:
         raise PlanError("a wait cannot be shorter than nothing")
     if queue.arrivals_per_s == 0:
-        return Waiting(utilization=0, waits=0, late=0, wait_mean_s=0, in_flight=0, refused=0)
+        return QueueStats(utilization=0, waits=0, late=0, wait_mean_s=0, in_flight=0, refused=0)
     return _endless(queue, patience_s) if queue.room is None else _bounded(queue, queue.room, patience_s)
 
 
 def most_arrivals(servers: int, service_s: float, *, patience_s: float, late: float) -> float:
     """The arrivals per second that these slots take with at most ``late`` of them waiting over ``patience_s``."""
-    judged(Queue(servers=servers, service_s=service_s, arrivals_per_s=0))
+    checked_queue(SlotQueue(servers=servers, service_s=service_s, arrivals_per_s=0))
     _judge_share(late)
 
     def fits(arrivals_per_s: float) -> bool:
-        queue = Queue(servers=servers, service_s=service_s, arrivals_per_s=arrivals_per_s)
-        return queue.pressure < 1 and waiting(queue, patience_s=patience_s).late <= late
+        queue = SlotQueue(servers=servers, service_s=service_s, arrivals_per_s=arrivals_per_s)
+        return queue.pressure < 1 and queue_stats(queue, patience_s=patience_s).late <= late
 
     low, high = 0.0, servers / service_s
     for _ in range(50):  # to a part in 10^15
@@ -123,11 +123,11 @@ def fewest_servers(
     least = max(1, math.ceil(arrivals_per_s * service_s / each))
 
     def fits(more: int) -> bool:
-        queue = Queue(servers=(least + more) * each, service_s=service_s, arrivals_per_s=arrivals_per_s)
-        return queue.pressure < 1 and waiting(queue, patience_s=patience_s).late <= late
+        queue = SlotQueue(servers=(least + more) * each, service_s=service_s, arrivals_per_s=arrivals_per_s)
+        return queue.pressure < 1 and queue_stats(queue, patience_s=patience_s).late <= late
 
-    judged(Queue(servers=least * each, service_s=service_s, arrivals_per_s=arrivals_per_s))
-    return least + fewest(fits, most=MOST_SERVERS // each)
+    checked_queue(SlotQueue(servers=least * each, service_s=service_s, arrivals_per_s=arrivals_per_s))
+    return least + fewest_satisfying(fits, most=MOST_SERVERS // each)
 
 
 def _judge_share(late: float) -> None:
@@ -135,13 +135,13 @@ def _judge_share(late: float) -> None:
         raise PlanError(f"late {late:g}: the share that may wait too long must lie between 0 and 1")
 
 
-def _endless(queue: Queue, patience_s: float) -> Waiting:
+def _endless(queue: SlotQueue, patience_s: float) -> QueueStats:
     if queue.pressure >= 1:
-        return Waiting(utilization=1, waits=1, late=1, wait_mean_s=math.inf, in_flight=math.inf, refused=0)
+        return QueueStats(utilization=1, waits=1, late=1, wait_mean_s=math.inf, in_flight=math.inf, refused=0)
     waits = erlang_c(queue.servers, queue.load)
     spare_per_s = (queue.servers - queue.load) / queue.service_s
     mean_s = waits / spare_per_s
-    return Waiting(
+    return QueueStats(
         utilization=queue.pressure,
         waits=waits,
         late=waits * math.exp(-spare_per_s * patience_s),
@@ -151,7 +151,7 @@ def _endless(queue: Queue, patience_s: float) -> Waiting:
     )
 
 
-def _bounded(queue: Queue, room: int, patience_s: float) -> Waiting:
+def _bounded(queue: SlotQueue, room: int, patience_s: float) -> QueueStats:
     """With a ceiling. Weights are of the states from all servers busy upwards, that one being 1, in logarithms."""
     beyond = np.arange(room - queue.servers + 1)
     logs = beyond * math.log(queue.pressure)
@@ -166,7 +166,7 @@ def _bounded(queue: Queue, room: int, patience_s: float) -> Waiting:
     found = states[:-1] / admitted
     ends = queue.servers / queue.service_s * patience_s
     late = float((found * _at_most(len(found), ends)).sum())
-    return Waiting(
+    return QueueStats(
         utilization=min(1.0, queue.pressure * admitted),
         waits=min(1.0, float(found.sum())),
         late=late,

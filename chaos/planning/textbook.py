@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from chaos.planning import redundancy
+from chaos.planning import spare_engines
 from chaos.planning.error import PlanError
 
 
@@ -74,12 +74,12 @@ _HEALTHY, _BAD, _DRAINED = range(3)
 
 def exact(need: int, spares: int, failing: Failing) -> float:
     """Share of ticks with enough healthy engines, in the long run."""
-    return 1 - redundancy.short(need, spares, failing.down)
+    return 1 - spare_engines.shortage_probability(need, spares, failing.down)
 
 
 def fewest_spares(need: int, failing: Failing, allowed: float) -> int:
     """The smallest number of spares that misses at most this share of ticks, in the long run."""
-    return redundancy.fewest_spares(need, failing.down, allowed)
+    return spare_engines.fewest_spares(need, failing.down, allowed)
 
 
 def run(need: int, spares: int, failing: Failing, seed: int = 0) -> Run:

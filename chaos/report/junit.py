@@ -12,15 +12,15 @@ from datetime import UTC, datetime
 from typing import Final
 from xml.etree import ElementTree as ET
 
-from chaos.checks.finding import Answer, Finding
-from chaos.checks.verdict import Verdict
-from chaos.report.rows import measure_rows
+from chaos.checks.check_finding import CheckFinding, CheckResult
+from chaos.checks.experiment_verdict import ExperimentVerdict
+from chaos.report.report_rows import measure_rows
 
 # What XML 1.0 has no way to say, not even escaped: most control characters and lone surrogates.
 _UNSPEAKABLE: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def junit(verdicts: Sequence[Verdict]) -> str:
+def junit_xml(verdicts: Sequence[ExperimentVerdict]) -> str:
     """The whole document."""
     every = [finding for one in verdicts for finding in one.findings]
     root = ET.Element("testsuites", {"name": "switchgear-chaos", **_counts(every)})
@@ -30,7 +30,7 @@ def junit(verdicts: Sequence[Verdict]) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _suite(verdict: Verdict) -> ET.Element:
+def _suite(verdict: ExperimentVerdict) -> ET.Element:
     history = verdict.history
     name = _text(f"{verdict.name} [{verdict.subject}]")
     ended_s = history.began.seconds if history.ended_s is None else history.ended_s
@@ -59,33 +59,33 @@ def _suite(verdict: Verdict) -> ET.Element:
     return suite
 
 
-def _case(verdict: Verdict, finding: Finding) -> ET.Element:
+def _case(verdict: ExperimentVerdict, finding: CheckFinding) -> ET.Element:
     case = ET.Element(
         "testcase",
         classname=_text(f"{verdict.name}.{verdict.subject}"),
         name=_text(finding.check),
         time="0",
     )
-    if finding.answer is Answer.YES:
+    if finding.answer is CheckResult.YES:
         ET.SubElement(case, "system-out").text = _text(_told(finding))
     else:
-        tag = "failure" if finding.answer is Answer.NO else "error"
+        tag = "failure" if finding.answer is CheckResult.NO else "error"
         message = finding.why.partition("; ")[0]
         ET.SubElement(case, tag, message=_text(message), type=finding.answer.value).text = _text(_told(finding))
     return case
 
 
-def _told(finding: Finding) -> str:
+def _told(finding: CheckFinding) -> str:
     measured = f"measured: {finding.measured or '-'}; promised: {finding.limit or '-'}"
     when = "" if finding.at_s is None else f"\nfirst at: {finding.at_s:.1f} s"
     return f"{finding.why}\n{measured}{when}"
 
 
-def _counts(findings: Sequence[Finding]) -> dict[str, str]:
+def _counts(findings: Sequence[CheckFinding]) -> dict[str, str]:
     return {
         "tests": str(len(findings)),
-        "failures": str(sum(one.answer is Answer.NO for one in findings)),
-        "errors": str(sum(one.answer is Answer.UNKNOWN for one in findings)),
+        "failures": str(sum(one.answer is CheckResult.NO for one in findings)),
+        "errors": str(sum(one.answer is CheckResult.UNKNOWN for one in findings)),
         "skipped": "0",
     }
 

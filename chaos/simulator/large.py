@@ -14,15 +14,15 @@ from typing import Final
 
 import numpy as np
 
-from chaos.faults.pulls import Kill, Part
-from chaos.fitting.speeds import costs_s
-from chaos.fitting.subjects import PolicySubject
-from chaos.scenario.plan import Experiment, Outage
+from chaos.faults.actions import KillProcess, ProcessRole
+from chaos.scenario.experiment_plan import Experiment, PlannedOutage
 from chaos.simulator.arrays import EngineArrays, Ints
 from chaos.simulator.large_control import LargeControl
 from chaos.simulator.large_site import LargeFleet, fault_of, large_policies
-from chaos.simulator.pulling import NotSimulatedError
+from chaos.simulator.simulated_injector import NotSimulatedError
 from chaos.simulator.slices import Fleetwide, Slice
+from chaos.testbed.service_costs import token_costs_s
+from chaos.testbed.subjects import PolicySubject
 
 STEPS_PER_SERVICE: Final = 8
 """Steps in a mean service time."""
@@ -33,7 +33,7 @@ _LONGEST_SERVICES: Final = 100
 def simulate_large(experiment: Experiment, subject: PolicySubject, seed: int | None = None) -> Fleetwide:
     """What became of it, by second. NotSimulatedError for other faults than crashes, hangs and errors."""
     for outage in experiment.outages:
-        for pull in (one for target in outage.targets[:1] for one in outage.fault.pulls(target)):
+        for pull in (one for target in outage.targets[:1] for one in outage.fault.actions(target)):
             fault_of(pull)
     if experiment.spec.load.client_retries.attempts or experiment.spec.load.trace is not None:
         raise NotSimulatedError("a large fleet has no traces, and callers who do not ask again; use simulate")
@@ -58,7 +58,7 @@ class _Large:
         policies, pool, experiment, translator = large_policies(experiment, subject)
         self._experiment = experiment
         self._step_s = step_s = experiment.service_s / STEPS_PER_SERVICE
-        prefill_s, token_s = costs_s(experiment)
+        prefill_s, token_s = token_costs_s(experiment)
         load = experiment.spec.load
         shortest, longest = (
             (prefill_s * prompt + token_s * (answer - 1)) / step_s
@@ -111,10 +111,10 @@ class _Large:
             slices=tuple(slices), engines=len(self._place), rounds=control.rounds, engine_step_s=step_s
         )
 
-    def _strike(self, outage: Outage, now_s: float, *, begins: bool) -> None:
+    def _strike(self, outage: PlannedOutage, now_s: float, *, begins: bool) -> None:
         for target in outage.targets:
-            for pull in outage.fault.pulls(target):
-                if not (isinstance(pull, Kill) and pull.part is Part.AGENT):
+            for pull in outage.fault.actions(target):
+                if not (isinstance(pull, KillProcess) and pull.part is ProcessRole.AGENT):
                     self._fleet.strike(self._place[target], fault_of(pull) if begins else None, now_s)
 
     def _step(self, now_s: float, retries: int) -> int:

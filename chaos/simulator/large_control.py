@@ -10,18 +10,18 @@ from typing import Final
 
 import numpy as np
 
-from chaos.scenario.plan import Experiment
+from chaos.scenario.experiment_plan import Experiment
 from chaos.simulator.arrays import Floats, Ints
+from chaos.simulator.config_translator import ProxyConfigTranslator
 from chaos.simulator.large_site import LargeFleet, standing
 from chaos.simulator.sight import Said, engine_traffic, pool_traffic, reported
-from chaos.simulator.steered import Translator
 from engine.report import Verdict
 from policies.model import PolicySet
-from xds_server.decide.admission.ceiling import GATEWAY
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import Decisions, Health
-from xds_server.fleet import EngineId, declared, with_traffic
-from xds_server.fleet.traffic import Proxy
+from xds_server.model.fleet import EngineId, declared, with_traffic
+from xds_server.model.pool_traffic import Proxy
+from xds_server.model.view import GATEWAY
 from xds_server.translate.endpoints import zone_weights
 
 _BEGINS_S: Final = 1000.0
@@ -45,7 +45,12 @@ class LargeControl:
     """
 
     def __init__(
-        self, experiment: Experiment, policies: PolicySet, pool: str, translator: Translator, site: LargeFleet
+        self,
+        experiment: Experiment,
+        policies: PolicySet,
+        pool: str,
+        translator: ProxyConfigTranslator,
+        site: LargeFleet,
     ) -> None:
         self._experiment, self._policies, self._pool, self._translator = experiment, policies, pool, translator
         self._site = site
@@ -189,7 +194,7 @@ class LargeControl:
     def _route(self, decisions: Decisions) -> None:
         """Fill the table."""
         # Zones differ in nothing but how much of their calls goes where.
-        told = self._translator.told(self._fleet, decisions, next(iter(self._proxies.values())))
+        told = self._translator.proxy_config(self._fleet, decisions, next(iter(self._proxies.values())))
         self.attempts = next(iter(told.rules.values())).attempts
         by_zone: dict[str, float] = {}
         for name, proxy in self._proxies.items():

@@ -8,22 +8,22 @@ from typing import Final
 
 import numpy as np
 
-from chaos.fake_engine.faults import Crash, ErrorAfterWork, Fault, Hang
-from chaos.faults.pulls import BreakEngine, Kill, Part, Pull
-from chaos.fitting.blueprint import planned
-from chaos.fitting.subjects import PolicySubject
-from chaos.scenario.plan import Experiment
+from chaos.fake_engine.engine_faults import EngineCrash, EngineErrorAfterWork, EngineFault, EngineHang
+from chaos.faults.actions import FaultAction, KillProcess, ProcessRole, SetEngineFault
+from chaos.scenario.experiment_plan import Experiment
 from chaos.simulator.arrays import EngineArrays, Floats, Ints
-from chaos.simulator.pulling import NotSimulatedError
-from chaos.simulator.site import fitted
-from chaos.simulator.steered import Translator
-from engine.agent.config import AgentConfig
+from chaos.simulator.config_translator import ProxyConfigTranslator
+from chaos.simulator.simulated_injector import NotSimulatedError
+from chaos.simulator.simulated_lab import simulated_blueprint
+from chaos.testbed.blueprint import lab_blueprint
+from chaos.testbed.subjects import PolicySubject
+from engine.agent.agent_config import AgentConfig
 from engine.report import Verdict
 from policies.model import PolicySet
 from policies.pool import EnginePool
 from xds_server.decide.decisions import Decisions, Health
-from xds_server.fleet import EngineId
-from xds_server.fleet.traffic import Tail
+from xds_server.model.fleet import EngineId
+from xds_server.model.pool_traffic import LatencyTail
 
 _AGENT: Final = AgentConfig()
 
@@ -32,7 +32,7 @@ _AGENT: Final = AgentConfig()
 class Trouble:
     """What is wrong with one engine. ``told_s`` is when its agent says so, and what."""
 
-    fault: Fault
+    fault: EngineFault
     told_s: float
     verdict: Verdict
 
@@ -65,7 +65,7 @@ class LargeFleet:
         """Whether any engine is in trouble, or was until lately."""
         return bool(self.troubles or self.recovering)
 
-    def strike(self, place: int, fault: Fault | None, now_s: float) -> None:
+    def strike(self, place: int, fault: EngineFault | None, now_s: float) -> None:
         """Break an engine, or heal it. NotSimulatedError where nobody knows what the fault would do."""
         arrays = self.arrays
         if place not in self.troubles and place not in self.recovering:
@@ -78,19 +78,19 @@ class LargeFleet:
         self.ended_before[place] = int(self.ended[place])
         if fault is None:
             self.recovering.add(place)
-            if healed is not None and isinstance(healed.fault, Crash):
+            if healed is not None and isinstance(healed.fault, EngineCrash):
                 self.boots[place] = self.boots.get(place, 1) + 1
             return
         told_s, verdict = told_of(fault, now_s)
         self.recovering.discard(place)
         self.troubles[place] = Trouble(fault=fault, told_s=told_s, verdict=verdict)
         match fault:
-            case Crash():
+            case EngineCrash():
                 self.reachable[place] = False
                 arrays.rate[place] = 0.0
-            case Hang():
+            case EngineHang():
                 arrays.rate[place] = 0.0
-            case ErrorAfterWork():
+            case EngineErrorAfterWork():
                 self.failing[place] = fault.share
             case _:
                 raise NotSimulatedError(f"a large fleet does not know {fault}")
@@ -101,7 +101,7 @@ class LargeFleet:
         self._latencies += np.bincount(np.minimum(steps, longest - 1), minlength=longest)
         self._latencies *= 0.999
 
-    def tail(self) -> Tail | None:
+    def tail(self) -> LatencyTail | None:
         """How long calls took lately."""
         total = self._latencies.sum()
         if total < 1:
@@ -109,27 +109,29 @@ class LargeFleet:
         sums = np.cumsum(self._latencies) / total
         p50, p95, p99 = (float(np.searchsorted(sums, share) + 1) * self.step_s for share in (0.5, 0.95, 0.99))
         longest = float(np.flatnonzero(self._latencies > 0.5).max(initial=1) + 1) * self.step_s
-        return Tail(p50_s=p50, p95_s=p95, p99_s=p99, calls=int(total), longest_s=longest)
+        return LatencyTail(p50_s=p50, p95_s=p95, p99_s=p99, calls=int(total), longest_s=longest)
 
 
-def fault_of(pull: Pull) -> Fault:
-    if isinstance(pull, BreakEngine) and isinstance(pull.fault, Crash | ErrorAfterWork | Hang):
+def fault_of(pull: FaultAction) -> EngineFault:
+    if isinstance(pull, SetEngineFault) and isinstance(
+        pull.fault, EngineCrash | EngineErrorAfterWork | EngineHang
+    ):
         return pull.fault
-    if isinstance(pull, Kill) and pull.part is Part.ENGINE:
-        return Crash()
-    if isinstance(pull, Kill) and pull.part is Part.AGENT:
-        return Crash()
+    if isinstance(pull, KillProcess) and pull.part is ProcessRole.ENGINE:
+        return EngineCrash()
+    if isinstance(pull, KillProcess) and pull.part is ProcessRole.AGENT:
+        return EngineCrash()
     raise NotSimulatedError(f"a large fleet knows crashes, hangs and errors, and not {pull}; use simulate")
 
 
-def told_of(fault: Fault, now_s: float) -> tuple[float, Verdict]:
+def told_of(fault: EngineFault, now_s: float) -> tuple[float, Verdict]:
     """When and how an agent speaks of it: a crash breaks its connection, a hang takes its patience and a look."""
     match fault:
-        case Crash():
+        case EngineCrash():
             return now_s, Verdict.DEAD
-        case Hang():
+        case EngineHang():
             return now_s + _AGENT.stall_after_s, Verdict.HUNG
-        case ErrorAfterWork(share=1.0):
+        case EngineErrorAfterWork(share=1.0):
             # Its agent's own questions fail as well.
             return now_s + _AGENT.unhealthy_after * _AGENT.interval_s, Verdict.DEGRADED
         case _:
@@ -138,12 +140,12 @@ def told_of(fault: Fault, now_s: float) -> tuple[float, Verdict]:
 
 def large_policies(
     experiment: Experiment, subject: PolicySubject
-) -> tuple[PolicySet, str, Experiment, Translator]:
+) -> tuple[PolicySet, str, Experiment, ProxyConfigTranslator]:
     """The policies fitted to one engine, and then given all of them: ten thousand are no matter of text."""
     one = replace(experiment, engines=experiment.engines[:1], outages=())
-    plan = planned(one, subject)
+    plan = lab_blueprint(one, subject)
     assert plan.fitting is not None  # noqa: S101 -- it has policies
-    small, _ = fitted(plan)
+    small, _ = simulated_blueprint(plan)
     pool = small.pools[plan.pool]
     spec = pool.spec.model_dump(by_alias=True, mode="json", exclude_unset=True)
     spec["endpoints"] = [
@@ -160,7 +162,7 @@ def large_policies(
     policies = replace(small, pools=MappingProxyType({**small.pools, plan.pool: whole}))
     ratio = plan.experiment.service_s / experiment.service_s
     adapted = replace(experiment, service_s=plan.experiment.service_s, rate_per_s=experiment.rate_per_s / ratio)
-    return policies, plan.pool, adapted, Translator(policies, plan.fitting.shape, plan.fitting.port)
+    return policies, plan.pool, adapted, ProxyConfigTranslator(policies, plan.fitting.shape, plan.fitting.port)
 
 
 def standing(decisions: Decisions, pool: str) -> Mapping[EngineId, float]:

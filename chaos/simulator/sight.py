@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from engine.report import Canary, EngineReport, Source, Verdict
+from engine.report import CanaryResults, EngineReport, ReportSource, Verdict
 from policies.route import PriorityClass
-from xds_server.fleet import Engine, Fleet, fleet_of
-from xds_server.fleet.traffic import EngineTraffic, PoolTraffic, ProxyTraffic, Tail
+from xds_server.model.fleet import Engine, Fleet, fleet_of
+from xds_server.model.pool_traffic import EngineTraffic, LatencyTail, PoolTraffic, ProxyTraffic
 
 _CANARY_S: Final = 0.02
 
@@ -46,9 +46,9 @@ def _with_report(engine: Engine, said: Said, now_s: float) -> Engine:
         observed_at_s=now_s,
         sequence=1 if known is None else known.sequence + 1,
         boot_id=str(said.boot),
-        source=Source.AGENT,
+        source=ReportSource.AGENT,
         slots=engine.slots,
-        canary=Canary(in_row=in_row if said.proved else 0, at_s=now_s, took_s=_CANARY_S),
+        canary=CanaryResults(in_row=in_row if said.proved else 0, at_s=now_s, took_s=_CANARY_S),
     )
     return replace(
         engine,
@@ -98,7 +98,7 @@ def pool_traffic(
     arrivals_per_s: float,
     refused_per_s: float,
     held: Mapping[str, int],
-    tail: Tail | None,
+    tail: LatencyTail | None,
     now_s: float,
 ) -> PoolTraffic:
     """The traffic of a pool. ``own`` is by place, ``held`` by engines in trouble; ``proxies`` are shares."""

@@ -7,8 +7,8 @@ and, where an alert watches the same thing, a link to its runbook.
 from typing import Any, Final
 
 from deploy.monitoring.grafana import QUARTER, Dashboard, Panel
-from deploy.monitoring.rules import metric, recordings
-from xds_server.metric_table.table import TABLE
+from deploy.monitoring.prometheus_rules import metric, recordings
+from xds_server.metric_reference.metric_table import TABLE
 
 _RECORDED: Final = frozenset(one.record for one in recordings())
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from deploy.monitoring.rules import ALERTS, RUNBOOKS, metric
+from deploy.monitoring.prometheus_rules import ALERTS, RUNBOOKS, metric
 
 QUARTER: Final = 6
 """Width of a small panel, in columns of a page."""

@@ -18,17 +18,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-from engine.agent.config import (
+from engine.agent.agent_config import (
     ENVIRONMENT_PREFIX,
     AgentConfig,
+    AgentConfigError,
     EngineUrl,
     agent_config,
-    flag,
-    seconds,
-    shown,
-    variable,
+    environment_variable,
+    flag_name,
+    format_default,
+    parse_duration,
 )
-from engine.agent.config_error import ConfigError
 
 CRASHED: Final = 70
 """Exit code after a bug (EX_SOFTWARE of sysexits.h)."""
@@ -65,8 +65,11 @@ def parser() -> argparse.ArgumentParser:
         "--config", type=Path, metavar="FILE", help=f"settings as YAML [env: {ENVIRONMENT_PREFIX}CONFIG]"
     )
     for setting in fields(AgentConfig):
-        text = f"{setting.metadata['help']} [env: {variable(setting)}; default: {shown(setting)}]"
-        said = run.add_argument(flag(setting), dest=setting.name, help=text.replace("%", "%%"))
+        text = (
+            f"{setting.metadata['help']} [env: {environment_variable(setting)}; default: "
+            f"{format_default(setting)}]"
+        )
+        said = run.add_argument(flag_name(setting), dest=setting.name, help=text.replace("%", "%%"))
         if isinstance(setting.default, bool):
             said.nargs, said.const = "?", "true"
     for name, text in (
@@ -93,7 +96,7 @@ def _run(asked: argparse.Namespace) -> int:
     file = asked.config or (Path(named) if named else None)
     try:
         config = agent_config(flags, file=file)
-    except ConfigError as error:
+    except AgentConfigError as error:
         print(f"switchgear-agent: {error}", file=sys.stderr)  # noqa: T201 -- a remark for people
         return 2
     if "rich" not in sys.modules:
@@ -102,16 +105,16 @@ def _run(asked: argparse.Namespace) -> int:
     log = _log_to_stderr(config.log_format)
     try:
         # None of this is needed to ask for a drain, and a preStop hook should start at once.
-        from engine.agent.app import Agent, Listening, listening_line  # noqa: PLC0415
+        from engine.agent.agent import Agent, BoundPorts, startup_line  # noqa: PLC0415
 
-        def announce(listening: Listening) -> None:
-            print(json.dumps(listening_line(listening, config)), flush=True)  # noqa: T201 -- the answer
+        def announce(listening: BoundPorts) -> None:
+            print(json.dumps(startup_line(listening, config)), flush=True)  # noqa: T201 -- the answer
 
         async def serve() -> None:
             await Agent(config).run(announce)
 
         asyncio.run(serve())
-    except ConfigError as error:
+    except AgentConfigError as error:
         print(f"switchgear-agent: {error}", file=sys.stderr)  # noqa: T201 -- a remark for people
         return 2
     except Exception:
@@ -124,7 +127,7 @@ def _tell(asked: argparse.Namespace) -> int:
     """Ask a running agent; its answer on stdout."""
     try:
         agent = EngineUrl.parse(asked.agent)
-        deadline_s = seconds(asked.deadline) if asked.command == "drain" else 0.0
+        deadline_s = parse_duration(asked.deadline) if asked.command == "drain" else 0.0
     except ValueError as error:
         print(f"switchgear-agent: {error}", file=sys.stderr)  # noqa: T201
         return 2

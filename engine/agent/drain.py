@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from engine.agent.standing import Standing
-from engine.watch_server import Removal
+from engine.agent.agent_engine_state import EngineHealthState
+from engine.watch_server import RemovalProgress
 
 # One look may fall between a request's arrival and its count.
-EMPTY_LOOKS: Final = 2
+IDLE_READINGS: Final = 2
 # Without a control plane, traffic ends when whoever asks /readyz has noticed: not at once.
 UNWATCHED_QUIET_S: Final = 2.0
 
@@ -29,33 +29,36 @@ class DrainOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrainAnswer:
+class DrainResult:
     """How far the drain came, when the wait for it ended. ``in_flight`` is None when nobody can know."""
 
     outcome: DrainOutcome
     waited_s: float
     in_flight: int | None
-    removal: Removal
+    removal: RemovalProgress
     sentence: str
 
 
-class Drains:
-    """Waits for drains. Tell it with ``changed`` whenever the standing or the removal may be different."""
+class DrainWaiter:
+    """Waits for drains. Tell it with ``notify`` whenever the standing or the removal may be different."""
 
     def __init__(
-        self, standing: Callable[[], Standing], removal: Callable[[], Removal], clock: Callable[[], float]
+        self,
+        standing: Callable[[], EngineHealthState],
+        removal: Callable[[], RemovalProgress],
+        clock: Callable[[], float],
     ) -> None:
         self._standing = standing
         self._removal = removal
         self._clock = clock
         self._wakes: set[asyncio.Event] = set()
 
-    def changed(self) -> None:
+    def notify(self) -> None:
         """Let everyone who waits look again."""
         for wake in self._wakes:
             wake.set()
 
-    async def wait(self, deadline_s: float) -> DrainAnswer:
+    async def wait(self, deadline_s: float) -> DrainResult:
         """How the drain that was ordered ended, at the latest at ``deadline_s`` on the clock."""
         began_s = self._clock()
         wake = asyncio.Event()
@@ -78,16 +81,16 @@ class Drains:
         now, at_s = self._standing(), self._clock()
         if now.order is None:
             return DrainOutcome.UNDRAINED
-        if drained(now, self._removal(), at_s - began_s):
+        if is_drained(now, self._removal(), at_s - began_s):
             return DrainOutcome.DRAINED
         return DrainOutcome.DEADLINE if at_s >= deadline_s else None
 
-    def _answer(self, outcome: DrainOutcome, began_s: float) -> DrainAnswer:
+    def _answer(self, outcome: DrainOutcome, began_s: float) -> DrainResult:
         removal, in_flight = self._removal(), self._standing().in_flight
         held = "an unknown number of requests" if in_flight is None else f"{in_flight} requests"
         proxies = f"{removal.proxies_acknowledged} of {removal.proxies_total} proxies acknowledged"
         watchers = f"{removal.heard} of {removal.watchers}" if removal.watchers else "none"
-        return DrainAnswer(
+        return DrainResult(
             outcome=outcome,
             waited_s=round(self._clock() - began_s, 3),
             in_flight=in_flight,
@@ -96,8 +99,8 @@ class Drains:
         )
 
 
-def drained(now: Standing, removal: Removal, waited_s: float) -> bool:
+def is_drained(now: EngineHealthState, removal: RemovalProgress, waited_s: float) -> bool:
     """Whether nobody sends here any more and nothing is left to finish."""
-    if now.in_flight != 0 or now.empty_looks < EMPTY_LOOKS:
+    if now.in_flight != 0 or now.idle_readings < IDLE_READINGS:
         return False
     return removal.complete and (removal.watchers > 0 or waited_s >= UNWATCHED_QUIET_S)

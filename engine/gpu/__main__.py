@@ -10,11 +10,11 @@ from typing import Any
 
 import structlog
 
-from engine.gpu.events import XidRecord
-from engine.gpu.judgement import GpuJudgement, judge_gpu
-from engine.gpu.policy import GpuPolicy
-from engine.gpu.readings import EVENTS_NOT_YET, GpuReadings, NvmlState
-from engine.gpu.source import GpuSource
+from engine.gpu.gpu_judgement import GpuJudgement, judge_gpu
+from engine.gpu.gpu_policy import GpuPolicy
+from engine.gpu.gpu_readings import EVENTS_NOT_YET, GpuReadings, NvmlState
+from engine.gpu.gpu_source import GpuSource
+from engine.gpu.xid_events import XidRecord
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             readings, xids = source.read(), source.xids()
             judgement = judge_gpu(readings, xids, policy, time.monotonic())
             sys.stdout.write(
-                json.dumps(shown(readings, xids, judgement), indent=None if asked.follow else 2) + "\n"
+                json.dumps(json_record(readings, xids, judgement), indent=None if asked.follow else 2) + "\n"
             )
             sys.stdout.flush()
             if not asked.follow:
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if judgement.evidence else 0
 
 
-def shown(readings: GpuReadings, xids: Sequence[XidRecord], judgement: GpuJudgement) -> dict[str, Any]:
+def json_record(readings: GpuReadings, xids: Sequence[XidRecord], judgement: GpuJudgement) -> dict[str, Any]:
     """All three in JSON's types."""
     parts = {"readings": asdict(readings), "xids": [asdict(each) for each in xids], "judgement": asdict(judgement)}
     return {name: _plain(part) for name, part in parts.items()}

@@ -20,12 +20,11 @@ from urllib.parse import urlsplit
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.gpu.events import XidEvent, XidLatch, XidRecord
-from engine.gpu.memory import GpuMemory
-from engine.gpu.readings import (
+from engine.gpu.gpu_reading_history import GpuReadingHistory
+from engine.gpu.gpu_readings import (
     GpuIdentity,
+    GpuReadGaps,
     GpuReadings,
-    Look,
     MissingDevice,
     NvLinkErrors,
     NvmlState,
@@ -34,6 +33,7 @@ from engine.gpu.readings import (
     Wear,
 )
 from engine.gpu.xid import xid_rule
+from engine.gpu.xid_events import XidEvent, XidLatch, XidRecord
 
 log = structlog.get_logger()
 
@@ -42,7 +42,7 @@ _MIB: Final = 2**20
 # DCGM's "no value" are the numbers from here up (DCGM_INT32_BLANK); no field read here comes near.
 _BLANK: Final = 0x7FFFFFF0
 _PREFIX: Final = "DCGM_FI_DEV_"
-_NOTHING_TO_ADD: Final = Look(fault=None, unknown=())
+_NOTHING_TO_ADD: Final = GpuReadGaps(fault=None, unknown=())
 
 
 class DcgmError(Exception):
@@ -165,7 +165,7 @@ class DcgmSource:
         self._on_xid = on_xid
         self._clock = clock
         self._latch = XidLatch()
-        self._memory: dict[int, GpuMemory] = {}
+        self._memory: dict[int, GpuReadingHistory] = {}
         self._last_xid: dict[str, int] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dcgm-reader", daemon=True)
@@ -196,7 +196,7 @@ class DcgmSource:
 
     def xids(self) -> tuple[XidRecord, ...]:
         """Every XID that came and was not forgotten."""
-        return self._latch.held()
+        return self._latch.records()
 
     def engine_restarted(self) -> int:
         """How many XIDs a new engine process leaves behind: those that a restart mends."""
@@ -242,7 +242,7 @@ class DcgmSource:
         ranks = [(rank, by_name[name]) for rank, name in enumerate(wanted) if name in by_name]
         readings = []
         for rank, gpu in ranks:
-            memory = self._memory.setdefault(rank, GpuMemory(self._growth_window_s))
+            memory = self._memory.setdefault(rank, GpuReadingHistory(self._growth_window_s))
             memory.keep(dcgm_wear(gpu.fields), _NOTHING_TO_ADD, now_s)
             identity = GpuIdentity(rank=rank, uuid=gpu.uuid, name=gpu.name, pci_bus_id=gpu.pci_bus_id)
             readings.append(memory.reading(identity, dcgm_vitals(gpu.fields), _NOTHING_TO_ADD, now_s))

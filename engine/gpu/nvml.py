@@ -14,12 +14,10 @@ from typing import Any, Final
 
 import pynvml
 
-from engine.gpu.events import XidEvent
-from engine.gpu.nvml_calls import Asked, NvmlError, WaitError, Watch, why_of
-from engine.gpu.readings import (
+from engine.gpu.gpu_readings import (
     GpuIdentity,
     GpuProcess,
-    Look,
+    GpuReadGaps,
     MissingDevice,
     NvLinkErrors,
     RecoveryAction,
@@ -28,6 +26,8 @@ from engine.gpu.readings import (
     Vitals,
     Wear,
 )
+from engine.gpu.nvml_calls import NvmlCallTracker, NvmlError, NvmlQuery, WaitError, error_text
+from engine.gpu.xid_events import XidEvent
 
 _THROTTLE_BITS: Final[Mapping[int, ThrottleReason]] = MappingProxyType(
     {
@@ -66,23 +66,23 @@ class Nvml:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.watch = Watch(clock)
+        self.watch = NvmlCallTracker(clock)
 
     def open(self) -> str:
         """The driver's version, once the library is loaded and initialised; raises NvmlError."""
         try:
-            self.watch.made("nvmlInit", pynvml.nvmlInit)
+            self.watch.call("nvmlInit", pynvml.nvmlInit)
         except pynvml.NVMLError as error:
-            raise NvmlError(why_of(error)) from error
-        asked = Asked(self.watch)
+            raise NvmlError(error_text(error)) from error
+        asked = NvmlQuery(self.watch)
         return _text(asked("nvmlSystemGetDriverVersion") or "unknown")
 
     def close(self) -> None:
         """Give the library back; what fails here has no consequence and is raised as NvmlError."""
         try:
-            self.watch.made("nvmlShutdown", pynvml.nvmlShutdown)
+            self.watch.call("nvmlShutdown", pynvml.nvmlShutdown)
         except pynvml.NVMLError as error:
-            raise NvmlError(why_of(error)) from error
+            raise NvmlError(error_text(error)) from error
 
     def devices(self, wanted: Sequence[str]) -> tuple[tuple[Device, ...], tuple[MissingDevice, ...]]:
         """The ranks named by ``wanted`` (indexes, GPU or MIG UUIDs; empty: every GPU) and the names not given out.
@@ -91,7 +91,7 @@ class Nvml:
         NvmlError when the GPUs cannot even be counted.
         """
         if not wanted:
-            asked = Asked(self.watch)
+            asked = NvmlQuery(self.watch)
             count = asked("nvmlDeviceGetCount")
             if count is None:
                 raise NvmlError(f"the GPUs cannot be counted: {asked.unknown[-1].why}")
@@ -99,19 +99,19 @@ class Nvml:
         found: list[Device] = []
         missing: list[MissingDevice] = []
         for rank, name in enumerate(wanted):
-            asked = Asked(self.watch)
+            asked = NvmlQuery(self.watch)
             if name.isdecimal():
                 handle = asked("nvmlDeviceGetHandleByIndex", int(name))
             else:
                 handle = asked("nvmlDeviceGetHandleByUUID", name.encode())
             if handle is None:
-                missing.append(MissingDevice(name=name, why=asked.unknown[-1].why, fault=asked.look().fault))
+                missing.append(MissingDevice(name=name, why=asked.unknown[-1].why, fault=asked.gaps().fault))
             else:
                 found.append(self._device(rank, handle, mig=name.startswith("MIG-")))
         return tuple(found), tuple(missing)
 
     def _device(self, rank: int, handle: Any, *, mig: bool) -> Device:
-        asked = Asked(self.watch)
+        asked = NvmlQuery(self.watch)
         board = asked("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle) if mig else handle
         board = handle if board is None else board
         uuid, name = asked("nvmlDeviceGetUUID", handle), asked("nvmlDeviceGetName", board)
@@ -130,9 +130,9 @@ class Nvml:
         )
         return Device(identity=identity, handle=handle, board=board)
 
-    def vitals(self, device: Device) -> tuple[Vitals, Look]:
+    def vitals(self, device: Device) -> tuple[Vitals, GpuReadGaps]:
         """What changes by the second: 11 calls."""
-        asked = Asked(self.watch)
+        asked = NvmlQuery(self.watch)
         board = device.board
         power_mw = asked("nvmlDeviceGetPowerUsage", board)
         rates = asked("nvmlDeviceGetUtilizationRates", board)
@@ -168,11 +168,11 @@ class Nvml:
             nvlink_errors=_nvlink_errors(fields),
             recovery=None if recovery is None else _RECOVERY.get(recovery, RecoveryAction.OTHER),
         )
-        return vitals, asked.look()
+        return vitals, asked.gaps()
 
-    def wear(self, device: Device) -> tuple[Wear, Look]:
+    def wear(self, device: Device) -> tuple[Wear, GpuReadGaps]:
         """What changes by the day: 10 calls and one per NVLink."""
-        asked = Asked(self.watch)
+        asked = NvmlQuery(self.watch)
         board = device.board
         ecc = asked("nvmlDeviceGetEccMode", board)
         rows = asked("nvmlDeviceGetRemappedRows", board)
@@ -206,11 +206,11 @@ class Nvml:
             mig_enabled=None if mig is None else bool(mig[0]),
             processes=None if processes is None else tuple(_process(each) for each in processes),
         )
-        return wear, asked.look()
+        return wear, asked.gaps()
 
     def listen(self, devices: Sequence[Device]) -> "XidWait":
         """A wait for XIDs of ``devices``; raises NvmlError when no GPU can announce any."""
-        asked = Asked()
+        asked = NvmlQuery()
         events = asked("nvmlEventSetCreate")
         if events is None:
             raise NvmlError(f"no event set: {asked.unknown[-1].why}")
@@ -241,7 +241,7 @@ class XidWait:
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_TIMEOUT:
                 return ()
-            raise WaitError(why_of(error)) from error
+            raise WaitError(error_text(error)) from error
         if data.eventType != pynvml.nvmlEventTypeXidCriticalError:
             return ()
         at_s, code = self._clock(), int(data.eventData)
@@ -269,7 +269,7 @@ def _reasons(bits: int) -> frozenset[ThrottleReason]:
     return frozenset(reason for bit, reason in _THROTTLE_BITS.items() if bits & bit)
 
 
-def _register(asked: Asked, device: Device, events: Any) -> bool:
+def _register(asked: NvmlQuery, device: Device, events: Any) -> bool:
     xid = pynvml.nvmlEventTypeXidCriticalError
     supported = asked("nvmlDeviceGetSupportedEventTypes", device.board)
     if supported is None or not supported & xid:

@@ -1,8 +1,9 @@
 """One call into NVML and what can come of it: an answer, or None and a note why.
 
-A call that is missing from the library, unsupported by the GPU, refused or failed becomes None and an ``Unknown``.
-A call that blocks blocks the thread that made it: ``Watch`` names it for whoever looks after that thread. With
-``nvml.py`` the only module that imports pynvml; ``Any`` ends in these two, for pynvml has no types.
+A call that is missing from the library, unsupported by the GPU, refused or failed becomes None and an
+``UnknownReading``. A call that blocks blocks the thread that made it: ``NvmlCallTracker`` names it for whoever
+looks after that thread. With ``nvml.py`` the only module that imports pynvml; ``Any`` ends in these two, for
+pynvml has no types.
 
 Source: NVML API reference, https://docs.nvidia.com/deploy/nvml-api/.
 """
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 import pynvml
 
-from engine.gpu.readings import BlockedCall, GpuFault, Look, Unknown
+from engine.gpu.gpu_readings import BlockedCall, GpuFault, GpuReadGaps, UnknownReading
 
 _FAULTS: Final[Mapping[int, GpuFault]] = MappingProxyType(
     {
@@ -43,14 +44,14 @@ class WaitError(NvmlError):
     """The wait for events failed; a later wait may not."""
 
 
-class Watch:
+class NvmlCallTracker:
     """The call that a thread is in, seen from other threads."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.calling: BlockedCall | None = None
 
-    def made(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+    def call(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
         """What ``function`` returns; ``calling`` names it until then."""
         self.calling = BlockedCall(call=name, since_s=self._clock())
         try:
@@ -59,28 +60,28 @@ class Watch:
             self.calling = None
 
 
-class Asked:
+class NvmlQuery:
     """One round of questions: answers or None, and a note of each None; named to ``watch`` while they run."""
 
-    def __init__(self, watch: Watch | None = None) -> None:
+    def __init__(self, watch: NvmlCallTracker | None = None) -> None:
         self._watch = watch
         self._fault: GpuFault | None = None
-        self.unknown: list[Unknown] = []
+        self.unknown: list[UnknownReading] = []
 
     def __call__(self, name: str, *args: Any) -> Any:
         """What the call named ``name`` returns, or None with a note."""
         function = getattr(pynvml, name, None)
         if function is None:
-            self.unknown.append(Unknown(signal=name, why="not known to the installed nvidia-ml-py"))
+            self.unknown.append(UnknownReading(signal=name, why="not known to the installed nvidia-ml-py"))
             return None
         try:
-            return function(*args) if self._watch is None else self._watch.made(name, function, *args)
+            return function(*args) if self._watch is None else self._watch.call(name, function, *args)
         except pynvml.NVMLError as error:
             self._fault = self._fault or _FAULTS.get(error.value)
-            why = why_of(error)
+            why = error_text(error)
         except ValueError:  # text that is not UTF-8, from a GPU that is going
             why = "an answer that cannot be read"
-        self.unknown.append(Unknown(signal=name, why=why))
+        self.unknown.append(UnknownReading(signal=name, why=why))
         return None
 
     def first(self, *calls: tuple[Any, ...]) -> Any:
@@ -104,7 +105,9 @@ class Asked:
         known: dict[str, int] = {}
         for name, answer in zip(_FIELDS, answers or (), strict=False):
             if answer.nvmlReturn != pynvml.NVML_SUCCESS:
-                self.unknown.append(Unknown(signal=name, why=why_of(pynvml.NVMLError(answer.nvmlReturn))))
+                self.unknown.append(
+                    UnknownReading(signal=name, why=error_text(pynvml.NVMLError(answer.nvmlReturn)))
+                )
             elif answer.valueType < len(_UNION_MEMBER):
                 known[name] = int(getattr(answer.value, _UNION_MEMBER[answer.valueType]))
         return known
@@ -122,9 +125,9 @@ class Asked:
             up.append(bool(state))
         return tuple(up)
 
-    def look(self) -> Look:
+    def gaps(self) -> GpuReadGaps:
         """What this round could not find out."""
-        return Look(fault=self._fault, unknown=tuple(self.unknown))
+        return GpuReadGaps(fault=self._fault, unknown=tuple(self.unknown))
 
 
 _NOT_SUPPORTED: Final = "not supported by this GPU"
@@ -146,6 +149,6 @@ def _words(code: int) -> str:
     return _WORDS.get(code) or f"NVML error {code}"
 
 
-def why_of(error: Any) -> str:
+def error_text(error: Any) -> str:
     """An NVMLError in words fit to be shown."""
     return _words(int(error.value))

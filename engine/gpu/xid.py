@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from engine.gpu.policy import GpuAction
+from engine.gpu.gpu_policy import GpuAction
 
 RESTART_APP: Final = "RESTART_APP"
 

@@ -3,12 +3,12 @@
 import contextlib
 import ssl
 
-from engine.tls.files import CertificateError, KeyPair, Rotating
+from engine.tls.certificate_files import CertificateError, KeyPair, RotatingKeyPair
+from engine.tls.identity_patterns import certificate_identities
 from engine.tls.paths import TlsFiles
-from engine.tls.patterns import proved_names
 
 
-def server_context(keys: Rotating, *, only_proved: bool = False) -> ssl.SSLContext:
+def server_context(keys: RotatingKeyPair, *, only_proved: bool = False) -> ssl.SSLContext:
     """A context for a server that follows its files: each handshake gets the pair of that moment.
 
     Clients may prove themselves by a certificate of the authorities, and need not unless ``only_proved``: whoever
@@ -22,7 +22,7 @@ def server_context(keys: Rotating, *, only_proved: bool = False) -> ssl.SSLConte
         connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context_before: ssl.SSLContext
     ) -> None:
         nonlocal served
-        pair = keys.look()
+        pair = keys.reload()
         if pair is not served[0]:
             # Where the files changed once more in between, the pair before them serves this handshake too.
             with contextlib.suppress(CertificateError):
@@ -61,7 +61,7 @@ def _load(context: ssl.SSLContext, pair: KeyPair, files: TlsFiles) -> None:
         raise CertificateError(f"{files.certificate}: {error}") from error
 
 
-def proved_by(connection: ssl.SSLObject | ssl.SSLSocket | None) -> tuple[str, ...]:
+def peer_identities(connection: ssl.SSLObject | ssl.SSLSocket | None) -> tuple[str, ...]:
     """The URIs and DNS names that the other end of a connection has proved; none without TLS or a certificate."""
     try:
         certificate = None if connection is None else connection.getpeercert()
@@ -71,4 +71,4 @@ def proved_by(connection: ssl.SSLObject | ssl.SSLSocket | None) -> tuple[str, ..
     uris, dns_names = (
         [str(name[1]) for name in names if isinstance(name, tuple) and name[0] == kind] for kind in ("URI", "DNS")
     )
-    return proved_names(uris, dns_names)
+    return certificate_identities(uris, dns_names)

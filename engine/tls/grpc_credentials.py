@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 if TYPE_CHECKING:
-    from engine.tls.files import KeyPair, Rotating
+    from engine.tls.certificate_files import KeyPair, RotatingKeyPair
 
 _CERTIFICATE: Final = "x509_pem_cert"
 
 
-def server_credentials(keys: "Rotating") -> grpc.ServerCredentials:
+def server_credentials(keys: "RotatingKeyPair") -> grpc.ServerCredentials:
     """Credentials of a server: every new connection gets the pair of that moment, open ones keep theirs.
 
     With authorities, clients must prove themselves by a certificate of one of them.
     """
-    current = keys.look()
+    current = keys.reload()
     told = current
 
     def fetch() -> grpc.ServerCertificateConfiguration | None:
         # gRPC asks before each handshake, in a thread of its own; None leaves things as they are.
         nonlocal told
-        pair = keys.look()
+        pair = keys.reload()
         if pair is told:
             return None
         told = pair
@@ -44,9 +44,9 @@ def channel_credentials(pair: "KeyPair") -> grpc.ChannelCredentials:
     return made
 
 
-def proved(context: Mapping[str, Iterable[bytes]]) -> tuple[str, ...]:
+def auth_context_identities(context: Mapping[str, Iterable[bytes]]) -> tuple[str, ...]:
     """The URIs and DNS names that a peer's certificate proves, from gRPC's auth context; none without TLS."""
-    from engine.tls.files import identities_of  # noqa: PLC0415 - cryptography, only where there is TLS
+    from engine.tls.certificate_files import identities_of  # noqa: PLC0415 - cryptography, only where there is TLS
 
     pem = b"".join(context.get(_CERTIFICATE, ()))
     return identities_of(pem) if pem else ()

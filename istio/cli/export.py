@@ -6,14 +6,14 @@ from typing import Final
 
 import click
 
-from xds_server.cli.lazy import Entry, LazyGroup
+from xds_server.cli.lazy_group import LazyCommand, LazyGroup
 
-_TARGETS: Final[Mapping[str, Entry]] = MappingProxyType(
+_TARGETS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
     {
-        "istio": Entry(
+        "istio": LazyCommand(
             module="istio.cli.export_istio", summary="Istio: DestinationRule, VirtualService and more."
         ),
-        "gateway-api": Entry(
+        "gateway-api": LazyCommand(
             module="istio.cli.export_gateway_api",
             summary="Gateway API: HTTPRoute, InferencePool, Envoy Gateway's policies.",
         ),

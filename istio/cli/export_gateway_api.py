@@ -3,10 +3,10 @@
 import click
 from pydantic import TypeAdapter, ValidationError
 
-from istio.gateway_api.export import BY_NATURE, exported
-from istio.gateway_api.site import Site
-from istio.loss import Exported
-from istio.report import ExportOptions, export, export_options
+from istio.fidelity import ExportResult
+from istio.gateway_api.gateway_export import ALWAYS_LOST, export_to_gateway_api
+from istio.gateway_api.gateway_objects import GatewayTarget
+from istio.loss_report import ExportOptions, export, export_options
 from policies.model import PolicySet
 from policies.quantity import Name
 
@@ -82,7 +82,7 @@ def command(
 
     Exits 0, 1 when the policies have problems or --fail-on finds something, 2 when asked wrongly.
     """
-    site = Site(
+    site = GatewayTarget(
         namespace=options.namespace,
         gateway=gateway[1],
         gateway_namespace=gateway[0] or options.namespace,
@@ -92,7 +92,7 @@ def command(
         plain=plain,
     )
 
-    def objects(policies: PolicySet) -> Exported:
-        return exported(policies, site)
+    def objects(policies: PolicySet) -> ExportResult:
+        return export_to_gateway_api(policies, site)
 
-    return export(options, objects, BY_NATURE)
+    return export(options, objects, ALWAYS_LOST)

@@ -6,11 +6,11 @@ from typing import Final
 
 import click
 
-from istio.export.export import BY_NATURE, exported
-from istio.export.markdown import markdown
-from istio.export.place import Object, Place, milliseconds
-from istio.loss import Exported
-from istio.report import ExportOptions, export, export_options
+from istio.export.fidelity_tables import fidelity_tables
+from istio.export.istio_export import ALWAYS_LOST, export_to_istio
+from istio.export.istio_objects import IstioTarget, Object, istio_duration
+from istio.fidelity import ExportResult
+from istio.loss_report import ExportOptions, export, export_options
 from policies.model import PolicySet
 from policies.quantity import parse_duration
 
@@ -33,7 +33,7 @@ def _matching(pattern: re.Pattern[str], form: str) -> Callable[[click.Context, c
 
 def _table(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        click.echo(markdown(), nl=False)
+        click.echo(fidelity_tables(), nl=False)
         ctx.exit(0)
 
 
@@ -112,7 +112,7 @@ def command(
 
     Exits 0, 1 when the policies have problems or --fail-on finds something, 2 when asked wrongly.
     """
-    place = Place(
+    place = IstioTarget(
         namespace=options.namespace,
         host_suffix=options.host_suffix,
         filter_namespace=filter_namespace,
@@ -124,12 +124,12 @@ def command(
     )
     faults = _faults(aborts, delays)
 
-    def objects(policies: PolicySet) -> Exported:
+    def objects(policies: PolicySet) -> ExportResult:
         if unknown := sorted(faults.keys() - policies.routes.keys()):
             raise click.UsageError(f"there is no ModelRoute {', '.join(unknown)} to give a fault to")
-        return exported(policies, place, faults)
+        return export_to_istio(policies, place, faults)
 
-    return export(options, objects, BY_NATURE)
+    return export(options, objects, ALWAYS_LOST)
 
 
 def _faults(aborts: tuple[str, ...], delays: tuple[str, ...]) -> Mapping[str, Object]:
@@ -147,7 +147,7 @@ def _faults(aborts: tuple[str, ...], delays: tuple[str, ...]) -> Mapping[str, Ob
             seconds = parse_duration(lasting)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--delay") from None
-        delay = {"fixedDelay": milliseconds(seconds), "percentage": {"value": percent}}
+        delay = {"fixedDelay": istio_duration(seconds), "percentage": {"value": percent}}
         faults[route] = {**faults.get(route, {}), "delay": delay}
     return faults
 

@@ -6,15 +6,19 @@ from typing import Final
 
 import click
 
-from xds_server.cli.lazy import Entry, LazyGroup
+from xds_server.cli.lazy_group import LazyCommand, LazyGroup
 
-_ORIGINS: Final[Mapping[str, Entry]] = MappingProxyType(
+_ORIGINS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
     {
-        "production-stack": Entry(
+        "production-stack": LazyCommand(
             module="istio.cli.import_production_stack", summary="Helm values of vLLM's production-stack."
         ),
-        "inferencepool": Entry(module="istio.cli.import_inferencepool", summary="Gateway API InferencePools."),
-        "istio": Entry(module="istio.cli.import_istio", summary="Istio's DestinationRules and VirtualServices."),
+        "inferencepool": LazyCommand(
+            module="istio.cli.import_inferencepool", summary="Gateway API InferencePools."
+        ),
+        "istio": LazyCommand(
+            module="istio.cli.import_istio", summary="Istio's DestinationRules and VirtualServices."
+        ),
     }
 )
 

@@ -2,16 +2,16 @@
 
 import click
 
-from istio.cli.importing import import_files, import_options
+from istio.cli.import_command import import_options, run_import
 from istio.imports.from_istio import from_istio
-from istio.imports.pools import Wishes
+from istio.imports.policy_drafts import ImportOptions
 
 
 @click.command(name="istio")
 @import_options
-def command(*, files: tuple[str, ...], wishes: Wishes, output: str, strict: bool) -> int:
+def command(*, files: tuple[str, ...], wishes: ImportOptions, output: str, strict: bool) -> int:
     """Write policies from the Istio objects in FILEs (- is stdin), and list what was not understood.
 
     Exits 0, or 1 with --strict when something was not understood, or 2 when a FILE cannot be used.
     """
-    return import_files(files, "Istio", lambda sources: from_istio(sources, wishes), output=output, strict=strict)
+    return run_import(files, "Istio", lambda sources: from_istio(sources, wishes), output=output, strict=strict)

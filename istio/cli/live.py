@@ -6,10 +6,14 @@ from typing import Final
 
 import click
 
-from xds_server.cli.lazy import Entry, LazyGroup
+from xds_server.cli.lazy_group import LazyCommand, LazyGroup
 
-_ORDERS: Final[Mapping[str, Entry]] = MappingProxyType(
-    {"run": Entry(module="istio.cli.run", summary="Keep Istio's endpoints in step with the engines' verdicts.")}
+_ORDERS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
+    {
+        "run": LazyCommand(
+            module="istio.cli.run", summary="Keep Istio's endpoints in step with the engines' verdicts."
+        )
+    }
 )
 
 

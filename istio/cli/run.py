@@ -73,17 +73,17 @@ def _run(
     2 when a setting cannot work, 70 after a bug.
     """
     # kubernetes' client costs most of a second, and --help should not.
-    from istio.live.outlet import IstioOutlet, Settings, steward  # noqa: PLC0415
-    from xds_server.kube.api import ApiError  # noqa: PLC0415
-    from xds_server.kube.connecting import Access, connected  # noqa: PLC0415
+    from istio.live.istio_sync import IstioSync, IstioSyncSettings, endpoint_writer  # noqa: PLC0415
+    from xds_server.k8s.client_config import ClientConfig, open_kube_api  # noqa: PLC0415
+    from xds_server.k8s.kube_api import ApiError  # noqa: PLC0415
 
     kubeconfig = istio_kubeconfig or settings.get("kubeconfig")
     context = istio_context or settings.get("context") or ""
     lease = istio_lease or f"{istio_namespace}/switchgear-istio"
     if lease.count("/") != 1 or not all(lease.split("/")):
         raise click.BadParameter(f"{lease!r} is not NAMESPACE/NAME", param_hint="--istio-lease")
-    asked = Settings(
-        access=Access(kubeconfig=kubeconfig, context=context),
+    asked = IstioSyncSettings(
+        access=ClientConfig(kubeconfig=kubeconfig, context=context),
         namespace=istio_namespace,
         namespaces=tuple(settings.get("namespaces") or ()),
         lease=lease,
@@ -96,11 +96,11 @@ def _run(
         click.echo(line)
 
     if not remove:
-        return serving.run(settings, (IstioOutlet(asked, tell),))
+        return serving.run(settings, (IstioSync(asked, tell),))
 
     async def take_away() -> int:
-        async with connected(asked.access) as api:
-            return await steward(api, asked, lambda: None, tell).remove()
+        async with open_kube_api(asked.access) as api:
+            return await endpoint_writer(api, asked, lambda: None, tell).remove()
 
     try:
         count = asyncio.run(take_away())

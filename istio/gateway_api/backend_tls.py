@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from istio.export.place import Object, made, object_name
-from istio.export.tls import asked_name, host_names
-from istio.gateway_api.backends import Backend
-from istio.gateway_api.site import ROUTES, reference
+from istio.export.destination_tls import host_names, shared_server_name
+from istio.export.istio_objects import Object, istio_object, object_name
+from istio.gateway_api.backends import GatewayBackend
+from istio.gateway_api.gateway_objects import ROUTES, object_reference
 from policies.engine_tls import EngineTls, is_uri
 from policies.model import PolicySet
 from policies.pool import EnginePool
@@ -30,7 +30,7 @@ _HOST: Final = re.compile(r"(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
+class BackendTlsNames:
     """What is asked of an engine, and what it has to prove: ``hostname`` itself where ``alternatives`` are none.
 
     ``left_out`` are those that the Gateway API cannot say.
@@ -41,38 +41,41 @@ class Names:
     left_out: tuple[str, ...]
 
 
-def backend_tls(name: str, of: tuple[Backend, ...], policies: PolicySet) -> Iterator[Object]:
+def backend_tls(name: str, of: tuple[GatewayBackend, ...], policies: PolicySet) -> Iterator[Object]:
     """The BackendTLSPolicies of the pool of this name, whose backends are ``of``; none where it has no TLS."""
     pool = policies.pools[name]
     if pool.spec.tls is None:
         return
     for backend in of:
-        said = names(pool, pool.spec.tls, backend)
+        said = backend_tls_names(pool, pool.spec.tls, backend)
         validation: Object = {
-            "caCertificateRefs": [reference("", "ConfigMap", pool.spec.tls.secret)],
+            "caCertificateRefs": [object_reference("", "ConfigMap", pool.spec.tls.secret)],
             "hostname": said.hostname,
         }
         if said.alternatives:
             validation["subjectAltNames"] = [_alternative(one) for one in said.alternatives]
-        yield made(
+        yield istio_object(
             "BackendTLSPolicy",
             object_name(name, backend.kind.lower(), backend.name),
             backend.namespace,
-            {"targetRefs": [reference(backend.group, backend.kind, backend.name)], "validation": validation},
+            {
+                "targetRefs": [object_reference(backend.group, backend.kind, backend.name)],
+                "validation": validation,
+            },
             policies=policies,
             of=[f"EnginePool/{name}"],
             version=f"{ROUTES}/v1",
         )
 
 
-def names(pool: EnginePool, tls: EngineTls, backend: Backend) -> Names:
+def backend_tls_names(pool: EnginePool, tls: EngineTls, backend: GatewayBackend) -> BackendTlsNames:
     """The names that a gateway asks of a backend's engines, and takes from them."""
-    asked = asked_name(pool).lower()
+    asked = shared_server_name(pool).lower()
     hostname = asked if _sayable(asked) else f"{backend.name}.{backend.namespace}.svc"
     wanted = tls.subject_alt_names or (() if hostname == asked else host_names(pool))
     plain = [one if is_uri(one) else one.lower().rstrip(".") for one in wanted]
     sayable = list(dict.fromkeys(one for one in plain if _sayable(one)))[:MOST_NAMES]
-    return Names(
+    return BackendTlsNames(
         hostname=hostname,
         alternatives=tuple(sayable),
         left_out=tuple(one for one, said in zip(wanted, plain, strict=True) if said not in sayable),

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final, TypeVar
 
-from istio.export.place import Object, made, object_name
-from istio.gateway_api.site import ENVOY_GATEWAY, INFERENCE, ROUTES, Site
+from istio.export.istio_objects import Object, istio_object, object_name
+from istio.gateway_api.gateway_objects import ENVOY_GATEWAY, INFERENCE, ROUTES, GatewayTarget
 from policies.model import PolicySet
 from policies.pool import Endpoint, EnginePool
 
@@ -26,7 +26,7 @@ _PORT_NAME: Final = "http"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
+class GatewayBackend:
     """What a route names for a pool or a part of it; ``slots`` say how large a part."""
 
     group: str
@@ -38,10 +38,10 @@ class Backend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backends:
+class PoolBackends:
     """What stands for a pool: backends, the objects they are, and the engines that nothing stands for."""
 
-    of: tuple[Backend, ...]
+    of: tuple[GatewayBackend, ...]
     objects: tuple[Object, ...] = ()
     left_out: tuple[str, ...] = ()
 
@@ -53,7 +53,7 @@ class _Pool:
     name: str
     pool: EnginePool
     policies: PolicySet
-    site: Site
+    site: GatewayTarget
 
     @property
     def namespace(self) -> str:
@@ -62,33 +62,33 @@ class _Pool:
     def made(self, kind: str, name: str, spec: Object, version: str) -> Object:
         """An object that stands for the pool or a part of it."""
         of = [f"EnginePool/{self.name}"]
-        return made(kind, name, self.namespace, spec, policies=self.policies, of=of, version=version)
+        return istio_object(kind, name, self.namespace, spec, policies=self.policies, of=of, version=version)
 
     def slots(self, engines: Sequence[Endpoint]) -> int:
         return sum(one.slots or self.pool.spec.slots_per_engine for one in engines)
 
 
-def backends(name: str, policies: PolicySet, site: Site) -> Backends:
+def backends(name: str, policies: PolicySet, site: GatewayTarget) -> PoolBackends:
     """The backends of a pool."""
     around = _Pool(name=name, pool=policies.pools[name], policies=policies, site=site)
     found, by_hand, namespace = around.pool.spec.kubernetes, around.pool.spec.endpoints, around.namespace
-    parts: list[Backends] = []
+    parts: list[PoolBackends] = []
     if found is not None:
         port = found.port if isinstance(found.port, int) else UNKNOWN_PORT
         slots = around.pool.spec.slots_per_engine
         if found.service is not None:
-            service = Backend(
+            service = GatewayBackend(
                 group="", kind="Service", name=found.service, namespace=namespace, port=port, slots=slots
             )
-            parts.append(Backends(of=(service,)))
+            parts.append(PoolBackends(of=(service,)))
         else:
-            inference = Backend(
+            inference = GatewayBackend(
                 group=INFERENCE, kind="InferencePool", name=name, namespace=namespace, port=None, slots=slots
             )
-            parts.append(Backends(of=(inference,), objects=(_inference_pool(around, port),)))
+            parts.append(PoolBackends(of=(inference,), objects=(_inference_pool(around, port),)))
     if by_hand:
         parts.append(_by_hand(around))
-    return Backends(
+    return PoolBackends(
         of=tuple(one for part in parts for one in part.of),
         objects=tuple(one for part in parts for one in part.objects),
         left_out=tuple(one for part in parts for one in part.left_out),
@@ -110,34 +110,38 @@ def _inference_pool(around: _Pool, port: int) -> Object:
     return around.made("InferencePool", around.name, spec, f"{INFERENCE}/v1")
 
 
-def _by_hand(around: _Pool) -> Backends:
+def _by_hand(around: _Pool) -> PoolBackends:
     engines, name, namespace = around.pool.spec.endpoints, around.name, around.namespace
     addressed = [one for one in engines if _address(one.address)]
     names = [one for one in engines if not around.site.plain and _host(one.address)]
     objects: list[Object] = []
-    of: list[Backend] = []
+    of: list[GatewayBackend] = []
     zoned = any(one.zone for one in addressed)
     if addressed and (zoned or around.site.plain or len(addressed) > MOST_IN_A_BACKEND):
         service, slots = _service_name(name), around.slots(addressed)
         objects += _slices(around, service, addressed)
         of.append(
-            Backend(group="", kind="Service", name=service, namespace=namespace, port=_SERVICE_PORT, slots=slots)
+            GatewayBackend(
+                group="", kind="Service", name=service, namespace=namespace, port=_SERVICE_PORT, slots=slots
+            )
         )
     else:
         _few(around, "ip", addressed, objects, of)
     _few(around, "fqdn", names, objects, of)
     left_out = [one.name for one in engines if not _address(one.address) and one not in names]
-    return Backends(of=tuple(of), objects=tuple(objects), left_out=tuple(left_out))
+    return PoolBackends(of=tuple(of), objects=tuple(objects), left_out=tuple(left_out))
 
 
-def _few(around: _Pool, sort: str, engines: Sequence[Endpoint], objects: list[Object], of: list[Backend]) -> None:
+def _few(
+    around: _Pool, sort: str, engines: Sequence[Endpoint], objects: list[Object], of: list[GatewayBackend]
+) -> None:
     """Add the engines as Backends, whose endpoints are all of one sort."""
     for number, part in _parts(engines, MOST_IN_A_BACKEND):
         name = object_name(around.name, sort, *([str(number)] if number else []))
         spec: Object = {"endpoints": [_endpoint(sort, one) for one in part]}
         objects.append(around.made("Backend", name, spec, f"{ENVOY_GATEWAY}/v1alpha1"))
         of.append(
-            Backend(
+            GatewayBackend(
                 group=ENVOY_GATEWAY,
                 kind="Backend",
                 name=name,
@@ -214,13 +218,15 @@ def _parts(items: Sequence[_T], most: int) -> Iterator[tuple[int, Sequence[_T]]]
     yield from ((number, items[at : at + most]) for number, at in enumerate(range(0, len(items), most)))
 
 
-def grant(backend: Backend, route_namespace: str, policies: PolicySet, of: Sequence[str]) -> Object:
+def reference_grant(
+    backend: GatewayBackend, route_namespace: str, policies: PolicySet, of: Sequence[str]
+) -> Object:
     """Lets routes of another namespace lead to a backend."""
     spec: Object = {
         "from": [{"group": ROUTES, "kind": "HTTPRoute", "namespace": route_namespace}],
         "to": [{"group": backend.group, "kind": backend.kind, "name": backend.name}],
     }
     name = object_name(backend.kind.lower(), backend.name, "from", route_namespace)
-    return made(
+    return istio_object(
         "ReferenceGrant", name, backend.namespace, spec, policies=policies, of=of, version=f"{ROUTES}/v1beta1"
     )

@@ -6,13 +6,13 @@ Source: https://gateway-api-inference-extension.sigs.k8s.io/ and https://gateway
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from istio.imports.conditions import Conditions
-from istio.imports.draft import Draft, Said, Tree
-from istio.imports.gateway_routes import HttpRoute, Targets, routes
-from istio.imports.judged import Imported, imported
-from istio.imports.pools import Pools, Wishes
-from istio.imports.reading import Node, Source
-from istio.imports.values import text, texts, whole
+from istio.imports.draft_validation import ImportResult, import_drafts
+from istio.imports.gateway_routes import HttpRoute, InferencePoolTargets, routes
+from istio.imports.policy_draft import PolicyDraft, SourcedValue, Tree
+from istio.imports.policy_drafts import ImportOptions, PolicyDrafts
+from istio.imports.route_conditions import RouteConditions
+from istio.imports.source_documents import SourceDocument, SourceNode
+from istio.imports.source_values import integer, text, texts
 
 _HEADING = """\
 Policies from InferencePools, by `switchgear import inferencepool`. Behind each value stands where it is from.
@@ -29,22 +29,22 @@ _BATCH = "Sheddable"
 class _Read:
     """The objects of the files by kind, in their order."""
 
-    pools: dict[str, Node] = field(default_factory=dict)
-    models: list[tuple[str, Node]] = field(default_factory=list)
-    objectives: list[tuple[str, Node]] = field(default_factory=list)
+    pools: dict[str, SourceNode] = field(default_factory=dict)
+    models: list[tuple[str, SourceNode]] = field(default_factory=list)
+    objectives: list[tuple[str, SourceNode]] = field(default_factory=list)
     routes: list[HttpRoute] = field(default_factory=list)
 
 
-def from_inferencepool(sources: Sequence[Source], wishes: Wishes) -> Imported:
+def from_inferencepool(sources: Sequence[SourceDocument], wishes: ImportOptions) -> ImportResult:
     """The policies that these objects come to, and what of them was not understood."""
     read = _Read()
     for source in sources:
         _file(read, source, wishes)
-    pools = Pools(wishes=wishes)
-    found: dict[str, Draft] = {key: _pool(pools, key, node) for key, node in read.pools.items()}
+    pools = PolicyDrafts(options=wishes)
+    found: dict[str, PolicyDraft] = {key: _pool(pools, key, node) for key, node in read.pools.items()}
     for namespace, node in read.models:
         _model(pools, found, namespace, node)
-    targets = Targets(pools=pools, by_key=found)
+    targets = InferencePoolTargets(pools=pools, by_key=found)
     tell_hosts = len({tuple(one.hosts) for one in read.routes}) > 1
     for route in read.routes:
         routes(route, targets, tell_hosts=tell_hosts)
@@ -52,10 +52,10 @@ def from_inferencepool(sources: Sequence[Source], wishes: Wishes) -> Imported:
         _objective(pools, found, namespace, node)
     if not read.routes and not read.models:
         _plain_routes(pools, found)
-    return imported(pools.drafts(), sources, _HEADING)
+    return import_drafts(pools.drafts(), sources, _HEADING)
 
 
-def _file(read: _Read, source: Source, wishes: Wishes) -> None:
+def _file(read: _Read, source: SourceDocument, wishes: ImportOptions) -> None:
     root = source.root
     version, kind = root.get("apiVersion"), root.get("kind")
     name, where = root.at("metadata", "name"), root.at("metadata", "namespace")
@@ -90,15 +90,15 @@ def _file(read: _Read, source: Source, wishes: Wishes) -> None:
         root.refuse("only InferencePool, InferenceModel, InferenceObjective and HTTPRoute are understood")
 
 
-def _pool(pools: Pools, key: str, node: Node) -> Draft:
+def _pool(pools: PolicyDrafts, key: str, node: SourceNode) -> PolicyDraft:
     namespace, _, name = key.partition("/")
     pool = pools.pool(key, name, node)
     if namespace != "default":
-        pool.namespace = Said(value=namespace)
+        pool.namespace = SourcedValue(value=namespace)
     selector = node.at("spec", "selector", "matchLabels") or node.at("spec", "selector")
     labels = texts(selector)
     if labels:
-        pool.spec["kubernetes"] = {"selector": {one: Said(value=value) for one, value in labels.items()}}
+        pool.spec["kubernetes"] = {"selector": {one: SourcedValue(value=value) for one, value in labels.items()}}
     pool.put("kubernetes.port", _port(node))
     for field_name in ("endpointPickerRef", "extensionRef"):
         if (picker := node.at("spec", field_name)) is not None:
@@ -106,20 +106,20 @@ def _pool(pools: Pools, key: str, node: Node) -> Draft:
     return pool
 
 
-def _port(node: Node) -> Said | None:
+def _port(node: SourceNode) -> SourcedValue | None:
     ports = node.at("spec", "targetPorts")
     if ports is None:
-        return whole(node.at("spec", "targetPortNumber"))
-    found: Said | None = None
+        return integer(node.at("spec", "targetPortNumber"))
+    found: SourcedValue | None = None
     for one in ports.items():
         if found is None:
-            found = whole(one.get("number"))
+            found = integer(one.get("number"))
         else:
             one.refuse("an engine is asked at one port: write a pool for each port, and divide a route among them")
     return found
 
 
-def _model(pools: Pools, found: dict[str, Draft], namespace: str, node: Node) -> None:
+def _model(pools: PolicyDrafts, found: dict[str, PolicyDraft], namespace: str, node: SourceNode) -> None:
     """A route for a model, and the model of its pool where nobody said another."""
     named, target = node.at("spec", "modelName"), node.at("spec", "poolRef", "name")
     model, where = text(named), text(target)
@@ -136,21 +136,23 @@ def _model(pools: Pools, found: dict[str, Draft], namespace: str, node: Node) ->
         else:
             one.refuse("engines are asked by the name that the caller gave: the route is left out")
             return
-    pool.put("model", Said(value=model, node=named))
-    draft = Draft(kind="ModelRoute", name=pools.route_names.fresh(node.source.label.partition("/")[2]), node=node)
+    pool.put("model", SourcedValue(value=model, node=named))
+    draft = PolicyDraft(
+        kind="ModelRoute", name=pools.route_names.allocate(node.source.label.partition("/")[2]), node=node
+    )
     pools.listener(draft)
-    conditions = Conditions(model=Said(value=model, node=named))
+    conditions = RouteConditions(model=SourcedValue(value=model, node=named))
     conditions.into(draft, node)
-    draft.spec["pools"] = [{"pool": Said(value=pool.name)}]
+    draft.spec["pools"] = [{"pool": SourcedValue(value=pool.name)}]
     if (critical := node.at("spec", "criticality")) is not None and text(critical):
         sheddable = critical.value == _BATCH
-        draft.put("priority", Said(value="batch" if sheddable else "interactive", node=critical))
+        draft.put("priority", SourcedValue(value="batch" if sheddable else "interactive", node=critical))
         if not sheddable and critical.value != "Critical":
             critical.change("there are two classes: everything that may not be shed first is interactive")
-    pools.in_order(draft, conditions)
+    pools.add_route(draft, conditions)
 
 
-def _objective(pools: Pools, found: dict[str, Draft], namespace: str, node: Node) -> None:
+def _objective(pools: PolicyDrafts, found: dict[str, PolicyDraft], namespace: str, node: SourceNode) -> None:
     """Requests that name an objective whose priority is below zero are batch."""
     target, priority = node.at("spec", "poolRef", "name"), node.at("spec", "priority")
     pool = found.get(f"{namespace}/{text(target)}")
@@ -159,7 +161,7 @@ def _objective(pools: Pools, found: dict[str, Draft], namespace: str, node: Node
         return
     if (reference := node.at("spec", "poolRef")) is not None:
         reference.take()
-    said = whole(priority)
+    said = integer(priority)
     if priority is None or said is None or not isinstance(said.value, int) or said.value >= 0:
         if priority is not None:
             priority.change(
@@ -167,24 +169,24 @@ def _objective(pools: Pools, found: dict[str, Draft], namespace: str, node: Node
             )
         return
     name = node.source.label.partition("/")[2]
-    draft = Draft(kind="ModelRoute", name=pools.route_names.fresh(name), node=node)
-    conditions = Conditions()
+    draft = PolicyDraft(kind="ModelRoute", name=pools.route_names.allocate(name), node=node)
+    conditions = RouteConditions()
     conditions.header(_OBJECTIVE_HEADER, node, exact=name)
     pools.listener(draft)
     conditions.into(draft, node)
-    draft.spec["pools"] = [{"pool": Said(value=pool.name)}]
-    draft.put("priority", Said(value="batch", node=priority))
+    draft.spec["pools"] = [{"pool": SourcedValue(value=pool.name)}]
+    draft.put("priority", SourcedValue(value="batch", node=priority))
     priority.change("there are two classes: everything below 0 is batch")
-    pools.in_order(draft, conditions)
+    pools.add_route(draft, conditions)
 
 
-def _plain_routes(pools: Pools, found: dict[str, Draft]) -> None:
+def _plain_routes(pools: PolicyDrafts, found: dict[str, PolicyDraft]) -> None:
     """Where nothing says which requests go to a pool, those for its model do."""
     for pool in found.values():
-        draft = Draft(kind="ModelRoute", name=pools.route_names.fresh(pool.name), node=pool.node)
+        draft = PolicyDraft(kind="ModelRoute", name=pools.route_names.allocate(pool.name), node=pool.node)
         draft.about = "Nothing in the files says which requests go to this pool; those for its model do."
         pools.listener(draft)
-        model: Tree = pool.spec.get("model", Said(value=pool.name, note="its model"))
+        model: Tree = pool.spec.get("model", SourcedValue(value=pool.name, note="its model"))
         draft.spec["match"] = {"model": model}
-        draft.spec["pools"] = [{"pool": Said(value=pool.name)}]
+        draft.spec["pools"] = [{"pool": SourcedValue(value=pool.name)}]
         pools.routes.append(draft)

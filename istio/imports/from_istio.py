@@ -7,14 +7,14 @@ of a host holds for its subsets too, where they say nothing else.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from istio.imports.draft import Draft, Said
-from istio.imports.istio_endpoints import DEFAULT_PORT, Entry, engines
-from istio.imports.istio_routes import Virtual, host_names, is_delegate, routes
-from istio.imports.istio_rules import apply, settings
-from istio.imports.judged import Imported, imported
-from istio.imports.pools import Pools, Wishes
-from istio.imports.reading import Node, Source
-from istio.imports.values import text, texts, whole
+from istio.imports.draft_validation import ImportResult, import_drafts
+from istio.imports.istio_endpoints import DEFAULT_PORT, ServiceEntry, engines
+from istio.imports.istio_routes import VirtualService, caller_hosts, is_delegate, routes
+from istio.imports.istio_rules import apply_traffic_policy, traffic_policy_parts
+from istio.imports.policy_draft import PolicyDraft, SourcedValue
+from istio.imports.policy_drafts import ImportOptions, PolicyDrafts
+from istio.imports.source_documents import SourceDocument, SourceNode
+from istio.imports.source_values import integer, text, texts
 
 _HEADING = """\
 Policies from Istio's objects, by `switchgear import istio`. Behind each value stands where it is from.
@@ -27,7 +27,7 @@ _POLICY_ANNOTATION = "switchgear.dev/policy"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Object:
-    node: Node
+    node: SourceNode
     kind: str
     name: str
     namespace: str
@@ -41,24 +41,24 @@ class _Object:
 class _Mesh:
     """All objects of the files by what others call them."""
 
-    pools: Pools
+    pools: PolicyDrafts
     rules: dict[str, _Object] = field(default_factory=dict)
     entries: dict[str, _Object] = field(default_factory=dict)
     workloads: list[_Object] = field(default_factory=list)
-    virtuals: dict[str, Virtual] = field(default_factory=dict)
+    virtuals: dict[str, VirtualService] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
-    ports: dict[str, Said] = field(default_factory=dict)
+    ports: dict[str, SourcedValue] = field(default_factory=dict)
 
 
-def from_istio(sources: Sequence[Source], wishes: Wishes) -> Imported:
+def from_istio(sources: Sequence[SourceDocument], wishes: ImportOptions) -> ImportResult:
     """The policies that these objects come to, and what of them was not understood."""
-    mesh = _Mesh(pools=Pools(wishes=wishes))
+    mesh = _Mesh(pools=PolicyDrafts(options=wishes))
     for source in sources:
         found = _identified(source, wishes)
         if found is not None:
             _file(mesh, found)
     heads = [one for one in mesh.virtuals.values() if not is_delegate(one)]
-    tell_hosts = len({host_names(one.node.at("spec", "hosts"), one.namespace) for one in heads}) > 1
+    tell_hosts = len({caller_hosts(one.node.at("spec", "hosts"), one.namespace) for one in heads}) > 1
     for virtual in heads:
         routes(
             virtual,
@@ -69,24 +69,24 @@ def from_istio(sources: Sequence[Source], wishes: Wishes) -> Imported:
         )
     for host, rule in mesh.rules.items():
         _rule(mesh, host, rule)
-    fronts = {name for one in heads for name in host_names(one.node.at("spec", "hosts"), one.namespace)}
+    fronts = {name for one in heads for name in caller_hosts(one.node.at("spec", "hosts"), one.namespace)}
     for host, entry in mesh.entries.items():
         if host in fronts and f"{host}|" not in mesh.pools.pools:
             # What callers ask for: nothing leads to engines of its own.
             entry.node.take()
         else:
             _pool(mesh, host, None, entry.node)
-    return imported(mesh.pools.drafts(), sources, _HEADING)
+    return import_drafts(mesh.pools.drafts(), sources, _HEADING)
 
 
-def _identified(source: Source, wishes: Wishes) -> _Object | None:
+def _identified(source: SourceDocument, wishes: ImportOptions) -> _Object | None:
     """The object when it is one of those that are understood; else it is listed."""
     root = source.root
     version, kind = root.get("apiVersion"), root.get("kind")
     name, namespace = root.at("metadata", "name"), root.at("metadata", "namespace")
     source.label = f"{kind.value if kind else '?'}/{name.value if name else '?'}"
     group = str(version.value).partition("/")[0] if version is not None else ""
-    if kind is None or group != _GROUP or kind.word not in _KINDS:
+    if kind is None or group != _GROUP or kind.text_value not in _KINDS:
         root.take()
         root.refuse(f"only {', '.join(sorted(_KINDS))} of {_GROUP} are understood")
         return None
@@ -123,7 +123,7 @@ def _file(mesh: _Mesh, found: _Object) -> None:
             mesh.workloads.append(found)
         case _:
             key = f"{found.namespace}/{found.name}"
-            mesh.virtuals[key] = Virtual(node=found.node, key=key, namespace=found.namespace)
+            mesh.virtuals[key] = VirtualService(node=found.node, key=key, namespace=found.namespace)
 
 
 def _once(known: dict[str, _Object], host: str, found: _Object) -> None:
@@ -142,18 +142,18 @@ def _named(mesh: _Mesh, found: _Object, host: str) -> None:
         mesh.names[found.host(host)] = pools[0]
 
 
-def _destination(mesh: _Mesh, node: Node, namespace: str) -> Draft | None:
+def _destination(mesh: _Mesh, node: SourceNode, namespace: str) -> PolicyDraft | None:
     host, subset = text(node.get("host")), text(node.get("subset"))
     if host is None or "*" in host:
         return None
     full = host if "." in host else f"{host}.{namespace}.svc.cluster.local"
     port = node.at("port", "number")
-    if (said := whole(port)) is not None:
+    if (said := integer(port)) is not None:
         mesh.ports.setdefault(full, said)
     return _pool(mesh, full, subset, node)
 
 
-def _pool(mesh: _Mesh, host: str, subset: str | None, node: Node) -> Draft | None:
+def _pool(mesh: _Mesh, host: str, subset: str | None, node: SourceNode) -> PolicyDraft | None:
     """The pool of a host, or of a subset of it, with its engines; None where the subset is not known."""
     key = f"{host}|{subset or ''}"
     if key in mesh.pools.pools:
@@ -173,9 +173,13 @@ def _pool(mesh: _Mesh, host: str, subset: str | None, node: Node) -> Draft | Non
     pool = mesh.pools.pool(key, f"{short}-{subset}" if subset else short, entry.node if entry else node)
     namespace = entry.namespace if entry else _namespace(host) or (rule.namespace if rule else "")
     if namespace and namespace != "default":
-        pool.namespace = Said(value=namespace)
+        pool.namespace = SourcedValue(value=namespace)
     if entry is not None:
-        engines(Entry(node=entry.node, namespace=entry.namespace, workloads=_workloads(mesh, entry)), pool, labels)
+        engines(
+            ServiceEntry(node=entry.node, namespace=entry.namespace, workloads=_workloads(mesh, entry)),
+            pool,
+            labels,
+        )
     elif _in_cluster(host):
         _discovered(mesh, host, labels, pool)
     else:
@@ -185,11 +189,11 @@ def _pool(mesh: _Mesh, host: str, subset: str | None, node: Node) -> Draft | Non
         said = [one.get("trafficPolicy") for one in (*parts, rule.node.get("spec")) if one is not None]
         policies = tuple(one for one in said if one is not None)
         if policies:
-            apply(settings(policies), mesh.pools.policy(pool, policies[0]), pool)
+            apply_traffic_policy(traffic_policy_parts(policies), mesh.pools.policy(pool, policies[0]), pool)
     return pool
 
 
-def _subset(rule: _Object | None, name: str) -> Node | None:
+def _subset(rule: _Object | None, name: str) -> SourceNode | None:
     subsets = rule.node.at("spec", "subsets") if rule is not None else None
     for one in subsets.items() if subsets is not None else ():
         said = one.get("name")
@@ -207,7 +211,7 @@ def _namespace(host: str) -> str:
     return host.split(".")[1] if _in_cluster(host) else ""
 
 
-def _workloads(mesh: _Mesh, entry: _Object) -> tuple[Node, ...]:
+def _workloads(mesh: _Mesh, entry: _Object) -> tuple[SourceNode, ...]:
     """WorkloadEntries that a ServiceEntry selects."""
     selector = entry.node.at("spec", "workloadSelector", "labels")
     wanted = texts(selector)
@@ -222,12 +226,12 @@ def _workloads(mesh: _Mesh, entry: _Object) -> tuple[Node, ...]:
     return tuple(found)
 
 
-def _discovered(mesh: _Mesh, host: str, labels: dict[str, str], pool: Draft) -> None:
+def _discovered(mesh: _Mesh, host: str, labels: dict[str, str], pool: PolicyDraft) -> None:
     """Pods behind a Service; of a subset those with its labels."""
     if labels:
-        pool.spec["kubernetes"] = {"selector": {key: Said(value=one) for key, one in labels.items()}}
+        pool.spec["kubernetes"] = {"selector": {key: SourcedValue(value=one) for key, one in labels.items()}}
     else:
-        pool.put("kubernetes.service", Said(value=host.partition(".")[0]))
+        pool.put("kubernetes.service", SourcedValue(value=host.partition(".")[0]))
     said = mesh.ports.get(host)
     pool.put("kubernetes.port", said or DEFAULT_PORT)
     if said is not None and said.node is not None:

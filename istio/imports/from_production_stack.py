@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from istio.imports.draft import Draft, Said, Tree
-from istio.imports.judged import Imported, imported
-from istio.imports.pools import Pools, Wishes
-from istio.imports.reading import Node, Source
-from istio.imports.values import digits, flag, text, whole
+from istio.imports.draft_validation import ImportResult, import_drafts
+from istio.imports.policy_draft import PolicyDraft, SourcedValue, Tree
+from istio.imports.policy_drafts import ImportOptions, PolicyDrafts
+from istio.imports.source_documents import SourceDocument, SourceNode
+from istio.imports.source_values import digits, flag, integer, text
 
 _HEADING = """\
 Policies from Helm values of vLLM's production-stack, by `switchgear import production-stack`. Behind each value
@@ -72,13 +72,13 @@ _GATE = "first_token_gate"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Model:
     name: str
-    pool: Draft
-    replicas: Said | None
+    pool: PolicyDraft
+    replicas: SourcedValue | None
 
 
-def from_production_stack(sources: Sequence[Source], wishes: Wishes, release: str) -> Imported:
+def from_production_stack(sources: Sequence[SourceDocument], wishes: ImportOptions, release: str) -> ImportResult:
     """The policies that these values come to; ``release`` is the name that the chart was installed by."""
-    pools = Pools(wishes=wishes)
+    pools = PolicyDrafts(options=wishes)
     models: list[_Model] = []
     for source in sources:
         root = source.root
@@ -89,15 +89,15 @@ def from_production_stack(sources: Sequence[Source], wishes: Wishes, release: st
             )
             continue
         for name in _ELSEWHERE & source.value.keys():
-            Node(source=source, steps=(name,), value=source.value[name]).take()
+            SourceNode(source=source, steps=(name,), value=source.value[name]).take()
         models += _engines(root, pools, wishes, release)
         models += _router(root, pools)
     _routes(pools, models)
     drafts = [*pools.drafts(), *_skeleton(sources, models)]
-    return imported(drafts, sources, _HEADING)
+    return import_drafts(drafts, sources, _HEADING)
 
 
-def _engines(root: Node, pools: Pools, wishes: Wishes, release: str) -> Iterator[_Model]:
+def _engines(root: SourceNode, pools: PolicyDrafts, wishes: ImportOptions, release: str) -> Iterator[_Model]:
     serving = root.get("servingEngineSpec")
     if serving is None:
         return
@@ -120,7 +120,9 @@ def _engines(root: Node, pools: Pools, wishes: Wishes, release: str) -> Iterator
             yield found
 
 
-def _engine(one: Node, serving: Node, pools: Pools, wishes: Wishes, release: str) -> _Model | None:
+def _engine(
+    one: SourceNode, serving: SourceNode, pools: PolicyDrafts, wishes: ImportOptions, release: str
+) -> _Model | None:
     called = one.get("name")
     name, url = text(called), one.get("modelURL")
     if name is None or called is None:
@@ -129,39 +131,41 @@ def _engine(one: Node, serving: Node, pools: Pools, wishes: Wishes, release: str
     _stays(one, _OF_PODS)
     pool = pools.pool(name, name, one)
     if wishes.namespace is not None:
-        pool.namespace = Said(value=wishes.namespace, note="--namespace")
+        pool.namespace = SourcedValue(value=wishes.namespace, note="--namespace")
     if (path := text(url)) is not None:
-        pool.put("model", Said(value=path, node=url))
+        pool.put("model", SourcedValue(value=path, node=url))
     _arguments(one, pool)
     _vllm(one, pool)
-    pool.put("kubernetes.service", Said(value=f"{release}-{name}-engine-service", node=called, note="--release"))
+    pool.put(
+        "kubernetes.service", SourcedValue(value=f"{release}-{name}-engine-service", node=called, note="--release")
+    )
     port = serving.get("containerPort")
-    pool.put("kubernetes.port", whole(port) or Said(value=8000, note="the chart's default"))
+    pool.put("kubernetes.port", integer(port) or SourcedValue(value=8000, note="the chart's default"))
     _oddities(one)
-    return _Model(name=name, pool=pool, replicas=whole(one.get("replicaCount")))
+    return _Model(name=name, pool=pool, replicas=integer(one.get("replicaCount")))
 
 
-def _vllm(one: Node, pool: Draft) -> None:
+def _vllm(one: SourceNode, pool: PolicyDraft) -> None:
     config = one.get("vllmConfig")
     if config is None:
         return
     _stays(config, _OF_VLLM)
-    pool.put("slotsPerEngine", whole(config.get("maxNumSeqs")))
+    pool.put("slotsPerEngine", integer(config.get("maxNumSeqs")))
     runner = config.get("runner")
     if runner is not None and text(runner) == "pooling":
-        pool.put("probe.enabled", Said(value=False, node=runner, note="it makes no completions"))
+        pool.put("probe.enabled", SourcedValue(value=False, node=runner, note="it makes no completions"))
         runner.change(
             "engines that make no completions cannot be asked for one: their agents alone say how they are"
         )
 
 
-def _arguments(one: Node, pool: Draft) -> None:
+def _arguments(one: SourceNode, pool: PolicyDraft) -> None:
     """What vLLM's own arguments say of slots, names and the gate."""
     listed = one.at("vllmConfig", "extraArgs")
     if listed is None:
         return
     items = listed.items()
-    words: list[tuple[str, Node]] = []
+    words: list[tuple[str, SourceNode]] = []
     for item in items:
         # An argument and its value stand in one text or in two; all of them are the engine's business.
         item.take()
@@ -173,18 +177,18 @@ def _arguments(one: Node, pool: Draft) -> None:
                 if (slots := digits(following)) is None:
                     item.refuse("this is no whole number")
                 else:
-                    pool.spec["slotsPerEngine"] = Said(value=slots, node=item)
+                    pool.spec["slotsPerEngine"] = SourcedValue(value=slots, node=item)
             case "--served-model-name" if following:
-                pool.spec["model"] = Said(value=following, node=item)
+                pool.spec["model"] = SourcedValue(value=following, node=item)
             case "--middleware" if _GATE in following:
-                pool.put("firstTokenGate", Said(value=True, node=item))
+                pool.put("firstTokenGate", SourcedValue(value=True, node=item))
             case "--api-key":
                 item.refuse(_NO_KEY)
             case "--ssl-keyfile" | "--ssl-certfile":
                 item.refuse("engines are asked in plain HTTP")
 
 
-def _oddities(one: Node) -> None:
+def _oddities(one: SourceNode) -> None:
     gpus = one.get("requestGPU")
     if gpus is not None:
         gpus.change("a pod says it of itself: podAnnotations switchgear.dev/gpus")
@@ -212,7 +216,7 @@ def _oddities(one: Node) -> None:
             part.take()
 
 
-def _router(root: Node, pools: Pools) -> Iterator[_Model]:
+def _router(root: SourceNode, pools: PolicyDrafts) -> Iterator[_Model]:
     router = root.get("routerSpec")
     if router is None:
         return
@@ -222,7 +226,7 @@ def _router(root: Node, pools: Pools) -> Iterator[_Model]:
     for name in ("k8sServiceDiscoveryType", "serviceDiscovery"):
         if (part := router.get(name)) is not None:
             part.take()
-    if discovery is not None and discovery.word == "static":
+    if discovery is not None and discovery.text_value == "static":
         yield from _static(router, pools)
     else:
         for name in ("staticBackends", "staticModels"):
@@ -230,14 +234,14 @@ def _router(root: Node, pools: Pools) -> Iterator[_Model]:
                 part.take()
 
 
-def _routing(router: Node) -> None:
+def _routing(router: SourceNode) -> None:
     """How the router picks engines."""
     logic = router.get("routingLogic")
     if logic is not None:
-        if logic.word in {"roundrobin", ""}:
+        if logic.text_value in {"roundrobin", ""}:
             logic.change("engines are picked by the fewest requests, in proportion to their slots")
         else:
-            logic.refuse(_ROUTING.get(logic.word, "no such way to pick engines is known here"))
+            logic.refuse(_ROUTING.get(logic.text_value, "no such way to pick engines is known here"))
     for name, why in _OF_THE_ROUTER.items():
         if (part := router.get(name)) is not None:
             if _says_nothing(part):
@@ -246,11 +250,11 @@ def _routing(router: Node) -> None:
                 part.refuse(why)
 
 
-def _says_nothing(part: Node) -> bool:
+def _says_nothing(part: SourceNode) -> bool:
     return not (any(part.value.values()) if isinstance(part.value, dict) else part.value)
 
 
-def _static(router: Node, pools: Pools) -> Iterator[_Model]:
+def _static(router: SourceNode, pools: PolicyDrafts) -> Iterator[_Model]:
     """Engines outside the chart: addresses and models, two lists of the same length."""
     backends, models = router.get("staticBackends"), router.get("staticModels")
     urls, names = _split(backends), _split(models)
@@ -264,7 +268,7 @@ def _static(router: Node, pools: Pools) -> Iterator[_Model]:
         key = f"static|{name}"
         fresh = key not in pools.pools
         pool = pools.pool(key, name.rpartition("/")[2], backends)
-        pool.put("model", Said(value=name, node=models))
+        pool.put("model", SourcedValue(value=name, node=models))
         listed = pool.spec.setdefault("endpoints", [])
         if isinstance(listed, list):
             listed.append(endpoint)
@@ -272,12 +276,12 @@ def _static(router: Node, pools: Pools) -> Iterator[_Model]:
             yield _Model(name=name, pool=pool, replicas=None)
 
 
-def _split(node: Node | None) -> list[str]:
+def _split(node: SourceNode | None) -> list[str]:
     said = text(node)
     return [one.strip() for one in said.split(",") if one.strip()] if said else []
 
 
-def _endpoint(url: str, node: Node) -> dict[str, Tree] | None:
+def _endpoint(url: str, node: SourceNode) -> dict[str, Tree] | None:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -286,47 +290,50 @@ def _endpoint(url: str, node: Node) -> dict[str, Tree] | None:
     if parts.scheme != "http" or host is None or parts.path.strip("/"):
         node.change(f"{url} is left out: an engine is http://HOST:PORT and no more")
         return None
-    return {"address": Said(value=host, node=node), "port": Said(value=port or 80, node=node)}
+    return {"address": SourcedValue(value=host, node=node), "port": SourcedValue(value=port or 80, node=node)}
 
 
-def _routes(pools: Pools, models: Sequence[_Model]) -> None:
+def _routes(pools: PolicyDrafts, models: Sequence[_Model]) -> None:
     """One route for each model that is served; where several pools serve it, in proportion to their replicas."""
     by_model: dict[str, list[_Model]] = {}
     for one in models:
         said = one.pool.spec.get("model")
-        by_model.setdefault(str(said.value) if isinstance(said, Said) else one.pool.name, []).append(one)
+        by_model.setdefault(str(said.value) if isinstance(said, SourcedValue) else one.pool.name, []).append(one)
     for model, group in by_model.items():
         first = group[0].pool
-        draft = Draft(kind="ModelRoute", name=pools.route_names.fresh(first.name), node=first.node)
+        draft = PolicyDraft(kind="ModelRoute", name=pools.route_names.allocate(first.name), node=first.node)
         pools.listener(draft)
         said = first.spec.get("model")
-        draft.spec["match"] = {"model": said if isinstance(said, Said) else Said(value=model)}
+        draft.spec["match"] = {"model": said if isinstance(said, SourcedValue) else SourcedValue(value=model)}
         draft.spec["pools"] = [_share(one, several=len(group) > 1) for one in group]
         pools.routes.append(draft)
 
 
 def _share(one: _Model, *, several: bool) -> Tree:
-    share: dict[str, Tree] = {"pool": Said(value=one.pool.name)}
+    share: dict[str, Tree] = {"pool": SourcedValue(value=one.pool.name)}
     if several:
-        share["weight"] = one.replicas or Said(value=1)
+        share["weight"] = one.replicas or SourcedValue(value=1)
     return share
 
 
-def _skeleton(sources: Sequence[Source], models: Sequence[_Model]) -> Iterator[Draft]:
+def _skeleton(sources: Sequence[SourceDocument], models: Sequence[_Model]) -> Iterator[PolicyDraft]:
     """A policy for all pools, to be filled."""
     if models:
-        draft = Draft(kind="ResiliencePolicy", name="default", node=sources[0].root)
+        draft = PolicyDraft(kind="ResiliencePolicy", name="default", node=sources[0].root)
         draft.about = (
             "For every pool; the chart says nothing of failure. Begin with shadow and read `switchgear why`."
         )
         draft.put(
-            "mode", Said(value="shadow", note="decisions are recorded and not carried out: enforce when you agree")
+            "mode",
+            SourcedValue(
+                value="shadow", note="decisions are recorded and not carried out: enforce when you agree"
+            ),
         )
-        draft.put("limits.maxWait", Said(value="2s", note="the default; sets how much is let in"))
+        draft.put("limits.maxWait", SourcedValue(value="2s", note="the default; sets how much is let in"))
         yield draft
 
 
-def _stays(block: Node, names: frozenset[str]) -> None:
+def _stays(block: SourceNode, names: frozenset[str]) -> None:
     """What stays with the chart."""
     for name, part in block.fields():
         if name in names:

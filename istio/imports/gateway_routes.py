@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from istio.imports.conditions import Conditions
-from istio.imports.draft import Draft, Said, share_of
-from istio.imports.pools import Pools
-from istio.imports.reading import Node
-from istio.imports.values import duration, text, whole
+from istio.imports.policy_draft import PolicyDraft, SourcedValue, pool_share
+from istio.imports.policy_drafts import PolicyDrafts
+from istio.imports.route_conditions import RouteConditions
+from istio.imports.source_documents import SourceNode
+from istio.imports.source_values import duration, integer, text
 
 _MODEL_HEADER = "x-gateway-model-name"
 """Put there by the inference extension's body-based router; Envoys here read the body themselves."""
@@ -16,21 +16,21 @@ _MODEL_HEADER = "x-gateway-model-name"
 class HttpRoute:
     """An HTTPRoute and the hosts it is for."""
 
-    node: Node
+    node: SourceNode
     namespace: str
     name: str
     hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Targets:
+class InferencePoolTargets:
     """The pools that routes may lead to, by ``namespace/name`` of their InferencePool."""
 
-    pools: Pools
-    by_key: dict[str, Draft]
+    pools: PolicyDrafts
+    by_key: dict[str, PolicyDraft]
 
 
-def routes(route: HttpRoute, targets: Targets, *, tell_hosts: bool) -> None:
+def routes(route: HttpRoute, targets: InferencePoolTargets, *, tell_hosts: bool) -> None:
     """The ModelRoutes of an HTTPRoute; with ``tell_hosts`` its hosts are conditions of each."""
     spec = route.node.get("spec")
     if spec is None:
@@ -49,25 +49,25 @@ def routes(route: HttpRoute, targets: Targets, *, tell_hosts: bool) -> None:
         like = f"{route.name}-{said or number}" if said or len(listed) > 1 else route.name
         matches = rule.get("matches")
         for match in matches.items() if matches is not None else (rule,):
-            conditions = Conditions()
+            conditions = RouteConditions()
             if tell_hosts and hosts is not None:
                 conditions.authority(hosts, route.hosts)
             if match is not rule:
                 _conditions(match, conditions)
-            draft = Draft(kind="ModelRoute", name="", node=match)
+            draft = PolicyDraft(kind="ModelRoute", name="", node=match)
             targets.pools.listener(draft, port)
             if conditions.into(draft, match):
-                draft.name = targets.pools.route_names.fresh(like)
-                draft.spec["pools"] = [share_of(pool, weight) for pool, weight in found]
-                targets.pools.in_order(draft, conditions)
+                draft.name = targets.pools.route_names.allocate(like)
+                draft.spec["pools"] = [pool_share(pool, weight) for pool, weight in found]
+                targets.pools.add_route(draft, conditions)
 
 
-def _listener(spec: Node) -> Said | None:
+def _listener(spec: SourceNode) -> SourcedValue | None:
     """The port of the only Gateway listener that is named by its port."""
     parents = spec.get("parentRefs")
-    found: Said | None = None
+    found: SourcedValue | None = None
     for one in parents.items() if parents is not None else ():
-        said = whole(one.get("port"))
+        said = integer(one.get("port"))
         if said is not None and found is None:
             found = said
             one.take()
@@ -76,7 +76,7 @@ def _listener(spec: Node) -> Said | None:
     return found
 
 
-def _conditions(match: Node, into: Conditions) -> None:
+def _conditions(match: SourceNode, into: RouteConditions) -> None:
     for name, one in match.fields():
         match name:
             case "path":
@@ -91,7 +91,7 @@ def _conditions(match: Node, into: Conditions) -> None:
                 into.refuse(one, "a ModelRoute has no such condition")
 
 
-def _path(one: Node, into: Conditions) -> None:
+def _path(one: SourceNode, into: RouteConditions) -> None:
     sort, value = text(one.get("type")) or "PathPrefix", text(one.get("value")) or "/"
     match sort:
         case "PathPrefix":
@@ -106,13 +106,13 @@ def _path(one: Node, into: Conditions) -> None:
             into.refuse(one, "no such way to match a path is known")
 
 
-def _header(header: Node, into: Conditions) -> None:
+def _header(header: SourceNode, into: RouteConditions) -> None:
     sort, name, value = text(header.get("type")) or "Exact", text(header.get("name")), header.get("value")
     said = text(value)
     if name is None or said is None or sort not in {"Exact", "RegularExpression"}:
         into.refuse(header, "no such way to match a header is known")
     elif name.lower() == _MODEL_HEADER and sort == "Exact" and into.model is None:
-        into.model = Said(value=said, node=header)
+        into.model = SourcedValue(value=said, node=header)
         header.change("Envoys here read the model from the body, and not from this header")
     elif sort == "Exact":
         into.header(name, header, exact=said)
@@ -120,7 +120,9 @@ def _header(header: Node, into: Conditions) -> None:
         into.header(name, header, regex=said)
 
 
-def _targets(rule: Node, route: HttpRoute, targets: Targets) -> list[tuple[Draft, Said | None]] | None:
+def _targets(
+    rule: SourceNode, route: HttpRoute, targets: InferencePoolTargets
+) -> list[tuple[PolicyDraft, SourcedValue | None]] | None:
     for name, why in (
         ("filters", "requests and answers are not rewritten, redirected or mirrored"),
         ("sessionPersistence", "Switchgear does not tie callers to engines"),
@@ -131,7 +133,7 @@ def _targets(rule: Node, route: HttpRoute, targets: Targets) -> list[tuple[Draft
     if listed is None or not listed.items():
         rule.refuse("the rule leads nowhere: it has no backendRefs")
         return None
-    found: list[tuple[Draft, Said | None]] = []
+    found: list[tuple[PolicyDraft, SourcedValue | None]] = []
     for one in listed.items():
         pool = _target(one, route, targets)
         if pool is None or any(pool is before for before, _ in found):
@@ -141,14 +143,14 @@ def _targets(rule: Node, route: HttpRoute, targets: Targets) -> list[tuple[Draft
             return None
         if (filters := one.get("filters")) is not None:
             filters.refuse("requests and answers are not rewritten, redirected or mirrored")
-        found.append((pool, whole(one.get("weight"))))
+        found.append((pool, integer(one.get("weight"))))
     if len(found) > 1:
         # The weight of one that says none is 1.
-        return [(pool, weight or Said(value=1)) for pool, weight in found]
+        return [(pool, weight or SourcedValue(value=1)) for pool, weight in found]
     return [(pool, None) for pool, _ in found]
 
 
-def _target(one: Node, route: HttpRoute, targets: Targets) -> Draft | None:
+def _target(one: SourceNode, route: HttpRoute, targets: InferencePoolTargets) -> PolicyDraft | None:
     name, namespace = text(one.get("name")), text(one.get("namespace")) or route.namespace
     kind, group = text(one.get("kind")) or "Service", text(one.get("group")) or ""
     port = one.get("port")
@@ -164,9 +166,11 @@ def _target(one: Node, route: HttpRoute, targets: Targets) -> Draft | None:
     pool = targets.pools.pool(key, name, one)
     if fresh:
         if namespace != "default":
-            pool.namespace = Said(value=namespace)
-        pool.put("kubernetes.service", Said(value=name, node=one.get("name")))
-        pool.put("kubernetes.port", whole(port) or Said(value=8000, note="not said there: vLLM's own default"))
+            pool.namespace = SourcedValue(value=namespace)
+        pool.put("kubernetes.service", SourcedValue(value=name, node=one.get("name")))
+        pool.put(
+            "kubernetes.port", integer(port) or SourcedValue(value=8000, note="not said there: vLLM's own default")
+        )
         if port is not None:
             port.change("it is the Service's port there, and the pods' here: mend it where they differ")
     elif port is not None:
@@ -174,7 +178,7 @@ def _target(one: Node, route: HttpRoute, targets: Targets) -> Draft | None:
     return pool
 
 
-def _of_pool(rule: Node, pools: Pools, pool: Draft) -> None:
+def _of_pool(rule: SourceNode, pools: PolicyDrafts, pool: PolicyDraft) -> None:
     """Time limits and retries are a rule's there, and its pools' here."""
     policy = pools.policy(pool, rule)
     request, per_try = rule.at("timeouts", "request"), rule.at("timeouts", "backendRequest")
@@ -186,9 +190,11 @@ def _of_pool(rule: Node, pools: Pools, pool: Draft) -> None:
     retry = rule.get("retry")
     if retry is None:
         return
-    policy.put("retries.attempts", whole(retry.get("attempts")))
+    policy.put("retries.attempts", integer(retry.get("attempts")))
     policy.put("retries.backoff.base", duration(retry.get("backoff")))
     codes = retry.get("codes")
     if codes is not None:
-        found = [said.value for one in codes.items() if (said := whole(one)) is not None]
-        policy.put("retries.statuses", Said(value=tuple(one for one in found if isinstance(one, int)), node=codes))
+        found = [said.value for one in codes.items() if (said := integer(one)) is not None]
+        policy.put(
+            "retries.statuses", SourcedValue(value=tuple(one for one in found if isinstance(one, int)), node=codes)
+        )

@@ -5,27 +5,27 @@ Source: https://istio.io/latest/docs/reference/config/networking/service-entry/
 
 from dataclasses import dataclass
 
-from istio.imports.draft import Draft, Said, Tree
-from istio.imports.reading import Node
-from istio.imports.values import text, texts, whole
-from istio.live.wanted import ENGINE_ANNOTATION, POOL_LABEL, SERVING_LABEL
+from istio.imports.policy_draft import PolicyDraft, SourcedValue, Tree
+from istio.imports.source_documents import SourceNode
+from istio.imports.source_values import integer, text, texts
+from istio.live.desired_state import ENGINE_ANNOTATION, POOL_LABEL, SERVING_LABEL
 
-DEFAULT_PORT = Said(value=8000, note="not said there: vLLM's own default")
+DEFAULT_PORT = SourcedValue(value=8000, note="not said there: vLLM's own default")
 _OURS = frozenset({POOL_LABEL, SERVING_LABEL})
 _PLACES = {"topology.kubernetes.io/zone": "zone", "topology.kubernetes.io/region": "region"}
 _WHY_PORT = "no port is known for this engine: the entry has none that speaks HTTP"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ServiceEntry:
     """A ServiceEntry, or the part of one that is a host's: its engines and the port that they are asked at."""
 
-    node: Node
+    node: SourceNode
     namespace: str
-    workloads: tuple[Node, ...]
+    workloads: tuple[SourceNode, ...]
 
 
-def engines(entry: Entry, pool: Draft, only: dict[str, str]) -> None:
+def engines(entry: ServiceEntry, pool: PolicyDraft, only: dict[str, str]) -> None:
     """Give ``pool`` the engines of ``entry`` that have the labels ``only``."""
     spec = entry.node.get("spec")
     if spec is None:
@@ -53,22 +53,24 @@ def engines(entry: Entry, pool: Draft, only: dict[str, str]) -> None:
         location.take()
 
 
-def _port(spec: Node) -> tuple[str, Said | None]:
+def _port(spec: SourceNode) -> tuple[str, SourcedValue | None]:
     """Name and number of the first port that speaks HTTP; the others are listed."""
     ports = spec.get("ports")
-    chosen: tuple[str, Said | None] = ("", None)
+    chosen: tuple[str, SourcedValue | None] = ("", None)
     for one in ports.items() if ports is not None else ():
         protocol = str(getattr(one.get("protocol"), "value", "HTTP")).upper()
         if chosen[1] is not None or protocol not in {"HTTP", "HTTP2", "GRPC", "TCP"}:
             one.refuse("a pool is asked at one port, by HTTP")
             continue
-        said = whole(one.get("targetPort")) or whole(one.get("number"))
+        said = integer(one.get("targetPort")) or integer(one.get("number"))
         chosen = (text(one.get("name")) or "", said)
         one.take()
     return chosen
 
 
-def _endpoint(one: Node, port: tuple[str, Said | None], only: dict[str, str]) -> dict[str, Tree] | None:
+def _endpoint(
+    one: SourceNode, port: tuple[str, SourcedValue | None], only: dict[str, str]
+) -> dict[str, Tree] | None:
     spec = one.get("spec") if one.steps == () else one
     if spec is None:
         return None
@@ -83,9 +85,9 @@ def _endpoint(one: Node, port: tuple[str, Said | None], only: dict[str, str]) ->
     if host.startswith("unix://"):
         spec.refuse("engines are asked over TCP")
         return None
-    endpoint["address"] = Said(value=host, node=address)
+    endpoint["address"] = SourcedValue(value=host, node=address)
     own = spec.at("ports", port[0]) if port[0] else None
-    number = whole(own) or port[1]
+    number = integer(own) or port[1]
     if number is None:
         spec.refuse(_WHY_PORT)
         return None
@@ -93,27 +95,29 @@ def _endpoint(one: Node, port: tuple[str, Said | None], only: dict[str, str]) ->
     if one.steps == () and (name := _name(one)) is not None:
         endpoint["name"] = name
     _locality(spec, labels, endpoint)
-    if (weight := whole(spec.get("weight"))) is not None:
+    if (weight := integer(spec.get("weight"))) is not None:
         endpoint["weight"] = weight
-    if carried := {key: Said(value=one) for key, one in labels.items() if key not in _OURS | _PLACES.keys()}:
+    if carried := {
+        key: SourcedValue(value=one) for key, one in labels.items() if key not in _OURS | _PLACES.keys()
+    }:
         endpoint["labels"] = dict(carried)
     return endpoint
 
 
-def _name(one: Node) -> Said | None:
+def _name(one: SourceNode) -> SourcedValue | None:
     """What we called the engine when we wrote the entry, or the entry's own name."""
     ours = one.at("metadata", "annotations", ENGINE_ANNOTATION)
-    if ours is not None and "/" in ours.word:
-        return Said(value=ours.word.partition("/")[2], node=ours)
+    if ours is not None and "/" in ours.text_value:
+        return SourcedValue(value=ours.text_value.partition("/")[2], node=ours)
     name = one.at("metadata", "name")
-    return Said(value=name.word, node=name) if name is not None and name.word else None
+    return SourcedValue(value=name.text_value, node=name) if name is not None and name.text_value else None
 
 
-def _locality(spec: Node, labels: dict[str, str], endpoint: dict[str, Tree]) -> None:
+def _locality(spec: SourceNode, labels: dict[str, str], endpoint: dict[str, Tree]) -> None:
     """``region/zone/subzone``, or the labels that Kubernetes has for it."""
     for label, name in _PLACES.items():
         if value := labels.get(label):
-            endpoint[name] = Said(value=value, node=spec.at("labels", label))
+            endpoint[name] = SourcedValue(value=value, node=spec.at("labels", label))
     locality = spec.get("locality")
     said = text(locality)
     if said is None or locality is None:
@@ -121,27 +125,27 @@ def _locality(spec: Node, labels: dict[str, str], endpoint: dict[str, Tree]) -> 
     region, _, rest = said.partition("/")
     zone, _, subzone = rest.partition("/")
     if zone:
-        endpoint["zone"] = Said(value=zone, node=locality)
+        endpoint["zone"] = SourcedValue(value=zone, node=locality)
     if region:
-        endpoint["region"] = Said(value=region, node=locality)
+        endpoint["region"] = SourcedValue(value=region, node=locality)
     if subzone and subzone != "*":
         locality.change("zones have no parts")
 
 
-def _by_name(spec: Node, port: tuple[str, Said | None]) -> list[Tree]:
+def _by_name(spec: SourceNode, port: tuple[str, SourcedValue | None]) -> list[Tree]:
     """The host itself as the only engine: what DNS gives for it is looked up while serving."""
     resolution = spec.get("resolution")
-    if resolution is None or resolution.word not in {"DNS", "DNS_ROUND_ROBIN"} or port[1] is None:
+    if resolution is None or resolution.text_value not in {"DNS", "DNS_ROUND_ROBIN"} or port[1] is None:
         return []
     hosts = spec.get("hosts")
     names = [one for one in (hosts.items() if hosts is not None else ()) if text(one) is not None]
-    return [{"address": Said(value=str(one.value), node=one), "port": port[1]} for one in names]
+    return [{"address": SourcedValue(value=str(one.value), node=one), "port": port[1]} for one in names]
 
 
-def _selected(spec: Node, entry: Entry, pool: Draft, port: Said | None) -> None:
+def _selected(spec: SourceNode, entry: ServiceEntry, pool: PolicyDraft, port: SourcedValue | None) -> None:
     resolution = spec.get("resolution")
     if resolution is not None:
-        if resolution.word in {"STATIC", "DNS", "DNS_ROUND_ROBIN"}:
+        if resolution.text_value in {"STATIC", "DNS", "DNS_ROUND_ROBIN"}:
             resolution.take()
         else:
             resolution.refuse("an engine has an address, or a host name that is looked up")
@@ -153,6 +157,6 @@ def _selected(spec: Node, entry: Entry, pool: Draft, port: Said | None) -> None:
         selector.change("the WorkloadEntries that it selects were taken; in Istio it selects pods, too")
     elif labels:
         pool.spec["kubernetes"] = {
-            "selector": {key: Said(value=one) for key, one in labels.items()},
+            "selector": {key: SourcedValue(value=one) for key, one in labels.items()},
             "port": port or DEFAULT_PORT,
         }

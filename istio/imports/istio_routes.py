@@ -6,11 +6,11 @@ Source: https://istio.io/latest/docs/reference/config/networking/virtual-service
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from istio.imports.conditions import Conditions
-from istio.imports.draft import Draft, Said, share_of
-from istio.imports.pools import Pools
-from istio.imports.reading import Node
-from istio.imports.values import duration, flag, text, whole
+from istio.imports.policy_draft import PolicyDraft, SourcedValue, pool_share
+from istio.imports.policy_drafts import PolicyDrafts
+from istio.imports.route_conditions import RouteConditions
+from istio.imports.source_documents import SourceNode
+from istio.imports.source_values import duration, flag, integer, text
 from policies.quantity import format_duration, parse_duration
 from policies.resilience import RetryCondition
 
@@ -19,7 +19,7 @@ _CONDITIONS = frozenset(RetryCondition)
 _STATUSES = "retriable-status-codes"
 _MOST_MATCHES = 1000
 
-FindPool = Callable[[Node, str], Draft | None]
+FindPool = Callable[[SourceNode, str], PolicyDraft | None]
 """The pool of a destination in a namespace; None, and it is listed, where there is none."""
 
 _ELSEWHERE: Mapping[str, str] = {
@@ -39,28 +39,33 @@ _NOT_MATCHED: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Virtual:
+class VirtualService:
     """A VirtualService; ``key`` is ``namespace/name``."""
 
-    node: Node
+    node: SourceNode
     key: str
     namespace: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
+class _HttpRoute:
     """One HTTP route with the conditions of whoever delegated to it."""
 
-    route: Node
+    route: SourceNode
     namespace: str
     name: str
-    before: tuple[Node, ...] = ()
-    hosts: Node | None = None
+    before: tuple[SourceNode, ...] = ()
+    hosts: SourceNode | None = None
     tell_hosts: bool = False
 
 
 def routes(
-    virtual: Virtual, known: Mapping[str, Virtual], pools: Pools, find: FindPool, *, tell_hosts: bool
+    virtual: VirtualService,
+    known: Mapping[str, VirtualService],
+    pools: PolicyDrafts,
+    find: FindPool,
+    *,
+    tell_hosts: bool,
 ) -> None:
     """The routes of a VirtualService, those that it delegates to included, and what they say of their pools.
 
@@ -76,7 +81,7 @@ def routes(
     for name in ("gateways", "exportTo"):
         if (other := spec.get(name)) is not None:
             other.refuse("which Envoys serve a route is said by their roles and pools, see --listener-port")
-    said: list[tuple[tuple[int, int, bool, bool], Node, tuple[Draft, ...]]] = []
+    said: list[tuple[tuple[int, int, bool, bool], SourceNode, tuple[PolicyDraft, ...]]] = []
     for way in _ways(virtual, known):
         said += _route(replace(way, tell_hosts=tell_hosts), pools, find)
     # What the route says that asks for least is what holds for a pool.
@@ -85,13 +90,15 @@ def routes(
             _of_pool(node, pools, pool)
 
 
-def is_delegate(virtual: Virtual) -> bool:
+def is_delegate(virtual: VirtualService) -> bool:
     """Whether it is only for others to delegate to: it has no hosts of its own."""
     hosts = virtual.node.at("spec", "hosts")
     return hosts is None or hosts.value == []
 
 
-def _ways(virtual: Virtual, known: Mapping[str, Virtual], before: tuple[Node, ...] = ()) -> Iterator[_Way]:
+def _ways(
+    virtual: VirtualService, known: Mapping[str, VirtualService], before: tuple[SourceNode, ...] = ()
+) -> Iterator[_HttpRoute]:
     spec = virtual.node.get("spec")
     http = spec.get("http") if spec is not None else None
     hosts = spec.get("hosts") if spec is not None else None
@@ -103,7 +110,7 @@ def _ways(virtual: Virtual, known: Mapping[str, Virtual], before: tuple[Node, ..
         )
         delegate = one.get("delegate")
         if delegate is None:
-            yield _Way(route=one, namespace=virtual.namespace, name=name, before=before, hosts=hosts)
+            yield _HttpRoute(route=one, namespace=virtual.namespace, name=name, before=before, hosts=hosts)
             continue
         target = _delegate(delegate, virtual, known)
         if target is None or before:
@@ -113,15 +120,17 @@ def _ways(virtual: Virtual, known: Mapping[str, Virtual], before: tuple[Node, ..
         yield from (replace(way, hosts=hosts) for way in _ways(target, known, before=(one,)))
 
 
-def _delegate(delegate: Node, virtual: Virtual, known: Mapping[str, Virtual]) -> Virtual | None:
+def _delegate(
+    delegate: SourceNode, virtual: VirtualService, known: Mapping[str, VirtualService]
+) -> VirtualService | None:
     name, namespace = delegate.get("name"), delegate.get("namespace")
     where = str(namespace.value) if namespace is not None else virtual.namespace
     return known.get(f"{where}/{name.value}") if name is not None else None
 
 
 def _route(
-    way: _Way, pools: Pools, find: FindPool
-) -> Iterator[tuple[tuple[int, int, bool, bool], Node, tuple[Draft, ...]]]:
+    way: _HttpRoute, pools: PolicyDrafts, find: FindPool
+) -> Iterator[tuple[tuple[int, int, bool, bool], SourceNode, tuple[PolicyDraft, ...]]]:
     """Take up the route; how much it asks for, itself and its pools, where it can be used."""
     node = way.route
     for name, why in _ELSEWHERE.items():
@@ -137,23 +146,23 @@ def _route(
     least: tuple[int, int, bool, bool] | None = None
     for number, match in enumerate(_matches(way)):
         name = way.name if number == 0 else f"{way.name}-{number + 1}"
-        conditions = Conditions()
+        conditions = RouteConditions()
         _hosts(way, conditions)
         for one in match:
             _conditions(one, conditions)
-        draft = Draft(kind="ModelRoute", name="", node=match[-1] if match else node)
+        draft = PolicyDraft(kind="ModelRoute", name="", node=match[-1] if match else node)
         pools.listener(draft, conditions.port)
         if not conditions.into(draft, draft.node):
             continue
         least = conditions.rank if least is None else max(least, conditions.rank)
-        draft.name = pools.route_names.fresh(name)
-        draft.spec["pools"] = [share_of(pool, weight) for pool, weight in targets]
-        pools.in_order(draft, conditions)
+        draft.name = pools.route_names.allocate(name)
+        draft.spec["pools"] = [pool_share(pool, weight) for pool, weight in targets]
+        pools.add_route(draft, conditions)
     if least is not None:
         yield least, node, tuple(pool for pool, _ in targets)
 
 
-def _matches(way: _Way) -> list[tuple[Node, ...]]:
+def _matches(way: _HttpRoute) -> list[tuple[SourceNode, ...]]:
     """Every way in which the matches can hold: any of the delegating one with any of the own."""
     own = _listed(way.route)
     if not way.before:
@@ -168,12 +177,12 @@ def _matches(way: _Way) -> list[tuple[Node, ...]]:
     return pairs
 
 
-def _listed(route: Node) -> tuple[Node, ...]:
+def _listed(route: SourceNode) -> tuple[SourceNode, ...]:
     matches = route.get("match")
     return matches.items() if matches is not None else ()
 
 
-def host_names(hosts: Node | None, namespace: str) -> tuple[str, ...]:
+def caller_hosts(hosts: SourceNode | None, namespace: str) -> tuple[str, ...]:
     """The names that callers may use for these hosts; ``*`` alone where any will do."""
     names: list[str] = []
     for one in hosts.items() if hosts is not None else ():
@@ -192,13 +201,13 @@ def host_names(hosts: Node | None, namespace: str) -> tuple[str, ...]:
     return ("*",) if "*" in names else tuple(dict.fromkeys(names))
 
 
-def _hosts(way: _Way, conditions: Conditions) -> None:
+def _hosts(way: _HttpRoute, conditions: RouteConditions) -> None:
     """Where the routes of a file are for different hosts, the host is a condition of each."""
     if way.hosts is not None and way.tell_hosts:
-        conditions.authority(way.hosts, host_names(way.hosts, way.namespace))
+        conditions.authority(way.hosts, caller_hosts(way.hosts, way.namespace))
 
 
-def _conditions(match: Node, into: Conditions) -> None:
+def _conditions(match: SourceNode, into: RouteConditions) -> None:
     for name, one in match.fields():
         match name:
             case "uri":
@@ -211,7 +220,7 @@ def _conditions(match: Node, into: Conditions) -> None:
             case "method" | "authority" | "scheme":
                 _text(f":{name}", one, into)
             case "port":
-                into.port = whole(one)
+                into.port = integer(one)
             case "headers" | "withoutHeaders":
                 _headers(one, into, there=name == "headers")
             case "gateways":
@@ -220,7 +229,7 @@ def _conditions(match: Node, into: Conditions) -> None:
                 into.refuse(one, _NOT_MATCHED.get(name, "a ModelRoute has no such condition"))
 
 
-def _headers(block: Node, into: Conditions, *, there: bool) -> None:
+def _headers(block: SourceNode, into: RouteConditions, *, there: bool) -> None:
     for name, one in block.fields():
         if _of_the_body(name, one, into, there=there):
             continue
@@ -230,19 +239,19 @@ def _headers(block: Node, into: Conditions, *, there: bool) -> None:
             _without(name, one, into)
 
 
-def _of_the_body(name: str, one: Node, into: Conditions, *, there: bool) -> bool:
+def _of_the_body(name: str, one: SourceNode, into: RouteConditions, *, there: bool) -> bool:
     """Whether the header stands for a field of the body, as in what ``switchgear export istio`` writes."""
     if name == _MODEL_HEADER and there and into.model is None and (model := one.get("exact")) is not None:
-        into.model = Said(value=model.word, node=one)
+        into.model = SourcedValue(value=model.text_value, node=one)
     elif name == _STREAM_HEADER and into.stream is None:
-        into.stream = Said(value=there, node=one)
+        into.stream = SourcedValue(value=there, node=one)
     else:
         return False
     one.take()
     return True
 
 
-def _string(one: Node) -> tuple[str, str] | None:
+def _string(one: SourceNode) -> tuple[str, str] | None:
     """``exact``, ``prefix`` or ``regex`` and what it says; None where it says none of them."""
     for sort in ("exact", "prefix", "regex"):
         inner = one.get(sort)
@@ -252,7 +261,7 @@ def _string(one: Node) -> tuple[str, str] | None:
     return None
 
 
-def _path(one: Node, into: Conditions) -> None:
+def _path(one: SourceNode, into: RouteConditions) -> None:
     said = _string(one)
     if said is None or not said[1]:
         into.refuse(one, "this says neither exact, prefix nor regex")
@@ -260,7 +269,7 @@ def _path(one: Node, into: Conditions) -> None:
         into.path(one, **{said[0]: said[1]})
 
 
-def _text(name: str, one: Node, into: Conditions) -> None:
+def _text(name: str, one: SourceNode, into: RouteConditions) -> None:
     said = _string(one)
     if said is not None:
         into.header(name, one, **{said[0]: said[1]})
@@ -271,7 +280,7 @@ def _text(name: str, one: Node, into: Conditions) -> None:
         into.refuse(one, "this says neither exact, prefix nor regex")
 
 
-def _without(name: str, one: Node, into: Conditions) -> None:
+def _without(name: str, one: SourceNode, into: RouteConditions) -> None:
     said = _string(one)
     if said is not None:
         one.change("a request without the header is not meant here; in Istio it is")
@@ -281,13 +290,15 @@ def _without(name: str, one: Node, into: Conditions) -> None:
         into.header(name, one, present=False)
 
 
-def _targets(node: Node, namespace: str, find: FindPool) -> list[tuple[Draft, Said | None]] | None:
+def _targets(
+    node: SourceNode, namespace: str, find: FindPool
+) -> list[tuple[PolicyDraft, SourcedValue | None]] | None:
     """The pools of a route and their weights; None, and it is listed, where one of them is not known."""
     listed = node.get("route")
     if listed is None:
         node.refuse("the route goes nowhere: it has no destination")
         return None
-    found: dict[str, tuple[Draft, Said | None]] = {}
+    found: dict[str, tuple[PolicyDraft, SourcedValue | None]] = {}
     for one in listed.items():
         if (rewritten := one.get("headers")) is not None:
             rewritten.refuse("headers are not rewritten")
@@ -297,14 +308,14 @@ def _targets(node: Node, namespace: str, find: FindPool) -> list[tuple[Draft, Sa
             why = "it is listed twice" if pool is not None else "it is not known"
             one.refuse(f"{why}, and the others would get its share: the route is left out")
             return None
-        found[pool.name] = (pool, whole(one.get("weight")))
+        found[pool.name] = (pool, integer(one.get("weight")))
     if len(found) > 1:
         # In Istio a destination without weight gets nothing beside those that have one.
-        return [(pool, weight or Said(value=0)) for pool, weight in found.values()]
+        return [(pool, weight or SourcedValue(value=0)) for pool, weight in found.values()]
     return [(pool, None) for pool, _ in found.values()] or None
 
 
-def _of_pool(node: Node, pools: Pools, pool: Draft) -> None:
+def _of_pool(node: SourceNode, pools: PolicyDrafts, pool: PolicyDraft) -> None:
     """Time limits and retries are a route's in Istio, and its pools' here."""
     policy = pools.policy(pool, node)
     whole_time = node.get("timeout")
@@ -313,7 +324,7 @@ def _of_pool(node: Node, pools: Pools, pool: Draft) -> None:
     retries = node.get("retries")
     if retries is None:
         return
-    policy.put("retries.attempts", whole(retries.get("attempts")))
+    policy.put("retries.attempts", integer(retries.get("attempts")))
     per_try = retries.get("perTryTimeout")
     policy.put("timeouts.nonStreaming.perTry", duration(per_try))
     if per_try is not None:
@@ -338,7 +349,7 @@ def _tenfold(said: str) -> str:
     return format_duration(10 * parse_duration(said))
 
 
-def _retry_on(retries: Node, policy: Draft) -> None:
+def _retry_on(retries: SourceNode, policy: PolicyDraft) -> None:
     asked = retries.get("retryOn")
     words = text(asked)
     if words is None or asked is None:
@@ -352,5 +363,5 @@ def _retry_on(retries: Node, policy: Draft) -> None:
             statuses.append(int(word))
         elif word and word != _STATUSES:
             asked.change(f"{word} is left out: no such condition is known here")
-    policy.put("retries.conditions", Said(value=tuple(dict.fromkeys(conditions)), node=asked))
-    policy.put("retries.statuses", Said(value=tuple(dict.fromkeys(statuses)), node=asked))
+    policy.put("retries.conditions", SourcedValue(value=tuple(dict.fromkeys(conditions)), node=asked))
+    policy.put("retries.statuses", SourcedValue(value=tuple(dict.fromkeys(statuses)), node=asked))

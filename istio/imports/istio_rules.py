@@ -5,27 +5,104 @@ Only what is written is taken over. Where a rule is silent Switchgear's own defa
 Source: https://istio.io/latest/docs/reference/config/networking/destination-rule/
 """
 
+import re
 from collections.abc import Iterator, Mapping
+from typing import Final
 
-from istio.imports.draft import Draft, Said
-from istio.imports.istio_tls import port_tls, tls
-from istio.imports.reading import Node
-from istio.imports.values import duration, flag, number, whole
+from istio.export.destination_tls import MOUNTED_SECRETS
+from istio.imports.policy_draft import PolicyDraft, SourcedValue
+from istio.imports.source_documents import SourceNode
+from istio.imports.source_values import duration, flag, integer, number, text
+
+_MOUNTED: Final = re.compile(rf"{re.escape(MOUNTED_SECRETS)}/([^/]+)/ca\.crt")
+_WHY: Final = "engines are known by the certificates of a secret: say credentialName, and mode SIMPLE or MUTUAL"
+_OF_THE_MESH: Final = (
+    "certificates of the mesh are its sidecars': requests go in plain text, but where one stands beside the Envoy"
+)
+_NOT_TO_ENGINES: Final = frozenset({"", "DISABLE", "ISTIO_MUTUAL"})
+"""Modes in which engines themselves speak no TLS; the first where none is said."""
+
+
+def apply_tls(part: SourceNode, pool: PolicyDraft) -> None:
+    """Say in ``pool`` how its engines are reached."""
+    mode, unchecked = part.get("mode"), part.get("insecureSkipVerify")
+    if mode is not None and mode.text_value == "DISABLE":
+        part.take()
+        return
+    if mode is not None and mode.text_value == "ISTIO_MUTUAL":
+        part.refuse(_OF_THE_MESH)
+        return
+    secret = _secret(part)
+    if mode is None or mode.text_value not in {"SIMPLE", "MUTUAL"} or secret is None:
+        _leave_out(part, pool, _WHY)
+        return
+    if unchecked is not None and unchecked.value is not False:
+        _leave_out(part, pool, "engines have to prove who they are")
+        return
+    if unchecked is not None:
+        unchecked.take()
+    mode.take()
+    if mode.text_value == "MUTUAL":
+        mode.change("the secret has to have tls.crt and tls.key")
+    pool.put("tls.secret", secret)
+    _names(part, pool)
+
+
+def port_tls(settings: SourceNode, pool: PolicyDraft) -> None:
+    """Leave out a pool one of whose ports alone is reached by TLS: a policy holds for all of them."""
+    for one in settings.items():
+        mode = one.at("tls", "mode")
+        if one.get("tls") is not None and (mode is None or mode.text_value not in _NOT_TO_ENGINES):
+            _leave_out(settings, pool, "a policy holds for all of a pool's engines, whatever their port")
+            return
+
+
+def _leave_out(part: SourceNode, pool: PolicyDraft, why: str) -> None:
+    part.refuse(f"EnginePool {pool.name} is left out, for requests would go to it in plain text: {why}")
+    pool.left_out = True
+
+
+def _secret(part: SourceNode) -> SourcedValue | None:
+    """The name of the secret; the node is taken where it says one."""
+    for name, pattern in (("credentialName", None), ("caCertificates", _MOUNTED)):
+        node = part.get(name)
+        if node is None or not node.text_value:
+            continue
+        found = pattern.fullmatch(node.text_value) if pattern is not None else None
+        if pattern is None or found is not None:
+            node.change("`serve --secrets DIR` has to have a folder of this name with ca.crt")
+            return SourcedValue(value=found[1] if found is not None else node.text_value, node=node)
+    return None
+
+
+def _names(part: SourceNode, pool: PolicyDraft) -> None:
+    sni, listed = part.get("sni"), part.get("subjectAltNames")
+    asked = text(sni)
+    names = [said for one in (listed.items() if listed is not None else ()) if (said := text(one)) is not None]
+    if sni is not None and asked is not None:
+        pool.put("tls.serverName", SourcedValue(value=asked, node=sni))
+        if not names:
+            sni.change("engines have to prove this name; in Istio any name does without subjectAltNames")
+    if listed is not None and names and names != [asked]:
+        pool.put("tls.subjectAltNames", SourcedValue(value=tuple(names), node=listed))
+        if any("*" in name for name in names):
+            listed.change("* stands for any one label here, and for itself in Istio")
+
 
 _PER_PROXY = "each Envoy's own limit in Istio, the whole fleet's here"
 _GATEWAY_ERRORS = (502, 503, 504)
 
 
-def settings(policies: tuple[Node, ...]) -> dict[str, Node]:
+def traffic_policy_parts(policies: tuple[SourceNode, ...]) -> dict[str, SourceNode]:
     """The parts of a trafficPolicy; of several the first that has a part wins, as a subset's does in Istio."""
-    found: dict[str, Node] = {}
+    found: dict[str, SourceNode] = {}
     for policy in policies:
         for name, part in policy.fields():
             found.setdefault(name, part)
     return found
 
 
-def apply(parts: dict[str, Node], policy: Draft, pool: Draft) -> None:
+def apply_traffic_policy(parts: dict[str, SourceNode], policy: PolicyDraft, pool: PolicyDraft) -> None:
     """Say in ``policy`` and its ``pool`` what these parts of a trafficPolicy say."""
     for name, part in parts.items():
         match name:
@@ -38,7 +115,7 @@ def apply(parts: dict[str, Node], policy: Draft, pool: Draft) -> None:
             case "retryBudget":
                 _budget(part, policy)
             case "tls":
-                tls(part, pool)
+                apply_tls(part, pool)
             case "portLevelSettings":
                 port_tls(part, pool)
                 part.refuse("a policy holds for all of a pool's engines, whatever their port")
@@ -46,26 +123,27 @@ def apply(parts: dict[str, Node], policy: Draft, pool: Draft) -> None:
                 part.refuse("Switchgear has nothing that stands for it")
 
 
-def _outliers(part: Node, policy: Draft) -> None:
+def _outliers(part: SourceNode, policy: PolicyDraft) -> None:
     every, gateway = part.get("consecutive5xxErrors"), part.get("consecutiveGatewayErrors")
     if every is not None and (every.value or gateway is None or not gateway.value):
-        policy.put("breaker.consecutiveErrors", whole(every))
+        policy.put("breaker.consecutiveErrors", integer(every))
         if gateway is not None and gateway.value == 0:
             gateway.take()
         elif gateway is not None:
             gateway.refuse("one limit counts all failures in a row; consecutive5xxErrors is said as well")
-    elif (said := whole(gateway)) is not None and gateway is not None:
+    elif (said := integer(gateway)) is not None and gateway is not None:
         if every is not None:
             every.take()
         policy.put("breaker.consecutiveErrors", said)
         if said.value:
-            policy.put("breaker.countStatuses", Said(value=_GATEWAY_ERRORS, node=gateway))
+            policy.put("breaker.countStatuses", SourcedValue(value=_GATEWAY_ERRORS, node=gateway))
             gateway.change("failures of a connection count apart, see breaker.consecutiveLocalErrors")
     codes = part.get("outlierDetectionHttpErrorCodes")
     if codes is not None:
-        found = [said.value for one in codes.items() if (said := whole(one)) is not None]
+        found = [said.value for one in codes.items() if (said := integer(one)) is not None]
         policy.put(
-            "breaker.countStatuses", Said(value=tuple(one for one in found if isinstance(one, int)), node=codes)
+            "breaker.countStatuses",
+            SourcedValue(value=tuple(one for one in found if isinstance(one, int)), node=codes),
         )
     if (old := part.get("consecutiveErrors")) is not None:
         old.refuse("Istio itself has given this field up; say consecutive5xxErrors")
@@ -84,50 +162,50 @@ def _outliers(part: Node, policy: Draft) -> None:
             )
 
 
-def _floor(share: Said, node: Node) -> Said:
+def _floor(share: SourcedValue, node: SourceNode) -> SourcedValue:
     kept = 100 - share.value if isinstance(share.value, (int, float)) else 0
     node.change("engines that are dead or hung leave in any case; this bounds what errors and slowness take out")
-    return Said(
+    return SourcedValue(
         value=kept, node=node, note=f"100 - {share.value:g}" if isinstance(share.value, (int, float)) else ""
     )
 
 
-def _local_origin(part: Node, policy: Draft) -> None:
+def _local_origin(part: SourceNode, policy: PolicyDraft) -> None:
     split, local = part.get("splitExternalLocalOriginErrors"), part.get("consecutiveLocalOriginFailures")
     apart = flag(split)
     if local is not None and apart:
-        policy.put("breaker.consecutiveLocalErrors", whole(local))
+        policy.put("breaker.consecutiveLocalErrors", integer(local))
     elif local is not None:
         local.refuse("it has no effect in Istio without splitExternalLocalOriginErrors")
     elif split is not None and apart is False:
         split.change("connection failures count apart from answers here, see breaker.consecutiveLocalErrors")
 
 
-def _connections(part: Node, policy: Draft) -> None:
+def _connections(part: SourceNode, policy: PolicyDraft) -> None:
     if (most := part.at("tcp", "maxConnections")) is not None:
-        policy.put("limits.maxConnections", whole(most))
+        policy.put("limits.maxConnections", integer(most))
         most.change(
             "it bounds pending requests, too; how much is let in is limits.maxWait or limits.maxConcurrent"
         )
     policy.put("timeouts.connect", duration(part.at("tcp", "connectTimeout")))
     requests = part.at("http", "http2MaxRequests")
-    policy.put("limits.maxConcurrent", whole(requests))
+    policy.put("limits.maxConcurrent", integer(requests))
     if requests is not None:
         requests.change(_PER_PROXY)
     retries = part.at("http", "maxRetries")
-    if (most_retries := whole(retries)) is not None and retries is not None:
+    if (most_retries := integer(retries)) is not None and retries is not None:
         policy.put("retryBudget.minConcurrency", most_retries)
-        policy.put("retryBudget.percent", Said(value=0, node=retries, note="a number and no share"))
+        policy.put("retryBudget.percent", SourcedValue(value=0, node=retries, note="a number and no share"))
         retries.change(_PER_PROXY)
     _not_of_connections(part)
 
 
-def _not_of_connections(part: Node) -> None:
+def _not_of_connections(part: SourceNode) -> None:
     pending, connections = part.at("http", "http1MaxPendingRequests"), part.at("tcp", "maxConnections")
     if pending is not None and connections is not None and pending.value == connections.value:
         pending.take()
     upgrade = part.at("http", "h2UpgradePolicy")
-    if upgrade is not None and upgrade.word == "DO_NOT_UPGRADE":
+    if upgrade is not None and upgrade.text_value == "DO_NOT_UPGRADE":
         upgrade.take()
     for names, why in (
         (("http", "http1MaxPendingRequests"), "requests wait in engines here: limits.maxWait says how long"),
@@ -143,9 +221,9 @@ def _not_of_connections(part: Node) -> None:
             found.refuse(why)
 
 
-def _balancing(part: Node, policy: Draft) -> None:
+def _balancing(part: SourceNode, policy: PolicyDraft) -> None:
     if (simple := part.get("simple")) is not None:
-        if simple.word in {"LEAST_REQUEST", "LEAST_CONN", "UNSPECIFIED"}:
+        if simple.text_value in {"LEAST_REQUEST", "LEAST_CONN", "UNSPECIFIED"}:
             simple.take()
         else:
             simple.refuse("engines are picked by the fewest requests; anything else fills slow ones")
@@ -165,11 +243,11 @@ def _balancing(part: Node, policy: Draft) -> None:
         _locality(aware, policy)
 
 
-def _locality(part: Node, policy: Draft) -> None:
+def _locality(part: SourceNode, policy: PolicyDraft) -> None:
     enabled = part.get("enabled")
     on = flag(enabled)
     if enabled is not None and on is not None:
-        policy.put("zones.preferLocal", Said(value=on, node=enabled))
+        policy.put("zones.preferLocal", SourcedValue(value=on, node=enabled))
     if (shares := part.get("distribute")) is not None:
         _distribute(shares, policy)
     if (failover := part.get("failover")) is not None:
@@ -183,18 +261,18 @@ def _locality(part: Node, policy: Draft) -> None:
             order.refuse("only zone and region decide how near an engine is")
 
 
-def _distribute(shares: Node, policy: Draft) -> None:
+def _distribute(shares: SourceNode, policy: PolicyDraft) -> None:
     """Zones that keep the same share of their traffic for themselves are a bound on what may leave."""
     leaving = {_leaving(one) for one in shares.items()}
     share = leaving.pop() if len(leaving) == 1 else None
     if share is None:
         shares.refuse("shares between zones follow the capacity of their engines, not fixed numbers")
         return
-    policy.put("zones.maxCrossZonePercent", Said(value=share, node=shares))
+    policy.put("zones.maxCrossZonePercent", SourcedValue(value=share, node=shares))
     shares.change("what leaves goes where capacity is, and none leaves that the own zone can hold")
 
 
-def _leaving(one: Node) -> float | None:
+def _leaving(one: SourceNode) -> float | None:
     origin, to = one.get("from"), one.get("to")
     if origin is None or to is None or not isinstance(to.value, dict) or not isinstance(origin.value, str):
         return None
@@ -209,10 +287,10 @@ def _percentages(shares: Mapping[str, object]) -> Iterator[float]:
     yield from (one for one in shares.values() if isinstance(one, (int, float)) and not isinstance(one, bool))
 
 
-def _budget(part: Node, policy: Draft) -> None:
+def _budget(part: SourceNode, policy: PolicyDraft) -> None:
     share, least = part.get("percent"), part.get("minRetryConcurrency")
     policy.put("retryBudget.percent", number(share))
-    policy.put("retryBudget.minConcurrency", whole(least))
+    policy.put("retryBudget.minConcurrency", integer(least))
     for one in (share, least):
         if one is not None:
             one.change(_PER_PROXY)

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from policies.codes.advice import ADVICE
 from policies.codes.code import Code
-from policies.codes.errors import ERRORS
-from policies.codes.operating import OPERATING
+from policies.codes.error_codes import ERRORS
+from policies.codes.lint_codes import ADVICE
+from policies.codes.operating_codes import OPERATING
 
 CODES: Final[Mapping[str, Code]] = MappingProxyType({one.code: one for one in (*ERRORS, *ADVICE)})
 """Every code, errors (SG0xx) before advice (SG1xx)."""

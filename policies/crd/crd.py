@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from policies.crd.structural import structural
+from policies.crd.structural_schema import structural_schema
 from policies.document import API_VERSION
 from policies.model import KINDS
 from policies.quantity import NAME_PATTERN
@@ -98,7 +98,7 @@ def crd(kind: str) -> Schema:
 
 def _document(kind: str) -> Schema:
     """The schema of the whole object."""
-    said = structural(KINDS[kind])
+    said = structural_schema(KINDS[kind])
     of_the_api: Schema = {
         "apiVersion": {"type": "string", "description": f"Always {API_VERSION}."},
         "kind": {"type": "string", "description": f"Always {kind}."},

@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Final
 
 from policies.findings import Finding
-from policies.lints.advised import Advised, PoolRule, SetRule
-from policies.lints.capacity import CAPACITY_RULES, SHARED_RULES
-from policies.lints.degradation import DEGRADATION_RULES
-from policies.lints.hedging import HEDGING_RULES
-from policies.lints.percentages import PERCENTAGE_RULES
-from policies.lints.regions import REGION_RULES, REGION_SET_RULES
-from policies.lints.retries import RETRY_RULES
-from policies.lints.routes import ROUTE_RULES
-from policies.lints.timing import TIMING_RULES
+from policies.lints.capacity_lints import CAPACITY_RULES, SHARED_RULES
+from policies.lints.degradation_lints import DEGRADATION_RULES
+from policies.lints.hedging_lints import HEDGING_RULES
+from policies.lints.lint_context import LintContext, PoolRule, SetRule
+from policies.lints.percentage_lints import PERCENTAGE_RULES
+from policies.lints.region_lints import REGION_RULES, REGION_SET_RULES
+from policies.lints.retry_lints import RETRY_RULES
+from policies.lints.route_lints import ROUTE_RULES
+from policies.lints.timeout_lints import TIMING_RULES
 from policies.model import PolicySet
 from policies.origin import Origin
 
@@ -36,7 +36,7 @@ def lint(policies: PolicySet) -> tuple[Finding, ...]:
     """All findings, in the order of files and lines. Empty: nothing to improve that a rule knows of."""
     found = list(policies.remarks)
     for name, pool in policies.pools.items():
-        advised = Advised(policies=policies, name=name, pool=pool.spec, spec=policies.effective[name])
+        advised = LintContext(policies=policies, name=name, pool=pool.spec, spec=policies.effective[name])
         found += [finding for rule in _POOL_RULES for finding in rule(advised)]
     found += [finding for rule in _SET_RULES for finding in rule(policies)]
     return tuple(

@@ -8,7 +8,7 @@ from policies.resilience.policy import ResiliencePolicy, ResilienceSpec, SlowSta
 from policies.resilience.regions import AcrossRevisions, Failback, Regions, Serving
 from policies.resilience.retries import (
     ENGINE_FAILED,
-    SAID_BEFORE_WORK,
+    REPORTED_BEFORE_WORK,
     Hedging,
     Retries,
     RetryBudget,
@@ -18,7 +18,7 @@ from policies.resilience.timeouts import Timeouts
 
 __all__ = (
     "ENGINE_FAILED",
-    "SAID_BEFORE_WORK",
+    "REPORTED_BEFORE_WORK",
     "WAIT_SHARE",
     "AcrossRevisions",
     "Breaker",

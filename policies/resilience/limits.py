@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from policies.document import Spec, described
+from policies.document import Spec, documented_field
 from policies.quantity import Duration, Percent
 from policies.resilience.mode import Mode, mode_of_part
 
@@ -14,7 +14,7 @@ that was admitted late; a service time guessed too low by a third is between the
 class ClassLimits(Spec):
     """How one priority class shares the ceiling of a pool that serves both."""
 
-    share_percent: Percent = described(
+    share_percent: Percent = documented_field(
         50.0,
         "Share of the pool's ceiling this class is sure of; what it leaves free the other class may use.",
         unit="%",
@@ -24,8 +24,8 @@ class ClassLimits(Spec):
 class PriorityLimits(Spec):
     """Ceiling shares per priority class; they matter only for pools that serve both, when both want more."""
 
-    interactive: ClassLimits = described(ClassLimits(share_percent=90.0), "Share of interactive requests.")
-    batch: ClassLimits = described(
+    interactive: ClassLimits = documented_field(ClassLimits(share_percent=90.0), "Share of interactive requests.")
+    batch: ClassLimits = documented_field(
         ClassLimits(share_percent=10.0),
         "Share of batch requests.",
         why="the lowest class is shed first, and never starved altogether",
@@ -36,30 +36,30 @@ class Limits(Spec):
     """How much is let in. One of three ways; the first one given wins: absolute, per slot, by wait."""
 
     mode: Mode | None = mode_of_part("the admission ceiling")
-    learn: bool = described(
+    learn: bool = documented_field(
         True,
         "Whether slots and service time follow what is measured, with the pool's own numbers as start and bound.",
         why="a wrong service time by k stretches or shrinks the promised wait by k",
     )
-    max_wait: Duration = described(
+    max_wait: Duration = documented_field(
         2.0,
         "How long a request may wait for a slot; sets the ceiling to slots x (1 + maxWait / serviceTime).",
         why="two seconds were measured to keep every answer within its promise at any capacity",
         unit="duration",
         le=3600,
     )
-    concurrent_per_slot: float | None = described(
+    concurrent_per_slot: float | None = documented_field(
         None, "Ceiling as a multiple of the slots, instead of maxWait.", gt=0, le=1000
     )
-    max_concurrent: int | None = described(
+    max_concurrent: int | None = documented_field(
         None,
         "Ceiling as a number of requests for the whole pool, instead of maxWait.",
         unit="requests",
         ge=1,
         le=10_000_000,
     )
-    priorities: PriorityLimits = described(PriorityLimits, "Shares per priority class.")
-    max_connections: int = described(
+    priorities: PriorityLimits = documented_field(PriorityLimits, "Shares per priority class.")
+    max_connections: int = documented_field(
         100_000,
         "Connections and pending requests of one Envoy; not the admission limit.",
         why="Envoy's pending limit also counts connections being opened, so a low one rejects cold bursts",

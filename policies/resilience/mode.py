@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from policies.document import described
+from policies.document import documented_field
 
 
 class Mode(StrEnum):
@@ -14,7 +14,7 @@ class Mode(StrEnum):
 
 def mode_of_part(what: str) -> Mode | None:
     """The field ``mode`` of one part of a policy, which is named by ``what``."""
-    found: Mode | None = described(
+    found: Mode | None = documented_field(
         None, f"Whether {what} is enforced or only shadowed; as the policy's own mode when absent."
     )
     return found

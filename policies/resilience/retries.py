@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Final
 
-from policies.document import Spec, described
+from policies.document import Spec, documented_field
 from policies.quantity import Duration, ErrorStatus, Percent
 from policies.resilience.mode import Mode, mode_of_part
 
@@ -23,15 +23,15 @@ class RetryCondition(StrEnum):
 class Backoff(Spec):
     """Wait before a retry, with full jitter."""
 
-    base: Duration = described(0.025, "First back-off.", unit="duration", gt=0, le=60)
-    max: Duration = described(0.25, "Longest back-off.", unit="duration", gt=0, le=600)
+    base: Duration = documented_field(0.025, "First back-off.", unit="duration", gt=0, le=60)
+    max: Duration = documented_field(0.25, "Longest back-off.", unit="duration", gt=0, le=600)
 
 
 class RetryAfter(Spec):
     """What to do with an engine's own Retry-After header."""
 
-    honour: bool = described(True, "Wait as long as the engine asks.")
-    max: Duration = described(
+    honour: bool = documented_field(True, "Wait as long as the engine asks.")
+    max: Duration = documented_field(
         2.0,
         "Longest wait honoured; a longer request is answered by the normal back-off on another engine.",
         why="a sleeping retry holds a place in the retry budget",
@@ -41,24 +41,24 @@ class RetryAfter(Spec):
     )
 
 
-SAID_BEFORE_WORK: Final[tuple[int, ...]] = (503,)
+REPORTED_BEFORE_WORK: Final[tuple[int, ...]] = (503,)
 """Derived statuses that are always retried: an engine that sheds has not begun."""
 
-ENGINE_FAILED: Final[tuple[int, ...]] = (500, *SAID_BEFORE_WORK)
+ENGINE_FAILED: Final[tuple[int, ...]] = (500, *REPORTED_BEFORE_WORK)
 """Derived statuses while failures look like an engine's: vLLM answers 500 when its core has died."""
 
 
 class Retries(Spec):
     """Second tries, never on an engine that was already tried."""
 
-    attempts: int = described(
+    attempts: int = documented_field(
         3,
         "Retries after the first try; 0 turns them off.",
         why="when half a fleet dies one retry finds another corpse: 1/2/3 retries gave 97/98.7/99.6 %",
         ge=0,
         le=10,
     )
-    conditions: tuple[RetryCondition, ...] = described(
+    conditions: tuple[RetryCondition, ...] = documented_field(
         (
             RetryCondition.CONNECT_FAILURE,
             RetryCondition.REFUSED_STREAM,
@@ -69,15 +69,15 @@ class Retries(Spec):
         "of a crashed or hung engine at the price that one in progress is generated twice",
         max_length=16,
     )
-    statuses: tuple[ErrorStatus, ...] | None = described(
+    statuses: tuple[ErrorStatus, ...] | None = documented_field(
         None,
         "Statuses that are retried; derived when absent.",
         why="derived: 503, an engine that has not begun, always; 500 unless nearly all engines fail at once, for "
         "then it is the requests: one engine of many that answers 500 cost 1.5 points of goodput at half load",
         max_length=32,
     )
-    backoff: Backoff = described(Backoff, "Wait between tries.")
-    retry_after: RetryAfter = described(RetryAfter, "The engine's own wish.")
+    backoff: Backoff = documented_field(Backoff, "Wait between tries.")
+    retry_after: RetryAfter = documented_field(RetryAfter, "The engine's own wish.")
 
     @property
     def statuses_in_force(self) -> tuple[int, ...]:
@@ -88,14 +88,14 @@ class Retries(Spec):
 class RetryBudget(Spec):
     """Ceiling on retries in flight over the whole fleet of proxies."""
 
-    percent: Percent | None = described(
+    percent: Percent | None = documented_field(
         None,
         "Retries in flight as a share of requests in flight; derived when absent.",
         why="derived: 100 % under an admission ceiling, where an open budget cost nothing and 20 % lost 3 points; "
         "20 % where no ceiling is in force",
         unit="%",
     )
-    min_concurrency: int = described(
+    min_concurrency: int = documented_field(
         12,
         "Retries always allowed at once, for the whole fleet of proxies.",
         why="a retry that waits as long as Retry-After asks holds its place; with 3 over three gateways one "
@@ -120,8 +120,8 @@ class Hedging(Spec):
     """A second try while the first still runs. Doubles GPU work until one of them wins."""
 
     mode: Mode | None = mode_of_part("hedging")
-    enabled: bool = described(False, "Whether to hedge at all.", why="spare capacity is not a given")
-    delay_quantile_percent: float = described(
+    enabled: bool = documented_field(False, "Whether to hedge at all.", why="spare capacity is not a given")
+    delay_quantile_percent: float = documented_field(
         95.0,
         "Where delay is absent: the quantile of measured waits for the first token that it follows.",
         why="at the 95th percentile one request in twenty is hedged",
@@ -129,7 +129,7 @@ class Hedging(Spec):
         ge=50,
         lt=100,
     )
-    delay: Duration | None = described(
+    delay: Duration | None = documented_field(
         None,
         "How long to wait for the first token (not streaming: for the whole answer) before starting another try; "
         "takes the place of firstToken and perTry.",
@@ -137,13 +137,13 @@ class Hedging(Spec):
         gt=0,
         le=3600,
     )
-    max_percent: Percent = described(
+    max_percent: Percent = documented_field(
         5.0,
         "Hedges and retries in flight, together, as a share of requests in flight, where hedging is on.",
         why="Envoy has one budget for both; where retryBudget.percent is smaller, that one holds",
         unit="%",
     )
-    below_utilization_percent: Percent = described(
+    below_utilization_percent: Percent = documented_field(
         60.0,
         "Hedge only while the pool's slots are used less than this; again from 10 points below it.",
         why="hedging a full pool feeds the queue. Where use is not known, only a delay that is given goes on",

@@ -1,13 +1,13 @@
 """How long a request may take; streaming and non-streaming apart."""
 
-from policies.document import Spec, described
+from policies.document import Spec, documented_field
 from policies.quantity import Duration
 
 
 class StreamTimeouts(Spec):
     """Limits on streaming requests. Off at 0s; derived from measured tails, or off, when absent."""
 
-    first_token: Duration | None = described(
+    first_token: Duration | None = documented_field(
         None,
         "Longest wait for the first token before the request is tried elsewhere.",
         why="absent: the allowed wait plus three times the longest first byte lately, behind the first-token "
@@ -15,7 +15,7 @@ class StreamTimeouts(Spec):
         unit="duration",
         le=86400,
     )
-    between_tokens: Duration | None = described(
+    between_tokens: Duration | None = documented_field(
         30.0,
         "Longest silence inside a stream before it is cut; raised where firstToken or hedging.delay need longer.",
         why="no healthy stream was seen to pause this long; without the first-token gate the wait in the engine's "
@@ -23,13 +23,13 @@ class StreamTimeouts(Spec):
         unit="duration",
         le=86400,
     )
-    total: Duration = described(900.0, "Longest a stream may last.", unit="duration", le=86400)
+    total: Duration = documented_field(900.0, "Longest a stream may last.", unit="duration", le=86400)
 
 
 class UnaryTimeouts(Spec):
     """Limits on non-streaming requests. Nothing arrives before the whole answer exists."""
 
-    per_try: Duration | None = described(
+    per_try: Duration | None = documented_field(
         None,
         "Longest one try may take before the request is tried elsewhere.",
         why="absent: the allowed wait plus one and a half times the longest answer lately; off where nothing is "
@@ -37,7 +37,7 @@ class UnaryTimeouts(Spec):
         unit="duration",
         le=86400,
     )
-    total: Duration = described(
+    total: Duration = documented_field(
         300.0, "Longest a request may take, all tries together.", unit="duration", le=86400
     )
 
@@ -45,14 +45,14 @@ class UnaryTimeouts(Spec):
 class Timeouts(Spec):
     """Time limits; streaming and non-streaming apart, because only a stream shows progress."""
 
-    adaptive: bool = described(
+    adaptive: bool = documented_field(
         True,
         "Whether limits that are not given follow the measured tail of healthy requests.",
         why="a limit below allowed wait plus longest service kills work that would have succeeded; nobody knows "
         "that sum at design time",
     )
 
-    connect: Duration = described(
+    connect: Duration = documented_field(
         0.25,
         "Longest wait for a TCP connection.",
         why="0.25 s found a black hole in 0.34 s",
@@ -60,5 +60,5 @@ class Timeouts(Spec):
         gt=0,
         le=60,
     )
-    streaming: StreamTimeouts = described(StreamTimeouts, "Streaming requests.")
-    non_streaming: UnaryTimeouts = described(UnaryTimeouts, "Non-streaming requests.")
+    streaming: StreamTimeouts = documented_field(StreamTimeouts, "Streaming requests.")
+    non_streaming: UnaryTimeouts = documented_field(UnaryTimeouts, "Non-streaming requests.")

@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from benchmarks.decide_loop import Size, main, measure
+from benchmarks.decide_loop import FleetSize, main, measure
 
 
 def test_a_small_loop_is_measured_with_and_without_what_follows() -> None:
-    row = measure(Size(engines=12, proxies=6, pools=2), 8, None)
+    row = measure(FleetSize(engines=12, proxies=6, pools=2), 8, None)
     assert row.rounds == 8
     assert 0 < row.decide_p50_ms <= row.decide_p99_ms
     assert row.whole_core_percent > 0

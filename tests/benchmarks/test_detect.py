@@ -1,10 +1,10 @@
 """What the benchmark of detection concludes from its trials."""
 
-from benchmarks.detect import Trial, missed, percentile
+from benchmarks.detect import DetectionTrial, missed, percentile
 
 
-def trials(fault: str, *last_s: float, judge: str = "agent") -> list[Trial]:
-    return [Trial(judge=judge, fault=fault, first_s=0.0, last_s=one) for one in last_s]
+def trials(fault: str, *last_s: float, judge: str = "agent") -> list[DetectionTrial]:
+    return [DetectionTrial(judge=judge, fault=fault, first_s=0.0, last_s=one) for one in last_s]
 
 
 def test_a_percentile_is_a_value_that_was_seen() -> None:

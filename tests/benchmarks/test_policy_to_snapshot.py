@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import policy_to_snapshot
-from benchmarks.policy_to_snapshot import Row, growth, main
+from benchmarks.policy_to_snapshot import SnapshotBuildRow, growth, main
 
 
 def test_it_measures_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,7 +25,7 @@ def test_a_missed_target_is_the_answer_no(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_growth_is_one_when_cost_is_linear() -> None:
     rows = [
-        Row(pools=pools, engines=1, cold_s={"load": 0.01 * pools}, edit_s={}, verdict_s={})
+        SnapshotBuildRow(pools=pools, engines=1, cold_s={"load": 0.01 * pools}, edit_s={}, verdict_s={})
         for pools in (10, 100, 1000)
     ]
     assert growth(rows, "cold_s") == pytest.approx([1.0, 1.0])

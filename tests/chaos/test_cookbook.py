@@ -8,7 +8,7 @@ import click
 import pytest
 
 from chaos.cli import group
-from chaos.scenario.reading import judged
+from chaos.scenario.scenario_reader import checked_scenarios
 from xds_server.cli import group as switchgear
 
 COOKBOOK = Path("docs/chaos-cookbook.md")
@@ -67,7 +67,7 @@ def test_there_are_ten_recipes_and_each_has_something_to_type() -> None:
 
 def test_the_scenario_of_the_cookbook_resolves() -> None:
     (example,) = re.findall(r"```yaml\n(.*?)```", COOKBOOK.read_text(), re.DOTALL)
-    (only,), problems = judged(example.encode(), COOKBOOK)
+    (only,), problems = checked_scenarios(example.encode(), COOKBOOK)
     assert not problems
     slow, crash = only.experiment().outages
     assert not set(slow.targets) & set(crash.targets)

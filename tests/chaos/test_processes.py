@@ -15,7 +15,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from chaos.processes import ProcessError, Processes, envoy_command, free_ports
+from chaos.processes import ChildProcesses, ProcessError, envoy_command, free_ports
 
 PYTHON = sys.executable
 SLEEPER = (PYTHON, "-c", "import time; print('{\"up\": true}', flush=True); time.sleep(600)")
@@ -101,7 +101,7 @@ def test_a_failing_parent_stops_its_children(tmp_path) -> None:
 
 async def test_a_child_says_that_it_is_ready_and_the_rest_goes_to_its_log(tmp_path) -> None:
     code = "import sys, time; print('{\"port\": 7}', flush=True); print('more'); print('oops', file=sys.stderr)"
-    async with Processes(log_dir=tmp_path) as processes:
+    async with ChildProcesses(log_dir=tmp_path) as processes:
         child = await processes.start("talker", [PYTHON, "-c", code], ready_within_s=30)
         assert child.ready == {"port": 7}
         assert await child.wait() == 0
@@ -112,7 +112,7 @@ async def test_a_child_says_that_it_is_ready_and_the_rest_goes_to_its_log(tmp_pa
 
 
 async def test_stop_asks_before_it_kills() -> None:
-    async with Processes() as processes:
+    async with ChildProcesses() as processes:
         polite = await processes.start("polite", SLEEPER, ready_within_s=30)
         stubborn = await processes.start("stubborn", STUBBORN, ready_within_s=30)
         assert await processes.stop(polite, limit_s=60) == -signal.SIGTERM
@@ -126,7 +126,7 @@ async def test_what_a_child_started_in_its_group_goes_with_it() -> None:
         "print(json.dumps({'grandchild': grandchild.pid}), flush=True)\n"
         "time.sleep(600)\n"
     )
-    async with Processes() as processes:
+    async with ChildProcesses() as processes:
         child = await processes.start("family", [PYTHON, "-c", code], ready_within_s=30)
         assert alive(child.ready["grandchild"])
     wait_until(lambda: not alive(child.ready["grandchild"]))
@@ -144,7 +144,7 @@ async def test_what_a_child_started_in_its_group_goes_with_it() -> None:
 async def test_a_child_that_does_not_start_is_an_error_with_the_tail_of_its_log(
     argv: tuple[str, ...], limit_s: float, complaint: str
 ) -> None:
-    async with Processes() as processes:
+    async with ChildProcesses() as processes:
         with pytest.raises(ProcessError, match=f"(?s){complaint}"):
             await processes.start("broken", argv, ready_within_s=limit_s)
         assert processes.children == ()
@@ -152,7 +152,7 @@ async def test_a_child_that_does_not_start_is_an_error_with_the_tail_of_its_log(
 
 async def test_the_environment_is_added_to_ours() -> None:
     code = "import json, os; print(json.dumps({'a': os.environ['A_B'], 'path': 'PATH' in os.environ}))"
-    async with Processes() as processes:
+    async with ChildProcesses() as processes:
         child = await processes.start("env", [PYTHON, "-c", code], env={"A_B": "c"}, ready_within_s=30)
         assert child.ready == {"a": "c", "path": "PATH" in os.environ}
 
@@ -170,7 +170,7 @@ async def test_the_envoy_command_starts_an_envoy(tmp_path) -> None:
     bootstrap.write_text(
         json.dumps({"admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}}}})
     )
-    async with Processes() as processes:
+    async with ChildProcesses() as processes:
         argv = [*envoy_command(bootstrap), "--admin-address-path", str(address_path)]
         envoy = await processes.start("envoy", argv)
         deadline = time.monotonic() + 60

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deploy import render
-from tests.deploy import rendering
+from tests.deploy import helm_rendering
 
 IMAGES = sorted((render.DEPLOY / "images").glob("*.Dockerfile"))
 ENTRY = {"control-plane": "switchgear", "agent": "switchgear-agent", "chaos": "switchgear-chaos"}
@@ -73,8 +73,8 @@ def test_it_runs_as_the_number_that_the_chart_names(image: Path) -> None:
     _, last = _stages(image)
     (user,) = [told for name, told in last if name == "USER"]
     assert user == "65532:65532"
-    for _, template in rendering.pods(rendering.documents("everything")):
-        for container in rendering.containers(template):
+    for _, template in helm_rendering.pods(helm_rendering.documents("everything")):
+        for container in helm_rendering.containers(template):
             if container["image"].startswith(("switchgear/", "registry.example/switchgear/")):
                 context = template["spec"]["securityContext"] | container["securityContext"]
                 assert context["runAsUser"] == 65532
@@ -125,9 +125,9 @@ def test_everything_that_the_wheel_is_made_of_is_copied(image: Path) -> None:
 
 
 def test_commands_that_the_chart_runs_in_our_images_are_in_them() -> None:
-    for values in rendering.VALUE_SETS:
-        for _, template in rendering.pods(rendering.documents(values)):
-            for container in rendering.containers(template):
+    for values in helm_rendering.VALUE_SETS:
+        for _, template in helm_rendering.pods(helm_rendering.documents(values)):
+            for container in helm_rendering.containers(template):
                 name = container["image"].partition("@")[0].partition(":")[0].rpartition("/")[2]
                 if name in ENTRY:
                     assert container["command"][0] == ENTRY[name]

@@ -43,7 +43,7 @@ def test_the_page_says_of_each_package_what_it_says_itself(name: str) -> None:
 
 
 def test_nothing_that_is_needed_to_run_is_left_out() -> None:
-    assert not set(licences.needed()) - set(NAMED)
+    assert not set(licences.required_packages()) - set(NAMED)
 
 
 def test_what_stands_before_the_table_is_what_the_script_writes() -> None:

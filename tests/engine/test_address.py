@@ -2,31 +2,31 @@
 
 import pytest
 
-from engine.address import Address
+from engine.address import ListenAddress
 
 
 @pytest.mark.parametrize(
     ("text", "address", "loopback"),
     [
-        ("127.0.0.1:18000", Address("127.0.0.1", 18000), True),
-        ("[::1]:1", Address("::1", 1), True),
-        ("localhost:0", Address("localhost", 0), True),
-        (":18000", Address("0.0.0.0", 18000), False),
-        ("10.1.2.3:65535", Address("10.1.2.3", 65535), False),
-        ("name.example:1", Address("name.example", 1), False),
+        ("127.0.0.1:18000", ListenAddress("127.0.0.1", 18000), True),
+        ("[::1]:1", ListenAddress("::1", 1), True),
+        ("localhost:0", ListenAddress("localhost", 0), True),
+        (":18000", ListenAddress("0.0.0.0", 18000), False),
+        ("10.1.2.3:65535", ListenAddress("10.1.2.3", 65535), False),
+        ("name.example:1", ListenAddress("name.example", 1), False),
     ],
 )
-def test_addresses(text: str, address: Address, loopback: bool) -> None:
-    assert Address.parse(text) == address
+def test_addresses(text: str, address: ListenAddress, loopback: bool) -> None:
+    assert ListenAddress.parse(text) == address
     assert address.is_loopback is loopback
-    assert Address.parse(str(address)) == address
+    assert ListenAddress.parse(str(address)) == address
 
 
 def test_an_ipv6_host_stands_in_brackets() -> None:
-    assert str(Address("::1", 80)) == "[::1]:80"
+    assert str(ListenAddress("::1", 80)) == "[::1]:80"
 
 
 @pytest.mark.parametrize("text", ["", "18000", "host:", "host:http", "host:65536", "host:-1", "host:99999"])
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
-        Address.parse(text)
+        ListenAddress.parse(text)

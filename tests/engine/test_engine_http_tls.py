@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from chaos.fake_engine import Crash, EngineConfig, FakeEngine, Hang
-from engine.books import Books
-from engine.engine_http import EngineHttp, Target, session
-from engine.judgement import Judgement
+from chaos.fake_engine import EngineConfig, EngineCrash, EngineHang, FakeEngine
+from engine.engine_http import EngineHttp, EngineTarget, http_session
+from engine.engine_judgement import EngineJudgement
+from engine.engine_readings import MetricsReading, ProbeFailure, ProbeFailureReason
 from engine.probe_settings import ProbeSettings
-from engine.reading import Failure, Look, Trouble
+from engine.probe_state import ProbeState
 from engine.report import Doubt, Verdict
-from engine.tls.trust import EngineName, Means, TrustError
-from tests.engine.tls.made import DAY, certificate, means, odd_certificate, swapped
+from engine.tls.engine_trust import ClientTls, EngineIdentity, TrustError
+from tests.engine.tls.certificate_fixtures import DAY, certificate, means, odd_certificate, swapped
 
 NAME = "engine.example"
 
@@ -57,23 +57,25 @@ async def showing(folder: Path, name: str) -> AsyncIterator[int]:
 @contextlib.asynccontextmanager
 async def asked(
     port: int,
-    means: Callable[[], Means],
+    means: Callable[[], ClientTls],
     *,
-    name: EngineName = EngineName(server_name=NAME),  # noqa: B008 - frozen
+    name: EngineIdentity = EngineIdentity(server_name=NAME),  # noqa: B008 - frozen
     wall: Callable[[], float] = time.time,
 ) -> AsyncIterator[EngineHttp]:
-    target = Target(
+    target = EngineTarget(
         address="127.0.0.1", port=port, model="fake-model", probe=ProbeSettings(timeout_s=20.0), name=name
     )
-    async with session() as http:
+    async with http_session() as http:
         yield EngineHttp(http, target, time.monotonic, lambda _: False, means=means, wall=wall)
 
 
-async def trouble(port: int, means: Callable[[], Means], *, wall: Callable[[], float] = time.time) -> Failure:
+async def trouble(
+    port: int, means: Callable[[], ClientTls], *, wall: Callable[[], float] = time.time
+) -> ProbeFailure:
     """What comes of a look and of a canary, which is the same."""
     async with asked(port, means, wall=wall) as one:
-        look, answer = await one.look(), await one.ask("x")
-    assert isinstance(look.counters, Failure)
+        look, answer = await one.read_metrics(), await one.send_canary("x")
+    assert isinstance(look.counters, ProbeFailure)
     assert answer.failure is not None
     assert answer.failure.trouble is look.counters.trouble
     return look.counters
@@ -82,9 +84,9 @@ async def trouble(port: int, means: Callable[[], Means], *, wall: Callable[[], f
 async def test_an_engine_that_proves_its_name_is_asked_as_any_other(tmp_path: Path) -> None:
     certificate(tmp_path, "engine", NAME)
     async with engine(tmp_path, "engine") as one, asked(one.port, means(tmp_path)) as http:
-        assert not isinstance((await http.look()).counters, Failure)
-        assert (await http.ask("x")).failure is None
-        tripped = asyncio.create_task(http.gone())
+        assert not isinstance((await http.read_metrics()).counters, ProbeFailure)
+        assert (await http.send_canary("x")).failure is None
+        tripped = asyncio.create_task(http.wait_disconnected())
         await asyncio.sleep(0)
         assert not tripped.done()
         await one.stop()
@@ -101,7 +103,7 @@ async def test_an_engine_that_hangs_keeps_nobody_who_leaves(tmp_path: Path) -> N
         return context.wrap_socket(listening.accept()[0], server_side=True)
 
     async with asked(listening.getsockname()[1], means(tmp_path)) as http:
-        tripwire = asyncio.create_task(http.gone())
+        tripwire = asyncio.create_task(http.wait_disconnected())
         hung = await asyncio.to_thread(shake_hands)
         for _ in range(10):  # our side has said its last word, and only has to notice
             await asyncio.sleep(0)
@@ -115,10 +117,10 @@ async def test_an_engine_that_hangs_keeps_nobody_who_leaves(tmp_path: Path) -> N
 async def test_without_a_name_its_address_is_what_it_has_to_prove(tmp_path: Path) -> None:
     certificate(tmp_path, "engine", "127.0.0.1")
     certificate(tmp_path, "other", NAME)
-    async with engine(tmp_path, "engine") as one, asked(one.port, means(tmp_path), name=EngineName()) as http:
-        assert (await http.ask("x")).failure is None
-    async with engine(tmp_path, "other") as one, asked(one.port, means(tmp_path), name=EngineName()) as http:
-        failure = (await http.ask("x")).failure
+    async with engine(tmp_path, "engine") as one, asked(one.port, means(tmp_path), name=EngineIdentity()) as http:
+        assert (await http.send_canary("x")).failure is None
+    async with engine(tmp_path, "other") as one, asked(one.port, means(tmp_path), name=EngineIdentity()) as http:
+        failure = (await http.send_canary("x")).failure
         assert failure is not None
         assert (
             f"its certificate is for spiffe://switchgear.lab/engine, {NAME}, and not for 127.0.0.1"
@@ -126,14 +128,14 @@ async def test_without_a_name_its_address_is_what_it_has_to_prove(tmp_path: Path
         )
 
 
-async def test_names_of_the_policy_are_held_against_the_certificate(tmp_path: Path) -> None:
+async def test_certificate_san_must_match_the_policy_names(tmp_path: Path) -> None:
     certificate(tmp_path, "engine", "a.pool.svc", path="engine/a")
     async with engine(tmp_path, "engine") as one:
         for alt_name in ("*.pool.svc", "spiffe://switchgear.lab/engine/*"):
             async with asked(one.port, means(tmp_path, alt_name)) as http:
-                assert (await http.ask("x")).failure is None, alt_name
+                assert (await http.send_canary("x")).failure is None, alt_name
         failure = await trouble(one.port, means(tmp_path, "*.other.svc", "spiffe://x/**"))
-    assert failure.trouble is Trouble.UNTRUSTED
+    assert failure.trouble is ProbeFailureReason.UNTRUSTED
     assert "not for *.other.svc or spiffe://x/**" in failure.detail
 
 
@@ -151,7 +153,7 @@ async def test_what_is_wrong_with_a_certificate_is_said_in_plain_words(tmp_path:
     ):
         async with engine(folder, name) as one:
             failure = await trouble(one.port, means(ours))
-        assert failure.trouble is Trouble.UNTRUSTED, name
+        assert failure.trouble is ProbeFailureReason.UNTRUSTED, name
         assert f"127.0.0.1:{one.port}: " in failure.detail
         assert words in failure.detail, name
 
@@ -169,23 +171,23 @@ async def test_names_that_nobody_would_give_end_no_prober_and_move_no_cursor(
 ) -> None:
     odd_certificate(tmp_path, "engine", name)
     async with showing(tmp_path, "engine") as port, asked(port, means(tmp_path)) as http:
-        failure = (await http.look()).counters
-        assert isinstance(failure, Failure)
-        assert failure.trouble is Trouble.UNTRUSTED
+        failure = (await http.read_metrics()).counters
+        assert isinstance(failure, ProbeFailure)
+        assert failure.trouble is ProbeFailureReason.UNTRUSTED
         assert words in failure.detail
         assert failure.detail.isprintable()
         # Waits for the end of a connection, on a certificate that may be another than at the last look.
-        await http.gone()
+        await http.wait_disconnected()
 
 
-async def test_an_engine_that_wants_proof_gets_it_or_says_so(tmp_path: Path) -> None:
+async def test_engine_requiring_mtls_gets_a_client_certificate(tmp_path: Path) -> None:
     certificate(tmp_path, "engine", NAME)
     certificate(tmp_path, "prober", "prober")
     async with engine(tmp_path, "engine", client_ca=True) as one:
         async with asked(one.port, means(tmp_path, proof="prober")) as http:
-            assert (await http.ask("x")).failure is None
+            assert (await http.send_canary("x")).failure is None
         failure = await trouble(one.port, means(tmp_path))
-    assert failure.trouble is Trouble.UNTRUSTED
+    assert failure.trouble is ProbeFailureReason.UNTRUSTED
     assert "without an answer, as who wants another certificate than ours" in failure.detail
 
 
@@ -195,22 +197,22 @@ async def test_our_own_certificates_that_are_over_are_our_own_fault(tmp_path: Pa
     years_s = timedelta(days=3650).total_seconds()
     async with engine(tmp_path, "old") as one:
         failure = await trouble(one.port, means(tmp_path), wall=lambda: time.time() + years_s)
-    assert failure.trouble is Trouble.OURS
+    assert failure.trouble is ProbeFailureReason.OURS
     assert "our own certificates for it have expired" in failure.detail
 
 
 async def test_with_nothing_to_speak_tls_by_nothing_counts_against_the_engine(tmp_path: Path) -> None:
     certificate(tmp_path, "engine", NAME)
 
-    def nothing() -> Means:
+    def nothing() -> ClientTls:
         raise TrustError("no certificates called 'x'")
 
     async with engine(tmp_path, "engine") as one:
         failure = await trouble(one.port, nothing)
-        assert failure.trouble is Trouble.OURS
+        assert failure.trouble is ProbeFailureReason.OURS
         assert failure.detail == "no certificates called 'x'"
         async with asked(one.port, nothing) as http:
-            await asyncio.wait_for(http.gone(), 30)
+            await asyncio.wait_for(http.wait_disconnected(), 30)
 
 
 async def test_new_connections_go_by_new_certificates_and_open_ones_go_on(tmp_path: Path) -> None:
@@ -219,51 +221,55 @@ async def test_new_connections_go_by_new_certificates_and_open_ones_go_on(tmp_pa
     certificate(tmp_path, "next", NAME)
     certificate(tmp_path, "stranger", "stranger.example")
     async with engine(tmp_path, "engine") as one, asked(one.port, means(tmp_path)) as http:
-        assert (await http.ask("x")).failure is None
+        assert (await http.send_canary("x")).failure is None
         with swapped(tmp_path, "engine", "stranger"):
             # The connection of before is still there.
-            assert (await http.ask("x")).failure is None
+            assert (await http.send_canary("x")).failure is None
             refused = await trouble(one.port, means(tmp_path))
-            assert refused.trouble is Trouble.UNTRUSTED
+            assert refused.trouble is ProbeFailureReason.UNTRUSTED
         with swapped(tmp_path, "engine", "next"):
             async with asked(one.port, means(tmp_path)) as anew:
-                assert (await anew.ask("x")).failure is None
+                assert (await anew.send_canary("x")).failure is None
         # Other authorities: the next question is asked on a new connection, and judged by them.
         certificate(tmp_path / "others", "engine", NAME)
         kept = [means(tmp_path)]
     now = lambda: kept[0]()  # noqa: E731, PLW0108 - another one later
     async with engine(tmp_path / "others", "engine") as one, asked(one.port, now) as http:
-        assert (await http.ask("x")).failure is not None
+        assert (await http.send_canary("x")).failure is not None
         kept[0] = means(tmp_path / "others")
-        assert (await http.ask("x")).failure is None
+        assert (await http.send_canary("x")).failure is None
 
 
-async def test_a_certificate_that_fails_is_soft_evidence_and_shared_it_is_doubted(tmp_path: Path) -> None:
+async def test_tls_failure_is_soft_evidence_and_pool_wide_failure_is_distrusted(tmp_path: Path) -> None:
     certificate(tmp_path, "engine", "stranger.example")
     probe = ProbeSettings()
-    judgement = Judgement(books=Books(slots=8))
+    judgement = EngineJudgement(books=ProbeState(slots=8))
     async with engine(tmp_path, "engine") as one, asked(one.port, means(tmp_path)) as http:
-        look = await http.look()
+        look = await http.read_metrics()
         judgement = judgement.after(look, probe)
         assert judgement.verdict is Verdict.DEGRADED
         assert judgement.doubt is Doubt.REFUSED
         assert not judgement.wants_canary
         assert "cannot be trusted" in judgement.evidence
-        answered = judgement.asked(look.at_s).after(await http.ask("x"), probe)
+        answered = judgement.canary_sent(look.at_s).after(await http.send_canary("x"), probe)
         assert (answered.verdict, answered.doubt) == (Verdict.DEGRADED, Doubt.REFUSED)
     # What was silent since is not dead at once: somebody was there a moment ago.
-    silent = Look(at_s=look.at_s + 1, counters=Failure(trouble=Trouble.SILENT, detail="no answer"))
+    silent = MetricsReading(
+        at_s=look.at_s + 1, counters=ProbeFailure(trouble=ProbeFailureReason.SILENT, detail="no answer")
+    )
     assert judgement.after(silent, probe).verdict is not Verdict.DEAD
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_what_is_our_own_fault_leaves_what_was_known(known: bool) -> None:
     probe = ProbeSettings()
-    judgement = Judgement(books=Books(slots=8))
+    judgement = EngineJudgement(books=ProbeState(slots=8))
     if known:
-        gone = Failure(trouble=Trouble.REFUSED, detail="refused")
-        judgement = judgement.after(Look(at_s=1.0, counters=gone), probe)
-    ours = Look(at_s=2.0, counters=Failure(trouble=Trouble.OURS, detail="our certificates have expired"))
+        gone = ProbeFailure(trouble=ProbeFailureReason.REFUSED, detail="refused")
+        judgement = judgement.after(MetricsReading(at_s=1.0, counters=gone), probe)
+    ours = MetricsReading(
+        at_s=2.0, counters=ProbeFailure(trouble=ProbeFailureReason.OURS, detail="our certificates have expired")
+    )
     assert judgement.after(ours, probe).verdict is (Verdict.DEAD if known else None)
     assert not judgement.after(ours, probe).fresh
 
@@ -271,15 +277,15 @@ def test_what_is_our_own_fault_leaves_what_was_known(known: bool) -> None:
 async def test_a_process_that_ends_is_gone_and_not_untrusted(tmp_path: Path) -> None:
     certificate(tmp_path, "engine", NAME)
     async with engine(tmp_path, "engine") as one, asked(one.port, means(tmp_path)) as http:
-        assert (await http.ask("x")).failure is None
-        await one.set_fault(Hang())
-        held = asyncio.create_task(http.ask("y"))
+        assert (await http.send_canary("x")).failure is None
+        await one.set_fault(EngineHang())
+        held = asyncio.create_task(http.send_canary("y"))
         while not one.calls_in_flight:
             await asyncio.sleep(0.01)
-        await one.set_fault(Crash())
+        await one.set_fault(EngineCrash())
         failure = (await held).failure
-        look = await http.look()
+        look = await http.read_metrics()
     assert failure is not None
-    assert failure.trouble is Trouble.CUT
-    assert isinstance(look.counters, Failure)
-    assert look.counters.trouble is Trouble.REFUSED
+    assert failure.trouble is ProbeFailureReason.CUT
+    assert isinstance(look.counters, ProbeFailure)
+    assert look.counters.trouble is ProbeFailureReason.REFUSED

@@ -6,54 +6,62 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.books import RECOVERED_CANARIES, Books
-from engine.judgement import CONFIRM_S, OUT_INTERVAL_S, Judgement
+from engine.engine_judgement import CONFIRM_S, EJECTED_INTERVAL_S, EngineJudgement
+from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, ProbeFailureReason
 from engine.probe_settings import ProbeSettings
-from engine.reading import Answer, Failure, Look, Trouble
+from engine.probe_state import RECOVERED_CANARIES, ProbeState
 from engine.report import Doubt, Verdict
-from engine.vllm_metrics import Counters
+from engine.vllm_metrics import VllmCounters
 
 PROBE = ProbeSettings()
 SLOTS = 8
-SHED = Failure(trouble=Trouble.STATUS, status=503, detail="HTTP 503: busy")
-GONE = Failure(trouble=Trouble.REFUSED, detail="connection refused")
-SILENT = Failure(trouble=Trouble.SILENT, detail="no answer")
-OURS = Failure(trouble=Trouble.OURS, detail="late")
-DRAINING = Failure(trouble=Trouble.STATUS, status=500, detail="cannot schedule new futures after shutdown")
-WRONG = Failure(trouble=Trouble.STATUS, status=404, detail="no such model")
-ERROR = Failure(trouble=Trouble.STATUS, status=500, detail="CUDA error")
-CUT = Failure(trouble=Trouble.CUT, detail="reset")
+SHED = ProbeFailure(trouble=ProbeFailureReason.STATUS, status=503, detail="HTTP 503: busy")
+GONE = ProbeFailure(trouble=ProbeFailureReason.REFUSED, detail="connection refused")
+SILENT = ProbeFailure(trouble=ProbeFailureReason.SILENT, detail="no answer")
+OURS = ProbeFailure(trouble=ProbeFailureReason.OURS, detail="late")
+DRAINING = ProbeFailure(
+    trouble=ProbeFailureReason.STATUS, status=500, detail="cannot schedule new futures after shutdown"
+)
+WRONG = ProbeFailure(trouble=ProbeFailureReason.STATUS, status=404, detail="no such model")
+ERROR = ProbeFailure(trouble=ProbeFailureReason.STATUS, status=500, detail="CUDA error")
+CUT = ProbeFailure(trouble=ProbeFailureReason.CUT, detail="reset")
 
 
-def look(at_s: float, tokens: float = 100.0, running: int = 0, waiting: int = 0, load: int | None = None) -> Look:
-    return Look(
+def look(
+    at_s: float, tokens: float = 100.0, running: int = 0, waiting: int = 0, load: int | None = None
+) -> MetricsReading:
+    return MetricsReading(
         at_s=at_s,
-        counters=Counters(generation_tokens=tokens, prompt_tokens=0, running=running, waiting=waiting),
+        counters=VllmCounters(generation_tokens=tokens, prompt_tokens=0, running=running, waiting=waiting),
         in_flight=load,
     )
 
 
-def told(readings: Iterable[Look | Answer | float], start: Judgement | None = None) -> Judgement:
+def told(
+    readings: Iterable[MetricsReading | CanaryReading | float], start: EngineJudgement | None = None
+) -> EngineJudgement:
     """The judgement after these readings; a bare number is the moment a canary is sent."""
-    judgement = start or Judgement(books=Books(slots=SLOTS))
+    judgement = start or EngineJudgement(books=ProbeState(slots=SLOTS))
     for reading in readings:
-        judgement = judgement.asked(reading) if isinstance(reading, float) else judgement.after(reading, PROBE)
+        judgement = (
+            judgement.canary_sent(reading) if isinstance(reading, float) else judgement.after(reading, PROBE)
+        )
     return judgement
 
 
-def token(sent_at_s: float) -> Answer:
-    return Answer(sent_at_s=sent_at_s, at_s=sent_at_s + 0.01)
+def token(sent_at_s: float) -> CanaryReading:
+    return CanaryReading(sent_at_s=sent_at_s, at_s=sent_at_s + 0.01)
 
 
-def ended(sent_at_s: float, failure: Failure) -> Answer:
-    return Answer(sent_at_s=sent_at_s, at_s=sent_at_s + 0.01, failure=failure)
+def ended(sent_at_s: float, failure: ProbeFailure) -> CanaryReading:
+    return CanaryReading(sent_at_s=sent_at_s, at_s=sent_at_s + 0.01, failure=failure)
 
 
 READY = told([look(0.0), 0.0, token(0.0)])
-HUNG_IDLE: list[Look | Answer | float] = [
+HUNG_IDLE: list[MetricsReading | CanaryReading | float] = [
     look(0.5),
     0.5,
-    Answer(sent_at_s=0.5, at_s=1.5, failure=SILENT),
+    CanaryReading(sent_at_s=0.5, at_s=1.5, failure=SILENT),
     look(1.5),
 ]
 
@@ -67,7 +75,7 @@ HUNG_IDLE: list[Look | Answer | float] = [
         (HUNG_IDLE, Verdict.HUNG),
         # Canaries time out behind a queue while counters move: busy.
         (
-            [look(0.5, 200, 2), 0.5, Answer(sent_at_s=0.5, at_s=1.5, failure=SILENT), look(1.6, 300, 2)],
+            [look(0.5, 200, 2), 0.5, CanaryReading(sent_at_s=0.5, at_s=1.5, failure=SILENT), look(1.6, 300, 2)],
             Verdict.BUSY,
         ),
         # Gauges frozen at work.
@@ -76,12 +84,12 @@ HUNG_IDLE: list[Look | Answer | float] = [
         ([look(0.5, load=0), 0.5, look(1.0, load=3), look(2.0, load=4)], Verdict.HUNG),
         # The same counters, but a token came: the gauge is stuck, the engine is not.
         ([look(0.5, 200, 3), look(1.0, 200, 3), 1.0, token(1.0), look(2.0, 200, 3)], Verdict.READY),
-        ([Look(at_s=0.5, counters=GONE)], Verdict.DEAD),
+        ([MetricsReading(at_s=0.5, counters=GONE)], Verdict.DEAD),
         ([look(0.5), 0.5, ended(0.5, GONE)], Verdict.DEAD),
-        ([Look(at_s=0.9, counters=SILENT)], Verdict.READY),  # nothing new is certain yet
+        ([MetricsReading(at_s=0.9, counters=SILENT)], Verdict.READY),  # nothing new is certain yet
         # An overloaded API process leaves its counters unread for seconds; that is not death.
-        ([Look(at_s=0.9, counters=SILENT), Look(at_s=4.5, counters=SILENT)], Verdict.READY),
-        ([Look(at_s=0.9, counters=SILENT), Look(at_s=5.5, counters=SILENT)], Verdict.DEAD),
+        ([MetricsReading(at_s=0.9, counters=SILENT), MetricsReading(at_s=4.5, counters=SILENT)], Verdict.READY),
+        ([MetricsReading(at_s=0.9, counters=SILENT), MetricsReading(at_s=5.5, counters=SILENT)], Verdict.DEAD),
         ([look(0.5), 0.5, ended(0.5, SHED)], Verdict.BUSY),
         ([look(0.5, 200, 8, 8), 0.5, ended(0.5, SHED), look(1.0, 300, 8, 8)], Verdict.BUSY),
         # Full, shedding, and nothing moves: what it says does not outweigh what it does.
@@ -92,24 +100,33 @@ HUNG_IDLE: list[Look | Answer | float] = [
         ([look(0.5), 0.5, ended(0.5, ERROR)], Verdict.DEGRADED),
         ([look(0.5), 0.5, ended(0.5, CUT)], Verdict.READY),
         ([look(0.5), 0.5, ended(0.5, CUT), look(0.6), 0.6, ended(0.6, CUT)], Verdict.DEGRADED),
-        ([look(0.5), 0.5, Answer(sent_at_s=0.5, at_s=3.0, failure=OURS), look(3.0)], Verdict.READY),
+        ([look(0.5), 0.5, CanaryReading(sent_at_s=0.5, at_s=3.0, failure=OURS), look(3.0)], Verdict.READY),
         # The token that a canary had brought before the engine stopped is no sign of life after it.
         (
-            [look(0.5), 0.5, token(0.5), 1.0, Answer(sent_at_s=1.0, at_s=2.0, failure=SILENT), look(2.0, 101)],
+            [
+                look(0.5),
+                0.5,
+                token(0.5),
+                1.0,
+                CanaryReading(sent_at_s=1.0, at_s=2.0, failure=SILENT),
+                look(2.0, 101),
+            ],
             Verdict.HUNG,
         ),
         # A restart: counters begin again, and a token counts as ever.
         ([look(0.5, 3.0), 0.5, token(0.5)], Verdict.READY),
     ],
 )
-def test_stories_of_an_engine_that_was_ready(readings: list[Look | Answer | float], verdict: Verdict) -> None:
+def test_stories_of_an_engine_that_was_ready(
+    readings: list[MetricsReading | CanaryReading | float], verdict: Verdict
+) -> None:
     judgement = told(readings, READY)
     assert judgement.verdict is verdict, judgement.evidence
     assert judgement.evidence
 
 
 @pytest.mark.parametrize("failure", [SHED, ERROR])
-def test_an_engine_that_never_made_a_token_is_starting(failure: Failure) -> None:
+def test_an_engine_that_never_made_a_token_is_starting(failure: ProbeFailure) -> None:
     assert told([look(0.0, tokens=0), 0.0, ended(0.0, failure)]).verdict is Verdict.STARTING
 
 
@@ -119,45 +136,47 @@ def test_a_long_prefill_of_someone_else_has_stall_after() -> None:
     for at_s in range(1, 9):
         judgement = judgement.after(look(float(at_s), 100, running=1), patient)
         if judgement.wants_canary:
-            judgement = judgement.asked(float(at_s))
-        judgement = judgement.after(Answer(sent_at_s=at_s, at_s=at_s + 0.9, failure=SILENT), patient)
+            judgement = judgement.canary_sent(float(at_s))
+        judgement = judgement.after(CanaryReading(sent_at_s=at_s, at_s=at_s + 0.9, failure=SILENT), patient)
         assert judgement.verdict is Verdict.READY
 
 
 def test_what_may_be_our_own_fault_is_marked() -> None:
-    refused: list[Look | Answer | float] = [look(0.5), 0.5, ended(0.5, WRONG)]
+    refused: list[MetricsReading | CanaryReading | float] = [look(0.5), 0.5, ended(0.5, WRONG)]
     assert told(refused, READY).doubt is Doubt.REFUSED
-    assert told([Look(at_s=at_s, counters=SILENT) for at_s in (0.5, 5.5)], READY).doubt is Doubt.SILENT
+    assert told([MetricsReading(at_s=at_s, counters=SILENT) for at_s in (0.5, 5.5)], READY).doubt is Doubt.SILENT
     assert told(HUNG_IDLE, READY).doubt is None
 
 
-def test_no_canary_queues_behind_work_and_none_goes_to_a_corpse() -> None:
+def test_no_canary_behind_queued_work_nor_to_a_dead_engine() -> None:
     assert told([look(0.5)], READY).wants_canary
     assert told([look(0.5, 200, running=3)], READY).wants_canary
     assert not told([look(0.5, 200, running=8)], READY).wants_canary
     assert told([look(0.5, 200, 8), look(1.0, 200, 8)], READY).wants_canary, "nothing moves: nobody is in its way"
-    assert not told([Look(at_s=0.5, counters=GONE)], READY).wants_canary
+    assert not told([MetricsReading(at_s=0.5, counters=GONE)], READY).wants_canary
     assert not told([look(0.5), 0.5], READY).wants_canary
 
 
-def test_a_first_bad_look_is_confirmed_soon_and_the_ejected_are_watched_closely() -> None:
+def test_failed_probe_is_confirmed_soon_and_ejected_engines_are_probed_often() -> None:
     assert READY.pause_s(0.1, PROBE) == PROBE.interval_s
-    once = told([Look(at_s=0.5, counters=GONE)], READY)
+    once = told([MetricsReading(at_s=0.5, counters=GONE)], READY)
     assert once.pause_s(0.5, PROBE) == CONFIRM_S
-    twice = told([Look(at_s=0.6, counters=GONE)], once)
-    assert twice.pause_s(0.6, PROBE) == OUT_INTERVAL_S
+    twice = told([MetricsReading(at_s=0.6, counters=GONE)], once)
+    assert twice.pause_s(0.6, PROBE) == EJECTED_INTERVAL_S
 
 
-def answered(judgement: Judgement, sent_at_s: float, took_s: float) -> Judgement:
-    return judgement.asked(sent_at_s).after(Answer(sent_at_s=sent_at_s, at_s=sent_at_s + took_s), PROBE)
+def answered(judgement: EngineJudgement, sent_at_s: float, took_s: float) -> EngineJudgement:
+    return judgement.canary_sent(sent_at_s).after(
+        CanaryReading(sent_at_s=sent_at_s, at_s=sent_at_s + took_s), PROBE
+    )
 
 
-def test_an_engine_whose_tokens_have_become_slow_is_asked_often_until_they_are_quick_again_for_long() -> None:
+def test_degraded_engine_is_probed_often_until_it_recovers() -> None:
     usual = answered(READY, 0.5, 0.01)
     assert not answered(usual, 1.0, 0.045).books.recovering, "noise"
     slow = answered(usual, 1.0, 0.5)
     assert slow.books.recovering
-    assert slow.pause_s(1.5, PROBE) == OUT_INTERVAL_S
+    assert slow.pause_s(1.5, PROBE) == EJECTED_INTERVAL_S
     for number in range(RECOVERED_CANARIES):
         assert slow.books.recovering
         slow = answered(slow, 2.0 + number / 4, 0.02)
@@ -167,8 +186,8 @@ def test_an_engine_whose_tokens_have_become_slow_is_asked_often_until_they_are_q
     assert not slow.books.recovering, "slow for minutes is what is usual now"
 
 
-def test_time_nobody_watched_is_no_evidence() -> None:
-    asleep = Look(at_s=60.0, counters=look(60.0).counters, late=True)
+def test_unobserved_time_is_no_evidence() -> None:
+    asleep = MetricsReading(at_s=60.0, counters=look(60.0).counters, late=True)
     assert told([look(0.5), 0.5, asleep], READY).verdict is Verdict.READY
 
 
@@ -197,11 +216,11 @@ STEPS = st.lists(
 @settings(deadline=None)  # a busy machine is no finding
 @given(STEPS)
 def test_every_story_has_sane_ends(steps: list[tuple[float, object, object]]) -> None:
-    judgement, at_s, tokens = Judgement(books=Books(slots=SLOTS)), 0.0, 1000.0
+    judgement, at_s, tokens = EngineJudgement(books=ProbeState(slots=SLOTS)), 0.0, 1000.0
     for pause_s, seen, canary in steps:
         at_s += pause_s
-        if isinstance(seen, Failure):
-            judgement = judgement.after(Look(at_s=at_s, counters=seen), PROBE)
+        if isinstance(seen, ProbeFailure):
+            judgement = judgement.after(MetricsReading(at_s=at_s, counters=seen), PROBE)
             if seen.gone:
                 assert judgement.verdict is Verdict.DEAD
             moved = False
@@ -214,9 +233,9 @@ def test_every_story_has_sane_ends(steps: list[tuple[float, object, object]]) ->
         if moved:
             assert judgement.verdict is not Verdict.HUNG or not judgement.fresh, "hung while tokens advance"
         if judgement.wants_canary and canary is not None:
-            judgement = judgement.asked(at_s)
-            failure = canary if isinstance(canary, Failure) else None
-            judgement = judgement.after(Answer(sent_at_s=at_s, at_s=at_s + 0.01, failure=failure), PROBE)
+            judgement = judgement.canary_sent(at_s)
+            failure = canary if isinstance(canary, ProbeFailure) else None
+            judgement = judgement.after(CanaryReading(sent_at_s=at_s, at_s=at_s + 0.01, failure=failure), PROBE)
             if failure is None:
                 assert judgement.verdict is not None
                 assert judgement.verdict.good, "a token is a token"
@@ -232,10 +251,10 @@ def test_every_story_has_sane_ends(steps: list[tuple[float, object, object]]) ->
     st.lists(st.tuples(st.floats(0.01, 0.5), st.integers(1, 500), st.integers(8, 64)), min_size=1, max_size=40),
     st.booleans(),
 )
-def test_an_engine_whose_tokens_advance_is_never_out(story: list[tuple[float, int, int]], asked: bool) -> None:
+def test_engine_with_advancing_tokens_is_never_hung(story: list[tuple[float, int, int]], asked: bool) -> None:
     judgement, at_s, tokens = READY, 0.0, 100.0
     if asked:
-        judgement = judgement.asked(0.0)
+        judgement = judgement.canary_sent(0.0)
     for pause_s, more, load in story:
         at_s, tokens = at_s + pause_s, tokens + more
         judgement = judgement.after(look(at_s, tokens, min(load, SLOTS), max(0, load - SLOTS), load), PROBE)
@@ -245,14 +264,14 @@ def test_an_engine_whose_tokens_advance_is_never_out(story: list[tuple[float, in
 
 @settings(deadline=None)  # a busy machine is no finding
 @given(st.integers(0, 64), st.floats(0.05, 0.5), st.booleans())
-def test_every_engine_that_stands_still_is_found(load: int, interval_s: float, counted: bool) -> None:
+def test_every_stalled_engine_is_detected(load: int, interval_s: float, counted: bool) -> None:
     """Whatever its gauges froze at, and whether or not it counts its calls."""
     judgement, at_s, sent_at_s = READY, 0.0, None
     bound_s = max(PROBE.timeout_s, PROBE.stall_after_s) + 3 * PROBE.interval_s
     while at_s < 10:
         at_s += interval_s
         if sent_at_s is not None and at_s >= sent_at_s + PROBE.timeout_s:
-            judgement = judgement.after(Answer(sent_at_s=sent_at_s, at_s=at_s, failure=SILENT), PROBE)
+            judgement = judgement.after(CanaryReading(sent_at_s=sent_at_s, at_s=at_s, failure=SILENT), PROBE)
             sent_at_s = None
         seen = look(at_s, 100, min(load, SLOTS), max(0, load - SLOTS), load if counted else None)
         judgement = judgement.after(seen, PROBE)
@@ -260,17 +279,23 @@ def test_every_engine_that_stands_still_is_found(load: int, interval_s: float, c
             break
         if judgement.wants_canary:
             sent_at_s = at_s
-            judgement = judgement.asked(at_s)
+            judgement = judgement.canary_sent(at_s)
     assert judgement.verdict is Verdict.HUNG
     assert at_s <= bound_s + 2 * interval_s
 
 
-def asked_for(count: int, start: Judgement, at_s: float, failure: Failure | None = None) -> Judgement:
+def asked_for(
+    count: int, start: EngineJudgement, at_s: float, failure: ProbeFailure | None = None
+) -> EngineJudgement:
     """After so many canaries, one each second, that all end alike."""
     for number in range(count):
         sent_at_s = at_s + number
         start = told(
-            [look(sent_at_s), sent_at_s, Answer(sent_at_s=sent_at_s, at_s=sent_at_s + 0.02, failure=failure)],
+            [
+                look(sent_at_s),
+                sent_at_s,
+                CanaryReading(sent_at_s=sent_at_s, at_s=sent_at_s + 0.02, failure=failure),
+            ],
             start,
         )
     return start
@@ -290,8 +315,8 @@ def test_canaries_are_counted_in_a_row_with_what_the_last_good_one_took() -> Non
     assert again.in_row == 1
 
 
-def test_an_engine_that_failed_is_asked_often_until_it_has_proved_itself() -> None:
+def test_failed_engine_is_probed_often_until_it_has_proved_itself() -> None:
     well = asked_for(1, asked_for(1, READY, 1.0, ERROR), 2.0)
     assert well.verdict is Verdict.READY
-    assert well.pause_s(2.02, PROBE) == OUT_INTERVAL_S
+    assert well.pause_s(2.02, PROBE) == EJECTED_INTERVAL_S
     assert asked_for(RECOVERED_CANARIES, well, 3.0).pause_s(30.0, PROBE) == PROBE.interval_s

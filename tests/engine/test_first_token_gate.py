@@ -195,7 +195,7 @@ async def test_a_stream_that_ends_without_a_token_is_passed_on_whole() -> None:
     assert body(await answer(streaming(b""))) == b""
 
 
-async def test_what_is_held_is_bounded() -> None:
+async def test_first_token_gate_buffer_is_bounded() -> None:
     app = Steps()
     call = asyncio.create_task(FirstTokenGate(app, False)(scope(), never, app.send))
     ping = b": " + b"x" * 1000 + b"\n\n"
@@ -232,7 +232,7 @@ async def test_a_failure_before_the_first_token_leaves_the_answer_to_the_server(
     assert gate.in_flight == 0
 
 
-async def test_a_slow_client_slows_the_application_down() -> None:
+async def test_slow_client_applies_backpressure() -> None:
     written = asyncio.Semaphore(0)
     app = Steps()
 
@@ -264,13 +264,13 @@ async def test_other_scopes_pass_untouched(kind: str) -> None:
 
 
 @pytest.mark.parametrize("client", ["127.0.0.1", "::1", None])
-async def test_the_count_answers_on_this_machine(client: str | None) -> None:
+async def test_in_flight_count_is_served_on_loopback(client: str | None) -> None:
     sent = await answer(streaming(b"no"), scope("GET", COUNT_PATH, client))
     assert json.loads(body(sent)) == {"in_flight": 0, "waiting_for_first_token": 0}
 
 
 @pytest.mark.parametrize("client", ["10.0.0.7", "testclient"])
-async def test_the_count_answers_nobody_else(client: str) -> None:
+async def test_in_flight_count_is_denied_to_other_hosts(client: str) -> None:
     sent = await answer(streaming(b"the application's"), scope("GET", COUNT_PATH, client))
     assert body(sent) == b"the application's"
 

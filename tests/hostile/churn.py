@@ -22,17 +22,17 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from engine.address import Address
-from engine.report import EngineReport, Source, Verdict
+from engine.address import ListenAddress
+from engine.report import EngineReport, ReportSource, Verdict
 from tests.eventually import eventually
-from xds_server.answers.status import OrderRequest
-from xds_server.config import ServeConfig
-from xds_server.fleet import EngineId
-from xds_server.fleet.override import Action
-from xds_server.running.app import Listening, _Server
-from xds_server.sources.telemetry import access_logs, load_reports
-from xds_server.translate.access_logs import ATTEMPT_HEADER, LOG_NAME
-from xds_server.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE
+from xds_server.app.application import BoundAddresses, _Server
+from xds_server.model.fleet import EngineId
+from xds_server.model.order import OrderAction
+from xds_server.model.status_types import OrderRequest
+from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE
+from xds_server.serve_config import ServeConfig
+from xds_server.telemetry import access_log_service, load_report_service
+from xds_server.translate.access_log_config import ATTEMPT_HEADER, LOG_NAME
 from xds_server.wire.decode import DeltaDiscoveryRequest, DeltaDiscoveryResponse
 
 LIMIT_S: Final = 60.0
@@ -49,8 +49,8 @@ class Churn:
         self._number = 0
         self.config = ServeConfig(
             policies=(self._policies,),
-            listen=Address("127.0.0.1", 0),
-            admin=Address("127.0.0.1", 0),
+            listen=ListenAddress("127.0.0.1", 0),
+            admin=ListenAddress("127.0.0.1", 0),
             state_dir=folder / "state",
             ledger=folder / "ledger.jsonl",
             # Each turn takes away about half of what there is, which a server is otherwise right to hold back.
@@ -66,7 +66,7 @@ class Churn:
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Churn"]:
         """The server serves inside the block."""
-        listening: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
+        listening: asyncio.Future[BoundAddresses] = asyncio.get_running_loop().create_future()
         serving = asyncio.create_task(self.server.run(asyncio.Event(), listening.set_result))
         await asyncio.wait((serving, listening), timeout=LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
         self._target = str(listening.result().xds)
@@ -133,9 +133,9 @@ class Churn:
         await self._engines()
 
     async def _edits(self) -> None:
-        files = self.server._reconciler.files
+        files = self.server._reconciler.source_state
         self.write(bad=True)
-        await eventually(lambda: self.server._reconciler.files is not files, "the edit is refused", LIMIT_S)
+        await eventually(lambda: self.server._reconciler.source_state is not files, "the edit is refused", LIMIT_S)
         self._number += 1
         self.write()
         pool = f"pool{self._number}"
@@ -161,13 +161,16 @@ class Churn:
         refusal = DeltaDiscoveryRequest(type_url=response.type_url, response_nonce=response.nonce)
         refusal.error_detail.message = f"Error adding/updating cluster(s) pool{self._number}: no"
         await call.write(refusal.SerializeToString())
-        logs, loads = channel.stream_stream(access_logs.METHOD)(), channel.stream_stream(load_reports.METHOD)()
+        logs, loads = (
+            channel.stream_stream(access_log_service.METHOD)(),
+            channel.stream_stream(load_report_service.METHOD)(),
+        )
 
         async def told() -> bool:
             """Whether both were taken: what is told before the proxy counts as connected is not."""
             await logs.write(_log(node, f"pool{self._number}", self._port))
             await loads.write(_load(node, f"pool{self._number}", self._port))
-            return len(self.server._telemetry.heard().get(node, ())) == 2
+            return len(self.server._telemetry.last_signals_s().get(node, ())) == 2
 
         await eventually(told, f"{node} tells of calls and of load", LIMIT_S)
         for one in (call, logs, loads):
@@ -179,13 +182,13 @@ class Churn:
         key = EngineId("chat", f"e{self._number}")
         for verdict in (Verdict.DEAD, Verdict.READY):
             for look in range(3):
-                reconciler.hear(_report(key, verdict, f"{verdict.value} {self._number}.{look}"))
+                reconciler.on_report(_report(key, verdict, f"{verdict.value} {self._number}.{look}"))
 
         def known() -> bool:
             return reconciler.built is not None and key in reconciler.built.decisions.engines
 
         await eventually(known, f"{key} is decided on", LIMIT_S)
-        order = OrderRequest(engine=str(key), action=Action.EJECT, for_s=3_600.0, reason="churn", force=True)
+        order = OrderRequest(engine=str(key), action=OrderAction.EJECT, for_s=3_600.0, reason="churn", force=True)
         self.server._facts.order(order)
         assert self.server._facts.end_order(str(key), "churn")
 
@@ -196,13 +199,13 @@ def _report(key: EngineId, verdict: Verdict, evidence: str) -> EngineReport:
         engine=key.engine,
         verdict=verdict,
         evidence=evidence,
-        source=Source.PROBE,
+        source=ReportSource.PROBE,
         observed_at_s=time.monotonic(),
     )
 
 
 def _log(node: str, cluster: str, port: int) -> bytes:
-    message = access_logs.AccessLogs()
+    message = access_log_service.AccessLogs()
     message.identifier.node.id = node
     message.identifier.log_name = LOG_NAME
     entry = message.http_logs.log_entry.add()
@@ -219,8 +222,8 @@ def _log(node: str, cluster: str, port: int) -> bytes:
 
 
 def _load(node: str, cluster: str, port: int) -> bytes:
-    message = load_reports.LoadReport()
-    message.node = load_reports.Node(id=node).SerializeToString()
+    message = load_report_service.LoadReport()
+    message.node = load_report_service.Node(id=node).SerializeToString()
     found = message.cluster_stats.add(cluster_name=cluster)
     one = found.upstream_locality_stats.add().upstream_endpoint_stats.add()
     address = one.address.socket_address

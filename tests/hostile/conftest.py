@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from tests.eventually import eventually
-from xds_server.type_urls import CLUSTER
+from xds_server.model.type_urls import CLUSTER
 from xds_server.wire.decode import DeltaDiscoveryRequest, DeltaDiscoveryResponse
 
 LIMIT_S = 60.0

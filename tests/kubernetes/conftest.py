@@ -5,8 +5,8 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from tests.cluster import Cluster
-from xds_server.kube.api import Selection, WatchEvent
-from xds_server.kube.resources import ENGINE_POOLS
+from xds_server.k8s.api_resources import ENGINE_POOLS
+from xds_server.k8s.kube_api import ObjectSelector, WatchEvent
 
 
 def pool(name: str, **spec: Any) -> dict[str, Any]:
@@ -46,10 +46,10 @@ class Events:
 
 @asynccontextmanager
 async def watching(
-    cluster: Cluster, which: Selection | None = None, *, since: str = "", timeout_s: float = 300
+    cluster: Cluster, which: ObjectSelector | None = None, *, since: str = "", timeout_s: float = 300
 ) -> AsyncIterator[Events]:
     """What happens from now on, or since a version."""
-    which = which or Selection(resource=ENGINE_POOLS)
+    which = which or ObjectSelector(resource=ENGINE_POOLS)
     version = since or (await cluster.api.page(which)).resource_version
     async with aclosing(cluster.api.watch(which, version, timeout_s=timeout_s)) as stream:  # type: ignore[type-var]
         yield Events(stream)

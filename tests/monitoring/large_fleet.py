@@ -4,29 +4,29 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from engine.reading import Trouble
-from engine.report import EngineReport, Source, Verdict
-from engine.report_wire import Flaw
+from engine.engine_readings import ProbeFailureReason
+from engine.report import EngineReport, ReportSource, Verdict
+from engine.report_wire import ReportDropReason
 from policies.load import load_contents
 from policies.route import PriorityClass
+from xds_server.admin.server_backend import ServerBackend
 from xds_server.decide.decide import decide
-from xds_server.fleet import declared, with_report, with_traffic
-from xds_server.fleet.traffic import Proxy
-from xds_server.leaving.departures import HOPS, Departures
+from xds_server.engine_health.engine_prober import ProbeKind
 from xds_server.metrics import Metrics
-from xds_server.pipeline import Built, Inputs
+from xds_server.model.fleet import declared, with_report, with_traffic
+from xds_server.model.pool_traffic import Proxy
+from xds_server.model.type_urls import SHORT_NAMES
+from xds_server.model.view import View
+from xds_server.observe.eject_latency import HOPS, EjectLatency
 from xds_server.publish import Publisher
-from xds_server.publish.publisher import ProxyState
-from xds_server.reconcile.loop import Reconciler
-from xds_server.running.facts import ServerFacts
-from xds_server.sources.prober import ProbeKind
-from xds_server.sources.telemetry import Telemetry
-from xds_server.sources.telemetry.loss import Signal
-from xds_server.sources.telemetry.outcomes import Outcome
-from xds_server.streams import Mode, NodeInfo
-from xds_server.streams.values import Sync, WatchStatus
-from xds_server.translate.view import View
-from xds_server.type_urls import SHORT_NAMES
+from xds_server.publish.session import ProxyState
+from xds_server.reconcile.pipeline import BuildInputs, BuildResult
+from xds_server.reconcile.reconciler import Reconciler
+from xds_server.telemetry import Telemetry
+from xds_server.telemetry.attempt_outcome import AttemptOutcome
+from xds_server.telemetry.loss_monitor import TelemetrySignal
+from xds_server.xds import NodeInfo, XdsVariant
+from xds_server.xds.messages import SubscriptionStatus, Sync
 
 NOW_S = 1000.0
 
@@ -61,19 +61,21 @@ def counted(sizes: Mapping[str, int]) -> Metrics:
     for engines in list(fleet.pools.values()):
         for engine in engines:
             fleet = with_report(fleet, _report(engine.id.pool, engine.id.engine), NOW_S)
-    fleet = with_traffic(fleet, telemetry.book.traffic(1.0, NOW_S))
+    fleet = with_traffic(fleet, telemetry.traffic_store.traffic(1.0, NOW_S))
     proxies = {node: Proxy(node=node, zone="z0", role="gateway") for node in nodes}
     decisions = decide(
         known, fleet, None, proxies_by_role={"gateway": len(nodes)}, calling_zones=frozenset({"z0"}), now_s=NOW_S,
         proxies=proxies,
     )  # fmt: skip
-    inputs = Inputs(policies=known, fleet=fleet, previous=None, views=frozenset(), proxies_by_role={}, now_s=NOW_S)
-    built = Built(inputs=inputs, decisions=decisions, snapshots={}, stages_s={})
-    departures = Departures(metrics, clock=lambda: NOW_S)
-    departures.round(decisions, fleet, {}, None)
+    inputs = BuildInputs(
+        policies=known, fleet=fleet, previous=None, views=frozenset(), proxies_by_role={}, now_s=NOW_S
+    )
+    built = BuildResult(inputs=inputs, decisions=decisions, snapshots={}, stages_s={})
+    departures = EjectLatency(metrics, clock=lambda: NOW_S)
+    departures.on_round(decisions, fleet, {}, None)
     reconciler = SimpleNamespace(built=built, fleet=fleet)
     publisher = connected([proxy(node) for node in nodes])
-    facts = ServerFacts(cast("Reconciler", reconciler), publisher, clock=lambda: NOW_S)
+    facts = ServerBackend(cast("Reconciler", reconciler), publisher, clock=lambda: NOW_S)
     _touch(metrics)
     for families in (facts.families, telemetry.families, departures.families):
         metrics.observe(families)
@@ -82,7 +84,8 @@ def counted(sizes: Mapping[str, int]) -> Metrics:
 
 def _report(pool: str, engine: str) -> EngineReport:
     return EngineReport(
-        pool=pool, engine=engine, verdict=Verdict.READY, evidence="", observed_at_s=NOW_S, source=Source.AGENT,
+        pool=pool, engine=engine, verdict=Verdict.READY, evidence="", observed_at_s=NOW_S,
+        source=ReportSource.AGENT,
         kv_cache_usage_ratio=0.5,
     )  # fmt: skip
 
@@ -93,14 +96,14 @@ def _telemetry(metrics: Metrics, known: Any, nodes: list[str]) -> Telemetry:
     telemetry.connected(nodes)
     for node in nodes:
         telemetry.logged(node, 1, NOW_S)
-        telemetry._losses.told(node, Signal.LOAD_REPORT, NOW_S)
-    for facts in telemetry.book.directory.pools.values():
+        telemetry._losses.record(node, TelemetrySignal.LOAD_REPORT, NOW_S)
+    for facts in telemetry.traffic_store.directory.pools.values():
         for engine in facts.zone_of:
-            telemetry.book.attempt(
-                nodes[0], facts, engine, Outcome.SUCCESS, first=True, priority=PriorityClass.INTERACTIVE,
+            telemetry.traffic_store.record_attempt(
+                nodes[0], facts, engine, AttemptOutcome.SUCCESS, first=True, priority=PriorityClass.INTERACTIVE,
                 streaming=False, duration_s=1.0, first_byte_s=0.5, weight=1.0, now_s=NOW_S,
             )  # fmt: skip
-        telemetry.book.load(nodes[0], facts, dict.fromkeys(facts.zone_of, (1, 1)), NOW_S)
+        telemetry.traffic_store.record_load(nodes[0], facts, dict.fromkeys(facts.zone_of, (1, 1)), NOW_S)
     return telemetry
 
 
@@ -109,7 +112,7 @@ def proxy(node: str) -> ProxyState:
     return ProxyState(
         node=NodeInfo(id=node),
         view=View(zone="z0", role="gateway"),
-        mode=Mode.DELTA,
+        mode=XdsVariant.DELTA,
         peer="ipv4:127.0.0.1:1",
         connected_at_s=0.0,
         types=tuple(_watch(url) for url in SHORT_NAMES),
@@ -124,8 +127,10 @@ def connected(states: Sequence[ProxyState]) -> Publisher:
     return cast("Publisher", told)
 
 
-def _watch(url: str) -> WatchStatus:
-    return WatchStatus(type_url=url, state=Sync.SYNCED, since_s=0.0, version="v", held=1, unacked=0, refused={})
+def _watch(url: str) -> SubscriptionStatus:
+    return SubscriptionStatus(
+        type_url=url, state=Sync.SYNCED, since_s=0.0, version="v", held=1, unacked=0, refused={}
+    )
 
 
 def _touch(metrics: Metrics) -> None:
@@ -135,15 +140,15 @@ def _touch(metrics: Metrics) -> None:
             by_type.labels(type=kind).inc()
         metrics.push_to_ack_seconds.labels(type=kind).observe(0.1)
         metrics.resources.labels(type=kind).set(1)
-    for source in Source:
+    for source in ReportSource:
         for verdict in Verdict:
-            metrics.reported(source.value, verdict.value)
-    for flaw in Flaw:
-        metrics.dropped(flaw)
+            metrics.count_report(source.value, verdict.value)
+    for flaw in ReportDropReason:
+        metrics.count_dropped_report(flaw)
     for look in ProbeKind:
-        for outcome in ("answered", *(one.value for one in Trouble)):
-            metrics.probed(look, outcome, 0.1)
-    for signal in Signal:
+        for outcome in ("answered", *(one.value for one in ProbeFailureReason)):
+            metrics.count_probe(look, outcome, 0.1)
+    for signal in TelemetrySignal:
         metrics.telemetry_dropped.labels(signal=signal.value).inc()
         for name in ("garbage", "foreign", "nameless", "absurd", "stranger"):
             metrics.telemetry_errors.labels(signal=signal.value, flaw=name).inc()

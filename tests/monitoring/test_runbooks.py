@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 import pytest
 
-from deploy.monitoring.rules import ALERTS, groups
+from deploy.monitoring.prometheus_rules import ALERTS, groups
 from deploy.render import ROOT
 from xds_server.cli import group
-from xds_server.metric_table.table import TABLE
+from xds_server.metric_reference.metric_table import TABLE
 
 PAGES = {path.stem: path for path in (ROOT / "docs" / "runbooks").glob("*.md") if path.stem != "index"}
 SECTIONS = ["What callers see", "Type this", "Fix", "It is over when"]

@@ -8,9 +8,9 @@ import pytest
 
 import policies
 from policies.codes import CODES
-from policies.codes.advice import ADVICE
 from policies.codes.code import Code
-from policies.codes.errors import ERRORS
+from policies.codes.error_codes import ERRORS
+from policies.codes.lint_codes import ADVICE
 
 SOURCES = [path for path in Path(policies.__file__).parent.rglob("*.py") if path.parent.name != "codes"]
 

@@ -17,17 +17,17 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from kubernetes_validate import validate
 
-from chaos.cluster_double import rules
-from chaos.cluster_double.structural import pruned, unknown, wrong
 from policies.crd.crd import PLURALS, crd
-from policies.crd.structural import blocks
-from policies.load import judged_content
+from policies.crd.structural_schema import blocks
+from policies.load import validate_content
 from policies.model import KINDS
 from policies.quantity import DURATION_PATTERN
-from policies.relations import Placed, between
+from policies.relations import LocatedDocument, reference_contradictions
 from policies.schema import Schema
+from tests.cluster_double import rules
+from tests.cluster_double.structural import pruned, unknown, wrong
 from xds_server.cli.schema import command, definition
-from xds_server.kube.resources import POLICY_RESOURCES
+from xds_server.k8s.api_resources import POLICY_RESOURCES
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [*sorted((ROOT / "policies" / "examples").glob("*.yaml")), ROOT / "policies" / "default.yaml"]
@@ -55,11 +55,11 @@ def refusals(document: dict[str, Any]) -> list[str]:
 
 def loader_says(document: dict[str, Any]) -> set[tuple[str, str]]:
     """Code and path of every problem of one document, whatever others say."""
-    file = judged_content(json.dumps(document).encode())
+    file = validate_content(json.dumps(document).encode())
     said = {(one.code, one.path) for one in file.problems}
     if not said:
-        placed = [Placed(file="a.yaml", document=one) for one in file.documents]
-        said = {(one.code, one.path) for one in between(placed, complete=False)}
+        placed = [LocatedDocument(file="a.yaml", document=one) for one in file.documents]
+        said = {(one.code, one.path) for one in reference_contradictions(placed, complete=False)}
     return said
 
 
@@ -67,7 +67,7 @@ def document(kind: str, spec: dict[str, Any], name: str = "chat") -> dict[str, A
     return {"apiVersion": "switchgear.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
-def test_rules_are_asked_here() -> None:
+def test_cel_rules_are_evaluated_here() -> None:
     assert rules.asked(), (
         "the CEL interpreter of the dev dependencies is missing, so these tests would see nothing"
     )
@@ -140,7 +140,7 @@ def test_schema_is_structural(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rules_cost_less_than_the_api_server_allows(kind: str) -> None:
+def test_cel_rule_cost_is_within_the_api_server_budget(kind: str) -> None:
     """Each call and each operator as dear as reading the longest text, times the items of the lists around it."""
     schema = document_schema(kind)
     most = {f"{path}[]": said["maxItems"] for path, said in blocks(schema) if "maxItems" in said}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.discovery import odd_engine, rejected
+from policies.discovery import engine_finding, rejected_object_finding
 from policies.findings import PolicyErrors
 from policies.lints.lint import lint
 from policies.load import load_contents
@@ -72,7 +72,7 @@ def test_the_reference_says_what_a_port_may_be() -> None:
 
 
 def test_what_is_odd_in_a_cluster_has_a_code_and_a_place() -> None:
-    odd = odd_engine("ns/EnginePool/a", "pod x is left out: it has no port named http")
+    odd = engine_finding("ns/EnginePool/a", "pod x is left out: it has no port named http")
     assert (odd.code, str(odd)) == (
         "SG150",
         "ns/EnginePool/a: SG150: spec.kubernetes: pod x is left out: it has no port named http",
@@ -80,7 +80,7 @@ def test_what_is_odd_in_a_cluster_has_a_code_and_a_place() -> None:
     with pytest.raises(PolicyErrors) as caught:
         loaded("{port: 80}")
     for serving, said in ((True, "as it was last accepted"), (False, "not at all")):
-        finding = rejected("ns/EnginePool/a", caught.value.exceptions[0], serving=serving)
+        finding = rejected_object_finding("ns/EnginePool/a", caught.value.exceptions[0], serving=serving)
         assert finding.code == "SG151"
         assert said in finding.message
         assert "SG040: this names no pods" in finding.message

@@ -232,7 +232,7 @@ def test_a_contradiction_between_layers_is_found_where_it_was_written(errors_of:
         ("{cooldown: 20m}", "maxCooldown", "at least 20m"),
     ],
 )
-def test_a_breaker_that_could_never_act_is_refused(
+def test_circuit_breaker_that_could_never_open_is_rejected(
     errors_of: Errors, written: str, field: str, allowed: str
 ) -> None:
     (error,) = errors_of(POOL + policy("default", f"{{breaker: {written}}}"))
@@ -292,9 +292,9 @@ def fleet(folder: Path, pools: int, engines: int) -> None:
 def test_one_edit_among_a_hundred_files_parses_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet(tmp_path, 100, 100)
     judged: list[bytes] = []
-    original = loading.judged_content
+    original = loading.validate_content
 
-    def counted(content: bytes) -> loading.JudgedFile:
+    def counted(content: bytes) -> loading.ValidatedFile:
         judged.append(content)
         return original(content)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from policies.judge import judge
 from policies.model import KINDS
 from policies.schema import fields, json_schema
+from policies.validated_document import validate_policy
 from policies.yaml_text import parse
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "policies" / "examples").glob("*.yaml"))
@@ -78,7 +78,7 @@ def test_the_schema_accepts_the_examples(path: Path) -> None:
 def test_the_schema_and_the_loader_refuse_the_same(spec: str) -> None:
     text = f"apiVersion: switchgear.dev/v1alpha1\nkind: ResiliencePolicy\nmetadata: {{name: a}}\nspec: {spec}\n"
     parsed = parse(text)
-    assert judge(parsed.documents[0])[1]
+    assert validate_policy(parsed.documents[0])[1]
     assert not accepts(json_schema(), parsed.documents[0].value, json_schema())
 
 

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from chaos.fake_engine import EngineConfig, FakeEngine, Hang
+from chaos.fake_engine import EngineConfig, EngineHang, FakeEngine
 
 CORE = "VLLM::EngineCore"
 _LOOKS_EVERY_S = 0.02
@@ -33,7 +33,7 @@ async def serve(model: str, port: int, *, gate: bool) -> None:
         while core.returncode is None:
             if stopped(core.pid) != hangs:
                 hangs = not hangs
-                await engine.set_fault(Hang() if hangs else None)
+                await engine.set_fault(EngineHang() if hangs else None)
             await asyncio.sleep(_LOOKS_EVERY_S)
 
 

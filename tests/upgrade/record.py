@@ -28,8 +28,8 @@ import grpc
 import grpc.aio
 import yaml
 
-from chaos.gpu_double.double import build, environment, write_control
-from chaos.processes import Processes, envoy_command, free_ports
+from chaos.gpu_double.nvml_double import build_library, environment, write_control
+from chaos.processes import ChildProcesses, envoy_command, free_ports
 from engine.proto import engine_report_pb2 as pb
 
 LIMIT_S: Final = 60.0
@@ -78,7 +78,7 @@ async def record(folder: Path, scratch: Path) -> None:
     async with aiohttp.ClientSession() as http:
         await reports(folder / "reports", scratch, http)
         await server(folder, scratch, http)
-        if find_spec("chaos.cluster_double") is not None:
+        if find_spec("tests.cluster_double") is not None:
             await cluster(folder / "cluster", scratch, http)
     (folder / "flags.json").write_text(json.dumps(await flags(), indent=1) + "\n")
     await experiments(folder / "experiments", scratch)
@@ -106,10 +106,10 @@ async def reports(folder: Path, scratch: Path, http: aiohttp.ClientSession) -> N
     folder.mkdir(exist_ok=True)
     gpus = scratch / "gpus"
     gpus.mkdir()
-    build(gpus)
+    build_library(gpus)
     write_control(gpus / "control")
     shown = environment(gpus, gpus / "control")
-    async with Processes() as children:
+    async with ChildProcesses() as children:
         control, port = await fake_engine(children, "reported", slots=4)
         agent, ask = await start_agent(children, "agent", port, slots=4, gpu=shown)
         async with watching(agent) as heard:
@@ -142,7 +142,7 @@ async def reports(folder: Path, scratch: Path, http: aiohttp.ClientSession) -> N
         control, port = await fake_engine(children, "crashing", slots=4)
         agent, _ = await start_agent(children, "crashed", port, slots=4)
         async with watching(agent) as heard:
-            await until_heard(heard, lambda one: one.verdict == VERDICTS["ready"])
+            await until_received(heard, lambda one: one.verdict == VERDICTS["ready"])
             await fault(http, control, {"kind": "crash"})
             await keep(folder / "dead.bin", heard, lambda one: one.verdict == VERDICTS["dead"])
 
@@ -158,7 +158,7 @@ async def watching(port: int, pool: str = "") -> AsyncIterator[AsyncIterator[byt
         yield aiter(watch(asked.SerializeToString(), wait_for_ready=True))
 
 
-async def until_heard(heard: AsyncIterator[bytes], wanted: Callable[[Any], object]) -> bytes:
+async def until_received(heard: AsyncIterator[bytes], wanted: Callable[[Any], object]) -> bytes:
     """The first report that is as ``wanted``."""
     async with asyncio.timeout(LIMIT_S):
         async for data in heard:
@@ -169,10 +169,10 @@ async def until_heard(heard: AsyncIterator[bytes], wanted: Callable[[Any], objec
 
 async def keep(path: Path, heard: AsyncIterator[bytes], wanted: Callable[[Any], object]) -> None:
     """Write down the first report that is as ``wanted``."""
-    path.write_bytes(await until_heard(heard, wanted))
+    path.write_bytes(await until_received(heard, wanted))
 
 
-async def fake_engine(children: Processes, name: str, *, slots: int) -> tuple[str, int]:
+async def fake_engine(children: ChildProcesses, name: str, *, slots: int) -> tuple[str, int]:
     """An engine that is up: where it takes faults, and its port."""
     argv = [sys.executable, "-m", "chaos.fake_engine", "--name-prefix", f"{name}-", "--slots", str(slots)]
     child = await children.start(name, argv, ready_within_s=LIMIT_S)
@@ -181,7 +181,7 @@ async def fake_engine(children: Processes, name: str, *, slots: int) -> tuple[st
 
 
 async def start_agent(
-    children: Processes, name: str, port: int, *, slots: int, gpu: Any = None
+    children: ChildProcesses, name: str, port: int, *, slots: int, gpu: Any = None
 ) -> tuple[int, str]:
     """An agent beside the engine at a port: its gRPC port, and where it answers HTTP."""
     http, grpc_port = free_ports(2)
@@ -220,7 +220,7 @@ async def post(http: aiohttp.ClientSession, url: str, body: Any = None) -> Any:
 # -- what a control plane asks, says and keeps -------------------------------------------------------------------
 
 
-class Asked:
+class FakeAgent:
     """Stands for an agent, and writes down what a control plane asks of it: once each."""
 
     def __init__(self, folder: Path, ready: bytes, draining: bytes) -> None:
@@ -229,7 +229,7 @@ class Asked:
         self.acknowledged = asyncio.Event()
         self.port = 0
 
-    async def __aenter__(self) -> "Asked":
+    async def __aenter__(self) -> "FakeAgent":
         self._server = grpc.aio.server()
         handlers = {
             "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
@@ -266,7 +266,7 @@ async def server(folder: Path, scratch: Path, http: aiohttp.ClientSession) -> No
     asked = folder / "asked"
     asked.mkdir(exist_ok=True)
     said = [(folder / "reports" / name).read_bytes() for name in ("ready.bin", "draining.bin")]
-    async with Processes() as children, Asked(asked, *said) as double:
+    async with ChildProcesses() as children, FakeAgent(asked, *said) as double:
         engines = [await fake_engine(children, f"e{number}", slots=8) for number in range(4)]
         agents = [
             (await start_agent(children, f"a{number}", port, slots=8))[0]
@@ -278,7 +278,7 @@ async def server(folder: Path, scratch: Path, http: aiohttp.ClientSession) -> No
         policies = scratch / "policies"
         policies.mkdir()
         # Regions, history and rollback came together.
-        new = find_spec("xds_server.history") is not None
+        new = find_spec("xds_server.rollout.history") is not None
         text = _POLICIES % (*ports, listener)
         write(policies / "all.yaml", text.replace("zone: z1}", "zone: z1, region: here}") if new else text)
         text = (policies / "all.yaml").read_text()
@@ -293,7 +293,7 @@ async def server(folder: Path, scratch: Path, http: aiohttp.ClientSession) -> No
         await until(http, f"{url}/readyz", lambda _: True)
         tap = await children.start(
             "tap",
-            [sys.executable, "-m", "chaos.wiretap", "--link", f"xds:p0=127.0.0.1:{xds}"],
+            [sys.executable, "-m", "chaos.xds_tap", "--link", f"xds:p0=127.0.0.1:{xds}"],
             ready_within_s=LIMIT_S,
         )
         await start_envoy(children, scratch, http, int(tap.ready["ports"]["xds:p0"]))
@@ -349,7 +349,7 @@ async def keep_answers(folder: Path, url: str, http: aiohttp.ClientSession) -> N
                 (folder / f"{page}.json").write_bytes(await answer.read())
 
 
-async def start_envoy(children: Processes, scratch: Path, http: aiohttp.ClientSession, xds: int) -> None:
+async def start_envoy(children: ChildProcesses, scratch: Path, http: aiohttp.ClientSession, xds: int) -> None:
     """An Envoy that is served from this port, ready for requests."""
     (admin,) = free_ports(1)
     bootstrap = scratch / f"envoy-{xds}.yaml"
@@ -415,9 +415,9 @@ async def cluster(folder: Path, scratch: Path, http: aiohttp.ClientSession) -> N
     """The Leases of a replica that serves one proxy, and the status of a pool."""
     folder.mkdir(exist_ok=True)
     kubeconfig = scratch / "kubeconfig"
-    async with Processes() as children:
+    async with ChildProcesses() as children:
         crds = Path(find_spec("deploy.render").origin).parent / "crds"
-        argv = [sys.executable, "-m", "chaos.cluster_double", "--crds", str(crds), "--kubeconfig", str(kubeconfig)]
+        argv = [sys.executable, "-m", "tests.cluster_double", "--crds", str(crds), "--kubeconfig", str(kubeconfig)]
         double = await children.start("double", argv, ready_within_s=LIMIT_S)
         api = double.ready["server"]
         _, port = await fake_engine(children, "clustered", slots=8)

@@ -29,7 +29,7 @@ for line in sys.stdin:
 """
 
 
-class _Who(grpc.GenericRpcHandler):
+class _NameHandler(grpc.GenericRpcHandler):
     """Answers every call with a name."""
 
     def __init__(self, name: str) -> None:
@@ -47,7 +47,7 @@ async def answering(*names: str) -> AsyncIterator[dict[str, int]]:
     """A server for each name; what it yields are their ports."""
     servers, ports = [], {}
     for name in names:
-        server = grpc.aio.server(handlers=[_Who(name)])
+        server = grpc.aio.server(handlers=[_NameHandler(name)])
         ports[name] = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         servers.append(server)

@@ -18,14 +18,13 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from chaos.processes import Child, Processes, envoy_command, free_ports
-from chaos.real_vllm import replica
-from chaos.real_vllm.model import write_model
-from chaos.real_vllm.replica import MODEL, Replica, vllm_python
+from chaos.processes import ChildProcess, ChildProcesses, envoy_command, free_ports
+from chaos.real_vllm import vllm_replica
+from chaos.real_vllm.tiny_model import write_model
+from chaos.real_vllm.vllm_replica import MODEL, VllmReplica, vllm_python
 from tests.eventually import eventually as patiently
-
-from .traffic import Stream
-from .watch import Watch
+from tests.with_vllm.change_recorder import Watch
+from tests.with_vllm.traffic import Stream
 
 LIMIT_S = 90.0
 """Longest wait for anything but the start of an engine; what is waited for takes seconds."""
@@ -65,12 +64,14 @@ class Ports:
 class Site:
     """Engines ``a`` and ``b`` and all that stands before them."""
 
-    def __init__(self, folder: Path, children: Processes, session: aiohttp.ClientSession, python: Path) -> None:
+    def __init__(
+        self, folder: Path, children: ChildProcesses, session: aiohttp.ClientSession, python: Path
+    ) -> None:
         self._folder = folder
         self._children = children
         self._python = python
         self.session = session
-        self.replicas: dict[str, Replica] = {}
+        self.replicas: dict[str, VllmReplica] = {}
         ports = free_ports(10)
         self.xds, self.admin, self.envoy_admin, self.port = ports[:4]
         self.ports = {
@@ -113,7 +114,7 @@ class Site:
         await eventually(live, "the Envoy is live")
 
     async def start_replica(self, name: str) -> None:
-        self.replicas[name] = await replica.start(
+        self.replicas[name] = await vllm_replica.start_replica(
             self._children,
             name=name,
             port=self.ports[name].engine,
@@ -139,7 +140,7 @@ class Site:
         assert await child.wait() == exit_code, f"{argv}: {child.tail()}"
         await self._children.stop(child)
 
-    async def _start_agent(self, name: str) -> Child:
+    async def _start_agent(self, name: str) -> ChildProcess:
         ports = self.ports[name]
         return await self._children.start(
             f"agent-{name}",
@@ -237,7 +238,7 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
     connector = aiohttp.TCPConnector(limit=0)
     async with (
         # An engine takes its time to end, and nobody is interested in its last words.
-        Processes(log_dir=folder / "logs", stop_limit_s=2.0) as children,
+        ChildProcesses(log_dir=folder / "logs", stop_limit_s=2.0) as children,
         aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as session,
     ):
         made = Site(folder, children, session, python)

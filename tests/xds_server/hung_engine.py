@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from engine.report import EngineReport, Evidence, Source, Verdict
-from xds_server.fleet import Engine, EngineId, Fleet, fleet_of
+from engine.report import EngineReport, Evidence, ReportSource, Verdict
+from xds_server.model.fleet import Engine, EngineId, Fleet, fleet_of
 
 KEY: Final = EngineId("chat", "e1")
 
@@ -16,7 +16,7 @@ def fleet(received_at_s: float) -> Fleet:
         verdict=Verdict.HUNG,
         evidence="no token",
         observed_at_s=0.0,
-        source=Source.AGENT,
+        source=ReportSource.AGENT,
         reasons=(Evidence(reading="tokens", sentence="no token", age_s=2.0),),
     )
     engine = Engine(

@@ -13,15 +13,15 @@ from typing import Final
 
 import click
 
-from xds_server.cli.answering import answered
-from xds_server.cli.lazy import Entry, LazyGroup
+from xds_server.cli.group_runner import run_group
+from xds_server.cli.lazy_group import LazyCommand, LazyGroup
 
 
-def _entry(module: str, summary: str, name: str = "command") -> Entry:
-    return Entry(module=f"{__name__}.{module}", summary=summary, name=name)
+def _entry(module: str, summary: str, name: str = "command") -> LazyCommand:
+    return LazyCommand(module=f"{__name__}.{module}", summary=summary, name=name)
 
 
-_COMMANDS: Final[Mapping[str, Entry]] = MappingProxyType(
+_COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
     {
         "status": _entry("status", "Show each proxy and whether it has what it should."),
         "why": _entry("why", "Say why an engine, a zone or a pool is as it is."),
@@ -63,7 +63,7 @@ def group() -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Run one subcommand and return its exit code: 0 yes, 1 the answer is no, 2 asked wrongly."""
-    return answered(group, argv, "switchgear")
+    return run_group(group, argv, "switchgear")
 
 
 def entry() -> None:

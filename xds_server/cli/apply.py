@@ -15,14 +15,14 @@ from click.core import ParameterSource
 from policies.findings import PolicyErrors, Problem
 from policies.load import load
 from policies.model import PolicySet
+from policies.policy_files import decode_text, read, search
 from policies.quantity import parse_duration
-from policies.reading import decoded, read, search
-from xds_server.cli.answering import INTERRUPTED
-from xds_server.cli.asking import NoAnswerError, RefusedError, admin_option, ask
-from xds_server.cli.complaints import as_text, of_errors, of_findings, printable
-from xds_server.cli.outcomes import REFUSED, ROLLED_BACK, SUPERSEDED, Teller, form_option
+from xds_server.cli.admin_client import AdminApiError, NoAnswerError, admin_option, request_json
+from xds_server.cli.change_outcome import REFUSED, ROLLED_BACK, SUPERSEDED, OutcomeReporter, form_option
+from xds_server.cli.diagnostics import as_text, from_errors, from_findings, printable
+from xds_server.cli.group_runner import INTERRUPTED
 from xds_server.cli.version_number import ExpectedVersion
-from xds_server.history.version import MAX_TEXT_BYTES
+from xds_server.rollout.history.policy_version import MAX_TEXT_BYTES
 
 by_option = click.option(
     "--by", default="", metavar="NAME", help="Who does it; the user of this shell when absent."
@@ -35,10 +35,10 @@ expect_option = click.option(
     metavar="VERSION",
     help="Only while this version is what is served: its number, or 12 characters or more of its digest.",
 )
-LOOK_EACH_S: Final = 0.5
+POLL_EACH_S: Final = 0.5
 LOST_S: Final = 30.0
 """A canary is waited for although nobody answers for so long: a server that is busy is no reason to leave."""
-TELL_EACH_S: Final = 60.0
+PROGRESS_EACH_S: Final = 60.0
 """A canary of which there is no news but figures is told of so seldom: a log is for what becomes different."""
 MAX_PERCENT: Final = 100.0
 _FIGURE: Final = re.compile(r"\d[\d.e+-]*")
@@ -102,12 +102,12 @@ def command(
     Exit code: 0 when they are served (with --dry-run: could be), 1 when they are not, 2 when the request is wrong
     or no server answers.
     """
-    teller = Teller(admin=admin, form=output)
+    teller = OutcomeReporter(admin=admin, form=output)
     if end_canary:
         if paths or expect:
             out = "the PATHS" if paths else "--expect"
             raise click.UsageError(f"--end-canary rolls back what is tried and applies nothing: leave out {out}")
-        return _end(teller, by or user())
+        return _end(teller, by or user_name())
     if not paths:
         raise click.UsageError("name the files or folders of the policies")
     if canary is None:
@@ -115,7 +115,7 @@ def command(
     try:
         policies = load(paths)
     except PolicyErrors as errors:
-        complaints = of_errors(errors)
+        complaints = from_errors(errors)
         click.echo(as_text(complaints), err=True)
         return teller.end(
             REFUSED,
@@ -129,7 +129,7 @@ def command(
         teller = _compared(teller, policies)
     body = {
         "texts": texts,
-        "by": by or user(),
+        "by": by or user_name(),
         "reason": reason,
         "dry_run": dry_run,
         "canary_percent": _share(canary, "--canary") if canary is not None else 0.0,
@@ -140,34 +140,34 @@ def command(
         **({"expect": expect} if expect else {}),
     }
     try:
-        answer = ask(admin, "/v1/apply", method="POST", body=body)
-    except RefusedError as refusal:
-        return teller.refused(refusal)
+        answer = request_json(admin, "/v1/apply", method="POST", body=body)
+    except AdminApiError as refusal:
+        return teller.report_refusal(refusal)
     except KeyboardInterrupt:
         click.echo("not waited for: `switchgear status` says whether the server had it already", err=True)
         return INTERRUPTED
     if answer["state"] == "canary":
-        return _watched(teller, by or user(), answer["digest"])
-    return teller.answered(answer)
+        return _watched(teller, by or user_name(), answer["digest"])
+    return teller.report_answer(answer)
 
 
 def _warnings(policies: PolicySet) -> list[Mapping[str, str | int]]:
     """What ``switchgear validate`` warns of."""
     from policies.lints.lint import lint  # noqa: PLC0415 - only where a machine reads them
 
-    return [one.record() for one in of_findings(lint(policies))]
+    return [one.record() for one in from_findings(lint(policies))]
 
 
-def _compared(teller: Teller, policies: PolicySet) -> Teller:
+def _compared(teller: OutcomeReporter, policies: PolicySet) -> OutcomeReporter:
     """Who tells of a dry run, once people were told what it would change."""
     # Comparing takes what makes Envoy's messages, two seconds of a CPU to load: a canary is ended without.
-    from xds_server.cli.diff import compared, record, running, told  # noqa: PLC0415
+    from xds_server.cli.diff import diff_of_policies, diff_record, print_diff, served_policies  # noqa: PLC0415
 
-    old, views, arrivals, against = running(teller.admin)
-    found = compared(old, policies, views, arrivals)
+    old, views, arrivals, against = served_policies(teller.admin)
+    found = diff_of_policies(old, policies, views, arrivals)
     if teller.data:
-        return replace(teller, diff=record(found, against))
-    told(found, "text", everything=False, against=against)
+        return replace(teller, diff=diff_record(found, against))
+    print_diff(found, "text", everything=False, against=against)
     return teller
 
 
@@ -176,7 +176,7 @@ def _texts(paths: tuple[Path, ...]) -> Mapping[str, str]:
     texts = {}
     for file in search(paths).files:
         content = read(file)
-        text = content if isinstance(content, Problem) else decoded(content)
+        text = content if isinstance(content, Problem) else decode_text(content)
         if isinstance(text, Problem):
             raise click.ClickException(f"{file} changed while it was read: {text.message}")
         texts[str(file)] = text
@@ -219,7 +219,7 @@ def _seconds(length: str) -> float:
         raise click.BadParameter(str(error), param_hint="--for") from error
 
 
-def _watched(teller: Teller, by: str, digest: str) -> int:
+def _watched(teller: OutcomeReporter, by: str, digest: str) -> int:
     """Tell how the canary of these policies does until it has ended."""
     told: tuple[Any, ...] = ()
     told_at_s = 0.0
@@ -231,11 +231,13 @@ def _watched(teller: Teller, by: str, digest: str) -> int:
             said = f"{now['word']}: {'; '.join(now['reasons'])}"
             # Figures move each second; what they come to does not.
             news = (now["connected"], len(now["proxies"]), _FIGURE.sub("", said))
-            if news != told or now["age_s"] - told_at_s >= TELL_EACH_S:
+            if news != told or now["age_s"] - told_at_s >= PROGRESS_EACH_S:
                 told, told_at_s = news, now["age_s"]
                 proxies = f"{now['connected']} of {len(now['proxies'])} canary proxies"
-                teller.say(printable(f"{now['age_s']:.0f} s: {proxies}, {now['requests']} requests; {said}"))
-            time.sleep(LOOK_EACH_S)
+                teller.print_text(
+                    printable(f"{now['age_s']:.0f} s: {proxies}, {now['requests']} requests; {said}")
+                )
+            time.sleep(POLL_EACH_S)
     except KeyboardInterrupt:
         click.echo("rolling back", err=True)
         return _end(teller, by)
@@ -247,8 +249,8 @@ def _looked(admin: str) -> Any:
     lost_at_s = None
     while True:
         try:
-            return ask(admin, "/v1/apply")
-        except (NoAnswerError, RefusedError) as error:
+            return request_json(admin, "/v1/apply")
+        except (NoAnswerError, AdminApiError) as error:
             now_s = time.monotonic()
             if lost_at_s is None:
                 lost_at_s = now_s
@@ -256,10 +258,10 @@ def _looked(admin: str) -> Any:
             if now_s - lost_at_s >= LOST_S:
                 click.echo("the server decides without us; `switchgear history` says what came of it", err=True)
                 raise
-        time.sleep(LOOK_EACH_S)
+        time.sleep(POLL_EACH_S)
 
 
-def _ended(teller: Teller, now: Mapping[str, Any], digest: str = "") -> int:
+def _ended(teller: OutcomeReporter, now: Mapping[str, Any], digest: str = "") -> int:
     reason = "; ".join(now["reasons"])
     reasons = printable(reason.replace("\n", " "))
     if now["state"] == "none":
@@ -271,17 +273,17 @@ def _ended(teller: Teller, now: Mapping[str, Any], digest: str = "") -> int:
         click.echo(reason, err=True)
         return teller.end(SUPERSEDED, reason=reason, digest=digest)
     if now["state"] == "served":
-        teller.say(f"all proxies have it now: version {now['version']} ({reasons})")
+        teller.print_text(f"all proxies have it now: version {now['version']} ({reasons})")
         return teller.end("served", reason=reason, digest=now["digest"], version=now["version"], canary=now)
     click.echo(f"rolled back: {reasons}", err=True)
     return teller.end(ROLLED_BACK, reason=reason, digest=now["digest"], canary=now)
 
 
-def _end(teller: Teller, by: str) -> int:
+def _end(teller: OutcomeReporter, by: str) -> int:
     try:
-        return _ended(teller, ask(teller.admin, f"/v1/apply?by={quote(by, safe='')}", method="DELETE"))
-    except RefusedError as refusal:
-        return teller.refused(refusal)
+        return _ended(teller, request_json(teller.admin, f"/v1/apply?by={quote(by, safe='')}", method="DELETE"))
+    except AdminApiError as refusal:
+        return teller.report_refusal(refusal)
     except (NoAnswerError, KeyboardInterrupt) as error:
         click.echo(
             "it may go on: the server decides. `switchgear status` says how it stands, and "
@@ -293,7 +295,7 @@ def _end(teller: Teller, by: str) -> int:
         raise
 
 
-def user() -> str:
+def user_name() -> str:
     """The user of this shell; empty where nobody has a name, as in containers."""
     try:
         return getpass.getuser()

@@ -14,8 +14,8 @@ import click
 
 from engine.tls.paths import TlsFiles
 from policies.quantity import NAME_PATTERN, ZONE_PATTERN
-from xds_server.bootstrap import Bootstrap, Tls, bootstrap_yaml, secret_files
-from xds_server.config import ConfigError, address_of
+from xds_server.envoy_bootstrap import Bootstrap, BootstrapTls, bootstrap_yaml, secret_files
+from xds_server.serve_config import ConfigError, address_of
 
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
@@ -66,12 +66,12 @@ def _server(said: str) -> tuple[str, int]:
 def _place_of_node(name: str) -> tuple[str, str]:
     """Zone and region of a node of the cluster this runs in; empty where it has no such label."""
     # Whoever prints a bootstrap for one machine need not wait for a client of Kubernetes to load.
-    from xds_server.kube.api import ApiError  # noqa: PLC0415
-    from xds_server.kube.connecting import Access, connected  # noqa: PLC0415
-    from xds_server.kube.resources import NODES  # noqa: PLC0415
+    from xds_server.k8s.api_resources import NODES  # noqa: PLC0415
+    from xds_server.k8s.client_config import ClientConfig, open_kube_api  # noqa: PLC0415
+    from xds_server.k8s.kube_api import ApiError  # noqa: PLC0415
 
     async def ask() -> tuple[str, str]:
-        async with connected(Access()) as api:
+        async with open_kube_api(ClientConfig()) as api:
             labels = (await api.get(NODES, "", name)).get("metadata", {}).get("labels") or {}
             return str(labels.get(ZONE_LABEL, "")), str(labels.get(REGION_LABEL, ""))
 
@@ -229,7 +229,9 @@ def command(
     _write(output, bootstrap_yaml(one))
 
 
-def _tls(paths: tuple[Path | None, Path | None, Path | None], folder: Path | None, name: str) -> Tls | None:
+def _tls(
+    paths: tuple[Path | None, Path | None, Path | None], folder: Path | None, name: str
+) -> BootstrapTls | None:
     certificate, key, authorities = paths
     if certificate is None and key is None and authorities is None:
         return None
@@ -238,7 +240,7 @@ def _tls(paths: tuple[Path | None, Path | None, Path | None], folder: Path | Non
     if folder is None:
         raise click.UsageError("say with --sds-dir or -o where the files that name the certificates may stand")
     files = TlsFiles(certificate=certificate.absolute(), key=key.absolute(), authorities=authorities.absolute())
-    return Tls(files=files, folder=folder.absolute(), server_name=name)
+    return BootstrapTls(files=files, folder=folder.absolute(), server_name=name)
 
 
 def _make(folder: Path) -> None:

@@ -19,12 +19,12 @@ import yaml
 from policies.findings import PolicyErrors
 from policies.load import load
 from policies.model import PolicySet
-from xds_server.cli.asking import NoAnswerError, RefusedError, admin_option, ask, opened
-from xds_server.cli.complaints import of_errors
+from xds_server.admin.server_info import libraries
+from xds_server.cli.admin_client import AdminApiError, NoAnswerError, admin_connection, admin_option, request_json
+from xds_server.cli.diagnostics import from_errors
+from xds_server.cli.doctor_checks import all_checks
 from xds_server.cli.envoy_admin import raw_dump
-from xds_server.cli.surroundings import around
 from xds_server.diagnosis import redaction
-from xds_server.inside.about import libraries
 
 MOST_PART_BYTES: Final = 8 * 1024 * 1024
 MOST_BYTES: Final = 64 * 1024 * 1024
@@ -123,14 +123,14 @@ def command(
 
 def _server(bundle: _Bundle, admin: str, proxies: tuple[str, ...]) -> None:
     try:
-        bundle.put_data("about.json", ask(admin, "/v1/about"))
-    except (NoAnswerError, RefusedError) as error:
+        bundle.put_data("about.json", request_json(admin, "/v1/about"))
+    except (NoAnswerError, AdminApiError) as error:
         # Each further question would wait as long for the same answer.
         bundle.missing["server"] = redaction.text(error.format_message())
         return
     for name in _STATE:
-        bundle.try_data(f"state/{name}.json", partial(ask, admin, f"/v1/{name}"))
-    bundle.try_data("events.json", lambda: {"events": ask(admin, "/v1/events")["events"][-MOST_EVENTS:]})
+        bundle.try_data(f"state/{name}.json", partial(request_json, admin, f"/v1/{name}"))
+    bundle.try_data("events.json", lambda: {"events": request_json(admin, "/v1/events")["events"][-MOST_EVENTS:]})
     try:
         bundle.put("metrics.txt", redaction.text(_metrics(admin)))
     except (OSError, http.client.HTTPException, click.ClickException) as error:
@@ -139,20 +139,20 @@ def _server(bundle: _Bundle, admin: str, proxies: tuple[str, ...]) -> None:
     for node in proxies:
         bundle.try_data(
             f"served/{_plain(node)}.json",
-            partial(ask, admin, f"/v1/resources?node={quote(node, safe='')}"),
+            partial(request_json, admin, f"/v1/resources?node={quote(node, safe='')}"),
         )
 
 
 def _snapshots(admin: str) -> Iterator[Any]:
     """What is served to each kind of proxy, without content."""
-    served = {(one["zone"], one["role"]) for one in ask(admin, "/v1/proxies")["proxies"]}
+    served = {(one["zone"], one["role"]) for one in request_json(admin, "/v1/proxies")["proxies"]}
     for zone, role in sorted(served)[:MOST_VIEWS]:
         if role in ("gateway", "sidecar"):
-            yield ask(admin, f"/v1/snapshot?zone={quote(zone, safe='')}&role={role}")
+            yield request_json(admin, f"/v1/snapshot?zone={quote(zone, safe='')}&role={role}")
 
 
 def _metrics(admin: str) -> str:
-    connection, headers = opened(admin)
+    connection, headers = admin_connection(admin)
     try:
         connection.request("GET", "/metrics", None, headers)
         answer = connection.getresponse()
@@ -166,7 +166,9 @@ def _metrics(admin: str) -> str:
 def _surroundings(bundle: _Bundle, admin: str, policies: tuple[Path, ...]) -> None:
     bundle.try_data(
         "doctor.json",
-        lambda: [dict(one.record()) for one in around(admin, xds="", envoys=(), policies=policies, cluster=None)],
+        lambda: [
+            dict(one.record()) for one in all_checks(admin, xds="", envoys=(), policies=policies, cluster=None)
+        ],
     )
     # Names only: the value of a variable may be anything.
     names = sorted(name for name in os.environ if name.startswith(("SWITCHGEAR_", "GRPC_", "KUBERNETES_")))
@@ -178,7 +180,7 @@ def _files(bundle: _Bundle, paths: tuple[Path, ...]) -> None:
     try:
         found = load(paths)
     except PolicyErrors as errors:
-        complaints = of_errors(errors)
+        complaints = from_errors(errors)
         bundle.missing["policies.yaml"] = f"{len(complaints)} errors: they are in policy-errors.json"
         bundle.put_data("policy-errors.json", [_without_text(dict(one.record())) for one in complaints])
         return

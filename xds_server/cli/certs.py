@@ -41,20 +41,20 @@ def dev(folder: Path, lasts: timedelta, names: tuple[str, ...]) -> int:
 
     With an authority there already, new certificates of the same: that is a rotation.
     """
-    from xds_server.access import lab_authority  # noqa: PLC0415 - cryptography, only when it is asked for
+    from xds_server.auth import lab_ca  # noqa: PLC0415 - cryptography, only when it is asked for
 
     everybody = [
-        lab_authority.Wanted(name=one.name, path=one.path, names=(*one.names, *names))
-        for one in lab_authority.EVERYBODY
+        lab_ca.LabCertificate(name=one.name, path=one.path, names=(*one.names, *names))
+        for one in lab_ca.LAB_CERTIFICATES
     ]
     try:
-        lab_authority.make(folder, everybody, lasts=lasts)
+        lab_ca.make_certificates(folder, everybody, lasts=lasts)
     except OSError as error:
         raise click.ClickException(f"{error.filename or folder}: {error.strerror or error}") from error
     except ValueError as error:
         raise click.ClickException(f"{folder}: {error}; remove the folder to begin anew") from error
     for one in everybody:
-        click.echo(f"{folder / one.name}.crt  spiffe://{lab_authority.TRUST_DOMAIN}/{one.path}")
-    trusted = folder / lab_authority.AUTHORITY
+        click.echo(f"{folder / one.name}.crt  spiffe://{lab_ca.TRUST_DOMAIN}/{one.path}")
+    trusted = folder / lab_ca.AUTHORITY
     click.echo(f"trust {trusted}.crt; all of it lasts {format_duration(lasts.total_seconds())}", err=True)
     return 0

@@ -46,7 +46,7 @@ def command(shell: str) -> int:
     return 0
 
 
-def names(*kinds: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+def complete_names(*kinds: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
     """Completes an argument by names of these kinds (engines, pools, zones, proxies)."""
 
     def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -75,12 +75,12 @@ def _known(admin: str, kind: str) -> Sequence[str]:
 
 def _answer(admin: str, path: str) -> Any:
     """What the server says; None where it says nothing at once, for whatever reason."""
-    from xds_server.cli.asking import opened  # noqa: PLC0415 - completing a flag need not load a client
+    from xds_server.cli.admin_client import admin_connection  # noqa: PLC0415 - completing a flag need not load a client
 
     try:
         if not urlsplit(admin if "//" in admin else f"http://{admin}").hostname:
             return None
-        connection, headers = opened(admin, timeout_s=TIMEOUT_S)
+        connection, headers = admin_connection(admin, timeout_s=TIMEOUT_S)
         try:
             connection.request("GET", path, None, headers)
             answer = connection.getresponse()

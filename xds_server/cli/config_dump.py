@@ -8,16 +8,16 @@ from urllib.parse import urlencode
 import click
 import yaml
 
-from xds_server.cli.asking import RefusedError, admin_option, ask
-from xds_server.cli.complaints import printable
-from xds_server.cli.completion import names
-from xds_server.cli.envoy_admin import Seen, from_envoy, from_file
-from xds_server.cli.forms import DATA, as_data, output_option
-from xds_server.diagnosis.comparing import TYPES, Comparison, Difference, compared
+from xds_server.cli.admin_client import AdminApiError, admin_option, request_json
+from xds_server.cli.completion import complete_names
+from xds_server.cli.diagnostics import printable
+from xds_server.cli.envoy_admin import EnvoyConfig, config_of_envoy, config_of_file
+from xds_server.cli.output_format import DATA, as_data, output_option
+from xds_server.diagnosis.config_diff import TYPES, ProxyConfigDiff, ResourceDiff, config_diff
 
 
 @click.command(name="config-dump", short_help="Show what a proxy is meant to have, or how it differs.")
-@click.argument("proxy", metavar="[PROXY]", default="", shell_complete=names("proxies"))
+@click.argument("proxy", metavar="[PROXY]", default="", shell_complete=complete_names("proxies"))
 @admin_option
 @click.option("--diff", is_flag=True, help="Against what the live Envoy has.  [with one of the next two]")
 @click.option("--envoy-admin", metavar="URL", help="Admin port of that Envoy, such as http://127.0.0.1:9901.")
@@ -62,7 +62,7 @@ def command(
             raise click.UsageError("say which PROXY: `switchgear get proxies` lists those that are connected")
         _show([one for one in _intended(admin, proxy)["resources"] if one["type"] in wanted], output)
         return 0
-    seen = from_envoy(envoy_admin) if envoy_admin else from_file(envoy_dump or Path())
+    seen = config_of_envoy(envoy_admin) if envoy_admin else config_of_file(envoy_dump or Path())
     if proxy and seen.node not in ("", proxy):
         raise click.UsageError(f"that is the Envoy {seen.node!r}, not {proxy!r}")
     name = proxy or seen.node
@@ -73,7 +73,7 @@ def command(
     if not connected:
         unseen["RTDS"] = "its shares of limits are reckoned when it is connected"
     unseen = {kind: why for kind, why in unseen.items() if kind in wanted}
-    answer = compared(meant["resources"], seen.found, unseen, wanted)
+    answer = config_diff(meant["resources"], seen.found, unseen, wanted)
     if output in DATA:
         click.echo(as_data({"proxy": name, "connected": connected, **_record(answer)}, output), nl=False)
     else:
@@ -82,12 +82,12 @@ def command(
     return 1 if answer.differences else 0
 
 
-def _intended(admin: str, proxy: str, seen: Seen | None = None) -> dict[str, Any]:
+def _intended(admin: str, proxy: str, seen: EnvoyConfig | None = None) -> dict[str, Any]:
     """What the server means a proxy to have; with what it says of itself also where it is not connected."""
-    asked = [("node", proxy), *([] if seen is None else [("absent", "true"), *seen.said])]
+    asked = [("node", proxy), *([] if seen is None else [("absent", "true"), *seen.node_attributes])]
     try:
-        answer: dict[str, Any] = ask(admin, f"/v1/resources?{urlencode(asked)}")
-    except RefusedError as error:
+        answer: dict[str, Any] = request_json(admin, f"/v1/resources?{urlencode(asked)}")
+    except AdminApiError as error:
         raise click.UsageError(error.format_message()) from error
     return answer
 
@@ -104,7 +104,7 @@ def _show(resources: Sequence[dict[str, Any]], output: str) -> None:
         click.echo(text, nl=False)
 
 
-def _told(proxy: str, answer: Comparison) -> Iterator[str]:
+def _told(proxy: str, answer: ProxyConfigDiff) -> Iterator[str]:
     for one in answer.differences:
         yield f"SG254 {one.type} {one.name}: {one.what}{_places(one)}"
         yield from (f"  {line}" for line in one.lines)
@@ -115,11 +115,11 @@ def _told(proxy: str, answer: Comparison) -> Iterator[str]:
     yield f"{proxy}: {same} the same; {f'{count} different' if count else 'no difference'}"
 
 
-def _places(one: Difference) -> str:
+def _places(one: ResourceDiff) -> str:
     return f" ({', '.join(one.origins)})" if one.origins else ""
 
 
-def _record(answer: Comparison) -> dict[str, Any]:
+def _record(answer: ProxyConfigDiff) -> dict[str, Any]:
     return {
         "same": dict(answer.same),
         "differences": [

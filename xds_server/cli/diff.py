@@ -12,15 +12,15 @@ import click
 from policies.findings import PolicyErrors
 from policies.load import load, load_contents
 from policies.model import PolicySet
-from xds_server.cli.asking import admin_option, ask
-from xds_server.cli.complaints import as_text, of_errors, printable
-from xds_server.cli.forms import DATA, as_data, output_option
-from xds_server.fleet import Fleet, fleet_of
-from xds_server.history.comparison import Comparison, PoolChange, PoolFigures, ViewEffects, compare
-from xds_server.history.differences import THERE, FieldChange
-from xds_server.history.effects import Effect, Heat
-from xds_server.sources.resolver import host_names, resolved
-from xds_server.translate.view import View
+from xds_server.cli.admin_client import admin_option, request_json
+from xds_server.cli.diagnostics import as_text, from_errors, printable
+from xds_server.cli.output_format import DATA, as_data, output_option
+from xds_server.engine_health.resolver import host_names, resolved_fleet
+from xds_server.model.fleet import Fleet, fleet_of
+from xds_server.model.view import View
+from xds_server.rollout.history.field_changes import THERE, FieldChange
+from xds_server.rollout.history.impact import Impact, ResourceEffect
+from xds_server.rollout.history.policy_diff import PolicyDiff, PoolChange, PoolFigures, ViewEffects, policy_diff
 
 RUNNING: Final = "running"
 _SHOWN: Final = 40
@@ -28,7 +28,7 @@ _SIGNS: Final = {"added": "+", "changed": "~", "removed": "-"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Against:
+class ServedVersion:
     """What is served, as ``apply --expect`` names it; ``number`` is 0 where it is in no version."""
 
     number: int
@@ -76,59 +76,61 @@ def command(paths: tuple[Path, ...], against: tuple[str, ...], everything: bool,
     new = _loaded(paths)
     everything |= output == "wide"
     if against == (RUNNING,):
-        old, views, arrivals, served = running(admin)
-        return told(compared(old, new, views, arrivals), output, everything=everything, against=served)
+        old, views, arrivals, served = served_policies(admin)
+        return print_diff(
+            diff_of_policies(old, new, views, arrivals), output, everything=everything, against=served
+        )
     missing = [one for one in against if not Path(one).exists()]
     if missing:
         raise click.BadParameter(f"{missing[0]} does not exist", param_hint="--against")
     old = _loaded([Path(one) for one in against])
-    return told(compared(old, new, None, None), output, everything=everything)
+    return print_diff(diff_of_policies(old, new, None, None), output, everything=everything)
 
 
 def _loaded(paths: Sequence[Path]) -> PolicySet:
     try:
         return load(paths)
     except PolicyErrors as errors:
-        click.echo(as_text(of_errors(errors)), err=True)
+        click.echo(as_text(from_errors(errors)), err=True)
         raise click.ClickException("these policies cannot be used") from errors
 
 
-def of_texts(texts: Mapping[str, str]) -> PolicySet:
+def policies_of_texts(texts: Mapping[str, str]) -> PolicySet:
     """The policies in texts that a server has kept."""
     try:
         return load_contents({Path(name): text.encode() for name, text in texts.items()})
     except PolicyErrors as errors:
-        click.echo(as_text(of_errors(errors)), err=True)
+        click.echo(as_text(from_errors(errors)), err=True)
         raise click.ClickException("this version of switchgear refuses the policies of the server") from errors
 
 
-def running(admin: str) -> tuple[PolicySet, Mapping[View, int], Mapping[str, float], Against]:
+def served_policies(admin: str) -> tuple[PolicySet, Mapping[View, int], Mapping[str, float], ServedVersion]:
     """What a server serves, to how many proxies of which view, their requests by pool; and which version it is."""
-    served = ask(admin, "/v1/history/serving")
-    against = Against(number=served["number"], digest=served["digest"])
+    served = request_json(admin, "/v1/history/serving")
+    against = ServedVersion(number=served["number"], digest=served["digest"])
     views: dict[View, int] = {}
-    for proxy in ask(admin, "/v1/proxies")["proxies"]:
+    for proxy in request_json(admin, "/v1/proxies")["proxies"]:
         view = View(zone=proxy["zone"], role=proxy["role"], pools=frozenset(proxy["pools"]))
         views[view] = views.get(view, 0) + 1
-    arrivals = {pool["pool"]: pool["arrivals_per_s"] or 0.0 for pool in ask(admin, "/v1/pools")["pools"]}
-    return of_texts(served["texts"]), views, arrivals, against
+    arrivals = {pool["pool"]: pool["arrivals_per_s"] or 0.0 for pool in request_json(admin, "/v1/pools")["pools"]}
+    return policies_of_texts(served["texts"]), views, arrivals, against
 
 
-def compared(
+def diff_of_policies(
     old: PolicySet,
     new: PolicySet,
     views: Mapping[View, int] | None,
     arrivals_per_s: Mapping[str, float] | None,
-) -> Comparison:
+) -> PolicyDiff:
     """The comparison, with something in the place of host names, which are looked up while serving only."""
     stand_ins = {name: _stand_in(name) for name in host_names(old) | host_names(new)}
     known = views or None
 
     def addressed(fleet: Fleet) -> Fleet:
-        found = resolved(fleet, stand_ins)
+        found = resolved_fleet(fleet, stand_ins)
         return found if found.pools else fleet_of({})
 
-    return compare(old, new, views=known, arrivals_per_s=arrivals_per_s, addressed=addressed)
+    return policy_diff(old, new, views=known, arrivals_per_s=arrivals_per_s, addressed=addressed)
 
 
 def _stand_in(name: str) -> str:
@@ -137,10 +139,10 @@ def _stand_in(name: str) -> str:
     return f"240.{number >> 16}.{number >> 8 & 255}.{number & 255}"
 
 
-def told(found: Comparison, output: str, *, everything: bool, against: Against | None = None) -> int:
+def print_diff(found: PolicyDiff, output: str, *, everything: bool, against: ServedVersion | None = None) -> int:
     """Print the comparison, and what it was ``against``; 1 when something differs."""
     if output in DATA:
-        click.echo(as_data(record(found, against), output), nl=False)
+        click.echo(as_data(diff_record(found, against), output), nl=False)
     else:
         click.echo("\n".join(_lines(found, None if everything else _SHOWN)))
         if against is not None:
@@ -148,7 +150,7 @@ def told(found: Comparison, output: str, *, everything: bool, against: Against |
     return 0 if found.same else 1
 
 
-def record(found: Comparison, against: Against | None) -> Mapping[str, Any]:
+def diff_record(found: PolicyDiff, against: ServedVersion | None) -> Mapping[str, Any]:
     """The comparison as data."""
     more = {"same": found.same, "cold": found.cold, "against": None if against is None else asdict(against)}
     # Through JSON, so that only what any form can say is left.
@@ -156,14 +158,14 @@ def record(found: Comparison, against: Against | None) -> Mapping[str, Any]:
     return plain
 
 
-def _passed_on(against: Against) -> str:
+def _passed_on(against: ServedVersion) -> str:
     digest = printable(str(against.digest)[:12])
     expect = against.number or digest
     named = f"version {against.number} ({digest})" if against.number else f"{digest}, which is no version"
     return f"compared with {named}: `switchgear apply --expect {expect}` is refused once another is served"
 
 
-def _lines(found: Comparison, most: int | None) -> Iterator[str]:
+def _lines(found: PolicyDiff, most: int | None) -> Iterator[str]:
     if found.same:
         yield "no difference"
         return
@@ -201,8 +203,8 @@ def _views(view: ViewEffects) -> str:
     return f"{who} ({view.proxies} prox{'y' if view.proxies == 1 else 'ies'})" if view.proxies else who
 
 
-def _effect(one: Effect) -> str:
-    heat = click.style(one.heat.upper(), fg="red", bold=True) if one.heat is Heat.COLD else one.heat.value
+def _effect(one: ResourceEffect) -> str:
+    heat = click.style(one.heat.upper(), fg="red", bold=True) if one.heat is Impact.COLD else one.heat.value
     places = f"  ({one.origins[0]})" if one.origins else ""
     return f"{_SIGNS[one.how]} {one.type} {one.name}: {heat}: {one.meaning}{printable(places)}"
 
@@ -227,7 +229,7 @@ def _figures(pool: PoolFigures) -> Mapping[str, str]:
     }
 
 
-def _blast(found: Comparison) -> Iterator[str]:
+def _blast(found: PolicyDiff) -> Iterator[str]:
     blast = found.blast
     reached = [f"pools {', '.join(blast.pools) or 'none'}", f"routes {', '.join(blast.routes) or 'none'}"]
     if blast.proxies is not None:

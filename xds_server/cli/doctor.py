@@ -6,11 +6,11 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from xds_server.cli.asking import admin_option
-from xds_server.cli.complaints import printable
-from xds_server.cli.forms import DATA, as_data, console, output_option, style_of
-from xds_server.cli.surroundings import around
-from xds_server.diagnosis.check import Check, State, failed
+from xds_server.cli.admin_client import admin_option
+from xds_server.cli.diagnostics import printable
+from xds_server.cli.doctor_checks import all_checks
+from xds_server.cli.output_format import DATA, as_data, console, output_option, style_of
+from xds_server.diagnosis.check_result import Check, CheckState, failed
 
 
 @click.command(name="doctor", short_help="Check everything around a server, with a way out for each fault.")
@@ -55,7 +55,7 @@ def command(
     Exit code: 0, 1 when anything failed, 2 when asked wrongly.
     """
     cluster = (kubeconfig, kube_context, namespace) if kubernetes or kubeconfig or kube_context else None
-    checks = list(around(admin, xds=xds, envoys=envoys, policies=policies, cluster=cluster))
+    checks = list(all_checks(admin, xds=xds, envoys=envoys, policies=policies, cluster=cluster))
     if output in DATA:
         click.echo(as_data({"checks": [dict(one.record()) for one in checks]}, output), nl=False)
     else:
@@ -73,5 +73,5 @@ def show(checks: Sequence[Check]) -> None:
         out.print(line, soft_wrap=True)
         if one.fix:
             out.print(Text(f"       {printable(one.fix)}", style="dim"), soft_wrap=True)
-    counts = {state: sum(one.state is state for one in checks) for state in State}
+    counts = {state: sum(one.state is state for one in checks) for state in CheckState}
     out.print(Text(", ".join(f"{count} {state.value}" for state, count in counts.items())))

@@ -11,7 +11,14 @@ from urllib.parse import urlsplit
 
 import click
 
-from xds_server.diagnosis.envoy_dump import DumpError, Held, held, node_of, runtime_layers, said_by
+from xds_server.diagnosis.envoy_dump import (
+    DumpedResource,
+    DumpError,
+    dumped_resources,
+    node_attributes,
+    node_of,
+    runtime_layers,
+)
 
 TIMEOUT_S: Final = 10.0
 MAX_BYTES: Final = 256 * 1024 * 1024
@@ -20,35 +27,35 @@ _DUMP: Final = "/config_dump?include_eds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class EnvoyConfig:
     """An Envoy: its node id, what that node says, what it has, and by type why some of that cannot be seen."""
 
     node: str
-    said: tuple[tuple[str, str], ...]
-    found: tuple[Held, ...]
+    node_attributes: tuple[tuple[str, str], ...]
+    found: tuple[DumpedResource, ...]
     unseen: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def from_envoy(url: str) -> Seen:
+def config_of_envoy(url: str) -> EnvoyConfig:
     """A live Envoy; ``click.ClickException``."""
     try:
         dump = _page(url, _DUMP)
-        found = (*held(dump), *runtime_layers(_page(url, "/runtime")))
-        return Seen(node=node_of(dump), said=said_by(dump), found=found)
+        found = (*dumped_resources(dump), *runtime_layers(_page(url, "/runtime")))
+        return EnvoyConfig(node=node_of(dump), node_attributes=node_attributes(dump), found=found)
     except DumpError as error:
         raise click.ClickException(f"{url}: {error}; is it the admin port of an Envoy?") from error
 
 
-def from_file(path: Path) -> Seen:
+def config_of_file(path: Path) -> EnvoyConfig:
     """The same from a kept ``/config_dump?include_eds``; the runtime is not in there. ``-`` reads stdin."""
     try:
         with click.open_file(str(path), encoding="utf-8") as file:
             dump = json.loads(file.read(MAX_BYTES))
         unseen = {"RTDS": "a config_dump has no runtime; --envoy-admin asks for it"}
-        found = held(dump)
+        found = dumped_resources(dump)
         if not any("EndpointsConfigDump" in str(one.get("@type")) for one in dump["configs"]):
             unseen["EDS"] = "the dump was made without ?include_eds"
-        return Seen(node=node_of(dump), said=said_by(dump), found=found, unseen=unseen)
+        return EnvoyConfig(node=node_of(dump), node_attributes=node_attributes(dump), found=found, unseen=unseen)
     except RecursionError as error:
         raise click.UsageError(f"--envoy-dump {path}: nested too deeply for a dump of Envoy") from error
     except (OSError, ValueError) as error:

@@ -24,7 +24,7 @@ from policies.reference import (
     yaml_value,
 )
 from policies.schema import FieldDoc, fields
-from xds_server.cli.complaints import as_text, of_errors, printable
+from xds_server.cli.diagnostics import as_text, from_errors, printable
 
 _WIDTH: Final = 100
 _BUILT_IN: Final = "built-in default"
@@ -39,7 +39,7 @@ class _Named:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class EffectiveValue:
     """The value a field has somewhere, and who says so. ``owner`` is a pool, or ``Kind/name``."""
 
     owner: str
@@ -96,12 +96,12 @@ def command(field: str | None, paths: tuple[Path, ...], output: str) -> int:
             guess = "`switchgear explain --codes` lists all codes"
         hint = guess or "`switchgear explain` without a field lists all of them"
         raise click.UsageError(f"there is no field or code {field!r}; {hint}")
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[EffectiveValue, ...] = ()
     if paths:
         try:
             settings = tuple(_settings(load(paths), named))
         except PolicyErrors as errors:
-            click.echo(as_text(of_errors(errors)), err=True)
+            click.echo(as_text(from_errors(errors)), err=True)
             return 1
     if output == "json":
         click.echo(json.dumps(_record(named, settings), indent=2))
@@ -160,7 +160,7 @@ def _explained(one: _Named) -> Iterator[str]:
         yield textwrap.fill(", ".join(direct), _WIDTH, initial_indent="  fields:   ", subsequent_indent=" " * 12)
 
 
-def _settings(policies: PolicySet, named: Sequence[_Named]) -> Iterator[Setting]:
+def _settings(policies: PolicySet, named: Sequence[_Named]) -> Iterator[EffectiveValue]:
     leaves = [
         _Named(kind=one.kind, doc=doc)
         for one in named
@@ -174,17 +174,17 @@ def _settings(policies: PolicySet, named: Sequence[_Named]) -> Iterator[Setting]
             yield from _written(policies, one)
 
 
-def _effective(policies: PolicySet, path: str) -> Iterator[Setting]:
+def _effective(policies: PolicySet, path: str) -> Iterator[EffectiveValue]:
     for pool, spec in policies.effective.items():
         data = {"spec": spec.model_dump(mode="json", by_alias=True)}
         for concrete, value in _values(data, path):
             name = setter(policies, pool, concrete)
             origin = policies.origins.get(f"ResiliencePolicy/{name}.{concrete}")
             layer = f"policy {name}" if name else _BUILT_IN
-            yield Setting(owner=pool, path=concrete, value=value, layer=layer, origin=str(origin or ""))
+            yield EffectiveValue(owner=pool, path=concrete, value=value, layer=layer, origin=str(origin or ""))
 
 
-def _written(policies: PolicySet, one: _Named) -> Iterator[Setting]:
+def _written(policies: PolicySet, one: _Named) -> Iterator[EffectiveValue]:
     documents: Mapping[str, Mapping[str, Any]] = {
         "EnginePool": policies.pools,
         "ModelRoute": policies.routes,
@@ -194,7 +194,7 @@ def _written(policies: PolicySet, one: _Named) -> Iterator[Setting]:
         for path, value in _values(model.model_dump(mode="json", by_alias=True), one.doc.path):
             origin = policies.origins.get(f"{one.kind}/{name}.{path}")
             layer = "written" if origin else _BUILT_IN
-            yield Setting(
+            yield EffectiveValue(
                 owner=f"{one.kind}/{name}", path=path, value=value, layer=layer, origin=str(origin or "")
             )
 
@@ -216,7 +216,7 @@ def _values(data: Any, path: str, said: str = "") -> Iterator[tuple[str, Any]]:
         yield from _values(data[name], rest, here)
 
 
-def _listed(settings: Sequence[Setting]) -> Iterator[str]:
+def _listed(settings: Sequence[EffectiveValue]) -> Iterator[str]:
     if not settings:
         yield "No document in these files has this field."
     last = ""
@@ -229,11 +229,11 @@ def _listed(settings: Sequence[Setting]) -> Iterator[str]:
         yield printable(f"  {shown:<28} {_value(one):<24} {said}")
 
 
-def _value(one: Setting) -> str:
+def _value(one: EffectiveValue) -> str:
     return "none" if one.value is None else yaml_value(one.value)
 
 
-def _record(named: Sequence[_Named], settings: Sequence[Setting]) -> Mapping[str, Any]:
+def _record(named: Sequence[_Named], settings: Sequence[EffectiveValue]) -> Mapping[str, Any]:
     return {
         "fields": [
             {

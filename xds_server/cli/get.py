@@ -14,18 +14,18 @@ from rich.text import Text
 
 from policies.findings import did_you_mean
 from policies.quantity import parse_duration
-from xds_server.cli.asking import admin_option, ask
-from xds_server.cli.columns import KINDS, Column, Item, Kind
-from xds_server.cli.complaints import printable
-from xds_server.cli.completion import names
-from xds_server.cli.forms import DATA, as_data, console, output_option, redrawn
+from xds_server.cli.admin_client import admin_option, request_json
+from xds_server.cli.completion import complete_names
+from xds_server.cli.diagnostics import printable
+from xds_server.cli.get_columns import TABLES, Column, Item, TableSpec
+from xds_server.cli.output_format import DATA, as_data, console, output_option, redrawn
 
 _UNBOUNDED: Final = 10_000
 _WIDEST: Final = 40
 """Room a column is given. A longer cell pushes its own line aside, not what all others say out of the terminal."""
 _BY_NAME: Final = ("orders", "audit")
 _BY_TIME: Final = ("events", "audit")
-_BY_POOL: Final = tuple(name for name in KINDS if name != "audit")
+_BY_POOL: Final = tuple(name for name in TABLES if name != "audit")
 _STYLES: Final = {"UNHEALTHY": "bold red", "DRAINING": "yellow", "HEALTHY": "green"}
 
 
@@ -33,13 +33,13 @@ _STYLES: Final = {"UNHEALTHY": "bold red", "DRAINING": "yellow", "HEALTHY": "gre
     name="get",
     short_help="Show engines, pools, zones, proxies, orders, events, the audit log or the shadow report.",
 )
-@click.argument("what", type=click.Choice(list(KINDS)))
+@click.argument("what", type=click.Choice(list(TABLES)))
 @admin_option
 @click.option(
     "--pool",
     default="",
     metavar="POOL",
-    shell_complete=names("pools"),
+    shell_complete=complete_names("pools"),
     help="Only what belongs to this pool.",
 )
 @click.option("--by", default="", metavar="NAME", help="Only of whoever has this in their name (orders, audit).")
@@ -66,7 +66,7 @@ def command(
         since_s = parse_duration(since) if since else None
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--since") from error
-    asked = _Asked(admin=admin, kind=KINDS[what], pool=pool, by=by, since_s=since_s, output=output)
+    asked = _Asked(admin=admin, kind=TABLES[what], pool=pool, by=by, since_s=since_s, output=output)
     try:
         pause_s = max(0.1, parse_duration(interval))
     except ValueError as error:
@@ -89,7 +89,7 @@ class _Asked:
     """What is wanted, of whom, and in which form."""
 
     admin: str
-    kind: Kind
+    kind: TableSpec
     pool: str
     by: str
     since_s: float | None
@@ -105,7 +105,7 @@ class _Asked:
 
     def items(self) -> list[Item]:
         """What there is now; ``click.ClickException`` when the server cannot be asked, or has no such pool."""
-        answer = ask(self.admin, self.kind.path)
+        answer = request_json(self.admin, self.kind.path)
         items: list[Item] = [item for part in self.kind.parts for item in answer[part]]
         if self.by:
             items = [item for item in items if self.by in item["by"]]
@@ -113,7 +113,7 @@ class _Asked:
             items = [item for item in items if _age_s(item) <= self.since_s]
         if not self.pool:
             return items
-        known = list(map(str, ask(self.admin, "/v1/policies")["pools"]))
+        known = list(map(str, request_json(self.admin, "/v1/policies")["pools"]))
         if self.pool not in known:
             hint = did_you_mean(self.pool, known)
             raise click.UsageError(f"there is no pool {self.pool!r}{f'; {hint}' if hint else ''}")
@@ -131,7 +131,7 @@ def _belongs(item: Item, pool: str) -> bool:
     return not item["pools"] or pool in item["pools"]  # a proxy; one that is served all pools names none
 
 
-def _shown(kind: Kind, items: Sequence[Item], wide: bool, width: int) -> Text:
+def _shown(kind: TableSpec, items: Sequence[Item], wide: bool, width: int) -> Text:
     """The table, each line cut where the terminal ends: a row that runs over two lines is read as two."""
     if not items:
         return Text(kind.none)
@@ -205,7 +205,7 @@ def _follow(asked: _Asked, items: list[Item], pause_s: float) -> None:
                 click.echo(printable(trouble), err=True)
 
 
-def _news(kind: Kind, items: Sequence[Item], known: dict[str, tuple[str, ...]], output: str) -> Iterator[str]:
+def _news(kind: TableSpec, items: Sequence[Item], known: dict[str, tuple[str, ...]], output: str) -> Iterator[str]:
     present = {kind.name(item): item for item in items}
     for name, item in present.items():
         state = tuple(column.cell(item) for column in kind.columns if column.state)
@@ -217,7 +217,7 @@ def _news(kind: Kind, items: Sequence[Item], known: dict[str, tuple[str, ...]], 
         yield json.dumps({"gone": name}) if output in DATA else f"{printable(name)} is gone"
 
 
-def _line(kind: Kind, item: Item, output: str) -> str:
+def _line(kind: TableSpec, item: Item, output: str) -> str:
     if output == "json":
         return json.dumps(item, ensure_ascii=False)
     if output == "yaml":

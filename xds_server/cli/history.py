@@ -7,11 +7,11 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from xds_server.cli.asking import RefusedError, admin_option, ask
-from xds_server.cli.complaints import printable
-from xds_server.cli.forms import DATA, as_data, console, output_option, show_table
+from xds_server.cli.admin_client import AdminApiError, admin_option, request_json
+from xds_server.cli.diagnostics import printable
+from xds_server.cli.output_format import DATA, as_data, console, output_option, show_table
 from xds_server.cli.version_number import VersionNumber
-from xds_server.diagnosis.check import age
+from xds_server.model.text import age_text
 
 _UNKNOWN = 404
 
@@ -38,19 +38,19 @@ def command(number: int | None, pair: tuple[int, int] | None, admin: str, output
         raise click.UsageError("give NUMBER or --diff, not both")
     try:
         if pair:
-            from xds_server.cli.diff import compared, of_texts, told  # noqa: PLC0415 - two seconds of a CPU
+            from xds_server.cli.diff import diff_of_policies, policies_of_texts, print_diff  # noqa: PLC0415 - two seconds of a CPU
 
-            old, new = (of_texts(ask(admin, f"/v1/history/{one}")["texts"]) for one in pair)
-            return told(compared(old, new, None, None), output, everything=True)
+            old, new = (policies_of_texts(request_json(admin, f"/v1/history/{one}")["texts"]) for one in pair)
+            return print_diff(diff_of_policies(old, new, None, None), output, everything=True)
         if number is not None:
-            _show(ask(admin, f"/v1/history/{number}"), output)
+            _show(request_json(admin, f"/v1/history/{number}"), output)
             return 0
-    except RefusedError as refusal:
+    except AdminApiError as refusal:
         if refusal.status != _UNKNOWN:
             raise
         click.echo(f"no: {printable(refusal.message)}", err=True)
         return 1
-    answer = ask(admin, "/v1/history")
+    answer = request_json(admin, "/v1/history")
     versions = answer["versions"]
     if output in DATA:
         click.echo(as_data(answer, output), nl=False)
@@ -83,7 +83,7 @@ def _list(answer: dict[str, Any], versions: list[dict[str, Any]], *, wide: bool)
         number = f"{one['number']}{' *' if one['serving'] else ''}"
         table.add_row(
             Text(number, style="green" if one["serving"] else ""),
-            Text(_at(one["at_unix_s"]) if wide else age(max(0.0, time.time() - one["at_unix_s"]))),
+            Text(_at(one["at_unix_s"]) if wide else age_text(max(0.0, time.time() - one["at_unix_s"]))),
             Text(f"rollback to {one['restores']}" if one["restores"] else one["source"]),
             Text(printable(one["by"])),
             Text(one["digest"] if wide else one["digest"][:12]),

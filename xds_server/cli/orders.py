@@ -8,11 +8,11 @@ from urllib.parse import quote
 import click
 
 from policies.quantity import parse_duration
-from xds_server.cli.asking import RefusedError, admin_option, ask
-from xds_server.cli.complaints import printable
-from xds_server.cli.completion import names
-from xds_server.cli.forms import DATA, as_data, output_option
-from xds_server.diagnosis.check import age
+from xds_server.cli.admin_client import AdminApiError, admin_option, request_json
+from xds_server.cli.completion import complete_names
+from xds_server.cli.diagnostics import printable
+from xds_server.cli.output_format import DATA, as_data, output_option
+from xds_server.model.text import age_text
 
 _FLOOR_OR_STATE = 409
 _by = click.option("--by", default="", metavar="NAME", help="Who orders it; the user of this shell when absent.")
@@ -27,7 +27,7 @@ _form = output_option(
 
 def _asked_to(action: str, help_text: str) -> click.Command:
     @click.command(name=action, help=help_text)
-    @click.argument("engine", shell_complete=names("engines"))
+    @click.argument("engine", shell_complete=complete_names("engines"))
     @admin_option
     @click.option("--for", "length", required=True, metavar="DURATION", help="How long it holds, such as 30m.")
     @click.option("--reason", required=True, help="Why; shown to whoever asks.")
@@ -65,7 +65,7 @@ drain = _asked_to(
 
 
 @click.command(name="restore")
-@click.argument("engine", shell_complete=names("engines"))
+@click.argument("engine", shell_complete=complete_names("engines"))
 @admin_option
 @click.option("--for", "length", default="", metavar="DURATION", help="Order it to be in for so long; see above.")
 @click.option("--reason", default="", help="Why; needed with --for.")
@@ -85,8 +85,8 @@ def restore(*, engine: str, admin: str, length: str, reason: str, by: str, outpu
         raise click.UsageError("--reason goes with --for; without it an order is ended, which needs none")
     try:
         who = quote(by or _user(), safe="")
-        ask(admin, f"/v1/orders?name={quote(engine, safe='')}&by={who}", method="DELETE")["ended"]
-    except RefusedError as refusal:
+        request_json(admin, f"/v1/orders?name={quote(engine, safe='')}&by={who}", method="DELETE")["ended"]
+    except AdminApiError as refusal:
         return _refused(refusal, output, "; to keep it in against soft evidence, say --for and --reason")
     told = f"the order for {engine} is ended; `switchgear why {engine}` says what is decided now"
     click.echo(told, err=output in DATA)
@@ -112,11 +112,11 @@ def _give(
         "force": force,
     }
     try:
-        order = ask(admin, "/v1/orders", method="POST", body=body)
-    except RefusedError as refusal:
+        order = request_json(admin, "/v1/orders", method="POST", body=body)
+    except AdminApiError as refusal:
         return _refused(refusal, output)
     reason = printable(order["reason"].replace("\n", " "))
-    told = f"{order['action']} {order['pool']}/{order['engine']} for {age(order['left_s'])}: {reason}"
+    told = f"{order['action']} {order['pool']}/{order['engine']} for {age_text(order['left_s'])}: {reason}"
     click.echo(told, err=output in DATA)
     if order.get("note"):
         click.echo(f"note: {printable(order['note'])}", err=True)
@@ -124,7 +124,7 @@ def _give(
     return 0
 
 
-def _refused(refusal: RefusedError, output: str, hint: str = "") -> int:
+def _refused(refusal: AdminApiError, output: str, hint: str = "") -> int:
     if refusal.status != _FLOOR_OR_STATE:
         raise refusal
     click.echo(f"no: {printable(refusal.message)}{hint}", err=True)

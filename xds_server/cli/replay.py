@@ -9,10 +9,10 @@ import click
 
 from policies.findings import PolicyErrors
 from policies.load import load
-from xds_server.cli.complaints import as_text, of_errors, printable
-from xds_server.diagnosis.check import age
-from xds_server.ledger.recording import RecordingError
-from xds_server.ledger.replay import EngineReplay, PoolReplay, Range, ReplayReport, replay
+from xds_server.cli.diagnostics import as_text, from_errors, printable
+from xds_server.ledger.decision_recording import RecordingError
+from xds_server.ledger.decision_replay import CeilingRange, EngineReplay, PoolReplay, ReplayReport, replay
+from xds_server.model.text import age_text
 
 
 @click.command(name="replay")
@@ -37,7 +37,7 @@ def command(recording: Path, paths: tuple[Path, ...], output: str) -> int:
     try:
         policies = load(paths)
     except PolicyErrors as errors:
-        click.echo(as_text(of_errors(errors)), err=True)
+        click.echo(as_text(from_errors(errors)), err=True)
         return 1
     try:
         report = replay(recording, policies)
@@ -51,7 +51,7 @@ def command(recording: Path, paths: tuple[Path, ...], output: str) -> int:
 
 
 def _lines(report: ReplayReport) -> Iterator[str]:
-    yield f"{report.rounds} rounds over {age(report.length_s)}, as recorded -> under the other policies"
+    yield f"{report.rounds} rounds over {age_text(report.length_s)}, as recorded -> under the other policies"
     for remark in report.remarks:
         yield f"note: {remark}"
     if report.same:
@@ -85,10 +85,10 @@ def _of_engine(engine: EngineReplay) -> str:
 def _out(out_s: float | None, left: int) -> str:
     if out_s is None:
         return "(not declared)"
-    return f"{age(out_s)} ({left} time{'' if left == 1 else 's'})" if left else "never"
+    return f"{age_text(out_s)} ({left} time{'' if left == 1 else 's'})" if left else "never"
 
 
-def _range(ceiling: Range | None) -> str:
+def _range(ceiling: CeilingRange | None) -> str:
     if ceiling is None:
         return "none"
     if ceiling.least == ceiling.most:

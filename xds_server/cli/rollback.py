@@ -2,9 +2,9 @@
 
 import click
 
-from xds_server.cli.apply import by_option, expect_option, reason_option, user
-from xds_server.cli.asking import RefusedError, admin_option, ask
-from xds_server.cli.outcomes import Teller, form_option
+from xds_server.cli.admin_client import AdminApiError, admin_option, request_json
+from xds_server.cli.apply import by_option, expect_option, reason_option, user_name
+from xds_server.cli.change_outcome import OutcomeReporter, form_option
 from xds_server.cli.version_number import VersionNumber
 
 
@@ -25,11 +25,11 @@ def command(*, number: int | None, expect: str, admin: str, by: str, reason: str
     Exit code: 0 when it is served, 1 when it is not (there is no such version, another one is served than
     expected, or it would drop too much), 2 when the request is wrong or no server answers.
     """
-    body = {"version": number or 0, "by": by or user(), "reason": reason}
+    body = {"version": number or 0, "by": by or user_name(), "reason": reason}
     if expect:
         body["expect"] = expect
-    teller = Teller(admin=admin, form=output)
+    teller = OutcomeReporter(admin=admin, form=output)
     try:
-        return teller.answered(ask(admin, "/v1/rollback", method="POST", body=body))
-    except RefusedError as refusal:
-        return teller.refused(refusal)
+        return teller.report_answer(request_json(admin, "/v1/rollback", method="POST", body=body))
+    except AdminApiError as refusal:
+        return teller.report_refusal(refusal)

@@ -19,12 +19,12 @@ from typing import Any, Final
 import click
 import structlog
 
-from engine.address import Address
+from engine.address import ListenAddress
 from policies.quantity import format_duration, parse_duration
-from xds_server.config import ENVIRONMENT_PREFIX, ConfigError, ServeConfig, address_of
-from xds_server.offers.feed import Outlet
-from xds_server.running import logs
-from xds_server.running.app import Listening, serve
+from xds_server.app import log_config
+from xds_server.app.application import BoundAddresses, serve
+from xds_server.app.policy_feed import Outlet
+from xds_server.serve_config import ENVIRONMENT_PREFIX, ConfigError, ServeConfig, address_of
 
 CRASHED: Final = 70
 """Exit code after a bug (EX_SOFTWARE of sysexits.h), apart from 2: the operator asked wrongly."""
@@ -34,7 +34,7 @@ COLLECT_EACH_S: Final = 60.0
 """Looking at what was made in a minute takes a few milliseconds at most."""
 
 
-def _address(text: str) -> Address:
+def _address(text: str) -> ListenAddress:
     try:
         return address_of(text)
     except ConfigError as error:
@@ -58,7 +58,7 @@ def _option(field: "dataclasses.Field[Any]", hint: Any) -> click.Option:
     }
     if field.default is not dataclasses.MISSING and field.default not in (None, "", ()):
         shown = format_duration(field.default) if hint is float else field.default
-        settings |= {"default": str(shown) if hint in (Address, float) else shown, "show_default": True}
+        settings |= {"default": str(shown) if hint in (ListenAddress, float) else shown, "show_default": True}
     if isinstance(hint, types.UnionType):
         hint = next(one for one in typing.get_args(hint) if one is not types.NoneType)
     if typing.get_origin(hint) is tuple:
@@ -74,7 +74,7 @@ def _option(field: "dataclasses.Field[Any]", hint: Any) -> click.Option:
         settings |= {"type": str, "metavar": "TEXT", "default": field.default}
     elif hint is Path:
         settings["type"] = click.Path(path_type=Path)
-    elif hint is Address:
+    elif hint is ListenAddress:
         settings |= {"type": _address, "metavar": "HOST:PORT"}
     else:
         settings |= {"type": _seconds, "metavar": "DURATION"}
@@ -87,7 +87,7 @@ def options() -> list[click.Parameter]:
     return [_option(field, hints[field.name]) for field in dataclasses.fields(ServeConfig)]
 
 
-def _settled(listening: Listening) -> None:
+def _settled(listening: BoundAddresses) -> None:
     """Collect what starting left in cycles, collect seldom from now on, and announce.
 
     What starting leaves is 14 MB, which would else stay until the first collection, minutes later, with what was
@@ -112,7 +112,7 @@ def _collect(minute: int) -> None:
     asyncio.get_running_loop().call_later(COLLECT_EACH_S, _collect, minute + 1)
 
 
-def _announce(listening: Listening) -> None:
+def _announce(listening: BoundAddresses) -> None:
     click.echo(json.dumps({"xds": str(listening.xds), "admin": str(listening.admin)}))
     sys.stdout.flush()
 
@@ -129,7 +129,7 @@ def run(settings: Mapping[str, Any], outlets: Sequence[Outlet] = ()) -> int:
     """The same, with others who are told what is decided."""
     try:
         config = ServeConfig(**settings)
-        logs.configure(config.log_format, config.log_level)
+        log_config.configure(config.log_format, config.log_level)
         # The loader runs beside the loop that serves proxies: let that loop have the interpreter back soon.
         sys.setswitchinterval(0.001)
         asyncio.run(serve(config, _settled, outlets))

@@ -6,26 +6,98 @@ tokens or secrets cannot be used or have ended; the disk refuses what a restart 
 for a push is under way, and so is a certificate that ends soon.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from xds_server.cli.asking import UnknownPathError, admin_option, ask
-from xds_server.cli.complaints import printable
-from xds_server.cli.engines_table import show_engines
-from xds_server.cli.forms import DATA, as_data, console, output_option, remark, show_table, style_of
-from xds_server.diagnosis.check import Check, age, counted, failed
-from xds_server.diagnosis.remarks import (
+from xds_server.cli.admin_client import UnknownPathError, admin_option, request_json
+from xds_server.cli.diagnostics import printable
+from xds_server.cli.output_format import DATA, as_data, check_line, console, output_option, show_table, style_of
+from xds_server.diagnosis.check_result import Check, failed
+from xds_server.diagnosis.status_findings import (
     on_canary,
     on_engines,
+    on_file_problems,
     on_policies,
     on_proxies,
     on_rolled_back,
-    on_troubles,
 )
+from xds_server.model.text import age_text, count_text
+
+MOST_ROWS: Final = 20
+_HEALTH_STYLES: Final = {"HEALTHY": "green", "DRAINING": "yellow", "UNHEALTHY": "bold red"}
+_CALM_GPU: Final = ("", "none")
+
+
+def show_engines(console: Console, engines: Sequence[dict[str, Any]], *, every: bool = False) -> None:
+    """Print a count by pool and health, and the engines that matter most, or every one."""
+    most = len(engines) if every else MOST_ROWS
+    counts: dict[str, dict[str, int]] = {}
+    for engine in engines:
+        by_health = counts.setdefault(engine["pool"], {})
+        health = engine["health"] or "UNKNOWN"
+        by_health[health] = by_health.get(health, 0) + 1
+    for pool, by_health in counts.items():
+        line = ", ".join(f"{count} {health}" for health, count in sorted(by_health.items()))
+        console.print(Text(f"engines of {pool}: {line}"), soft_wrap=True)
+    if not engines:
+        return
+    # In a narrow terminal the reason is cut, and nothing else: a row that runs over two lines is read as two.
+    short = [Column(title, no_wrap=True) for title in ("engine", "health", "verdict", "from", "age", "GPU")]
+    table = Table(*short, "why", box=None, pad_edge=False)
+    for engine in sorted(engines, key=_calmness)[:most]:
+        health = engine["health"] or "UNKNOWN"
+        said = engine["report_age_s"]
+        table.add_row(
+            Text(f"{engine['pool']}/{engine['engine']}"),
+            Text(health, style=_HEALTH_STYLES.get(health, "")),
+            Text(engine["verdict"] or "-"),
+            Text(_source(engine)),
+            Text("-" if said is None else age_text(said)),
+            Text(_gpu(engine["gpu"])),
+            Text(
+                engine["reason"] if engine["health"] != "HEALTHY" else engine["evidence"],
+                no_wrap=True,
+                overflow="ellipsis",
+            ),
+        )
+    show_table(console, table)
+    if len(engines) > most:
+        console.print(Text(f"... and {len(engines) - most} more (-o wide shows all)"))
+
+
+def _calmness(engine: dict[str, Any]) -> int:
+    """0 for what needs a look first."""
+    if engine["health"] != "HEALTHY":
+        return 0
+    if engine["verdict"] not in ("ready", "busy"):
+        return 1
+    gpu, agent = engine["gpu"], engine["agent"]
+    calm = (gpu is None or gpu["action"] in _CALM_GPU) and (agent is None or agent["connected"])
+    return 3 if calm else 2
+
+
+def _source(engine: dict[str, Any]) -> str:
+    source = engine["source"] or "-"
+    return source if engine["agent"] is None or engine["agent"]["connected"] else f"{source}, agent lost"
+
+
+def _gpu(gpu: dict[str, Any] | None) -> str:
+    """What the GPUs ask for where they do, how many there are and how hot the hottest is.
+
+    Why none is seen is a sentence, which would push the reasons out of the table; the JSON has it.
+    """
+    if gpu is None:
+        return "-"
+    degrees = [one["temperature_c"] for one in gpu["gpus"] if one["temperature_c"] is not None]
+    heat = f", {max(degrees)} °C" if degrees else ""
+    asks = "" if gpu["action"] in _CALM_GPU else f"{gpu['action']}: "
+    return f"{asks}{len(gpu['gpus'])}{heat}" if gpu["gpus"] else f"{asks}none seen"
+
 
 _STYLES: Final = {"SYNCED": "green", "STALE": "yellow", "NACK": "bold red"}
 
@@ -41,9 +113,9 @@ def command(admin: str, output: str) -> int:
     be used or have ended, or when the disk refuses what a restart begins with, 2 when the server cannot be asked.
     """
     answer = {
-        "proxies": ask(admin, "/v1/proxies")["proxies"],
-        "policies": ask(admin, "/v1/policies"),
-        "engines": ask(admin, "/v1/engines")["engines"],
+        "proxies": request_json(admin, "/v1/proxies")["proxies"],
+        "policies": request_json(admin, "/v1/policies"),
+        "engines": request_json(admin, "/v1/engines")["engines"],
         "served": _served(admin),
         **_troubles(admin),
     }
@@ -61,7 +133,7 @@ def command(admin: str, output: str) -> int:
 def _troubles(admin: str) -> dict[str, Any]:
     """What is wrong with certificates, rules and the like, and what is rolled back; nothing of an older server."""
     try:
-        answer = ask(admin, "/v1/troubles")
+        answer = request_json(admin, "/v1/troubles")
     except UnknownPathError:
         return {"troubles": [], "rolled_back": []}
     return {"troubles": answer["troubles"], "rolled_back": answer["rolled_back"]}
@@ -70,7 +142,7 @@ def _troubles(admin: str) -> dict[str, Any]:
 def _served(admin: str) -> dict[str, Any]:
     """Which version is served, and the canary beside it; empty for a server that keeps no versions."""
     try:
-        history, canary = ask(admin, "/v1/history"), ask(admin, "/v1/apply")
+        history, canary = request_json(admin, "/v1/history"), request_json(admin, "/v1/apply")
     except UnknownPathError:
         return {}
     version = next((one for one in reversed(history["versions"]) if one["serving"]), None)
@@ -90,8 +162,8 @@ def _show_served(console: Console, served: dict[str, Any]) -> None:
             Text(
                 printable(
                     f"  canary of {canary['by'] or 'somebody'} at {canary['percent']:g} % "
-                    f"({counted(len(canary['proxies']), 'proxy')}) for {age(canary['age_s'])}, "
-                    f"{age(canary['left_s'])} left: {canary['word']}"
+                    f"({count_text(len(canary['proxies']), 'proxy')}) for {age_text(canary['age_s'])}, "
+                    f"{age_text(canary['left_s'])} left: {canary['word']}"
                 ),
                 style="yellow",
             ),
@@ -114,7 +186,7 @@ def _said_first(answer: dict[str, Any]) -> list[Check]:
 
 
 def _on_trust(answer: dict[str, Any]) -> list[Check]:
-    return [*on_rolled_back(answer["rolled_back"]), *on_troubles(answer["troubles"])]
+    return [*on_rolled_back(answer["rolled_back"]), *on_file_problems(answer["troubles"])]
 
 
 def _show(answer: dict[str, Any], *, wide: bool) -> None:
@@ -122,14 +194,14 @@ def _show(answer: dict[str, Any], *, wide: bool) -> None:
     _show_policies(out, answer["policies"])
     _show_served(out, answer["served"])
     for one in _said_first(answer):
-        out.print(Text(printable(remark(one)).replace("\n", " "), style=style_of(one.state)), soft_wrap=True)
+        out.print(Text(printable(check_line(one)).replace("\n", " "), style=style_of(one.state)), soft_wrap=True)
         out.print(Text(f"  {printable(one.fix)}", style="dim"), soft_wrap=True)
     show_engines(out, answer["engines"], every=wide)
     _show_proxies(out, answer["proxies"])
     # What is told above with its place need not be told again.
     for one in on_proxies(answer["proxies"]):
         if one.code == "SG205":
-            out.print(Text(printable(remark(one)), style=style_of(one.state)), soft_wrap=True)
+            out.print(Text(printable(check_line(one)), style=style_of(one.state)), soft_wrap=True)
 
 
 def _show_proxies(console: Console, proxies: list[dict[str, Any]]) -> None:
@@ -154,7 +226,7 @@ def _show_proxies(console: Console, proxies: list[dict[str, Any]]) -> None:
 def _cell(kind: dict[str, Any] | None) -> Text:
     if kind is None:
         return Text("-")
-    return Text(f"{kind['state']} {age(kind['age_s'])}", style=_STYLES.get(kind["state"], ""))
+    return Text(f"{kind['state']} {age_text(kind['age_s'])}", style=_STYLES.get(kind["state"], ""))
 
 
 def _show_policies(console: Console, policies: dict[str, Any]) -> None:
@@ -162,12 +234,12 @@ def _show_policies(console: Console, policies: dict[str, Any]) -> None:
     serving = policies["serving_digest"][:12] or "nothing"
     refused = "SG200 " if policies["state"] == "refused" else ""
     console.print(
-        Text(f"{refused}policies {policies['state']} for {age(policies['age_s'])}; serving {serving}{stale}"),
+        Text(f"{refused}policies {policies['state']} for {age_text(policies['age_s'])}; serving {serving}{stale}"),
         soft_wrap=True,
     )
     lost = policies.get("lost_s")
     if lost:
-        since, what = age(max(lost.values())), ", ".join(sorted(lost))
+        since, what = age_text(max(lost.values())), ", ".join(sorted(lost))
         doing = (
             "serving what was last known" if policies["serving_digest"] else "nothing is served before it answers"
         )

@@ -18,12 +18,12 @@ from rich.live import Live
 from rich.text import Text
 
 from policies.findings import did_you_mean
-from xds_server.cli.asking import admin_option, ask, opened
-from xds_server.cli.completion import names
-from xds_server.cli.forms import console, redrawn
-from xds_server.cli.top_screen import Choice, picture
+from xds_server.cli.admin_client import admin_connection, admin_option, request_json
+from xds_server.cli.completion import complete_names
+from xds_server.cli.output_format import console, redrawn
+from xds_server.cli.top_screen import TopSelection, render_screen
 from xds_server.cli.why import as_text
-from xds_server.diagnosis.board import SORTS, Board
+from xds_server.diagnosis.live_state import SORTS, LiveState
 
 SILENT_S: Final = 6.0
 """A frame comes each second; a server that says nothing for so long is gone."""
@@ -39,7 +39,7 @@ _KEYS: Final = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "dow
 
 @click.command(name="top", short_help="Watch pools, engines and proxies in the terminal.")
 @admin_option
-@click.option("--pool", default="", metavar="POOL", shell_complete=names("pools"), help="Only this pool.")
+@click.option("--pool", default="", metavar="POOL", shell_complete=complete_names("pools"), help="Only this pool.")
 @click.option(
     "--sort", type=click.Choice(SORTS), default=SORTS[0], show_default=True, help="Order of the engines."
 )
@@ -52,15 +52,15 @@ def command(admin: str, pool: str, sort: str) -> int:
     Exit code: 0, or 2 when the server cannot be asked at the start, or has no such pool. Once it was, a server
     that goes is waited for.
     """
-    policies = ask(admin, "/v1/policies")
+    policies = request_json(admin, "/v1/policies")
     if pool and pool not in policies["pools"]:
         hint = did_you_mean(pool, list(map(str, policies["pools"])))
         raise click.UsageError(f"there is no pool {pool!r}{f'; {hint}' if hint else ''}")
-    choice = Choice(pool=pool, sort=sort)
+    choice = TopSelection(pool=pool, sort=sort)
     feed = _Feed(admin, click.get_current_context())
     if not (redrawn() and sys.stdin.isatty()):
         board = feed.first()
-        console(whole_lines=True).print(picture(board, choice, 0, 0), soft_wrap=True)
+        console(whole_lines=True).print(render_screen(board, choice, 0, 0), soft_wrap=True)
         return 0
     feed.start()
     _watch(feed, choice, admin)
@@ -75,7 +75,7 @@ class _Feed(threading.Thread):
         self._admin = admin
         self._context = context
         self.lock = threading.Lock()
-        self.board = Board()
+        self.board = LiveState()
         self.trouble = "asking ..."
         self.woken, self._wake = os.pipe()
 
@@ -99,7 +99,7 @@ class _Feed(threading.Thread):
                     self._say(f"no server answers at {self._admin}: {reason}")
                 pause.wait(AGAIN_S)
 
-    def first(self) -> Board:
+    def first(self) -> LiveState:
         """The state now, once; ``click.ClickException`` where it is not to be had."""
         try:
             event, data = next(self._messages())
@@ -113,7 +113,7 @@ class _Feed(threading.Thread):
         return self.board
 
     def _messages(self) -> Iterator[tuple[str, dict[str, object]]]:
-        connection, headers = opened(self._admin, timeout_s=SILENT_S)
+        connection, headers = admin_connection(self._admin, timeout_s=SILENT_S)
         with contextlib.closing(connection):
             connection.request("GET", "/v1/live", None, headers | {"Accept": "text/event-stream"})
             answer = connection.getresponse()
@@ -136,7 +136,7 @@ class _Feed(threading.Thread):
         os.write(self._wake, b".")
 
 
-def _watch(feed: _Feed, choice: Choice, admin: str) -> None:
+def _watch(feed: _Feed, choice: TopSelection, admin: str) -> None:
     out = console()
     with _keys_at_once(), Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
@@ -155,15 +155,15 @@ def _watch(feed: _Feed, choice: Choice, admin: str) -> None:
                     return
                 with feed.lock:
                     _pressed(key, feed.board, choice)
-                if key == "enter" and choice.story is None and choice.selected:
-                    choice.story = _story(admin, choice.selected)
+                if key == "enter" and choice.explanation is None and choice.selected:
+                    choice.explanation = _story(admin, choice.selected)
                 elif key in ("enter", "esc"):
-                    choice.story = None
+                    choice.explanation = None
 
 
-def _drawn(feed: _Feed, choice: Choice, width: int, height: int) -> Text:
+def _drawn(feed: _Feed, choice: TopSelection, width: int, height: int) -> Text:
     with feed.lock:
-        return picture(feed.board, choice, width, height, feed.trouble)
+        return render_screen(feed.board, choice, width, height, feed.trouble)
 
 
 def _keys(typed: str) -> Iterator[str]:
@@ -179,7 +179,7 @@ def _keys(typed: str) -> Iterator[str]:
             typed = typed[1:]
 
 
-def _pressed(key: str, board: Board, choice: Choice) -> None:
+def _pressed(key: str, board: LiveState, choice: TopSelection) -> None:
     """Take a key that changes what is chosen."""
     if key == "p":
         names = ["", *(name for name, _ in board.pools())]
@@ -198,7 +198,7 @@ def _pressed(key: str, board: Board, choice: Choice) -> None:
 
 def _story(admin: str, engine: str) -> str:
     try:
-        return as_text(ask(admin, f"/v1/why?name={quote(engine, safe='')}"))
+        return as_text(request_json(admin, f"/v1/why?name={quote(engine, safe='')}"))
     except click.ClickException as error:
         return error.format_message()
 

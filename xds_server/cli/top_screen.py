@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from xds_server.cli.complaints import printable
-from xds_server.diagnosis.board import Board, Row, bar, load, window
-from xds_server.diagnosis.check import age, counted
+from xds_server.cli.diagnostics import printable
+from xds_server.diagnosis.live_state import LiveState, Row, bar, utilization, window
+from xds_server.model.text import age_text, count_text
 
 NARROW: Final = 90
 """Below this there is no room for bars and sentences side by side."""
@@ -23,20 +23,22 @@ _KEYS: Final = "q quit  p pool  s sort  up/down choose  enter why"
 
 
 @dataclass(slots=True, kw_only=True)
-class Choice:
-    """What whoever looks has chosen. ``story`` is what is told of one engine; None where the table is shown."""
+class TopSelection:
+    """What whoever looks has chosen. ``explanation`` is what is told of one engine; None where the table is
+    shown.
+    """
 
     pool: str = ""
     sort: str = "worst"
     selected: str = ""
-    story: str | None = None
+    explanation: str | None = None
 
 
-def picture(board: Board, choice: Choice, width: int, height: int, trouble: str = "") -> Text:
+def render_screen(board: LiveState, choice: TopSelection, width: int, height: int, trouble: str = "") -> Text:
     """Everything, no wider and no higher than it may be; ``height`` 0 is without end (a pipe)."""
     lines = [_head(board, choice, trouble)]
-    if choice.story is not None:
-        lines += [Text(""), *map(Text, choice.story.splitlines())]
+    if choice.explanation is not None:
+        lines += [Text(""), *map(Text, choice.explanation.splitlines())]
         lines = lines[: height - 1] if height else lines
         return _joined([*lines, Text("esc back  q quit", style="dim")] if height else lines, width)
     lines += [Text(""), *_pools(board, choice, width), *_troubles(board), *_behind(board)]
@@ -62,7 +64,7 @@ def _joined(lines: Sequence[Text], width: int) -> Text:
     return Text("\n").join(lines)
 
 
-def _head(board: Board, choice: Choice, trouble: str) -> Text:
+def _head(board: LiveState, choice: TopSelection, trouble: str) -> Text:
     if trouble:
         known = "; below is what was last known" if board.server else ""
         return Text(f"switchgear top  {printable(trouble)}{known}", style="bold red")
@@ -74,7 +76,7 @@ def _head(board: Board, choice: Choice, trouble: str) -> Text:
         time.strftime("%H:%M:%S", time.localtime(board.at_unix_s)),
         state,
         f"{codes.get(policies, '')}policies {policies} {server.get('digest', '')}".rstrip(),
-        f"{counted(len(board.of('engines')), 'engine')}, {counted(len(board.of('proxies')), 'proxy')}",
+        f"{count_text(len(board.of('engines')), 'engine')}, {count_text(len(board.of('proxies')), 'proxy')}",
         f"pool {choice.pool or 'all'}, sort {choice.sort}",
     ]
     if server.get("stale"):
@@ -85,7 +87,7 @@ def _head(board: Board, choice: Choice, trouble: str) -> Text:
     return Text(printable("  ".join(parts)), style="bold" if calm else "bold yellow")
 
 
-def _pools(board: Board, choice: Choice, width: int) -> Iterator[Text]:
+def _pools(board: LiveState, choice: TopSelection, width: int) -> Iterator[Text]:
     pools = board.pools(choice.pool)
     wide = width == 0 or width >= NARROW
     head = f"{'pool':<16} {'in':>9} {'level':>5} {'ok/s':>7} {'shed/s':>7} {'ceiling/slots':>14}"
@@ -107,7 +109,7 @@ def _pools(board: Board, choice: Choice, width: int) -> Iterator[Text]:
         yield Text("no pool is served")
 
 
-def _troubles(board: Board) -> Iterator[Text]:
+def _troubles(board: LiveState) -> Iterator[Text]:
     """What is rolled back, and what is wrong with certificates, rules and the like."""
     troubles = board.server.get("troubles", [])
     for said in troubles[:_MOST_BEHIND]:
@@ -116,7 +118,7 @@ def _troubles(board: Board) -> Iterator[Text]:
         yield Text(f"... and {len(troubles) - _MOST_BEHIND} more: `switchgear status`", style="bold red")
 
 
-def _behind(board: Board) -> Iterator[Text]:
+def _behind(board: LiveState) -> Iterator[Text]:
     behind = board.behind()
     for name, said in behind[:_MOST_BEHIND]:
         code = "SG204" if "NACK" in said else "SG205"
@@ -127,7 +129,7 @@ def _behind(board: Board) -> Iterator[Text]:
         yield Text("SG206 no proxy is connected", style="yellow")
 
 
-def _engines(rows: Sequence[tuple[str, Row]], choice: Choice, width: int, room: int) -> Iterator[Text]:
+def _engines(rows: Sequence[tuple[str, Row]], choice: TopSelection, width: int, room: int) -> Iterator[Text]:
     wide = width == 0 or width >= NARROW
     names = [name for name, _ in rows]
     longest = max(map(len, names), default=0)
@@ -147,7 +149,7 @@ def _engines(rows: Sequence[tuple[str, Row]], choice: Choice, width: int, room: 
         if wide:
             slots = "-" if row["slots"] is None else f"{row['slots']:g}"
             error = "-" if row["errorPercent"] is None else f"{row['errorPercent']:.0f}"
-            line.append(f"{bar(load(row), 8)} {f'{busy}/{slots}':<8} {error:>5}  ")
+            line.append(f"{bar(utilization(row), 8)} {f'{busy}/{slots}':<8} {error:>5}  ")
         else:
             line.append(f"{busy:>4} ")
         line.append(printable(_reason(row)).replace("\n", " "))
@@ -169,7 +171,7 @@ def _reason(row: Row) -> str:
     return "; ".join(notes)
 
 
-def _events(board: Board, choice: Choice) -> list[Text]:
+def _events(board: LiveState, choice: TopSelection) -> list[Text]:
     latest = board.latest(_EVENTS, choice.pool)
     if not latest:
         return []
@@ -177,7 +179,7 @@ def _events(board: Board, choice: Choice) -> list[Text]:
     for one in latest:
         before = f"{one['before']} -> " if one["before"] else ""
         times = f" x{one['times']}" if one["times"] > 1 else ""
-        ago, whom = age(max(0.0, board.at_unix_s - one["at"])), one["subject"] or "server"
+        ago, whom = age_text(max(0.0, board.at_unix_s - one["at"])), one["subject"] or "server"
         text = f"{ago:>6} ago  {whom}: {one['kind']} {before}{one['after']}{times}: {one['evidence']}"
         lines.append(Text(printable(text).replace("\n", " "), style="red" if one["alarm"] else ""))
     return lines

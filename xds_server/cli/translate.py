@@ -9,16 +9,15 @@ import click
 from policies.findings import PolicyErrors
 from policies.load import load
 from policies.model import PolicySet
-from xds_server.cli.complaints import as_text, of_errors
+from xds_server.cli.diagnostics import as_text, from_errors
 from xds_server.decide.decide import decide
-from xds_server.fleet import Fleet, declared
-from xds_server.sources.resolver import host_names, resolved
-from xds_server.translate.grpc_client import ROLE as GRPC_ROLE
-from xds_server.translate.item import Item
-from xds_server.translate.render import as_json, as_yaml, static_bootstrap
-from xds_server.translate.translate import translate
-from xds_server.translate.view import View
-from xds_server.type_urls import SHORT_NAMES
+from xds_server.engine_health.resolver import host_names, resolved_fleet
+from xds_server.model.fleet import Fleet, declared
+from xds_server.model.type_urls import SHORT_NAMES
+from xds_server.model.view import GRPC_ROLE, View
+from xds_server.translate.envoy_json import as_json, as_yaml, static_bootstrap
+from xds_server.translate.translated_resource import TranslatedResource
+from xds_server.translate.view_resources import translate
 
 _TYPES: Final = {
     short.lower(): url for url, short in SHORT_NAMES.items() if short in ("CDS", "EDS", "LDS", "RDS", "RTDS")
@@ -87,7 +86,7 @@ def command(
     try:
         policies = load(paths)
     except PolicyErrors as errors:
-        click.echo(as_text(of_errors(errors)), err=True)
+        click.echo(as_text(from_errors(errors)), err=True)
         return 1
     named = _listed(pools)
     if unknown := sorted(named - policies.pools.keys()):
@@ -109,13 +108,15 @@ def _listed(text: str) -> frozenset[str]:
     return frozenset(one.strip() for one in text.split(",") if one.strip())
 
 
-def _items(policies: PolicySet, view: View, proxies: int, calling_zones: frozenset[str]) -> tuple[Item, ...]:
+def _items(
+    policies: PolicySet, view: View, proxies: int, calling_zones: frozenset[str]
+) -> tuple[TranslatedResource, ...]:
     fleet = declared(policies)
     if names := sorted(host_names(policies)):
         click.echo(
             f"left out: engines at {', '.join(names)}; host names are looked up while serving, not here", err=True
         )
-        fleet = resolved(fleet, {})
+        fleet = resolved_fleet(fleet, {})
     decisions = decide(
         policies,
         fleet,
@@ -131,7 +132,7 @@ def _zones(fleet: Fleet) -> frozenset[str]:
     return frozenset(engine.zone for engines in fleet.pools.values() for engine in engines)
 
 
-def _record(item: Item) -> dict[str, Any]:
+def _record(item: TranslatedResource) -> dict[str, Any]:
     return {
         "type": SHORT_NAMES[item.type_url],
         "name": item.name,

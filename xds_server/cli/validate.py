@@ -15,9 +15,9 @@ from policies.findings import PolicyErrors
 from policies.lints.lint import lint
 from policies.load import load_found
 from policies.model import PolicySet
-from policies.reading import read, read_from, search
-from xds_server.cli.complaints import SHOWN, Complaint, as_text, of_errors, of_findings
-from xds_server.diagnosis.check import counted
+from policies.policy_files import read, read_from, search
+from xds_server.cli.diagnostics import SHOWN, Diagnostic, as_text, from_errors, from_findings
+from xds_server.model.text import count_text
 
 _STDIN: Final = Path("-")
 _SARIF_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -38,9 +38,9 @@ def command(paths: tuple[Path, ...], output: str, strict: bool, everything: bool
     policies: PolicySet | None = None
     try:
         policies = _loaded(paths)
-        complaints = of_findings(lint(policies))
+        complaints = from_findings(lint(policies))
     except PolicyErrors as errors:
-        complaints = of_errors(errors)
+        complaints = from_errors(errors)
     match output:
         case "json":
             click.echo(json.dumps(_record(policies, complaints), indent=2))
@@ -67,22 +67,24 @@ def _loaded(paths: tuple[Path, ...]) -> PolicySet:
     return load_found(found, contents, paths)
 
 
-def _summary(policies: PolicySet | None, complaints: Sequence[Complaint]) -> str:
+def _summary(policies: PolicySet | None, complaints: Sequence[Diagnostic]) -> str:
     if policies is None:
         files = len({one.origin.file for one in complaints if one.origin})
-        return click.style(f"{counted(len(complaints), 'error')} in {counted(files, 'file')}", fg="red", bold=True)
+        return click.style(
+            f"{count_text(len(complaints), 'error')} in {count_text(files, 'file')}", fg="red", bold=True
+        )
     what = ", ".join(
         (
-            counted(len(policies.pools), "pool"),
-            counted(len(policies.routes), "route"),
-            counted(len(policies.policies), "policy"),
+            count_text(len(policies.pools), "pool"),
+            count_text(len(policies.routes), "route"),
+            count_text(len(policies.policies), "policy"),
         )
     )
     colour = "yellow" if complaints else "green"
-    return click.style(f"valid: {what}; {counted(len(complaints), 'warning')}", fg=colour, bold=True)
+    return click.style(f"valid: {what}; {count_text(len(complaints), 'warning')}", fg=colour, bold=True)
 
 
-def _record(policies: PolicySet | None, complaints: Sequence[Complaint]) -> Mapping[str, Any]:
+def _record(policies: PolicySet | None, complaints: Sequence[Diagnostic]) -> Mapping[str, Any]:
     return {
         "valid": policies is not None,
         "pools": sorted(policies.pools) if policies else [],
@@ -93,7 +95,7 @@ def _record(policies: PolicySet | None, complaints: Sequence[Complaint]) -> Mapp
     }
 
 
-def sarif(complaints: Sequence[Complaint]) -> Mapping[str, Any]:
+def sarif(complaints: Sequence[Diagnostic]) -> Mapping[str, Any]:
     """The complaints as SARIF 2.1.0, which code hosts show beside the lines of a change.
 
     Source: OASIS, Static Analysis Results Interchange Format 2.1.0.
@@ -129,7 +131,7 @@ def _rule(code: str) -> Mapping[str, Any]:
     }
 
 
-def _result(one: Complaint, rule: int) -> Mapping[str, Any]:
+def _result(one: Diagnostic, rule: int) -> Mapping[str, Any]:
     text = f"{one.path}: {one.message}" if one.path else one.message
     result: dict[str, Any] = {
         "ruleId": one.code,

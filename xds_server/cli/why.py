@@ -8,18 +8,18 @@ from urllib.parse import quote
 
 import click
 
-from xds_server.cli.asking import admin_option, ask
-from xds_server.cli.complaints import printable
-from xds_server.cli.completion import names
-from xds_server.cli.forms import DATA, as_data, output_option
-from xds_server.diagnosis.check import age
+from xds_server.cli.admin_client import admin_option, request_json
+from xds_server.cli.completion import complete_names
+from xds_server.cli.diagnostics import printable
+from xds_server.cli.output_format import DATA, as_data, output_option
+from xds_server.model.text import age_text
 
 _WIDTH: Final = 100
 _NARROW: Final = 40
 
 
 @click.command(name="why", short_help="Say why an engine, a zone or a pool is as it is.")
-@click.argument("name", metavar="ENGINE|ZONE|POOL", shell_complete=names("engines", "zones", "pools"))
+@click.argument("name", metavar="ENGINE|ZONE|POOL", shell_complete=complete_names("engines", "zones", "pools"))
 @admin_option
 @output_option(
     "text",
@@ -40,7 +40,7 @@ def command(name: str, admin: str, output: str) -> int:
     Exit code: 0 when all is as it should be, 1 when not (an engine is out or kept in against the evidence, a pool
     is full or degraded), 2 when there is no such name, more than one, or no server.
     """
-    answer = ask(admin, f"/v1/why?name={quote(name, safe='')}")
+    answer = request_json(admin, f"/v1/why?name={quote(name, safe='')}")
     answer |= {"code": "" if answer["well"] else "SG209"}
     if output in DATA:
         click.echo(as_data(answer, output), nl=False)
@@ -81,7 +81,7 @@ def _lines(story: dict[str, Any]) -> Iterator[str]:
             yield f"  {rule['field']}{value} ({rule['place']})"
     if story["returns"]:
         until = story["until_in_s"]
-        latest = "" if until is None else f"; looked at again in {age(until)} at the latest"
+        latest = "" if until is None else f"; looked at again in {age_text(until)} at the latest"
         yield ""
         yield f"What would change it: {story['returns']}{latest}."
     yield ""
@@ -96,9 +96,10 @@ def event_line(event: dict[str, Any], *, whose: bool = False) -> str:
     before = f"{event['before']} -> " if event["before"] else ""
     times = ""
     if event["times"] > 1:
-        times = f" ({event['times']} times in {age(event['first_age_s'] - event['age_s'])})"
+        times = f" ({event['times']} times in {age_text(event['first_age_s'] - event['age_s'])})"
     return (
-        f"{age(event['age_s'])} ago: {subject}{event['kind']} {before}{event['after']}{times}: {event['evidence']}"
+        f"{age_text(event['age_s'])} ago: {subject}{event['kind']} {before}{event['after']}{times}: "
+        f"{event['evidence']}"
         f"{failed_requests(event)}"
     )
 

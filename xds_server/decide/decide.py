@@ -10,7 +10,7 @@ from types import MappingProxyType
 from policies.model import PolicySet
 from policies.route import ModelChange
 from xds_server.decide.admission.ceiling import classes_by_pool
-from xds_server.decide.admission.ladder import FallbackView
+from xds_server.decide.admission.degradation_level import FallbackView
 from xds_server.decide.decisions import (
     NO_DECISIONS,
     UNDECIDED,
@@ -19,11 +19,11 @@ from xds_server.decide.decisions import (
     Health,
     PoolDecisions,
 )
-from xds_server.decide.engines.leaving import leaving
-from xds_server.decide.pool import Pool, Shared, any_in, pool_decisions
-from xds_server.fleet import EngineId, Fleet
-from xds_server.fleet.override import Override
-from xds_server.fleet.traffic import Proxy
+from xds_server.decide.ejection.removed_engines import removed_engines
+from xds_server.decide.pool_decisions import PoolInputs, SharedInputs, any_admitted, pool_decisions
+from xds_server.model.fleet import EngineId, Fleet
+from xds_server.model.order import Order
+from xds_server.model.pool_traffic import Proxy
 
 
 def decide(
@@ -35,31 +35,33 @@ def decide(
     calling_zones: frozenset[str],
     now_s: float,
     proxies: Mapping[str, Proxy] = MappingProxyType({}),
-    overrides: Mapping[EngineId, Override] = MappingProxyType({}),
+    overrides: Mapping[EngineId, Order] = MappingProxyType({}),
 ) -> Decisions:
     """Everything that is decided at ``now_s``, which is on the monotonic clock of the fleet's reports.
 
     ``previous`` is what was decided last, None at start. ``proxies`` are connected now, by node id;
     ``proxies_by_role`` and ``calling_zones`` also count those that left a moment ago and may be on their way back.
     """
-    shared = Shared(proxies=proxies, proxies_by_role=proxies_by_role, calling_zones=calling_zones, now_s=now_s)
+    shared = SharedInputs(
+        proxies=proxies, proxies_by_role=proxies_by_role, calling_zones=calling_zones, now_s=now_s
+    )
     classes = classes_by_pool(policies)
     fallbacks = _fallbacks(policies)
     before = NO_DECISIONS if previous is None else previous
     known = before.pools
-    ordered: dict[str, dict[EngineId, Override]] = {}
+    ordered: dict[str, dict[EngineId, Order]] = {}
     for key, override in overrides.items():
         ordered.setdefault(key.pool, {})[key] = override
     pools = {
         name: pool_decisions(
-            Pool(
+            PoolInputs(
                 spec=policies.pools[name].spec,
                 resilience=policies.effective[name],
                 engines=engines,
                 classes=classes.get(name, frozenset()),
                 traffic=fleet.traffic.get(name),
-                overrides=ordered.get(name, {}),
-                fallback=_seen(known, name, fallbacks.get(name)),
+                orders=ordered.get(name, {}),
+                fallback=_fallback_view(known, name, fallbacks.get(name)),
                 before=known.get(name, UNDECIDED),
             ),
             shared,
@@ -79,7 +81,7 @@ def decide(
             {(name, role): limit for name, pool in pools.items() for role, limit in pool.ceilings.items()}
         ),
         pools=MappingProxyType(pools),
-        leaving=MappingProxyType(leaving(policies, fleet, before.leaving, before.engines, now_s)),
+        leaving=MappingProxyType(removed_engines(policies, fleet, before.leaving, before.engines, now_s)),
     )
 
 
@@ -97,7 +99,7 @@ def _fallbacks(policies: PolicySet) -> Mapping[str, str]:
     return found
 
 
-def _seen(known: Mapping[str, PoolDecisions], name: str, fallback: str | None) -> FallbackView | None:
+def _fallback_view(known: Mapping[str, PoolDecisions], name: str, fallback: str | None) -> FallbackView | None:
     """A pool's fallback as the last round left it; None where there is none, or nothing was decided of it yet."""
     pool = UNDECIDED if fallback is None else known.get(fallback, UNDECIDED)
     if pool.admission is None:
@@ -105,7 +107,7 @@ def _seen(known: Mapping[str, PoolDecisions], name: str, fallback: str | None) -
     asks = _served_per_s(known.get(name, UNDECIDED))
     return FallbackView(
         pressure=pool.admission.pressure,
-        ready=any_in(pool.engines),
+        ready=any_admitted(pool.engines),
         relative_capacity=_served_per_s(pool) / asks if asks else 1.0,
     )
 

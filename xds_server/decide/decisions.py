@@ -8,11 +8,43 @@ from types import MappingProxyType
 from typing import Final
 
 from engine.report import Verdict
-from xds_server.decide.regional import RegionRevisions, RegionShares
-from xds_server.decide.remembered import BreakerState, Comeback, Demand, Learned, StragglerState
-from xds_server.fleet import Engine, EngineId
-from xds_server.fleet.orchestrator import OrchestratorWord, Standing
-from xds_server.fleet.traffic import PoolTraffic, Proxy
+from xds_server.decide.decision_memory import BreakerState, CapacityEstimate, Demand, FlapState, StragglerState
+from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.pod_state import PodPhase, PodState
+from xds_server.model.pool_traffic import PoolTraffic, Proxy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionShares:
+    """The part of each region in the requests of one region's callers.
+
+    ``home`` is the region that is to serve them; empty: none is, and all do by capacity. ``shares`` come to 1 and
+    are those of the regions that serve now; ``failover`` is who does when none of these has an engine left, one
+    tier after another, with their parts in each. ``excluded`` are engines of another revision, which never do.
+
+    ``failed_over``: home is short of what is asked, or another took over. ``towards_s`` is since when (monotonic)
+    the opposite is asked for (None: it is not), ``since_s`` when the shares last moved. ``order`` is that of the
+    policy by which ``home`` was found. ``in_force`` is False in shadow mode: all regions serve by capacity then.
+    """
+
+    home: str
+    shares: Mapping[str, float]
+    failover: tuple[Mapping[str, float], ...]
+    excluded: frozenset[EngineId]
+    reason: str
+    since_s: float
+    failed_over: bool = False
+    towards_s: float | None = None
+    order: tuple[str, ...] = field(default=(), compare=False)
+    in_force: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionRevisions:
+    """Revisions of the engines of a region, and when (monotonic) it last had any engine."""
+
+    revisions: frozenset[str]
+    seen_at_s: float
 
 
 class Health(StrEnum):
@@ -42,7 +74,7 @@ class EngineDecision:
     it is kept in (``floor``: because too few others are left). ``traffic_percent`` below 100: on trial, with so
     much of its normal share. ``cut``: the requests it holds are to be ended now. ``until_s``: monotonic time at
     which it is looked at again without new evidence; None where only evidence changes the decision. ``returns``
-    says in words what would reverse it. ``orchestrator`` is what that says of it, evidence as
+    says in words what would reverse it. ``pod_state`` is what that says of it, evidence as
     ``verdict`` is. ``shadow`` is what would have been decided, where that is not enforced.
     """
 
@@ -50,7 +82,7 @@ class EngineDecision:
     reason: str
     since_s: float
     verdict: Verdict | None = None
-    orchestrator: OrchestratorWord | None = None
+    pod_state: PodState | None = None
     ejector: Ejector | None = None
     floor: bool = False
     traffic_percent: float = 100.0
@@ -60,15 +92,15 @@ class EngineDecision:
     shadow: "EngineDecision | None" = None
 
     @property
-    def standing(self) -> Standing:
+    def pod_phase(self) -> PodPhase:
         """How it stands with its orchestrator."""
-        return Standing.PRESENT if self.orchestrator is None else self.orchestrator.standing
+        return PodPhase.PRESENT if self.pod_state is None else self.pod_state.standing
 
     @property
     def gone(self) -> bool:
         """Whether no process is there, so that Envoy need not even be told of the engine."""
         # The address of a pod that is gone may be another's soon.
-        dead = self.verdict is Verdict.DEAD or self.standing is Standing.GONE
+        dead = self.verdict is Verdict.DEAD or self.pod_phase is PodPhase.GONE
         return self.health is not Health.HEALTHY and dead
 
 
@@ -87,20 +119,20 @@ class Ceiling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class EngineCapacity:
     """What one engine can do: calls at once, mean seconds per call, and where the numbers come from.
 
-    ``slots`` and ``service_s`` move in steps; ``learned`` is what is being measured meanwhile.
+    ``slots`` and ``service_s`` move in steps; ``estimate`` is what is being measured meanwhile.
     """
 
     slots: float
     service_s: float
     source: str
-    learned: Learned | None = field(default=None, compare=False)
+    estimate: CapacityEstimate | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class AdmissionDecision:
     """How much of a pool's traffic is let in, all proxies together, and each proxy's part.
 
     ``total`` requests in flight are allowed on engines that are in; ``held`` more are stuck on engines that are
@@ -112,11 +144,12 @@ class Admission:
 
     ``retry_percent`` and ``retry_min_concurrency`` are the retry budget of each proxy.
 
-    The rest is what the next decision goes by: ``demand`` of each proxy that tells it, ``told`` those that ever
-    did, ``moved_at_s`` when a part last moved, ``held_by`` what a proxy holds on engines that are out, ``crowded``
-    whether as much is asked as can be served, and ``basis`` what makes every part move at once when it changes.
-    ``seen`` and ``among`` are the traffic and the proxies that the parts were divided by, ``divided_at_s`` when.
-    ``quiet`` is what a proxy has, gateways apart, that has no part of its own: interactive and batch.
+    The rest is what the next decision goes by: ``demand`` of each proxy that tells it, ``reporting_gateways``
+    those that ever did, ``moved_at_s`` when a part last moved, ``stuck_by_proxy`` what a proxy holds on engines
+    that are out, ``crowded`` whether as much is asked as can be served, and ``basis`` what makes every part move
+    at once when it changes. ``traffic`` and ``proxies`` are the traffic and the proxies that the parts were
+    divided by, ``divided_at_s`` when. ``idle_limit`` is what a proxy has, gateways apart, that has no part of its
+    own: interactive and batch.
     """
 
     total: int
@@ -129,20 +162,20 @@ class Admission:
     utilization: float | None
     in_force: bool
     by_proxy: Mapping[str, Ceiling]
-    capacities: Mapping[EngineId, Capacity]
+    capacities: Mapping[EngineId, EngineCapacity]
     reason: str
     retry_percent: float = 100.0
     retry_min_concurrency: int = 1
     demand: Mapping[str, Demand] = field(default_factory=dict, compare=False)
-    told: frozenset[str] = field(default=frozenset(), compare=False)
+    reporting_gateways: frozenset[str] = field(default=frozenset(), compare=False)
     moved_at_s: Mapping[str, float] = field(default_factory=dict, compare=False)
-    held_by: Mapping[str, int] = field(default_factory=dict, compare=False)
+    stuck_by_proxy: Mapping[str, int] = field(default_factory=dict, compare=False)
     crowded: bool = field(default=False, compare=False)
     basis: tuple[object, ...] = field(default=(), compare=False)
-    seen: PoolTraffic | None = field(default=None, compare=False)
-    among: Mapping[str, Proxy] = field(default_factory=dict, compare=False)
+    traffic: PoolTraffic | None = field(default=None, compare=False)
+    proxies: Mapping[str, Proxy] = field(default_factory=dict, compare=False)
     divided_at_s: float = field(default=0.0, compare=False)
-    quiet: tuple[int, int] = (1, 1)
+    idle_limit: tuple[int, int] = (1, 1)
 
 
 class HedgeCause(StrEnum):
@@ -190,7 +223,7 @@ class FailedCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailedCalls:
+class RecentFailures:
     """Calls that an engine answered, those that failed, when the last one was heard, and the newest failures."""
 
     calls: int
@@ -213,12 +246,12 @@ class RetryDecision:
     since_s: float
     moved_at_s: float | None = None
     sign_at_s: float | None = None
-    failed: Mapping[str, FailedCalls] = field(default_factory=dict, compare=False)
+    failed: Mapping[str, RecentFailures] = field(default_factory=dict, compare=False)
     shadow: "RetryDecision | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Longest:
+class LongestCall:
     """The longest time of healthy calls lately, without the wait for a slot; ``seen_at_s`` is monotonic."""
 
     time_s: float
@@ -243,8 +276,8 @@ class TimeLimits:
     total_s: float
     reason: str
     since_s: float
-    answer: Longest | None = None
-    first_byte: Longest | None = None
+    answer: LongestCall | None = None
+    first_byte: LongestCall | None = None
     widened: float = 1.0
     doubted_at_s: float | None = None
     remembered_until_s: float | None = None
@@ -252,7 +285,7 @@ class TimeLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LadderState:
+class DegradationState:
     """The level of degradation of a pool, 0 to 4, and what is done because of it.
 
     ``since_s`` is when the level was entered; ``towards_s`` since when the next level is asked for, or the present
@@ -275,7 +308,7 @@ class LadderState:
     fallback_since_s: float | None = None
     unknown_since_s: float | None = None
     next_level: int | None = None
-    shadow: "LadderState | None" = None
+    shadow: "DegradationState | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +327,7 @@ class ZoneShares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picking:
+class EndpointWeight:
     """How an engine is weighed beside its declared slots, because others of its zone are faster or slower.
 
     ``step`` is by how many steps of a quarter it is slower than the zone's median, ``factor`` (0, 1] what its
@@ -312,38 +345,38 @@ class Picking:
 class PoolDecisions:
     """What was decided of one pool, and what it was made of.
 
-    ``zones`` is by calling zone, ``ceilings`` by role; ``picking`` is empty where engines of a zone are weighed by
-    their declared slots alone, and ``lost_since_s`` has those whose requests look lost. ``regions`` is by the
-    region of callers, empty where all engines are in one; ``region_zones`` has the zones within each region, by
-    calling zone, and ``revisions`` what each region serves. ``remembered`` is what engines could do when the last
-    run of the server ended; empty but before the first round. While ``made_of`` is the same and
-    ``valid_until_s`` has not come, deciding again gives the same; so it is not done again.
+    ``zones`` is by calling zone, ``ceilings`` by role; ``endpoint_weights`` is empty where engines of a zone are
+    weighed by their declared slots alone, and ``lost_since_s`` has those whose requests look lost. ``regions`` is
+    by the region of callers, empty where all engines are in one; ``region_zones`` has the zones within each
+    region, by calling zone, and ``revisions`` what each region serves. ``restored_capacities`` is what engines
+    could do when the last run of the server ended; empty but before the first round. While ``inputs`` is the same
+    and ``valid_until_s`` has not come, deciding again gives the same; so it is not done again.
     """
 
     engines: Mapping[EngineId, EngineDecision]
     zones: Mapping[str, ZoneShares]
     ceilings: Mapping[str, Ceiling]
     declared: tuple[Engine, ...]
-    made_of: tuple[object, ...]
+    inputs: tuple[object, ...]
     valid_until_s: float
     breakers: Mapping[EngineId, BreakerState] = field(default_factory=dict)
     stragglers: Mapping[EngineId, StragglerState] = field(default_factory=dict)
-    comebacks: Mapping[EngineId, Comeback] = field(default_factory=dict)
+    flaps: Mapping[EngineId, FlapState] = field(default_factory=dict)
     lost_since_s: Mapping[EngineId, float] = field(default_factory=dict)
-    admission: Admission | None = None
+    admission: AdmissionDecision | None = None
     hedge: HedgeDecision | None = None
     retries: RetryDecision | None = None
     limits: TimeLimits | None = None
-    ladder: LadderState | None = None
-    picking: Mapping[EngineId, Picking] = field(default_factory=dict)
+    degradation: DegradationState | None = None
+    endpoint_weights: Mapping[EngineId, EndpointWeight] = field(default_factory=dict)
     regions: Mapping[str, RegionShares] = field(default_factory=dict)
     region_zones: Mapping[str, Mapping[str, ZoneShares]] = field(default_factory=dict)
     revisions: Mapping[str, RegionRevisions] = field(default_factory=dict)
-    remembered: Mapping[EngineId, Capacity] = field(default_factory=dict)
+    restored_capacities: Mapping[EngineId, EngineCapacity] = field(default_factory=dict)
 
 
 UNDECIDED: Final = PoolDecisions(
-    engines={}, zones={}, ceilings={}, declared=(), made_of=(), valid_until_s=-math.inf
+    engines={}, zones={}, ceilings={}, declared=(), inputs=(), valid_until_s=-math.inf
 )
 """What was decided of a pool before the first round: nothing, and that is no longer valid."""
 

@@ -21,8 +21,8 @@ class DumpError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """One resource in Envoy. ``trouble`` says what Envoy says of it: that it warms, or why it refuses a newer one.
+class DumpedResource:
+    """One resource in Envoy. ``problem`` says what Envoy says of it: that it warms, or why it refuses a newer one.
 
     ``content`` is None where Envoy does not show it; of secrets it is ``_public``.
     """
@@ -30,10 +30,10 @@ class Held:
     type: str
     name: str
     content: Content | None
-    trouble: str = ""
+    problem: str = ""
 
 
-def held(dump: Any) -> tuple[Held, ...]:
+def dumped_resources(dump: Any) -> tuple[DumpedResource, ...]:
     """Every resource of a ``/config_dump`` that came over xDS; ``DumpError`` where it is none."""
     _is_dump(dump)
     try:
@@ -65,7 +65,7 @@ def node_of(dump: Any) -> str:
     return str(_node(dump).get("id", ""))
 
 
-def said_by(dump: Any) -> tuple[tuple[str, str], ...]:
+def node_attributes(dump: Any) -> tuple[tuple[str, str], ...]:
     """What its node says that tells what it is served, as ``/v1/resources`` takes it; ``DumpError``."""
     node = _node(dump)
     place, metadata = node.get("locality"), node.get("metadata")
@@ -94,7 +94,7 @@ def _is_dump(dump: Any) -> None:
         raise DumpError("not a /config_dump of Envoy: it has no list `configs`")
 
 
-def runtime_layers(page: Any) -> tuple[Held, ...]:
+def runtime_layers(page: Any) -> tuple[DumpedResource, ...]:
     """The layers of ``/runtime`` with their values as text; Envoy does not say which came over xDS.
 
     Where a later layer has another value for a key, that is the one which holds, and the one in ``content``: what
@@ -107,7 +107,7 @@ def runtime_layers(page: Any) -> tuple[Held, ...]:
         raise DumpError(f"not a /runtime page of Envoy: {error!r}") from error
 
 
-def _layer(number: int, names: Sequence[str], entries: Mapping[str, Any]) -> Held:
+def _layer(number: int, names: Sequence[str], entries: Mapping[str, Any]) -> DumpedResource:
     content, overruled = {}, {}
     for key, entry in entries.items():
         said = [(name, value) for name, value in zip(names, entry["layer_values"], strict=True) if value != ""]
@@ -117,30 +117,32 @@ def _layer(number: int, names: Sequence[str], entries: Mapping[str, Any]) -> Hel
         if by != names[number]:
             overruled[key] = by
     trouble = ", ".join(f"{key} is overruled by the layer {by}" for key, by in sorted(overruled.items()))
-    return Held(type="RTDS", name=names[number], content=content, trouble=trouble)
+    return DumpedResource(type="RTDS", name=names[number], content=content, problem=trouble)
 
 
-def _of(config: Content) -> Iterator[Held]:
+def _of(config: Content) -> Iterator[DumpedResource]:
     match str(config.get("@type", "")).removeprefix(_DUMPS):
         case "ClustersConfigDump":
             yield from _clusters(config)
         case "EndpointsConfigDump":
             for one in config.get("dynamic_endpoint_configs", ()):
                 content = one["endpoint_config"]
-                yield Held(type="EDS", name=content["cluster_name"], content=content)
+                yield DumpedResource(type="EDS", name=content["cluster_name"], content=content)
         case "ListenersConfigDump":
             yield from _listeners(config)
         case "RoutesConfigDump":
             for one in config.get("dynamic_route_configs", ()):
                 content = one.get("route_config")
                 if content is not None:
-                    yield Held(type="RDS", name=content["name"], content=content, trouble=_error(one))
+                    yield DumpedResource(type="RDS", name=content["name"], content=content, problem=_error(one))
         case "SecretsConfigDump":
             for one in config.get("dynamic_active_secrets", ()):
-                yield Held(type="SDS", name=one["name"], content=_public(one.get("secret")), trouble=_error(one))
+                yield DumpedResource(
+                    type="SDS", name=one["name"], content=_public(one.get("secret")), problem=_error(one)
+                )
             for one in config.get("dynamic_warming_secrets", ()):
-                yield Held(
-                    type="SDS", name=one["name"], content={}, trouble=_error(one) or "it has not arrived yet"
+                yield DumpedResource(
+                    type="SDS", name=one["name"], content={}, problem=_error(one) or "it has not arrived yet"
                 )
 
 
@@ -159,15 +161,17 @@ def _public(secret: Any) -> Content | None:
         raise DumpError(f"the secret {secret.get('name')!r} is no base64") from error
 
 
-def _clusters(config: Content) -> Iterator[Held]:
+def _clusters(config: Content) -> Iterator[DumpedResource]:
     active = {one["cluster"]["name"]: one for one in config.get("dynamic_active_clusters", ())}
     warming = {one["cluster"]["name"]: one for one in config.get("dynamic_warming_clusters", ())}
     for name, one in active.items():
         trouble = "a newer version is warming" if name in warming else _error(one)
-        yield Held(type="CDS", name=name, content=one["cluster"], trouble=trouble)
+        yield DumpedResource(type="CDS", name=name, content=one["cluster"], problem=trouble)
     for name, one in warming.items():
         if name not in active:
-            yield Held(type="CDS", name=name, content=one["cluster"], trouble="it is warming, and not in use yet")
+            yield DumpedResource(
+                type="CDS", name=name, content=one["cluster"], problem="it is warming, and not in use yet"
+            )
 
 
 def _assignment(cluster: Content) -> str:
@@ -177,7 +181,7 @@ def _assignment(cluster: Content) -> str:
     return str(cluster.get("eds_cluster_config", {}).get("service_name") or cluster["name"])
 
 
-def _listeners(config: Content) -> Iterator[Held]:
+def _listeners(config: Content) -> Iterator[DumpedResource]:
     for one in config.get("dynamic_listeners", ()):
         trouble = _error(one)
         state = one.get("active_state")
@@ -186,9 +190,9 @@ def _listeners(config: Content) -> Iterator[Held]:
         elif "warming_state" in one:
             trouble = trouble or "a newer version is warming"
         if state is not None and "listener" in state:
-            yield Held(type="LDS", name=one["name"], content=state["listener"], trouble=trouble)
+            yield DumpedResource(type="LDS", name=one["name"], content=state["listener"], problem=trouble)
         elif trouble:
-            yield Held(type="LDS", name=one["name"], content={}, trouble=trouble)
+            yield DumpedResource(type="LDS", name=one["name"], content={}, problem=trouble)
 
 
 def _error(one: Content) -> str:

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from policies.merge import setter
 from policies.model import PolicySet
-from xds_server.decide.changes.change import Change, ChangeKind, Subject
+from xds_server.decide.diff.change import Change, ChangeKind, Subject
 
 BUILT_IN: Final = "built-in default"
 
@@ -50,7 +50,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Now:
+class ClockReading:
     """One moment on both clocks, in seconds."""
 
     s: float
@@ -65,7 +65,7 @@ class Now:
         return self.s + moment_unix_s - self.unix_s
 
 
-def event_of(change: Change, now: Now, policies: PolicySet | None, number: int = 0) -> Event:
+def event_of(change: Change, now: ClockReading, policies: PolicySet | None, number: int = 0) -> Event:
     """The change as it stands in the ledger."""
     return Event(
         number=number,
@@ -115,7 +115,7 @@ def as_line(event: Event) -> str:
     return f"{_BEGINS}{FORMAT},{text.removeprefix('{')}"
 
 
-def from_line(line: str, now: Now) -> Event | None:
+def from_line(line: str, now: ClockReading) -> Event | None:
     """The event of one line, its monotonic time counted back from ``now``; None when it is none that we know."""
     if is_later(line):
         return None

@@ -1,24 +1,97 @@
 """The ledger: watches decisions go by and keeps each transition as an event, in memory and perhaps in a file."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 import structlog
 
 from policies.model import PolicySet
-from xds_server.decide.changes.change import Change, ChangeKind
-from xds_server.decide.changes.changes import ceiling_is_news, changes
-from xds_server.decide.decisions import Admission, Decisions, Health
-from xds_server.decide.remembered import Phase
-from xds_server.fleet import EngineId, Fleet
-from xds_server.ledger.book import Book
-from xds_server.ledger.event import Event, Now, as_line, event_of, from_line, is_later
-from xds_server.ledger.lines import Lines
-from xds_server.ledger.losses import NOTHING_LOST, Lost, loss_changes
-from xds_server.ledger.resumed import resumed
-from xds_server.ledger.shadow import ShadowBook
+from xds_server.decide.decision_memory import BreakerPhase
+from xds_server.decide.decisions import AdmissionDecision, Decisions, Health
+from xds_server.decide.diff.change import Change, ChangeKind, Subject
+from xds_server.decide.diff.decision_diff import ceiling_moved, diff_decisions
+from xds_server.ledger.event import ClockReading, Event, as_line, event_of, from_line, is_later
+from xds_server.ledger.event_store import EventStore
+from xds_server.ledger.jsonl_writer import JsonlWriter
+from xds_server.ledger.shadow import ShadowTotals
+from xds_server.model.fleet import EngineId, Fleet
+
+MissingSignals = Mapping[str, frozenset[str]]
+"""By signal, the connected proxies of which it is missing."""
+
+NO_MISSING_SIGNALS: Final[MissingSignals] = MappingProxyType({})
+
+
+def missing_signal_changes(before: MissingSignals, now: MissingSignals) -> Iterator[Change]:
+    """Who fell silent, and who is no longer missed: heard again, or gone altogether."""
+    for signal in sorted(before.keys() | now.keys()):
+        name = f"{signal.replace('_', ' ')}s"
+        was, lost = before.get(signal, frozenset()), now.get(signal, frozenset())
+        for node in sorted(was ^ lost):
+            missing = node in lost
+            yield Change(
+                kind=ChangeKind.TELEMETRY,
+                subject=Subject(proxy=node),
+                before=f"{name} {'heard' if missing else 'lost'}",
+                after=f"{name} {'lost' if missing else 'heard'}",
+                reason=f"{node} is connected, and its {name} do not come: decisions do without"
+                if missing
+                else f"{name} of {node} come again, or it is gone",
+                returns="with the next one that comes" if missing else "",
+                alarm=missing,
+            )
+
+
+AT_REST: Final[Mapping[ChangeKind, str]] = MappingProxyType(
+    {
+        ChangeKind.HEALTH: Health.HEALTHY.value,
+        ChangeKind.KEPT: "free to leave",
+        ChangeKind.CUT: "not cut",
+        ChangeKind.STRAGGLER: "in step",
+        ChangeKind.BREAKER: "closed",
+        ChangeKind.DEMAND: "room",
+        ChangeKind.LADDER: "level 0",
+        ChangeKind.ZONE: "there",
+    }
+)
+"""How each kind of transition says that nothing is out of the ordinary, which no first round tells."""
+
+RECOVERED_REASON: Final = "found so at the start of the control plane"
+
+
+def recoveries_while_down(
+    events: Iterable[Event], found: Iterable[Change], decisions: Decisions
+) -> Iterator[Change]:
+    """The transitions to rest between the last run, whose ``events`` come oldest first, and the first round.
+
+    ``found`` is what that round tells by itself. Of engines and pools that are no more nothing is told.
+    """
+    told = {(one.kind, one.subject) for one in found}
+    last = {(event.kind, event.subject): event for event in events if event.kind in AT_REST}
+    for (kind, subject), event in last.items():
+        if event.after != AT_REST[kind] and (kind, subject) not in told and _is_there(subject, decisions):
+            yield Change(
+                kind=kind,
+                subject=subject,
+                before=event.after,
+                after=AT_REST[kind],
+                reason=_reason(subject, decisions),
+            )
+
+
+def _is_there(subject: Subject, decisions: Decisions) -> bool:
+    if subject.engine:
+        return EngineId(subject.pool, subject.engine) in decisions.engines
+    return subject.pool in decisions.pools
+
+
+def _reason(subject: Subject, decisions: Decisions) -> str:
+    now = decisions.engines.get(EngineId(subject.pool, subject.engine))
+    return RECOVERED_REASON if now is None or not now.reason else f"{RECOVERED_REASON}: {now.reason}"
+
 
 MAX_BYTES: Final = 32 * 1024 * 1024
 """Size at which the ledger's file is put aside: some 60 000 events; what goes to and fro is there each time."""
@@ -41,7 +114,7 @@ _AGAINST: Final = {
     (ChangeKind.HEALTH, Health.UNHEALTHY.value),
     (ChangeKind.KEPT, "kept in"),
     (ChangeKind.CUT, "cut"),
-    (ChangeKind.BREAKER, Phase.OPEN.value),
+    (ChangeKind.BREAKER, BreakerPhase.OPEN.value),
 }
 """Transitions of an engine against which its failed requests are evidence."""
 
@@ -52,13 +125,13 @@ _log = structlog.get_logger()
 
 
 class Ledger:
-    """Every transition, as an event. ``observe`` after each round; ``tell`` for what happens between them."""
+    """Every transition, as an event. ``observe`` after each round; ``record`` for what happens between them."""
 
     def __init__(
         self,
-        lines: Lines | None = None,
+        lines: JsonlWriter | None = None,
         *,
-        book: Book | None = None,
+        book: EventStore | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -66,12 +139,12 @@ class Ledger:
         self._clock = clock
         self._wall = wall
         self._decisions: Decisions | None = None
-        self._lost: Lost = NOTHING_LOST
-        self._told: dict[str, Admission] = {}
+        self._lost: MissingSignals = NO_MISSING_SIGNALS
+        self._told: dict[str, AdmissionDecision] = {}
         self._policies: PolicySet | None = None
-        self.book = book or Book()
-        self.shadow = ShadowBook()
-        self.onlooker: Callable[[Event], None] | None = None
+        self.book = book or EventStore()
+        self.shadow = ShadowTotals()
+        self.listener: Callable[[Event], None] | None = None
         """Told of each event."""
 
     def observe(
@@ -79,7 +152,7 @@ class Ledger:
         policies: PolicySet,
         fleet: Fleet,
         decisions: Decisions,
-        lost: Lost = NOTHING_LOST,
+        lost: MissingSignals = NO_MISSING_SIGNALS,
         *,
         failed_requests: FailedRequests = lambda _pool, _engine, _now_s: (),
     ) -> Sequence[Event]:
@@ -89,14 +162,14 @@ class Ledger:
         """
         now = self._now()
         self._policies = policies
-        found = list(loss_changes(self._lost, lost))
+        found = list(missing_signal_changes(self._lost, lost))
         self._lost = {signal: nodes for signal, nodes in lost.items() if nodes}
         before, self._decisions = self._decisions, decisions
         if before is not decisions:
-            decided = changes(before, decisions, self._told)
+            decided = diff_decisions(before, decisions, self._told)
             found.extend(decided)
             if before is None:
-                found.extend(resumed(self.book.since(0), decided, decisions))
+                found.extend(recoveries_while_down(self.book.since(0), decided, decisions))
             self._remember_ceilings(decisions)
         self.shadow.observe(fleet, decisions, now.s)
         return [
@@ -104,7 +177,7 @@ class Ledger:
             for change in found
         ]
 
-    def tell(self, change: Change) -> Event:
+    def record(self, change: Change) -> Event:
         """Note something that is no decision: an order, say."""
         return self._add(change, self._now())
 
@@ -119,21 +192,21 @@ class Ledger:
                 self.book.add(event)
         return foreign
 
-    def _now(self) -> Now:
-        return Now(s=self._clock(), unix_s=self._wall())
+    def _now(self) -> ClockReading:
+        return ClockReading(s=self._clock(), unix_s=self._wall())
 
     def _remember_ceilings(self, decisions: Decisions) -> None:
         for name, pool in decisions.pools.items():
             told = self._told.get(name)
-            if pool.admission is not None and (told is None or ceiling_is_news(told, pool.admission)):
+            if pool.admission is not None and (told is None or ceiling_moved(told, pool.admission)):
                 self._told[name] = pool.admission
         for name in self._told.keys() - decisions.pools.keys():
             del self._told[name]
 
-    def _add(self, change: Change, now: Now, requests: tuple[str, ...] = ()) -> Event:
+    def _add(self, change: Change, now: ClockReading, requests: tuple[str, ...] = ()) -> Event:
         event = self.book.add(replace(event_of(change, now, self._policies), requests=requests))
-        if self.onlooker is not None:
-            self.onlooker(event)
+        if self.listener is not None:
+            self.listener(event)
         if self._lines is not None:
             if self._lines.full:
                 self._lines.rotate()
@@ -144,7 +217,7 @@ class Ledger:
         return event
 
 
-def ledger_from(lines: Lines | None, earlier: Sequence[str] = ()) -> Ledger:
+def ledger_from(lines: JsonlWriter | None, earlier: Sequence[str] = ()) -> Ledger:
     """A ledger that goes on from the lines of earlier runs."""
     ledger = Ledger(lines)
     foreign = ledger.read(earlier)

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from xds_server.decide.decisions import Decisions, EngineDecision, Health
-from xds_server.fleet import EngineId, Fleet
-from xds_server.fleet.traffic import EngineTraffic
+from xds_server.model.fleet import EngineId, Fleet
+from xds_server.model.pool_traffic import EngineTraffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class _Interval:
     succeeded: int
 
 
-class ShadowBook:
+class ShadowTotals:
     """Adds up, round by round. Bounded by the fleet: one tally per engine and one per pool."""
 
     def __init__(self) -> None:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from xds_server.publish.acceptance import Scope
-from xds_server.snapshot import Resource
-from xds_server.streams import Mode, NodeInfo, Stuck
+from xds_server.model.snapshot import Resource
+from xds_server.publish.nack_policy import RollbackScope
+from xds_server.xds import NodeInfo, StuckResponse, XdsVariant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,16 +20,16 @@ class Nack:
     type_url: str
     resources: tuple[Resource, ...]
     reason: str
-    scope: Scope
+    scope: RollbackScope
 
 
-class Observer(Protocol):
+class PublisherObserver(Protocol):
     """Called from the event loop that serves the streams: return at once."""
 
-    def on_connect(self, node: NodeInfo, mode: Mode) -> None:
+    def on_connect(self, node: NodeInfo, mode: XdsVariant) -> None:
         """A stream has said who it is."""
 
-    def on_disconnect(self, node: NodeInfo, mode: Mode, reason: str) -> None:
+    def on_disconnect(self, node: NodeInfo, mode: XdsVariant, reason: str) -> None:
         """A stream has ended; ``reason`` is empty when the peer simply went."""
 
     def on_push(self, node: NodeInfo, type_url: str, size_bytes: int) -> None:
@@ -41,19 +41,19 @@ class Observer(Protocol):
     def on_nack(self, nack: Nack) -> None:
         """A response was refused."""
 
-    def on_stuck(self, node: NodeInfo, stuck: Stuck) -> None:
+    def on_stuck(self, node: NodeInfo, stuck: StuckResponse) -> None:
         """A response was answered neither way for long."""
 
     def on_unknown_type(self, node: NodeInfo, type_url: str) -> None:
         """A peer asks for a type that is not served."""
 
 
-class Silent:
+class NullObserver:
     """An observer that does nothing."""
 
-    def on_connect(self, node: NodeInfo, mode: Mode) -> None: ...
+    def on_connect(self, node: NodeInfo, mode: XdsVariant) -> None: ...
 
-    def on_disconnect(self, node: NodeInfo, mode: Mode, reason: str) -> None: ...
+    def on_disconnect(self, node: NodeInfo, mode: XdsVariant, reason: str) -> None: ...
 
     def on_push(self, node: NodeInfo, type_url: str, size_bytes: int) -> None: ...
 
@@ -61,6 +61,6 @@ class Silent:
 
     def on_nack(self, nack: Nack) -> None: ...
 
-    def on_stuck(self, node: NodeInfo, stuck: Stuck) -> None: ...
+    def on_stuck(self, node: NodeInfo, stuck: StuckResponse) -> None: ...
 
     def on_unknown_type(self, node: NodeInfo, type_url: str) -> None: ...

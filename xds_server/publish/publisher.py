@@ -12,27 +12,27 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from xds_server.publish.acceptance import Acceptance, Scope, Verdict
-from xds_server.publish.founding import Founding
-from xds_server.publish.observer import Nack, Observer, Silent
-from xds_server.publish.served import Served
-from xds_server.publish.session import ProxyStanding, ProxyState, Session, View
-from xds_server.snapshot import Changes, Resource, Snapshot, content_of
-from xds_server.streams import (
+from xds_server.model.snapshot import Resource, Snapshot, SnapshotDiffs, content_of
+from xds_server.model.type_urls import SECRET
+from xds_server.publish.nack_policy import NackAttribution, NackPolicy, RollbackScope
+from xds_server.publish.observer import Nack, NullObserver, PublisherObserver
+from xds_server.publish.session import ProxyState, ProxySync, Session, SessionView
+from xds_server.publish.view_registry import ViewRegistry
+from xds_server.publish.view_state import ViewState
+from xds_server.translate.upstream_tls import rejected_secret
+from xds_server.xds import (
     Acked,
     Confirmed,
-    Encoder,
     Event,
-    Mode,
     Nacked,
     NodeInfo,
     RefusedPeerError,
+    ResponseCache,
     Stream,
     StreamError,
-    Stuck,
+    StuckResponse,
+    XdsVariant,
 )
-from xds_server.translate.engine_tls import meant_by
-from xds_server.type_urls import SECRET
 
 REVIEW_EVERY_S: Final = 10.0
 """How often accepted content is reviewed for what nobody wants any more."""
@@ -54,19 +54,19 @@ class Publisher:
         *,
         view_of: Callable[[NodeInfo], Hashable],
         snapshot_for: Callable[[Hashable], Snapshot],
-        observer: Observer | None = None,
+        observer: PublisherObserver | None = None,
         epoch: str = "",
         identifier: str = "",
     ) -> None:
-        self.acceptance = Acceptance()
+        self.nack_policy = NackPolicy()
         self._view_of = view_of
         self._snapshot_for = snapshot_for
-        self._observer: Observer = observer or Silent()
+        self._observer: PublisherObserver = observer or NullObserver()
         self._epoch = epoch
-        self._encoder = Encoder(identifier)
-        self._changes = Changes()
-        self._founding = Founding(self.acceptance.forget)
-        self._views: Mapping[Hashable, View] = self._founding.by_key
+        self._encoder = ResponseCache(identifier)
+        self._changes = SnapshotDiffs()
+        self._founding = ViewRegistry(self.nack_policy.forget)
+        self._views: Mapping[Hashable, SessionView] = self._founding.by_key
         self._own: Mapping[str, Resource] = _NOTHING_OWN
         self._nodes: Mapping[str, Hashable] | None = None
         self._sessions_of: dict[str, dict[Session, None]] = {}
@@ -104,11 +104,11 @@ class Publisher:
         """Whether a proxy with these identities is connected as ``node``, so that it may tell of it."""
         return any(_same_peer(session.identities, identities) for session in self._sessions_of.get(node, ()))
 
-    def judge_again(self) -> None:
+    def reauthorize(self) -> None:
         """Ask ``view_of`` about every proxy once more, and end the streams of those with another answer."""
         for view in list(self._views.values()):
             for session in list(view.sessions):
-                session.judge_again(self._view_of)
+                session.reauthorize(self._view_of)
 
     def regroup(self) -> None:
         """Ask ``view_of`` about every proxy once more, and serve those with another answer that view."""
@@ -132,7 +132,7 @@ class Publisher:
             if view := self._views.get(key):
                 view.desired = desired
         self._set_own(own)
-        if self.acceptance.parked:
+        if self.nack_policy.rejected_contents:
             self._review(now_s)
         self._serve()
 
@@ -155,31 +155,31 @@ class Publisher:
             state for view in self._views.values() for session in view.sessions if (state := session.state())
         )
 
-    def standings(self) -> Iterator[ProxyStanding]:
+    def sync_states(self) -> Iterator[ProxySync]:
         """How far each connected proxy is: a part of ``proxies``, at a small part of its cost."""
-        return (one for view in self._views.values() for session in view.sessions if (one := session.standing()))
+        return (one for view in self._views.values() for session in view.sessions if (one := session.sync()))
 
-    def served(self, node: str) -> Snapshot | None:
+    def snapshot_served_to(self, node: str) -> Snapshot | None:
         """What a connected proxy is served, its own resources included; ``None`` for another."""
         for session in self._sessions_of.get(node, ()):
             if view := self._views.get(session.view):
-                return self._snapshot(view, node, session.refused(SECRET))
+                return self._snapshot(view, node, session.rejected_versions(SECRET))
         return None
 
-    def held(self, type_url: str, name: str) -> tuple[tuple[Hashable, str], ...]:
+    def acked_versions(self, type_url: str, name: str) -> tuple[tuple[Hashable, str], ...]:
         """View and confirmed version (see ``Stream.held``) of every proxy that wants this resource."""
         return tuple(
             (key, version)
             for key, view in self._views.items()
             for session in view.sessions
-            if (version := session.held(type_url, name)) is not None
+            if (version := session.acked_version(type_url, name)) is not None
         )
 
     # For a transport
 
     def connect(
         self,
-        mode: Mode,
+        mode: XdsVariant,
         peer: str,
         wake: Callable[[], None],
         *,
@@ -202,7 +202,7 @@ class Publisher:
 
     # For sessions
 
-    def attach(self, session: Session, node: NodeInfo, now_s: float) -> tuple[View, Stream]:
+    def attach(self, session: Session, node: NodeInfo, now_s: float) -> tuple[SessionView, Stream]:
         """The view of ``node`` and a new stream on it."""
         key = self._view_of(node)
         self._founding.admit(key, session.host)
@@ -224,7 +224,7 @@ class Publisher:
         self._observer.on_connect(node, session.mode)
         return view, stream
 
-    def move(self, session: Session, view: View, key: Hashable) -> View:
+    def move(self, session: Session, view: SessionView, key: Hashable) -> SessionView:
         """The view of this key, with the session, which leaves ``view``."""
         # First: whoever is counted in both views while the new one is built would share limits with itself.
         view.sessions.pop(session, None)
@@ -234,7 +234,7 @@ class Publisher:
         self._founding.retire(view)
         return found
 
-    def detach(self, session: Session, view: View, node: NodeInfo, reason: str) -> None:
+    def detach(self, session: Session, view: SessionView, node: NodeInfo, reason: str) -> None:
         """Forget a session; a view that has none left is no longer built."""
         view.sessions.pop(session, None)
         self._nodes = None
@@ -245,7 +245,7 @@ class Publisher:
         self._observer.on_disconnect(node, session.mode, reason)
         self._founding.retire(view)
 
-    def _served(self, key: Hashable, host: str, instead: Snapshot | None = None) -> View:
+    def _served(self, key: Hashable, host: str, instead: Snapshot | None = None) -> SessionView:
         """The view of this key, which has or is about to have a proxy.
 
         ``instead`` is served where nothing can be made for it: a proxy that has something keeps it.
@@ -255,17 +255,17 @@ class Publisher:
             desired = self._snapshot_for(key)
             if instead is not None and not desired.resources:
                 desired = instead
-            effective = self.acceptance.effective(key, desired)
-            view = Served(key=key, founder=host, desired=desired, effective=effective)
-            self._founding.found(view)
+            effective = self.nack_policy.effective(key, desired)
+            view = ViewState(key=key, founder=host, desired=desired, effective=effective)
+            self._founding.add(view)
         return view
 
-    def offer(self, stream: Stream, view: View) -> None:
+    def offer(self, stream: Stream, view: SessionView) -> None:
         """Bring a stream up to the newest snapshot of its view, with what is its proxy's own."""
-        stream.offer(self._snapshot(view, stream.node.id, stream.refused(SECRET)), self._sequence)
+        stream.offer(self._snapshot(view, stream.node.id, stream.rejected_versions(SECRET)), self._sequence)
 
-    def _snapshot(self, view: View, node: str, refused: Mapping[str, str] = _NOTHING_REFUSED) -> Snapshot:
-        return view.snapshot_for(self._own.get(node), refused, self.acceptance)
+    def _snapshot(self, view: SessionView, node: str, refused: Mapping[str, str] = _NOTHING_REFUSED) -> Snapshot:
+        return view.snapshot_for(self._own.get(node), refused, self.nack_policy)
 
     def encode(self, stream: Stream, now_s: float) -> bytes | None:
         """The next response due on a stream as bytes, shared with all streams that are due the same."""
@@ -276,52 +276,52 @@ class Publisher:
         self._observer.on_push(stream.node, response.type_url, len(data))
         return data
 
-    def take(self, session: Session, view: View, stream: Stream, event: Event) -> None:
+    def take(self, session: Session, view: SessionView, stream: Stream, event: Event) -> None:
         """Act on what a stream has told."""
         node = stream.node
         match event:
             case Acked():
                 self._observer.on_ack(node, event.type_url, event.latency_s)
-                self._accept(view, stream, session.with_company(event.resources))
+                self._accept(view, stream, session.with_co_rejected(event.resources))
             case Confirmed():
                 self._accept(view, stream, event.resources)
             case Nacked(suspects=()):
                 # Nothing but removals was refused: there is nothing to hold back, from this proxy or others.
-                self._report(node, event, Verdict(at_fault=(), scope=Scope.PEER))
+                self._report(node, event, NackAttribution(at_fault=(), scope=RollbackScope.PEER))
             case Nacked():
                 self._refuse(stream, _meant(session, view, stream, event))
                 session.wake()
-            case Stuck():
+            case StuckResponse():
                 self._observer.on_stuck(node, event)
-                if self.acceptance.unanswered(event.resources):
+                if self.nack_policy.record_timeout(event.resources):
                     self._serve()
             case _:
                 self._observer.on_unknown_type(node, event.type_url)
 
-    def _accept(self, view: View, stream: Stream, resources: tuple[Resource, ...]) -> None:
+    def _accept(self, view: SessionView, stream: Stream, resources: tuple[Resource, ...]) -> None:
         if own := self._own.get(stream.node.id):
             # One proxy's own numbers say nothing about its view, and must never be served to another.
             resources = tuple(item for item in resources if item.type_url != own.type_url)
-        if spared := stream.refused(SECRET):
+        if spared := stream.rejected_versions(SECRET):
             # Nor does what it has instead of what it refused: others may have accepted that long ago.
             resources = tuple(item for item in resources if item.type_url != SECRET or item.name not in spared)
-        if self.acceptance.accepted(view.key, resources):
+        if self.nack_policy.record_ack(view.key, resources):
             self._serve()
 
     def _refuse(self, stream: Stream, event: Nacked) -> None:
         _, began = self._trials.get(event.type_url, (None, 0))
-        verdict = self.acceptance.refused(
+        verdict = self.nack_policy.attribute_nack(
             event.suspects, event.reason, node=stream.node.id, answers_trial=event.sequence >= began
         )
         innocent = list(verdict.cleared)
-        if verdict.scope is Scope.SUSPECT:
+        if verdict.scope is RollbackScope.SUSPECT:
             # A late refusal of the same push: some of its suspects are on trial or cleared by now.
-            innocent += [item for item in verdict.at_fault if not self.acceptance.is_withheld(item)]
-        stream.forgive(event.type_url, [item.name for item in innocent])
+            innocent += [item for item in verdict.at_fault if not self.nack_policy.is_rejected(item)]
+        stream.clear_nack(event.type_url, [item.name for item in innocent])
         self._report(stream.node, event, verdict)
         self._serve()
 
-    def _report(self, node: NodeInfo, event: Nacked, verdict: Verdict) -> None:
+    def _report(self, node: NodeInfo, event: Nacked, verdict: NackAttribution) -> None:
         self._observer.on_nack(
             Nack(
                 node=node,
@@ -336,7 +336,7 @@ class Publisher:
         """Work out what every view gets, and wake whoever gets something else."""
         self._sequence += 1
         for view in self._views.values():
-            effective = self.acceptance.effective(view.key, view.desired)
+            effective = self.nack_policy.effective(view.key, view.desired)
             if effective is not view.effective:
                 view.serve(effective)
                 for session in view.sessions:
@@ -359,9 +359,9 @@ class Publisher:
 
     def _begin_trials(self) -> None:
         """Let every proxy that refused a suspect be sent it once more, now that it is tried on its own."""
-        on_trial = {type_url for type_url, _ in self.acceptance.parked}
+        on_trial = {type_url for type_url, _ in self.nack_policy.rejected_contents}
         for type_url in on_trial | self._trials.keys():
-            trial = self.acceptance.trial(type_url)
+            trial = self.nack_policy.trial(type_url)
             known = self._trials.get(type_url)
             if trial is None:
                 self._trials.pop(type_url, None)
@@ -371,11 +371,11 @@ class Publisher:
                     item = view.effective.of(type_url).get(trial[0])
                     if item is not None and content_of(item.version) == trial[1]:
                         for session in view.sessions:
-                            session.forgive(type_url, trial[0])
+                            session.clear_nack(type_url, trial[0])
 
     def _review(self, now_s: float) -> None:
         self._review_at_s = now_s + REVIEW_EVERY_S
-        self.acceptance.wanted([view.desired for view in self._views.values()], now_s)
+        self.nack_policy.prune([view.desired for view in self._views.values()], now_s)
 
 
 def _same_peer(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
@@ -383,14 +383,14 @@ def _same_peer(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
     return one == other or not set(one).isdisjoint(other)
 
 
-def _meant(session: Session, view: View, stream: Stream, event: Nacked) -> Nacked:
+def _meant(session: Session, view: SessionView, stream: Stream, event: Nacked) -> Nacked:
     """A refusal of what was meant: a secret is judged with another that came before, and told of in its place."""
     refused = event.suspects[0]
-    if event.type_url != SECRET or (name := meant_by(refused.name, event.reason)) == refused.name:
+    if event.type_url != SECRET or (name := rejected_secret(refused.name, event.reason)) == refused.name:
         return event
     item = stream.snapshot.of(SECRET).get(name) or view.desired.of(SECRET).get(name)
     if item is None:
         return event
-    session.beside[name] = refused
-    stream.blame(item, refused)
+    session.co_rejected_secrets[name] = refused
+    stream.reattribute_nack(item, refused)
     return replace(event, suspects=(item,))

@@ -4,12 +4,12 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeAlias
 
-from xds_server.crowd import host_of
-from xds_server.publish.served import Served
-from xds_server.snapshot import Resource
-from xds_server.streams import Event, KindStanding, Mode, NodeInfo, Stream, StreamError, read_request
-from xds_server.streams.values import WatchStatus
-from xds_server.type_urls import SECRET
+from xds_server.model.connection_limit import host_of
+from xds_server.model.snapshot import Resource
+from xds_server.model.type_urls import SECRET
+from xds_server.publish.view_state import ViewState
+from xds_server.xds import Event, NodeInfo, Stream, StreamError, TypeSync, XdsVariant, decode_request
+from xds_server.xds.messages import SubscriptionStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,39 +18,39 @@ class ProxyState:
 
     node: NodeInfo
     view: Hashable
-    mode: Mode
+    mode: XdsVariant
     peer: str
     connected_at_s: float
-    types: tuple[WatchStatus, ...]
+    types: tuple[SubscriptionStatus, ...]
 
 
-class ProxyStanding(NamedTuple):
+class ProxySync(NamedTuple):
     """How far one connected proxy is, type by type."""
 
     node: NodeInfo
     view: Hashable
-    types: tuple[KindStanding, ...]
+    types: tuple[TypeSync, ...]
 
 
-class Publishing(Protocol):
+class SessionPublisher(Protocol):
     """What a session asks of whoever joins it to the snapshots of a view."""
 
-    def attach(self, session: "Session", node: NodeInfo, now_s: float) -> tuple["View", Stream]:
+    def attach(self, session: "Session", node: NodeInfo, now_s: float) -> tuple["SessionView", Stream]:
         """The view of ``node`` and a new stream on it; ``StreamError`` where it is not served."""
 
-    def move(self, session: "Session", view: "View", key: Hashable) -> "View":
+    def move(self, session: "Session", view: "SessionView", key: Hashable) -> "SessionView":
         """The view of this key, with the session, which leaves ``view``."""
 
-    def detach(self, session: "Session", view: "View", node: NodeInfo, reason: str) -> None:
+    def detach(self, session: "Session", view: "SessionView", node: NodeInfo, reason: str) -> None:
         """Forget a session."""
 
-    def offer(self, stream: Stream, view: "View") -> None:
+    def offer(self, stream: Stream, view: "SessionView") -> None:
         """Bring a stream up to the newest snapshot of its view."""
 
     def encode(self, stream: Stream, now_s: float) -> bytes | None:
         """The next response due on a stream as bytes; ``None`` when nothing is due."""
 
-    def take(self, session: "Session", view: "View", stream: Stream, event: Event) -> None:
+    def take(self, session: "Session", view: "SessionView", stream: Stream, event: Event) -> None:
         """Act on what a stream has told."""
 
 
@@ -64,8 +64,8 @@ class Session:
 
     def __init__(
         self,
-        publisher: Publishing,
-        mode: Mode,
+        publisher: SessionPublisher,
+        mode: XdsVariant,
         peer: str,
         wake: Callable[[], None],
         *,
@@ -77,12 +77,12 @@ class Session:
         self.host = host_of(peer, identities)
         self.wake = wake
         self.identities = identities
-        self.beside: dict[str, Resource] = {}
+        self.co_rejected_secrets: dict[str, Resource] = {}
         """Secrets that were refused for the fault of another, by the name of that."""
         self._end = end
         self._publisher = publisher
         self._stream: Stream | None = None
-        self._view: View | None = None
+        self._view: SessionView | None = None
         self._closed = False
 
     @property
@@ -92,7 +92,7 @@ class Session:
 
     def request(self, data: bytes, now_s: float) -> None:
         """Take the bytes of one request; ``StreamError`` ends the stream."""
-        request = read_request(self.mode, data)
+        request = decode_request(self.mode, data)
         if self._stream is None or self._view is None:
             if request.node is None or not request.node.id:
                 raise StreamError("the first request on a stream must carry node.id")
@@ -121,14 +121,14 @@ class Session:
         if self._stream.is_waiting:
             self.wake()
 
-    def forgive(self, type_url: str, name: str) -> None:
+    def clear_nack(self, type_url: str, name: str) -> None:
         """Let a refused resource be sent again unchanged."""
         if self._stream is not None and self._view is not None:
             self._publisher.offer(self._stream, self._view)
-            self._stream.forgive(type_url, [name])
+            self._stream.clear_nack(type_url, [name])
             self.wake()
 
-    def judge_again(self, view_of: Callable[[NodeInfo], Hashable]) -> None:
+    def reauthorize(self, view_of: Callable[[NodeInfo], Hashable]) -> None:
         """End the stream where its proxy may no longer be served, or what it may see has changed."""
         if self._stream is None or self._view is None:
             return
@@ -161,25 +161,28 @@ class Session:
         # Whoever made it is held no longer: a ring of both would stay until the collector of cycles comes by.
         self.wake, self._end = _nobody, _nobody_told
 
-    def with_company(self, accepted: tuple[Resource, ...]) -> tuple[Resource, ...]:
+    def with_co_rejected(self, accepted: tuple[Resource, ...]) -> tuple[Resource, ...]:
         """What was accepted, and with it what was only refused beside something else of its name."""
         names = [item.name for item in accepted if item.type_url == SECRET]
-        return (*accepted, *(self.beside.pop(name) for name in names if name in self.beside))
+        return (
+            *accepted,
+            *(self.co_rejected_secrets.pop(name) for name in names if name in self.co_rejected_secrets),
+        )
 
-    def held(self, type_url: str, name: str) -> str | None:
+    def acked_version(self, type_url: str, name: str) -> str | None:
         """The confirmed version of a resource; ``None`` when this proxy does not want it."""
-        return None if self._stream is None else self._stream.held(type_url, name)
+        return None if self._stream is None else self._stream.acked_version(type_url, name)
 
-    def refused(self, type_url: str) -> Mapping[str, str]:
+    def rejected_versions(self, type_url: str) -> Mapping[str, str]:
         """The versions of a type that this proxy has refused, by name."""
-        return {} if self._stream is None else self._stream.refused(type_url)
+        return {} if self._stream is None else self._stream.rejected_versions(type_url)
 
-    def standing(self) -> ProxyStanding | None:
+    def sync(self) -> ProxySync | None:
         """How far this proxy is; ``None`` until it has said who it is."""
         if self._stream is None or self._view is None:
             return None
         self._publisher.offer(self._stream, self._view)
-        return ProxyStanding(self._stream.node, self._view.key, self._stream.standing())
+        return ProxySync(self._stream.node, self._view.key, self._stream.type_syncs())
 
     def state(self) -> ProxyState | None:
         """This proxy, for people; ``None`` until it has said who it is."""
@@ -204,5 +207,5 @@ def _nobody_told(_: StreamError) -> None:
     """Who is told that a stream is to end which has ended."""
 
 
-View: TypeAlias = Served[Session]
+SessionView: TypeAlias = ViewState[Session]
 """A view as the publisher serves it to sessions."""

@@ -9,7 +9,7 @@ milliseconds and leaves what is in flight alone.
 * An engine on trial gets a part of its share by a lower weight. Equal weights are better to pick by, so weights
   of like engines differ only while a trial lasts.
 * Engines of a zone that hold different numbers of slots or differ in speed get different weights; see
-  ``picking_weights``.
+  ``engine_weights``.
 * Every zone stays listed, too. One without a weight gets no traffic from Envoy (nor from gRPC), but its hosts keep
   their in-flight counts for the moment the zone is needed.
 """
@@ -19,26 +19,20 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from xds_server.decide.decisions import Decisions, Health, Picking
-from xds_server.decide.routing.zones import OVERPROVISIONING_PERCENT
-from xds_server.fleet import Engine, EngineId
-from xds_server.translate.assignment import (
-    AssignmentSpec,
-    EndpointSpec,
-    HostPort,
-    InternalListener,
-    LocalitySpec,
-)
-from xds_server.translate.hops import engine_listener_name
+from xds_server.decide.decisions import Decisions, EndpointWeight, Health
+from xds_server.decide.routing.zone_shares import OVERPROVISIONING_PERCENT
+from xds_server.model.fleet import Engine, EngineId
+from xds_server.translate.internal_listeners import engine_listener_name
 from xds_server.translate.memo import Memo
-from xds_server.translate.residency import RESERVED, Allowed, labels
-from xds_server.translate.tiers import OVERPROVISIONING_PERCENT as TIERED_PERCENT
-from xds_server.translate.tiers import Place, Tiers, tiers
+from xds_server.translate.priorities import PRIORITY_OVERPROVISIONING_PERCENT as TIERED_PERCENT
+from xds_server.translate.priorities import LocalityId, LocalityPriorities, locality_priorities
+from xds_server.translate.residency import RESERVED_LABEL_PREFIX, AllowedRegions, subset_labels
+from xds_server.wire.assignment import AssignmentSpec, EndpointSpec, HostPort, InternalListener, LocalitySpec
 
 ENGINE_LABEL: Final = "engine"
 """Label with the engine's name, before the labels the operator gave it."""
 
-STATUS: Final[Mapping[Health, int]] = MappingProxyType(
+HEALTH_STATUS: Final[Mapping[Health, int]] = MappingProxyType(
     {Health.HEALTHY: 1, Health.UNHEALTHY: 2, Health.DRAINING: 3}
 )
 """Numbers of envoy.config.core.v3.HealthStatus."""
@@ -58,7 +52,7 @@ _HEAVIEST: Final = 10_000
 """Largest weight computed here: engines a hundred times as large as others are told apart, and no more."""
 
 
-def assignment(
+def load_assignment(
     pool: str,
     engines: tuple[Engine, ...],
     decisions: Decisions,
@@ -67,7 +61,7 @@ def assignment(
     *,
     region: str = "",
     hop: bool = False,
-    allowed: tuple[Allowed, ...] = (),
+    allowed: tuple[AllowedRegions, ...] = (),
     names: Mapping[str, str] = _NO_NAMES,
 ) -> AssignmentSpec:
     """The endpoints of a pool for callers in ``zone`` of ``region``, engines in the order of the policy.
@@ -77,17 +71,17 @@ def assignment(
     routes to the pool are bound to.
     ``names`` are the host names that engines have to prove to be, by engine.
     """
-    in_tiers = tiers(decisions, pool, engines, zone=zone, region=region)
-    peers: dict[Place, list[Engine]] = {}
+    in_tiers = locality_priorities(decisions, pool, engines, zone=zone, region=region)
+    peers: dict[LocalityId, list[Engine]] = {}
     for engine in engines:
         peers.setdefault((engine.region, engine.zone), []).append(engine)
-    by_place: dict[Place, list[EndpointSpec]] = {}
+    by_place: dict[LocalityId, list[EndpointSpec]] = {}
     decided = decisions.pools.get(pool)
-    factors = picking_factors(decided.picking) if decided is not None else _NO_FACTORS
+    factors = weight_factors(decided.endpoint_weights) if decided is not None else _NO_FACTORS
     for place, there in peers.items():
         # Of all that are declared, so that no weight moves when an engine comes or goes.
         shares = [_traffic_percent(engine, decisions) for engine in there]
-        for engine, weight in zip(there, reduced(picking_weights(there, factors), shares), strict=True):
+        for engine, weight in zip(there, trial_weights(engine_weights(there, factors), shares), strict=True):
             decision = decisions.engines.get(engine.id)
             if decision is None or not decision.gone:
                 health = _health(engine, decisions)
@@ -111,18 +105,23 @@ def assignment(
 
 
 def _tiered(
-    pool: str, in_tiers: Tiers, by_place: Mapping[Place, list[EndpointSpec]], memo: Memo, *, hop: bool
+    pool: str,
+    in_tiers: LocalityPriorities,
+    by_place: Mapping[LocalityId, list[EndpointSpec]],
+    memo: Memo,
+    *,
+    hop: bool,
 ) -> AssignmentSpec:
     """Engines that are in by tier, then all others; priorities without a gap, which gRPC's own client refuses."""
     ready, others = (
         {
             place: kept
             for place, there in sorted(by_place.items())
-            if (kept := tuple([one for one in there if (one.health == STATUS[Health.HEALTHY]) is healthy]))
+            if (kept := tuple([one for one in there if (one.health == HEALTH_STATUS[Health.HEALTHY]) is healthy]))
         }
         for healthy in (True, False)
     )
-    levels: list[list[tuple[Place, int | None]]] = [sorted(tier.items()) for tier in in_tiers.weights]
+    levels: list[list[tuple[LocalityId, int | None]]] = [sorted(tier.items()) for tier in in_tiers.weights]
     filled = [[(at, weight, ready[at]) for at, weight in level if at in ready] for level in levels]
     filled.append([(at, None, there) for at, there in others.items()])
     return AssignmentSpec(
@@ -136,12 +135,12 @@ def _tiered(
     )
 
 
-def picking_factors(picking: Mapping[EngineId, Picking]) -> dict[EngineId, float]:
+def weight_factors(picking: Mapping[EngineId, EndpointWeight]) -> dict[EngineId, float]:
     """All of the decisions on picking that weights are made of: engines that have not 1."""
     return {key: one.factor for key, one in picking.items() if one.factor != 1}
 
 
-def picking_weights(engines: Sequence[Engine], factors: Mapping[EngineId, float] = _NO_FACTORS) -> tuple[int, ...]:
+def engine_weights(engines: Sequence[Engine], factors: Mapping[EngineId, float] = _NO_FACTORS) -> tuple[int, ...]:
     """Weight of each engine among its peers in a zone, in the order given; 1 for each where nothing differs.
 
     Between equal weights Envoy picks the engine with fewer requests, so all hold the same number, whatever their
@@ -165,7 +164,7 @@ def picking_weights(engines: Sequence[Engine], factors: Mapping[EngineId, float]
     return tuple(max(1, round(weight * scale)) for weight in weights)
 
 
-def reduced(weights: Sequence[int], percents: Sequence[float]) -> tuple[int, ...]:
+def trial_weights(weights: Sequence[int], percents: Sequence[float]) -> tuple[int, ...]:
     """The weights with those of engines on trial lowered, so that they get these shares of their normal traffic.
 
     Where nobody is on trial, the weights as they are. Between unequal weights Envoy picks by weight / (requests in
@@ -205,7 +204,7 @@ def zone_weights(pool: str, engines: tuple[Engine, ...], decisions: Decisions, z
 
 def _locality(
     pool: str,
-    place: Place,
+    place: LocalityId,
     weight: int | None,
     endpoints: tuple[EndpointSpec, ...],
     memo: Memo,
@@ -228,18 +227,18 @@ def _endpoint(
     memo: Memo,
     *,
     hop: bool,
-    allowed: tuple[Allowed, ...],
+    allowed: tuple[AllowedRegions, ...],
     hostname: str,
 ) -> EndpointSpec:
     address = HostPort(host=engine.address, port=engine.port)
-    inside = labels(engine.region, allowed)
+    inside = subset_labels(engine.region, allowed)
     # The same object as last time where nothing has changed: the encoder then has its bytes already.
     return memo.of(
         ("endpoint", engine.id, health, hop),
         (engine.address, engine.port, weight, engine.labels, inside, hostname),
         lambda: EndpointSpec(
             address=_listener_of(engine, address) if hop else address,
-            health=STATUS[health],
+            health=HEALTH_STATUS[health],
             weight=weight,
             hostname=hostname,
             labels=((ENGINE_LABEL, engine.id.engine), *_own_labels(engine), *inside),
@@ -248,7 +247,7 @@ def _endpoint(
 
 
 def _own_labels(engine: Engine) -> list[tuple[str, str]]:
-    return sorted(one for one in engine.labels.items() if not one[0].startswith(RESERVED))
+    return sorted(one for one in engine.labels.items() if not one[0].startswith(RESERVED_LABEL_PREFIX))
 
 
 def _listener_of(engine: Engine, address: HostPort) -> InternalListener:

@@ -53,15 +53,15 @@ from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, StringMatcher
 from envoy_data_plane.google.protobuf import Any, Struct, Value
 
 from policies.route import ENVOYS_HEADERS
-from xds_server.translate.access_logs import attempt_log, listener_log
-from xds_server.translate.refusals import LENGTH_FIELDS
-from xds_server.translate.routes import route_configuration_name
-from xds_server.translate.scripts import FILTER, REQUEST_METADATA, scripts
-from xds_server.translate.shapes import over_ads, packed, seconds
+from xds_server.translate.access_log_config import attempt_log, listener_log
+from xds_server.translate.envoy_values import ads_config_source, pack_any, seconds
+from xds_server.translate.local_reply_routes import TOKEN_LIMIT_FIELDS
+from xds_server.translate.lua_scripts import LUA_FILTER, REQUEST_METADATA, lua_filter
+from xds_server.translate.route_configuration import route_configuration_name
 
 REASON_HEADER: Final = "x-switchgear-reason"
 
-REASONS: Final = (
+LOCAL_REPLY_REASONS: Final = (
     # Response flag of Envoy, what we call it, seconds after which the caller may try again.
     ("UO", "overload", "1"),
     ("UH", "no-engine", "1"),
@@ -74,7 +74,7 @@ REASONS: Final = (
 Callers read of these, and of those that routes refuse with, in ``docs/answers.md``.
 """
 
-TIMEOUT: Final = "timeout"
+TIMEOUT_REASON: Final = "timeout"
 """Why, where Envoy itself answers 504."""
 
 JSON_CONTENT_TYPES: Final = r"(?i)application/json\s*(;.*)?"
@@ -84,7 +84,7 @@ REQUEST_HEADERS_TIMEOUT_S: Final = 30.0
 
 ANY_IPV6: Final = "::"
 
-NO_CALLER: Final = "255.255.255.255"
+UNUSED_ADDRESS: Final = "255.255.255.255"
 """An address that no request comes from. Without any range Envoy takes all private addresses for internal."""
 
 
@@ -97,12 +97,12 @@ def connection_manager(port: int) -> Any:
     """What the listener of a port does with connections, packed; it is the same at every address."""
     manager = HttpConnectionManager(
         stat_prefix=listener_name(port),
-        rds=Rds(config_source=over_ads(), route_config_name=route_configuration_name(port)),
+        rds=Rds(config_source=ads_config_source(), route_config_name=route_configuration_name(port)),
         http_filters=[
-            HttpFilter(name="envoy.filters.http.json_to_metadata", typed_config=packed(_request_fields())),
-            HttpFilter(name=FILTER, typed_config=scripts()),
+            HttpFilter(name="envoy.filters.http.json_to_metadata", typed_config=pack_any(_request_fields())),
+            HttpFilter(name=LUA_FILTER, typed_config=lua_filter()),
             HttpFilter(
-                name="envoy.filters.http.router", typed_config=packed(Router(upstream_log=[attempt_log()]))
+                name="envoy.filters.http.router", typed_config=pack_any(Router(upstream_log=[attempt_log()]))
             ),
         ],
         access_log=[listener_log()],
@@ -117,20 +117,21 @@ def connection_manager(port: int) -> Any:
         # x-request-id of theirs believed: Envoy makes its own, under which logs and engines know the request.
         use_remote_address=True,
         internal_address_config=HttpConnectionManagerInternalAddressConfig(
-            unix_sockets=False, cidr_ranges=[CidrRange(address_prefix=NO_CALLER, prefix_len=32)]
+            unix_sockets=False, cidr_ranges=[CidrRange(address_prefix=UNUSED_ADDRESS, prefix_len=32)]
         ),
         # Those that Envoy itself leaves standing: an attempt count of a caller's own would hide its refusals from
         # our log, and engines take for Envoy's word whatever is named so.
         early_header_mutation_extensions=[
             TypedExtensionConfig(
-                name="envoy.http.early_header_mutation.header_mutation", typed_config=packed(_without_envoys_own())
+                name="envoy.http.early_header_mutation.header_mutation",
+                typed_config=pack_any(_remove_envoy_headers()),
             )
         ],
         # In refusals, too: whoever asks why has a name for what was refused.
         always_set_request_id_in_response=True,
         local_reply_config=_local_replies(),
     )
-    return packed(manager)
+    return pack_any(manager)
 
 
 def listener(port: int, address: str, manager: Any) -> Listener:
@@ -149,7 +150,7 @@ def listener(port: int, address: str, manager: Any) -> Listener:
     )
 
 
-def _without_envoys_own() -> HeaderMutation:
+def _remove_envoy_headers() -> HeaderMutation:
     """Takes from each request, before anything reads it, the headers that only Envoy may write."""
     envoys = StringMatcher(prefix=ENVOYS_HEADERS)
     return HeaderMutation(mutations=[MutationRule(remove_on_match=MutationRuleRemoveOnMatch(key_matcher=envoys))])
@@ -164,7 +165,7 @@ def _request_fields() -> JsonToMetadata:
                     selectors=[JsonToMetadataSelector(key=field)],
                     on_present=JsonToMetadataKeyValuePair(metadata_namespace=REQUEST_METADATA, key=field),
                 )
-                for field in ("model", "stream", *LENGTH_FIELDS)
+                for field in ("model", "stream", *TOKEN_LIMIT_FIELDS)
             ],
             allow_content_types_regex=RegexMatcher(regex=JSON_CONTENT_TYPES),
             allow_empty_content_type=True,
@@ -182,9 +183,9 @@ def _local_replies() -> LocalReplyConfig:
     return LocalReplyConfig(
         mappers=[
             _no_route(),
-            *(_reply(_flag(flag), reason, retry_after) for flag, reason, retry_after in REASONS),
+            *(_reply(_flag(flag), reason, retry_after) for flag, reason, retry_after in LOCAL_REPLY_REASONS),
             # By the status: the limit of a whole stream has no flag of its own.
-            _reply(_status(504, "timeout"), TIMEOUT, None),
+            _reply(_status(504, "timeout"), TIMEOUT_REASON, None),
         ],
         body_format=SubstitutionFormatString(
             json_format=Struct(fields={"error": Value(struct_value=Struct(fields=message))})

@@ -35,7 +35,7 @@ class Memo:
         self._made[key] = (inputs, made)
         return made
 
-    def alike(self, content: Hashable, make: Callable[[], _T]) -> _T:
+    def interned(self, content: Hashable, make: Callable[[], _T]) -> _T:
         """What was made for equal content and is still held by somebody, else what ``make`` returns."""
         known: _T | None = self._alike.get(content)
         if known is None:

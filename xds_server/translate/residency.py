@@ -25,55 +25,55 @@ from envoy_data_plane.google.protobuf import Struct, Value
 
 from policies.route import ModelRoute
 from xds_server.decide.decisions import Decisions, Health
-from xds_server.fleet import Fleet
-from xds_server.translate.assignment import Label
+from xds_server.model.fleet import Fleet
+from xds_server.wire.assignment import Label
 
-RESERVED: Final = "allowed/"
+RESERVED_LABEL_PREFIX: Final = "allowed/"
 """What labels made here begin with. An operator's label of such a name is not passed on: it could be a way in."""
 
-SETS: Final = RESERVED + "*"
+REGION_SETS_LABEL: Final = RESERVED_LABEL_PREFIX + "*"
 """The label that lists the sets of regions an engine is in; no region has such a name."""
 
 _INSIDE: Final = "yes"
 _LB: Final = "envoy.lb"
 
-Allowed: TypeAlias = frozenset[str]
+AllowedRegions: TypeAlias = frozenset[str]
 """Regions that a route names."""
 
 
-def allowed(route: ModelRoute) -> Allowed:
+def allowed_regions(route: ModelRoute) -> AllowedRegions:
     """The regions whose engines may see the route's requests; empty: all."""
     return frozenset(route.spec.allowed_regions)
 
 
 def allowed_by_pool(
     routes: Mapping[str, ModelRoute], pools: Callable[[ModelRoute], Iterable[str]]
-) -> Mapping[str, tuple[Allowed, ...]]:
+) -> Mapping[str, tuple[AllowedRegions, ...]]:
     """The sets of regions by which engines of a pool are told apart; a pool that is not in it has none.
 
     ``pools`` are all that a route can reach.
     """
-    found: dict[str, set[Allowed]] = {}
+    found: dict[str, set[AllowedRegions]] = {}
     for route in routes.values():
         if route.spec.allowed_regions:
             for pool in pools(route):
-                found.setdefault(pool, set()).add(allowed(route))
+                found.setdefault(pool, set()).add(allowed_regions(route))
     return {pool: tuple(sorted(sets, key=_name)) for pool, sets in found.items()}
 
 
-def labels(region: str, sets: Iterable[Allowed]) -> tuple[Label, ...]:
+def subset_labels(region: str, sets: Iterable[AllowedRegions]) -> tuple[Label, ...]:
     """The labels of an engine in this region; one without a region is in no set."""
     inside = tuple(_name(one) for one in sets if region in one)
     if not inside:
         return ()
-    return ((SETS, inside), *((RESERVED + name, _INSIDE) for name in inside))
+    return ((REGION_SETS_LABEL, inside), *((RESERVED_LABEL_PREFIX + name, _INSIDE) for name in inside))
 
 
-def subsets(sets: tuple[Allowed, ...]) -> ClusterLbSubsetConfig:
+def subset_config(sets: tuple[AllowedRegions, ...]) -> ClusterLbSubsetConfig:
     """How a cluster divides its endpoints, where routes to it are bound to these sets of regions."""
     # By a label for each set: what routes asked for that a version before this one made. Such a route must find
     # nobody outside either while this cluster has come already and the route has not.
-    keys = [SETS, *(RESERVED + _name(one) for one in sets)]
+    keys = [REGION_SETS_LABEL, *(RESERVED_LABEL_PREFIX + _name(one) for one in sets)]
     return ClusterLbSubsetConfig(
         # For routes that ask for nothing. What a selector is asked for and does not have is refused.
         fallback_policy=ClusterLbSubsetConfigLbSubsetFallbackPolicy.ANY_ENDPOINT,
@@ -95,13 +95,13 @@ def metadata_match(route: ModelRoute) -> Metadata | None:
     """What the route asks of endpoints; None where it may go anywhere."""
     if not route.spec.allowed_regions:
         return None
-    wanted = Struct(fields={SETS: Value(string_value=_name(allowed(route)))})
+    wanted = Struct(fields={REGION_SETS_LABEL: Value(string_value=_name(allowed_regions(route)))})
     return Metadata(filter_metadata={_LB: wanted})
 
 
-def nobody_left(route: ModelRoute, pools: Iterable[str], fleet: Fleet, decisions: Decisions) -> bool:
+def residency_unavailable(route: ModelRoute, pools: Iterable[str], fleet: Fleet, decisions: Decisions) -> bool:
     """Whether the route names regions, and no engine of these pools there takes requests."""
-    inside = allowed(route)
+    inside = allowed_regions(route)
     return bool(inside) and not any(
         engine.region in inside
         and ((decision := decisions.engines.get(engine.id)) is None or decision.health is Health.HEALTHY)
@@ -110,5 +110,5 @@ def nobody_left(route: ModelRoute, pools: Iterable[str], fleet: Fleet, decisions
     )
 
 
-def _name(regions: Allowed) -> str:
+def _name(regions: AllowedRegions) -> str:
     return "+".join(sorted(regions))

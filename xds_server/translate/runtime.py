@@ -30,7 +30,7 @@ _LARGEST: Final = 2**32 - 1
 _MILLION: Final = 1_000_000
 
 
-def runtime(
+def runtime_layer(
     ceilings: Mapping[str, Ceiling],
     route_weights: Mapping[str, Mapping[str, int]],
     access_log_percent: float = EVERYTHING_PERCENT,
@@ -53,7 +53,7 @@ def runtime(
     return Runtime(name=LAYER, layer=Struct(fields=fields))
 
 
-def with_hedges(ceiling: Ceiling, hedging: Hedging, hedge: HedgeDecision | None = None) -> Ceiling:
+def with_hedge_budget(ceiling: Ceiling, hedging: Hedging, hedge: HedgeDecision | None = None) -> Ceiling:
     """The ceiling with a retry budget that also holds hedges to theirs.
 
     Envoy has one budget for retries and hedges of a cluster, so while there are hedges the smaller percentage

@@ -4,8 +4,8 @@ The classes are derived at import from envoy-data-plane (see ``descriptors``): a
 core in microseconds. The Protocols name the fields the control plane reads, so that code which reads them is
 type-checked; at run time a class has every field of the real message.
 
-``Node.extensions`` is the bulk of a real Envoy's first request (some 60 KB of extension names) and nobody here
-reads it, so it stays undecoded. Any other message is one call away: ``decoder(StreamAccessLogsMessage)``.
+``NodeMessage.extensions`` is the bulk of a real Envoy's first request (some 60 KB of extension names) and nobody
+here reads it, so it stays undecoded. Any other message is one call away: ``decoder(StreamAccessLogsMessage)``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from envoy_data_plane.envoy.service.discovery import v3 as discovery
 from google.protobuf.any_pb2 import Any
 from google.protobuf.struct_pb2 import Struct
 
-from .descriptors import decoder
+from xds_server.wire.descriptors import decoder
 
 __all__ = (
-    "ControlPlane",
+    "ControlPlaneMessage",
     "DeltaDiscoveryRequest",
     "DeltaDiscoveryRequestMessage",
     "DeltaDiscoveryResponse",
@@ -29,11 +29,11 @@ __all__ = (
     "DiscoveryRequestMessage",
     "DiscoveryResponse",
     "DiscoveryResponseMessage",
-    "Locality",
+    "LocalityMessage",
     "Message",
-    "Node",
-    "Resource",
-    "Status",
+    "NodeMessage",
+    "ResourceMessage",
+    "StatusMessage",
     "decoder",
 )
 
@@ -54,7 +54,7 @@ class Message(Protocol):
     def WhichOneof(self, group: str) -> str | None: ...  # noqa: N802
 
 
-class Locality(Message, Protocol):
+class LocalityMessage(Message, Protocol):
     """Where a node or an endpoint is."""
 
     region: str
@@ -62,19 +62,19 @@ class Locality(Message, Protocol):
     sub_zone: str
 
 
-class Node(Message, Protocol):
+class NodeMessage(Message, Protocol):
     """Who asks; ``extensions`` is left undecoded."""
 
     id: str
     cluster: str
     metadata: Struct
-    locality: Locality
+    locality: LocalityMessage
     user_agent_name: str
     client_features: MutableSequence[str]
     extensions: MutableSequence[bytes]
 
 
-class Status(Message, Protocol):
+class StatusMessage(Message, Protocol):
     """google.rpc.Status: why a peer refused what it was sent."""
 
     code: int
@@ -82,7 +82,7 @@ class Status(Message, Protocol):
     details: MutableSequence[Any]
 
 
-class ControlPlane(Message, Protocol):
+class ControlPlaneMessage(Message, Protocol):
     """Who answered."""
 
     identifier: str
@@ -92,23 +92,23 @@ class DiscoveryRequestMessage(Message, Protocol):
     """A state-of-the-world request: first, subscription change, ACK or NACK."""
 
     version_info: str
-    node: Node
+    node: NodeMessage
     resource_names: MutableSequence[str]
     type_url: str
     response_nonce: str
-    error_detail: Status
+    error_detail: StatusMessage
 
 
 class DeltaDiscoveryRequestMessage(Message, Protocol):
     """An incremental request: first, subscription change, ACK or NACK."""
 
-    node: Node
+    node: NodeMessage
     type_url: str
     resource_names_subscribe: MutableSequence[str]
     resource_names_unsubscribe: MutableSequence[str]
     initial_resource_versions: MutableMapping[str, str]
     response_nonce: str
-    error_detail: Status
+    error_detail: StatusMessage
 
 
 class DiscoveryResponseMessage(Message, Protocol):
@@ -118,10 +118,10 @@ class DiscoveryResponseMessage(Message, Protocol):
     resources: MutableSequence[Any]
     type_url: str
     nonce: str
-    control_plane: ControlPlane
+    control_plane: ControlPlaneMessage
 
 
-class Resource(Message, Protocol):
+class ResourceMessage(Message, Protocol):
     """One named, versioned resource of an incremental response."""
 
     name: str
@@ -133,11 +133,11 @@ class DeltaDiscoveryResponseMessage(Message, Protocol):
     """An incremental response."""
 
     system_version_info: str
-    resources: MutableSequence[Resource]
+    resources: MutableSequence[ResourceMessage]
     type_url: str
     nonce: str
     removed_resources: MutableSequence[str]
-    control_plane: ControlPlane
+    control_plane: ControlPlaneMessage
 
 
 _NODE_BULK: Final = ("Node.extensions",)

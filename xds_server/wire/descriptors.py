@@ -26,7 +26,7 @@ from google.protobuf import (
     wrappers_pb2,
 )
 
-from .metadata import Value, fields
+from xds_server.wire.metadata import FieldType, fields
 
 PACKAGE: Final = "switchgear.derived"
 _WELL_KNOWN_FILES: Final = tuple(
@@ -148,7 +148,7 @@ class _Derivation:
         return message
 
     def _set_type(
-        self, described: descriptor_pb2.FieldDescriptorProto, value: Value, pending: list[type[Any]]
+        self, described: descriptor_pb2.FieldDescriptorProto, value: FieldType, pending: list[type[Any]]
     ) -> None:
         if value.message is None:
             described.type = _SCALARS[value.kind]

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from xds_server.translate.assignment import (
+from xds_server.wire.assignment import (
     DESTINATION_METADATA,
     AssignmentSpec,
     DropOverload,
@@ -22,9 +22,8 @@ from xds_server.translate.assignment import (
     Label,
     LocalitySpec,
 )
-
-from .scalars import uint32
-from .varint import LENGTH_DELIMITED, VARINT, delimited, tag, text, varint
+from xds_server.wire.scalars import uint32
+from xds_server.wire.varint import LENGTH_DELIMITED, VARINT, delimited, tag, text, varint
 
 _ENDPOINTS_TAG: Final = tag(2, LENGTH_DELIMITED)
 # envoy.type.v3.FractionalPercent.DenominatorType.MILLION

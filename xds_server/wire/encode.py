@@ -25,10 +25,10 @@ from typing import Any, Final
 
 from envoy_data_plane.message_pool import default_message_pool
 
-from .metadata import Field, Value, fields
-from .responses import any_of
-from .scalars import boolean, duration, int32, int64, prefixed, timestamp, uint32, zigzag
-from .varint import FIXED32, FIXED64, LENGTH_DELIMITED, SHORT, SHORT_LIMIT, VARINT, tag, varint
+from xds_server.wire.metadata import FieldDescriptor, FieldType, fields
+from xds_server.wire.responses import any_of
+from xds_server.wire.scalars import boolean, duration, int32, int64, prefixed, timestamp, uint32, zigzag
+from xds_server.wire.varint import FIXED32, FIXED64, LENGTH_DELIMITED, SHORT, SHORT_LIMIT, VARINT, tag, varint
 
 Encoder = Callable[[Any], bytes]
 
@@ -127,7 +127,7 @@ _wrappers: Final = _Wrappers()
 
 def _write(
     title: str,
-    described: Iterator[Field] | tuple[Field, ...] | list[Field],
+    described: Iterator[FieldDescriptor] | tuple[FieldDescriptor, ...] | list[FieldDescriptor],
     *,
     unknown_fields: bool = False,
     of_value: bool = False,
@@ -153,7 +153,7 @@ def _write(
     return encoder
 
 
-def _field_lines(field: Field) -> list[str]:
+def _field_lines(field: FieldDescriptor) -> list[str]:
     """Statements that append ``v``, the value of ``field``, to ``out``."""
     key = tag(field.number, LENGTH_DELIMITED)
     if field.key is not None:
@@ -190,7 +190,7 @@ def _field_lines(field: Field) -> list[str]:
     return _scalar_lines(field)
 
 
-def _scalar_lines(field: Field) -> list[str]:
+def _scalar_lines(field: FieldDescriptor) -> list[str]:
     wire_type, expression = _SCALARS[field.value.kind]
     key, one = tag(field.number, wire_type), expression.format(v="v")
     if field.presence:
@@ -206,7 +206,7 @@ def _append(key: bytes) -> str:
     return f"n = len(b); out += ({key!r}, S[n] if n < L else varint(n), b)"
 
 
-def _payload(value: Value, name: str, field: Field) -> str:
+def _payload(value: FieldType, name: str, field: FieldDescriptor) -> str:
     """The expression for the bytes, without their length, of a delimited value in variable ``name``."""
     if value.message is None:
         return f"{name}.encode()" if value.kind == "string" else name
@@ -216,7 +216,7 @@ def _payload(value: Value, name: str, field: Field) -> str:
     return f"{own_shape}({name})" if own_shape else f"W[C{field.number}]({name})"
 
 
-def _checks(value: Value, name: str, field: Field, *, indent: int) -> list[str]:
+def _checks(value: FieldType, name: str, field: FieldDescriptor, *, indent: int) -> list[str]:
     """What the payload's expression would not refuse by itself: the wrong message, text in place of bytes."""
     expected = None
     if value.kind == "bytes":
@@ -230,7 +230,7 @@ def _checks(value: Value, name: str, field: Field, *, indent: int) -> list[str]:
     ]
 
 
-def _entry_part(number: int, value: Value, name: str, field: Field) -> str:
+def _entry_part(number: int, value: FieldType, name: str, field: FieldDescriptor) -> str:
     if value.kind in _SCALARS:
         wire_type, expression = _SCALARS[value.kind]
         return f"{tag(number, wire_type)!r} + ({expression.format(v=name)})"
@@ -269,7 +269,7 @@ def _refused(message: Any) -> bool:
     return False
 
 
-def _wanted(field: Field) -> str:
+def _wanted(field: FieldDescriptor) -> str:
     one = field.value.message.__name__ if field.value.message is not None else field.value.kind
     if field.key is not None:
         return f"map of {field.key.kind} to {one}"

@@ -13,7 +13,7 @@ from typing import Any, Union
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
+class FieldType:
     """What one value on the wire is: a scalar named by ``kind``, or a message.
 
     ``kind`` is protobuf's type name, ``"message"`` and ``"enum"`` included. ``message`` is the dataclass of a
@@ -27,7 +27,7 @@ class Value:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class FieldDescriptor:
     """One field of a message; ``key`` is set for a map and ``value`` then describes the map's values.
 
     ``oneof`` is the group's name or ``""``; ``presence`` tells a field that is unset (``None``) from one that
@@ -36,14 +36,14 @@ class Field:
 
     name: str
     number: int
-    value: Value
-    key: Value | None
+    value: FieldType
+    key: FieldType | None
     repeated: bool
     oneof: str
     presence: bool
 
 
-def fields(cls: type[Any]) -> tuple[Field, ...]:
+def fields(cls: type[Any]) -> tuple[FieldDescriptor, ...]:
     """The fields of a betterproto2 message class by ascending number."""
     hints = cls._type_hints()
     found = [
@@ -52,14 +52,14 @@ def fields(cls: type[Any]) -> tuple[Field, ...]:
     return tuple(sorted(found, key=lambda field: field.number))
 
 
-def _field(name: str, meta: Any, hint: Any) -> Field:
+def _field(name: str, meta: Any, hint: Any) -> FieldDescriptor:
     arguments = typing.get_args(hint)
     if meta.map_meta is not None:
         key_meta, value_meta = meta.map_meta
-        key, value = Value(kind=key_meta.proto_type), _value(value_meta, arguments[1])
+        key, value = FieldType(kind=key_meta.proto_type), _value(value_meta, arguments[1])
     else:
         key, value = None, _value(meta, arguments[0] if meta.repeated else _without_none(hint))
-    return Field(
+    return FieldDescriptor(
         name=name,
         number=meta.number,
         value=value,
@@ -70,12 +70,12 @@ def _field(name: str, meta: Any, hint: Any) -> Field:
     )
 
 
-def _value(meta: Any, hint: Any) -> Value:
+def _value(meta: Any, hint: Any) -> FieldType:
     if meta.proto_type != "message":
-        return Value(kind=meta.proto_type)
+        return FieldType(kind=meta.proto_type)
     if meta.unwrap is not None:
-        return Value(kind="message", message=meta.unwrap(), wrapped=True)
-    return Value(kind="message", message=hint)
+        return FieldType(kind="message", message=meta.unwrap(), wrapped=True)
+    return FieldType(kind="message", message=hint)
 
 
 def _without_none(hint: Any) -> Any:

@@ -9,7 +9,7 @@ Source: envoy/service/discovery/v3/discovery.proto
 
 from collections.abc import Iterable
 
-from .varint import delimited, text
+from xds_server.wire.varint import delimited, text
 
 
 def any_of(type_url: str, value: bytes) -> bytes:

@@ -6,7 +6,7 @@ These are the rare paths of the generated encoders: small non-negative integers 
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from .varint import varint
+from xds_server.wire.varint import varint
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MASK64: Final = (1 << 64) - 1

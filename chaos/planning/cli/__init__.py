@@ -10,11 +10,11 @@ from typing import Any, Final
 import click
 
 from chaos.planning.error import PlanError
-from xds_server.cli.lazy import Entry, LazyGroup
+from xds_server.cli.lazy_group import LazyCommand, LazyGroup
 
-_QUESTIONS: Final[Mapping[str, Entry]] = MappingProxyType(
+_QUESTIONS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
     {
-        name: Entry(module=f"{__name__}.{name}", summary=summary)
+        name: LazyCommand(module=f"{__name__}.{name}", summary=summary)
         for name, summary in {
             "redundancy": "How many spare engines a target needs, what they cost, and what they cannot help with.",
             "capacity": "How full a fleet is, how far from too full, and what the loss of a zone leaves.",

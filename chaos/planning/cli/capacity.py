@@ -8,25 +8,35 @@ from typing import Any, Final
 import click
 import numpy as np
 
-from chaos.planning.availability import missing
-from chaos.planning.capacity import Capacity, Promise, Room, capacity, nines
-from chaos.planning.cli import options
-from chaos.planning.cli.answer import Answer, Grid, give, judged_plot, money, number, percent, seconds, target
-from chaos.planning.queueing import Queue, waiting
-from chaos.planning.redundancy import Spares
-from chaos.planning.situation import Situation
+from chaos.planning.availability import unavailability
+from chaos.planning.cli import plan_options
+from chaos.planning.cli.plan_answer import (
+    AnswerGrid,
+    PlanAnswer,
+    money,
+    number,
+    percent,
+    plot_path,
+    print_answer,
+    seconds,
+    target,
+)
+from chaos.planning.fleet_capacity import FleetCapacity, Headroom, WaitPromise, fleet_capacity, spares_per_nine
+from chaos.planning.pool_situation import PoolSituation
+from chaos.planning.queueing import SlotQueue, queue_stats
+from chaos.planning.spare_engines import SpareEngines
 
 _NINES: Final = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
 @click.command(name="capacity")
-@options.of_a_pool
-@options.promised
+@plan_options.pool_options
+@plan_options.promise_options
 @click.option("--availability", help="Share of time one engine is up: what each nine costs.")
 @click.option("--cost-per-hour", type=float, help="Price of one engine.")
 @click.option("--survive-zone", is_flag=True, help="Exit with 0 only where any one zone may go.")
-@options.json_option
-@options.plot_option
+@plan_options.json_option
+@plan_options.plot_option
 def command(
     *,
     wait_s: float,
@@ -45,15 +55,15 @@ def command(
 
     Exit code: 0 when the promise holds, 1 when not, 2 for numbers that cannot be or cannot be had.
     """
-    plot, promise = judged_plot(plot), options.promise(wait_s, late)
-    pool = options.situation(**asked)
-    found = capacity(pool, promise)
+    plot, promise = plot_path(plot), plan_options.promise(wait_s, late)
+    pool = plan_options.situation(**asked)
+    found = fleet_capacity(pool, promise)
     bought = (
-        nines(found.need, missing(availability), _NINES, cost_per_hour=cost_per_hour)
+        spares_per_nine(found.need, unavailability(availability), _NINES, cost_per_hour=cost_per_hour)
         if availability is not None
         else ()
     )
-    answer = Answer(
+    answer = PlanAnswer(
         question=f"Capacity of {pool.pool or 'a fleet'}",
         data={
             "pool": pool.pool,
@@ -68,11 +78,13 @@ def command(
         yes=found.whole.kept and (not survive_zone or all(one.kept for one in found.without_zone)),
         draw=lambda axes: _draw(axes, pool, found, promise),
     )
-    return give(answer, as_json=as_json, plot=plot)
+    return print_answer(answer, as_json=as_json, plot=plot)
 
 
-def _grids(found: Capacity, bought: tuple[tuple[Spares, int], ...], promise: Promise) -> Iterator[Grid]:
-    yield Grid(
+def _grids(
+    found: FleetCapacity, bought: tuple[tuple[SpareEngines, int], ...], promise: WaitPromise
+) -> Iterator[AnswerGrid]:
+    yield AnswerGrid(
         title=f"At most {percent(promise.late)} waiting longer than {seconds(promise.wait_s)}",
         columns=(
             "gone",
@@ -89,7 +101,7 @@ def _grids(found: Capacity, bought: tuple[tuple[Spares, int], ...], promise: Pro
         rows=tuple(_room(one) for one in (found.whole, *found.without_zone)),
     )
     if bought:
-        yield Grid(
+        yield AnswerGrid(
             title=f"What each nine costs, above the {found.need} engines needed",
             columns=("target", "spares", "more than before", "enough are up", "cost a month"),
             rows=tuple(
@@ -105,7 +117,7 @@ def _grids(found: Capacity, bought: tuple[tuple[Spares, int], ...], promise: Pro
         )
 
 
-def _room(one: Room) -> tuple[str, ...]:
+def _room(one: Headroom) -> tuple[str, ...]:
     now = one.now
     return (
         one.name,
@@ -121,7 +133,7 @@ def _room(one: Room) -> tuple[str, ...]:
     )
 
 
-def _said(pool: Situation, found: Capacity) -> Iterator[str]:
+def _said(pool: PoolSituation, found: FleetCapacity) -> Iterator[str]:
     yield f"Numbers from {pool.source}."
     yield (
         f"Little's law: {number(pool.arrivals_per_s)} a second, {seconds(pool.service_s)} each, keep "
@@ -140,7 +152,7 @@ def _said(pool: Situation, found: Capacity) -> Iterator[str]:
     )
 
 
-def _draw(axes: Any, pool: Situation, found: Capacity, promise: Promise) -> None:
+def _draw(axes: Any, pool: PoolSituation, found: FleetCapacity, promise: WaitPromise) -> None:
     queue = pool.queue()
     if queue is None:
         return
@@ -150,8 +162,8 @@ def _draw(axes: Any, pool: Situation, found: Capacity, promise: Promise) -> None
         if servers < 1:
             continue
         late = [
-            waiting(
-                Queue(servers=servers, service_s=queue.service_s, arrivals_per_s=float(one)),
+            queue_stats(
+                SlotQueue(servers=servers, service_s=queue.service_s, arrivals_per_s=float(one)),
                 patience_s=promise.wait_s,
             ).late
             for one in arrivals
@@ -163,7 +175,7 @@ def _draw(axes: Any, pool: Situation, found: Capacity, promise: Promise) -> None
     axes.legend()
 
 
-def _left(found: Capacity) -> tuple[tuple[str, int], ...]:
+def _left(found: FleetCapacity) -> tuple[tuple[str, int], ...]:
     """The worst zone's loss only: the others lie between."""
     if not found.without_zone:
         return ()

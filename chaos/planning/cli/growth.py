@@ -7,22 +7,34 @@ from typing import Any
 
 import click
 
-from chaos.planning.cli import options
-from chaos.planning.cli.answer import Answer, Grid, give, judged_plot, number, percent, seconds
-from chaos.planning.growth import Projection, projection
-from chaos.planning.situation import Situation
+from chaos.planning.cli import plan_options
+from chaos.planning.cli.plan_answer import (
+    AnswerGrid,
+    PlanAnswer,
+    number,
+    percent,
+    plot_path,
+    print_answer,
+    seconds,
+)
+from chaos.planning.demand_growth import GrowthProjection, growth_projection
+from chaos.planning.pool_situation import PoolSituation
 
 
 @click.command(name="growth")
-@options.of_a_pool
-@options.promised
+@plan_options.pool_options
+@plan_options.promise_options
 @click.option(
-    "--growth", type=options.share, metavar="SHARE", required=True, help="Of the arrivals, each month, such as 5%."
+    "--growth",
+    type=plan_options.share,
+    metavar="SHARE",
+    required=True,
+    help="Of the arrivals, each month, such as 5%.",
 )
 @click.option("--lead-months", type=float, default=0.0, show_default=True, help="Months from order to use.")
 @click.option("--months", type=int, default=12, show_default=True, help="How far the table looks.")
-@options.json_option
-@options.plot_option
+@plan_options.json_option
+@plan_options.plot_option
 def command(
     *,
     wait_s: float,
@@ -39,10 +51,10 @@ def command(
     Exit code: 0 when there is time to order, 1 when the lead time is longer than that, 2 for numbers that cannot
     be or cannot be had.
     """
-    plot, promise = judged_plot(plot), options.promise(wait_s, late)
-    pool = options.situation(**asked)
-    found = projection(pool, promise, growth=growth, lead_months=lead_months, months=months)
-    answer = Answer(
+    plot, promise = plot_path(plot), plan_options.promise(wait_s, late)
+    pool = plan_options.situation(**asked)
+    found = growth_projection(pool, promise, growth=growth, lead_months=lead_months, months=months)
+    answer = PlanAnswer(
         question=f"Growth of {pool.pool or 'a fleet'} by {growth:.4g} a month",
         data={
             "pool": pool.pool,
@@ -53,7 +65,7 @@ def command(
             **asdict(found),
         },
         grids=(
-            Grid(
+            AnswerGrid(
                 title=f"At most {percent(promise.late)} waiting longer than {seconds(promise.wait_s)}",
                 columns=("month", "arrivals a second", "asked/can", f"engines needed (of {found.engines})"),
                 rows=tuple(
@@ -71,10 +83,10 @@ def command(
         yes=found.order_by is None or found.order_by >= 0,
         draw=lambda axes: _draw(axes, found),
     )
-    return give(answer, as_json=as_json, plot=plot)
+    return print_answer(answer, as_json=as_json, plot=plot)
 
 
-def _said(pool: Situation, found: Projection, lead_months: float) -> Iterator[str]:
+def _said(pool: PoolSituation, found: GrowthProjection, lead_months: float) -> Iterator[str]:
     yield f"Numbers from {pool.source}."
     yield f"The fleet takes {number(found.most_arrivals_per_s)} a second; reached {_when(found.runs_out)}."
     if len(pool.zones) > 1:
@@ -94,7 +106,7 @@ def _when(months: float | None) -> str:
     return "already" if months == 0 else f"in {months:.1f} months"
 
 
-def _draw(axes: Any, found: Projection) -> None:
+def _draw(axes: Any, found: GrowthProjection) -> None:
     months = [one.month for one in found.months]
     axes.plot(months, [one.arrivals_per_s for one in found.months], "o-", label="arrivals")
     axes.axhline(found.most_arrivals_per_s, color="grey", linestyle="--", label="the fleet takes")

@@ -6,16 +6,16 @@ from typing import Any, Final
 
 import click
 
-from chaos.planning import correlated, standby
-from chaos.planning.availability import HOURS_PER_MONTH, down_share, missing
-from chaos.planning.cli.answer import Answer, give, judged_plot
-from chaos.planning.cli.options import duration, json_option, plot_option, targets
-from chaos.planning.cli.spares_shown import Together, drawing, grids, said
+from chaos.planning import correlated_failures, standby_region
+from chaos.planning.availability import HOURS_PER_MONTH, down_share, unavailability
+from chaos.planning.cli.plan_answer import PlanAnswer, plot_path, print_answer
+from chaos.planning.cli.plan_options import duration, json_option, plot_option, targets
+from chaos.planning.cli.redundancy_answer import CorrelatedSpares, answer_grids, answer_plot, answer_sentences
 from chaos.planning.cli.textbook import textbook
-from chaos.planning.correlated import Layout
+from chaos.planning.correlated_failures import FailureDomains
 from chaos.planning.error import PlanError
-from chaos.planning.redundancy import ladder, monthly, spares_for
-from chaos.planning.standby import Choice, Regions
+from chaos.planning.spare_engines import monthly_cost, spares_for, spares_steps
+from chaos.planning.standby_region import RegionOutage, StandbyComparison
 
 _SHOWN_BEYOND: Final = 1
 
@@ -63,37 +63,37 @@ def command(*, from_textbook: bool, as_json: bool, plot: Path | None, **asked: A
 
     Exit code: 0 when every target can be reached, 1 when one cannot, 2 for numbers that cannot be.
     """
-    plot = judged_plot(plot)
+    plot = plot_path(plot)
     if from_textbook:
-        return give(textbook(seed=asked["seed"]), as_json=as_json, plot=plot)
+        return print_answer(textbook(seed=asked["seed"]), as_json=as_json, plot=plot)
     if asked["need"] is None:
         raise click.UsageError("--need is missing: how many engines must be up")
-    return give(_answer(asked), as_json=as_json, plot=plot)
+    return print_answer(_answer(asked), as_json=as_json, plot=plot)
 
 
-def _answer(asked: dict[str, Any]) -> Answer:
+def _answer(asked: dict[str, Any]) -> PlanAnswer:
     need, down = asked["need"], _down(asked)
     allowed = targets(asked["target"])
     found = spares_for(need, down, allowed, cost_per_hour=asked["cost_per_hour"])
-    steps = ladder(
+    steps = spares_steps(
         need, down, max(one.spares for one in found) + _SHOWN_BEYOND, cost_per_hour=asked["cost_per_hour"]
     )
-    layout = Layout(
+    layout = FailureDomains(
         engines=need,
         zones=asked["zones"],
         racks=asked["racks"],
         builds=asked["builds"],
         engine_down=down,
-        zone_down=1 - missing(asked["zone_down"]),
-        rack_down=1 - missing(asked["rack_down"]),
-        build_down=1 - missing(asked["build_down"]),
+        zone_down=1 - unavailability(asked["zone_down"]),
+        rack_down=1 - unavailability(asked["rack_down"]),
+        build_down=1 - unavailability(asked["build_down"]),
     )
     together = _all_together(layout, need, allowed, asked) if _places(layout) else ()
     choices = _choices(need, down, allowed, asked)
     missed = any(one.spares is None for one in together) or any(
         one.spares is None and one.each is None for one in choices
     )
-    return Answer(
+    return PlanAnswer(
         question=f"{need} engines needed, each down {down:.4g} of the time",
         data={
             "need": need,
@@ -105,10 +105,10 @@ def _answer(asked: dict[str, Any]) -> Answer:
             "layout": asdict(layout),
             "regions": [asdict(one) for one in choices],
         },
-        grids=tuple(grids(found, steps, together, choices, layout)),
-        said=tuple(said(found, together, choices, layout, asked)),
+        grids=tuple(answer_grids(found, steps, together, choices, layout)),
+        said=tuple(answer_sentences(found, together, choices, layout, asked)),
         yes=not missed,
-        draw=drawing(need, down, found),
+        draw=answer_plot(need, down, found),
     )
 
 
@@ -117,7 +117,7 @@ def _down(asked: dict[str, Any]) -> float:
     if asked["availability"] is not None:
         if rates:
             raise click.UsageError("--availability says it already: leave --crashes-per-day and --repair out")
-        return missing(asked["availability"])
+        return unavailability(asked["availability"])
     if asked["crashes_per_day"] is None or asked["repair_s"] is None:
         raise click.UsageError("give --availability, or --crashes-per-day and --repair")
     return down_share(
@@ -125,50 +125,59 @@ def _down(asked: dict[str, Any]) -> float:
     )
 
 
-def _places(layout: Layout) -> bool:
+def _places(layout: FailureDomains) -> bool:
     # Counts below one are places too: ones that are then refused.
     several = (layout.zones, layout.racks, layout.builds) != (1, 1, 1)
     return several or max(layout.zone_down, layout.rack_down, layout.build_down) > 0
 
 
 def _all_together(
-    layout: Layout, need: int, allowed: tuple[float, ...], asked: dict[str, Any]
-) -> tuple[Together, ...]:
-    correlated.judged(layout)
-    if not correlated.exact(layout) and asked["samples"] is None:
+    layout: FailureDomains, need: int, allowed: tuple[float, ...], asked: dict[str, Any]
+) -> tuple[CorrelatedSpares, ...]:
+    correlated_failures.checked_domains(layout)
+    if not correlated_failures.is_exact(layout) and asked["samples"] is None:
         raise PlanError(f"{layout.builds} builds that go bad are left to samples: give --samples, such as 200000")
     return tuple(_together(layout, need, one, asked) for one in allowed)
 
 
-def _together(layout: Layout, need: int, allowed: float, asked: dict[str, Any]) -> Together:
-    exact = correlated.exact(layout)
+def _together(layout: FailureDomains, need: int, allowed: float, asked: dict[str, Any]) -> CorrelatedSpares:
+    exact = correlated_failures.is_exact(layout)
     spares = (
-        correlated.fewest_spares(layout, need, allowed)
+        correlated_failures.fewest_spares(layout, need, allowed)
         if exact
-        else correlated.fewest_sampled(layout, need, allowed, samples=asked["samples"], seed=asked["seed"])
+        else correlated_failures.fewest_sampled_spares(
+            layout, need, allowed, samples=asked["samples"], seed=asked["seed"]
+        )
     )
-    whole = correlated.sized(layout, need + (spares or 0))
+    whole = correlated_failures.resized(layout, need + (spares or 0))
     sampled = (
-        correlated.sampled(whole, need, samples=asked["samples"], seed=asked["seed"]) if asked["samples"] else None
+        correlated_failures.sampled_shortage(whole, need, samples=asked["samples"], seed=asked["seed"])
+        if asked["samples"]
+        else None
     )
-    return Together(
+    return CorrelatedSpares(
         allowed=allowed,
         spares=spares,
-        short=correlated.short(whole, need) if exact and spares is not None else None,
-        cost_per_month=None if spares is None else monthly(asked["cost_per_hour"], spares),
+        short=correlated_failures.shortage_probability(whole, need) if exact and spares is not None else None,
+        cost_per_month=None if spares is None else monthly_cost(asked["cost_per_hour"], spares),
         sampled=sampled if spares is not None else None,
-        zone_proof=correlated.survive_one_zone(need, layout.zones, layout.engine_down, allowed)
+        zone_proof=correlated_failures.survive_one_zone(need, layout.zones, layout.engine_down, allowed)
         if layout.zones > 1
         else None,
     )
 
 
-def _choices(need: int, down: float, allowed: tuple[float, ...], asked: dict[str, Any]) -> tuple[Choice, ...]:
+def _choices(
+    need: int, down: float, allowed: tuple[float, ...], asked: dict[str, Any]
+) -> tuple[StandbyComparison, ...]:
     if asked["region_down"] is None:
         return ()
-    regions = Regions(
-        region_down=1 - missing(asked["region_down"]),
+    regions = RegionOutage(
+        region_down=1 - unavailability(asked["region_down"]),
         region_repair_s=asked["region_repair_s"],
         failover_s=asked["failover_s"],
     )
-    return tuple(standby.choice(need, down, one, regions, cost_per_hour=asked["cost_per_hour"]) for one in allowed)
+    return tuple(
+        standby_region.standby_comparison(need, down, one, regions, cost_per_hour=asked["cost_per_hour"])
+        for one in allowed
+    )

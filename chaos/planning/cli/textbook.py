@@ -4,13 +4,13 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from chaos.planning import textbook as book
-from chaos.planning.cli.answer import Answer, Grid, percent
-from chaos.planning.redundancy import short
+from chaos.planning.cli.plan_answer import AnswerGrid, PlanAnswer, percent
+from chaos.planning.spare_engines import shortage_probability
 
 _RUNS: Final = 100
 
 
-def textbook(*, seed: int) -> Answer:
+def textbook(*, seed: int) -> PlanAnswer:
     """Published, run again, exact and scattered, for 0 to 4 spares; and 0.99 to the power of 8."""
     failing = book.Failing()
     rows = []
@@ -26,8 +26,8 @@ def textbook(*, seed: int) -> Answer:
         )
     fragile = book.Failing(p_fail=0.01)
     more = book.fewest_spares(book.PUBLISHED_NEED, fragile, 1e-3)
-    power = 1 - short(8, 0, 0.01)
-    return Answer(
+    power = 1 - shortage_probability(8, 0, 0.01)
+    return PlanAnswer(
         question="A textbook's fleet that needs 8 engines",
         data={
             "need": book.PUBLISHED_NEED,
@@ -42,7 +42,7 @@ def textbook(*, seed: int) -> Answer:
             "0.99^8": power,
         },
         grids=(
-            Grid(
+            AnswerGrid(
                 title="Share of ticks with at least 8 healthy engines",
                 columns=(
                     "spares",

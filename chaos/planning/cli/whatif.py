@@ -7,14 +7,22 @@ from typing import Any
 
 import click
 
-from chaos.planning.cli import options
-from chaos.planning.cli.answer import Answer, Grid, give, judged_plot, number, percent, seconds
-from chaos.planning.situation import Situation
-from chaos.planning.whatif import Change, Outcome, changed, outcome
+from chaos.planning.cli import plan_options
+from chaos.planning.cli.plan_answer import (
+    AnswerGrid,
+    PlanAnswer,
+    number,
+    percent,
+    plot_path,
+    print_answer,
+    seconds,
+)
+from chaos.planning.pool_change import PoolOutcome, WhatIfChange, changed_pool, pool_outcome
+from chaos.planning.pool_situation import PoolSituation
 
 
 @click.command(name="whatif")
-@options.of_a_pool
+@plan_options.pool_options
 @click.option("--lose-engines", type=int, default=0, help="So many engines gone, those that do most.")
 @click.option("--lose-zone", "lose_zones", multiple=True, metavar="ZONE", help="All of a zone gone; repeatable.")
 @click.option("--load-times", type=float, default=1.0, help="So many times the arrivals, such as 2.")
@@ -22,21 +30,21 @@ from chaos.planning.whatif import Change, Outcome, changed, outcome
 @click.option(
     "--max-wait",
     "wait_s",
-    type=options.duration,
+    type=plan_options.duration,
     metavar="DURATION",
     help="Wait the ceiling allows; else as measured, or 2s.",
 )
 @click.option("--no-ceiling", is_flag=True, help="As without admission control: nothing is refused.")
 @click.option(
     "--shed",
-    type=options.share,
+    type=plan_options.share,
     metavar="SHARE",
     default="0.1%",
     show_default=True,
     help="Share that may be refused at most.",
 )
-@options.json_option
-@options.plot_option
+@plan_options.json_option
+@plan_options.plot_option
 def command(
     *,
     lose_engines: int,
@@ -57,16 +65,16 @@ def command(
     Exit code: 0 when at most --shed is refused then and waits have an end, 1 when not, 2 for numbers that cannot
     be or cannot be had.
     """
-    plot = judged_plot(plot)
-    change = Change(
+    plot = plot_path(plot)
+    change = WhatIfChange(
         lose_engines=lose_engines, lose_zones=lose_zones, load_times=load_times, slower_times=slower_times
     )
     if change.nothing:
         raise click.UsageError("name what happens: --lose-engines, --lose-zone, --load-times or --slower-times")
-    pool = options.with_ceiling(options.situation(**asked), wait_s, none=no_ceiling)
-    then = changed(pool, change)
-    before, after = outcome(pool), outcome(then)
-    answer = Answer(
+    pool = plan_options.with_ceiling(plan_options.situation(**asked), wait_s, none=no_ceiling)
+    then = changed_pool(pool, change)
+    before, after = pool_outcome(pool), pool_outcome(then)
+    answer = PlanAnswer(
         question=f"{pool.pool or 'A fleet'} with {_named(change)}",
         data={
             "pool": pool.pool,
@@ -82,10 +90,10 @@ def command(
         yes=after.refused <= shed and after.wait_mean_s != float("inf"),
         draw=lambda axes: _draw(axes, pool, then),
     )
-    return give(answer, as_json=as_json, plot=plot)
+    return print_answer(answer, as_json=as_json, plot=plot)
 
 
-def _named(change: Change) -> str:
+def _named(change: WhatIfChange) -> str:
     parts = [
         f"{change.lose_engines} engines lost" if change.lose_engines else "",
         f"{', '.join(change.lose_zones)} lost" if change.lose_zones else "",
@@ -95,7 +103,7 @@ def _named(change: Change) -> str:
     return ", ".join(one for one in parts if one)
 
 
-def _grid(before: Outcome, after: Outcome) -> Grid:
+def _grid(before: PoolOutcome, after: PoolOutcome) -> AnswerGrid:
     rows = (
         ("engines", *(str(one.engines) for one in (before, after))),
         ("slots", *(number(one.slots) for one in (before, after))),
@@ -109,10 +117,10 @@ def _grid(before: Outcome, after: Outcome) -> Grid:
         ("refused", *(percent(one.refused) for one in (before, after))),
         ("answered a second", *(number(one.answered_per_s) for one in (before, after))),
     )
-    return Grid(title="In the long run", columns=("", "now", "then"), rows=rows)
+    return AnswerGrid(title="In the long run", columns=("", "now", "then"), rows=rows)
 
 
-def _said(pool: Situation, then: Situation, after: Outcome) -> Iterator[str]:
+def _said(pool: PoolSituation, then: PoolSituation, after: PoolOutcome) -> Iterator[str]:
     yield f"Numbers from {pool.source}."
     out = len(pool.engines) - len(pool.up)
     if out:
@@ -137,13 +145,13 @@ def _said(pool: Situation, then: Situation, after: Outcome) -> Iterator[str]:
     )
 
 
-def _draw(axes: Any, pool: Situation, then: Situation) -> None:
+def _draw(axes: Any, pool: PoolSituation, then: PoolSituation) -> None:
     reach = [0.5 + 0.02 * step for step in range(76)]
     for name, one in (("now", pool), ("then", then)):
         if not one.up:
             continue
         found = [
-            outcome(changed(one, Change(load_times=times / (one.arrivals_per_s or 1))))
+            pool_outcome(changed_pool(one, WhatIfChange(load_times=times / (one.arrivals_per_s or 1))))
             for times in _rates(pool, reach)
         ]
         axes.plot(_rates(pool, reach), [100 * (1 - each.refused) for each in found], label=f"answered, {name}")
@@ -152,5 +160,5 @@ def _draw(axes: Any, pool: Situation, then: Situation) -> None:
     axes.legend()
 
 
-def _rates(pool: Situation, reach: list[float]) -> list[float]:
+def _rates(pool: PoolSituation, reach: list[float]) -> list[float]:
     return [pool.capacity_per_s * one for one in reach]

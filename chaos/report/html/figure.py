@@ -3,13 +3,24 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from chaos.checks import words
-from chaos.report.html.drawing import BOTTOM, TOP, Box, Chart, Label, Path, Scale, Shape, axes, number
-from chaos.report.html.view import View
+from chaos.checks import text_format
+from chaos.report.html.experiment_view import ExperimentView
+from chaos.report.html.svg_chart import (
+    BOTTOM,
+    TOP,
+    AxisScale,
+    ChartBox,
+    ChartLabel,
+    ChartPath,
+    Shape,
+    SvgChart,
+    axes,
+    number,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class LegendKey:
     """One line of a legend: how it looks, and what it is."""
 
     css: str
@@ -17,45 +28,52 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class ReportFigure:
     """``charts`` has one for each subject, in their order; ``caption`` says what to look for, and in what unit."""
 
     title: str
     caption: str
-    keys: tuple[Key, ...]
-    charts: tuple[Chart, ...]
+    keys: tuple[LegendKey, ...]
+    charts: tuple[SvgChart, ...]
 
 
 def over_time(
-    view: View, *, across: Scale, up: Scale, height: float, marks: Iterable[Shape], tips: Sequence[str], told: str
-) -> Chart:
+    view: ExperimentView,
+    *,
+    across: AxisScale,
+    up: AxisScale,
+    height: float,
+    marks: Iterable[Shape],
+    tips: Sequence[str],
+    told: str,
+) -> SvgChart:
     """A chart with the faults' times shaded, the marks above, and what each step comes to under the pointer."""
     bottom = height - BOTTOM
     shapes = [
-        *windows(view, across, TOP, bottom),
+        *fault_windows(view, across, TOP, bottom),
         *axes(across, up, bottom),
         *marks,
         *(
-            Box(
+            ChartBox(
                 x=across.at(place * view.step_s),
                 y=TOP,
                 width=across.at((place + 1) * view.step_s) - across.at(place * view.step_s),
                 height=bottom - TOP,
                 css="point",
-                tip=f"{words.moment(place * view.step_s)}: {tip}",
+                tip=f"{text_format.moment(place * view.step_s)}: {tip}",
             )
             for place, tip in enumerate(tips)
             if tip
         ),
     ]
-    return Chart(height=height, shapes=tuple(shapes), told=told)
+    return SvgChart(height=height, shapes=tuple(shapes), told=told)
 
 
-def windows(view: View, across: Scale, top: float, bottom: float) -> Iterable[Shape]:
+def fault_windows(view: ExperimentView, across: AxisScale, top: float, bottom: float) -> Iterable[Shape]:
     """The times at which something was broken."""
     for one in view.windows:
         left, right = across.at(one.start_s), across.at(one.end_s)
-        yield Box(
+        yield ChartBox(
             x=left,
             y=top,
             width=max(1.0, right - left),
@@ -65,15 +83,15 @@ def windows(view: View, across: Scale, top: float, bottom: float) -> Iterable[Sh
         )
 
 
-def nothing(why: str, told: str) -> Chart:
+def empty_chart(why: str, told: str) -> SvgChart:
     """A chart that cannot be drawn, and why."""
-    return Chart(height=0.0, shapes=(), told=told, empty=why)
+    return SvgChart(height=0.0, shapes=(), told=told, empty=why)
 
 
-def path(d: str, css: str) -> Iterable[Path]:
+def optional_path(d: str, css: str) -> Iterable[ChartPath]:
     """It, unless there is nothing to draw."""
     if d:
-        yield Path(d=d, css=css)
+        yield ChartPath(d=d, css=css)
 
 
 def crosses(points: Iterable[tuple[float, float]]) -> str:
@@ -81,6 +99,6 @@ def crosses(points: Iterable[tuple[float, float]]) -> str:
     return "".join(f"M{number(x - 2)} {number(y - 2)}l4 4m0-4l-4 4" for x, y in points)
 
 
-def lane_label(y: float, text: str, css: str = "lane") -> Label:
+def lane_label(y: float, text: str, css: str = "lane") -> ChartLabel:
     """The name of a row, at the left edge."""
-    return Label(x=0, y=y, text=text, css=css)
+    return ChartLabel(x=0, y=y, text=text, css=css)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.claims.claims import hedging, sums_of_spares, table_of_spares, wasted_calls
-from benchmarks.claims.live import storm
-from chaos.planning.retry_storm import BREAKER, HEDGED, HEDGED_IN_SPARE, NAIVE, Storm, run
+from benchmarks.claims.claims import hedging, spare_capacity, table_of_spares, wasted_calls
+from benchmarks.claims.live_results import retry_storm
+from chaos.planning.retry_storm_model import BREAKER, HEDGED, HEDGED_IN_SPARE, NAIVE, RetryStormModel, run_model
 
-SHORT = Storm(ticks=600)
+SHORT = RetryStormModel(ticks=600)
 
 
 def result(contestant: str, wasted_s: float, made_at: str = "2026-01-01", problems: tuple[str, ...] = ()) -> str:
@@ -33,11 +33,11 @@ def result(contestant: str, wasted_s: float, made_at: str = "2026-01-01", proble
 
 
 def test_live_runs_are_told_in_pairs(tmp_path: Path) -> None:
-    assert storm(tmp_path) is None
+    assert retry_storm(tmp_path) is None
     (tmp_path / "S1.80.naive.seed1.json").write_text(result("naive", 100.0))
-    assert storm(tmp_path) is None, "one side alone says nothing"
+    assert retry_storm(tmp_path) is None, "one side alone says nothing"
     (tmp_path / "S1.80.switchgear.seed1.json").write_text(result("switchgear", 4.0))
-    found = storm(tmp_path)
+    found = retry_storm(tmp_path)
     assert found is not None
     assert found.wasted_times == pytest.approx(25)
 
@@ -45,23 +45,23 @@ def test_live_runs_are_told_in_pairs(tmp_path: Path) -> None:
 def test_a_run_on_a_bad_bench_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "S1.80.naive.seed1.json").write_text(result("naive", 100.0, problems=("late",)))
     (tmp_path / "S1.80.switchgear.seed1.json").write_text(result("switchgear", 4.0))
-    assert storm(tmp_path) is None
+    assert retry_storm(tmp_path) is None
 
 
 def test_the_spares_of_the_table_are_borne_out() -> None:
-    found = [next(table_of_spares()), *sums_of_spares()]
+    found = [next(table_of_spares()), *spare_capacity()]
     assert len(found) == 4
     assert all(one.holds for one in found)
 
 
 def test_a_run_of_another_length_is_not_the_published_one() -> None:
-    pair = run(NAIVE, SHORT), run(BREAKER, SHORT)
+    pair = run_model(NAIVE, SHORT), run_model(BREAKER, SHORT)
     found = wasted_calls(*pair, [pair, pair], None)
     assert not found.holds
     assert found.live == ""
 
 
 def test_hedging_is_told_apart_by_room() -> None:
-    found = list(hedging(run(NAIVE, SHORT), run(HEDGED, SHORT), run(HEDGED_IN_SPARE, SHORT)))
+    found = list(hedging(run_model(NAIVE, SHORT), run_model(HEDGED, SHORT), run_model(HEDGED_IN_SPARE, SHORT)))
     assert [one.holds for one in found] == [True, True]
     assert [one.published for one in found] == ["helps the tail", "hurts"]

@@ -8,11 +8,11 @@ from types import MappingProxyType
 
 import pytest
 
-from benchmarks.failover.history import Attempt, History
-from benchmarks.failover.scenarios import Outage
-from chaos.fake_engine.book import Outcome as Fate
-from chaos.history.events import ProxySample
-from chaos.history.outcomes import Outcome, Reason
+from benchmarks.failover.experiment_history import EngineAttempt, ExperimentHistory
+from benchmarks.failover.failover_scenarios import EngineOutage
+from chaos.fake_engine.call_log import CallOutcome as Fate
+from chaos.history.history_events import ProxySample
+from chaos.history.request_outcomes import OutcomeReason, RequestOutcome
 from chaos.processes import envoy_command
 
 BEGAN_S, FAULT_S, HEALED_S, END_S = 100.0, 110.0, 120.0, 130.0
@@ -26,10 +26,15 @@ class Story:
 
     @staticmethod
     def outcome(
-        number: int, at_s: float, *, reason: Reason = Reason.OK, latency_s: float = 0.5, **more: object
-    ) -> Outcome:
+        number: int,
+        at_s: float,
+        *,
+        reason: OutcomeReason = OutcomeReason.OK,
+        latency_s: float = 0.5,
+        **more: object,
+    ) -> RequestOutcome:
         """A request that arrived at ``at_s``."""
-        plain = Outcome(
+        plain = RequestOutcome(
             request_id=f"load-1-{number}",
             target="proxy-0",
             streaming=False,
@@ -54,11 +59,11 @@ class Story:
         wait_s: float | None = 0.0,
         closed_s: float | None = None,
         reason: str = "",
-    ) -> Attempt:
+    ) -> EngineAttempt:
         """A call that arrived at ``at_s`` and got its slot ``wait_s`` later, or never."""
         started_s = None if wait_s is None else at_s + wait_s
         ended_s = at_s + (wait_s or 0.0) + slot_s
-        return Attempt(
+        return EngineAttempt(
             engine=engine,
             request_id=f"load-1-{number}",
             fate=fate,
@@ -91,17 +96,17 @@ class Story:
         )
 
     @staticmethod
-    def outage(engine: int, fault: object, start_s: float = FAULT_S, end_s: float = HEALED_S) -> Outage:
-        return Outage(engine=engine, fault=fault, start_s=start_s, end_s=end_s)  # type: ignore[arg-type]
+    def outage(engine: int, fault: object, start_s: float = FAULT_S, end_s: float = HEALED_S) -> EngineOutage:
+        return EngineOutage(engine=engine, fault=fault, start_s=start_s, end_s=end_s)  # type: ignore[arg-type]
 
     @staticmethod
     def history(
-        *outages: Outage,
-        outcomes: list[Outcome] | None = None,
-        attempts: list[Attempt] | None = None,
+        *outages: EngineOutage,
+        outcomes: list[RequestOutcome] | None = None,
+        attempts: list[EngineAttempt] | None = None,
         **more: object,
-    ) -> History:
-        plain = History(
+    ) -> ExperimentHistory:
+        plain = ExperimentHistory(
             began_s=BEGAN_S,
             fault_s=FAULT_S,
             healed_s=HEALED_S,

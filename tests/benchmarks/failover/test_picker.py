@@ -5,34 +5,49 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.failover.chaos_history import experiment_measures
 from benchmarks.failover.contestants import CONTESTANTS
-from benchmarks.failover.experiment import Cell
-from benchmarks.failover.picked_envoy import picked_bootstrap
-from benchmarks.failover.picking import Said, least_busy, picked, said
-from benchmarks.failover.scenarios import SCENARIOS
-from benchmarks.failover.seen import measured
-from benchmarks.failover.setting import Setting
-from chaos.fake_engine.metrics import VllmMetrics
-from tests.benchmarks.failover.calm import calmly
+from benchmarks.failover.experiment_setting import ExperimentSetting
+from benchmarks.failover.failover_experiment import ExperimentCell
+from benchmarks.failover.failover_scenarios import SCENARIOS
+from benchmarks.failover.picker_bootstrap import picker_bootstrap
+from benchmarks.failover.picker_policy import EngineGauges, best_scored, engine_gauges, least_busy
+from chaos.fake_engine.metrics_page import FakeVllmMetrics
+from tests.benchmarks.failover.on_time_run import run_on_time
 
 RNG = random.Random(0)
 
 
 def test_it_reads_what_engines_publish() -> None:
-    metrics = VllmMetrics("chat")
+    metrics = FakeVllmMetrics("chat")
     metrics.gauges(running=3, waiting=7, kv_cache_ratio=0.25)
-    assert said(metrics.text()) == Said(waiting=7.0, kv_ratio=0.25)
+    assert engine_gauges(metrics.text()) == EngineGauges(waiting=7.0, kv_ratio=0.25)
     with pytest.raises(KeyError):
-        said(b"# HELP up\nup 1\n")
+        engine_gauges(b"# HELP up\nup 1\n")
 
 
 def test_queue_and_cache_count_alike_and_equals_take_turns() -> None:
-    assert picked({"a": Said(waiting=4), "b": Said(waiting=1), "c": Said(waiting=9)}, RNG) == "b"
-    assert picked({"a": Said(kv_ratio=0.5), "b": Said(kv_ratio=0.4)}, RNG) == "b"
+    assert (
+        best_scored(
+            {"a": EngineGauges(waiting=4), "b": EngineGauges(waiting=1), "c": EngineGauges(waiting=9)}, RNG
+        )
+        == "b"
+    )
+    assert best_scored({"a": EngineGauges(kv_ratio=0.5), "b": EngineGauges(kv_ratio=0.4)}, RNG) == "b"
     # One request less in the queue is worth less than the cache where queues differ by many.
-    assert picked({"a": Said(waiting=1, kv_ratio=0.9), "b": Said(waiting=2), "c": Said(waiting=9)}, RNG) == "b"
-    assert {picked({"a": Said(), "b": Said()}, RNG) for _ in range(50)} == {"a", "b"}
-    assert picked({}, RNG) is None
+    assert (
+        best_scored(
+            {
+                "a": EngineGauges(waiting=1, kv_ratio=0.9),
+                "b": EngineGauges(waiting=2),
+                "c": EngineGauges(waiting=9),
+            },
+            RNG,
+        )
+        == "b"
+    )
+    assert {best_scored({"a": EngineGauges(), "b": EngineGauges()}, RNG) for _ in range(50)} == {"a", "b"}
+    assert best_scored({}, RNG) is None
 
 
 def test_the_one_that_counts_takes_the_least_busy() -> None:
@@ -44,7 +59,7 @@ def test_the_one_that_counts_takes_the_least_busy() -> None:
 def test_envoy_takes_the_configuration(tmp_path: Path, envoy_takes) -> None:
     path = tmp_path / "envoy.json"
     path.write_text(
-        picked_bootstrap(
+        picker_bootstrap(
             10000,
             engine_ports=[10001, 10002],
             slots=16,
@@ -60,11 +75,13 @@ def test_envoy_takes_the_configuration(tmp_path: Path, envoy_takes) -> None:
 @pytest.mark.envoy
 @pytest.mark.timeout(400)
 async def test_requests_go_where_the_picker_says() -> None:
-    setting = Setting(
+    setting = ExperimentSetting(
         engines=4, engine_processes=1, load_percent=60.0, deadline_s=2.0, before_s=2.0, fault_s=2.0, after_s=1.0
     )
-    history = await calmly(Cell(scenario=SCENARIOS["S2"], contestant=CONTESTANTS["picker"], setting=setting))
-    found = measured(history, setting)
+    history = await run_on_time(
+        ExperimentCell(scenario=SCENARIOS["S2"], contestant=CONTESTANTS["picker"], setting=setting)
+    )
+    found = experiment_measures(history, setting)
     assert found.before.good > 10
     assert {one.engine for one in history.attempts} == set(range(setting.engines))
     # Whether it sends the hung one more depends on what that one said last; but nobody tries elsewhere.

@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from chaos.history.reading import read
-from chaos.processes import Processes
+from chaos.history.history_reader import read_history
+from chaos.processes import ChildProcesses
 
 EXAMPLE = Path(__file__).parents[3] / "policies" / "examples" / "single-pool.yaml"
 LIMIT_S = 90.0
@@ -59,7 +59,7 @@ async def test_a_lab_is_held_and_broken_and_healed(tmp_path: Path) -> None:
         *("--scenario", str(scenario), "--load", "--history", str(history)),
     ]
     async with (
-        Processes(log_dir=tmp_path / "logs", stop_limit_s=LIMIT_S) as children,
+        ChildProcesses(log_dir=tmp_path / "logs", stop_limit_s=LIMIT_S) as children,
         aiohttp.ClientSession() as session,
     ):
         child = await children.start("lab", command, ready_within_s=LIMIT_S)
@@ -85,7 +85,7 @@ async def test_a_lab_is_held_and_broken_and_healed(tmp_path: Path) -> None:
         async with session.post(f"{lab}/v1/faults", data=b"{") as answer:
             assert answer.status == 400
         assert await children.stop(child) == 0
-    seen = read(history)
+    seen = read_history(history)
     assert [one.kind for one in seen.outages] == ["hang", "slow"]
     assert all(one.end_s is not None for one in seen.outages)
     assert seen.ended_s is not None

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.demo import setting
-from chaos.demo.plan import ENGINES, FALLBACK_ENGINES
+from chaos.demo import demo_policies
+from chaos.demo.demo_plan import ENGINES, FALLBACK_ENGINES
 from policies.lints.lint import lint
 from policies.load import load
 
@@ -71,6 +71,6 @@ def test_its_policies_are_valid_and_draw_no_warning(tmp_path: Path) -> None:
     ports = {name: 9000 + index for index, name in enumerate(ENGINES)}
     agents = {name: port + 100 for name, port in ports.items()}
     fallbacks = {name: 9200 + index for index, name in enumerate(FALLBACK_ENGINES)}
-    text = setting.policies(ports, agents, fallbacks, 10000)
+    text = demo_policies.policies(ports, agents, fallbacks, 10000)
     (tmp_path / "demo.yaml").write_text(text)
     assert lint(load([tmp_path])) == ()

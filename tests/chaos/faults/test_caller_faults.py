@@ -9,46 +9,48 @@ import aiohttp
 import pytest
 
 from chaos.fake_engine import FakeEngine
-from chaos.fake_engine.faults import Shed
+from chaos.fake_engine.engine_faults import EngineShed
 from chaos.faults.fault import Fault
-from chaos.faults.retry_storm import RetryStorm
-from chaos.faults.thundering_herd import ThunderingHerd
-from chaos.history.events import Request
-from chaos.load.arrivals import Schedule
-from chaos.load.callers import RunningLoad
-from chaos.load.sender import Asking, Target
-from chaos.scenario.model import Load
-from chaos.scenario.plan import CLIENTS
+from chaos.faults.retry_storm_fault import RetryStormFault
+from chaos.faults.thundering_herd import ThunderingHerdFault
+from chaos.history.history_events import RequestRecord
+from chaos.load.arrival_schedule import ArrivalSchedule
+from chaos.load.request_sender import LoadTarget, RequestTemplate
+from chaos.load.running_load import RunningLoad
+from chaos.scenario.experiment_plan import CLIENTS
+from chaos.scenario.scenario_model import LoadSpec
 from tests.chaos.conftest import StartEngine
-from tests.chaos.faults.small_lab import Struck, site
+from tests.chaos.faults.small_lab import InjectedFault, site
 from tests.eventually import eventually
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class LoadUnderTest:
     """A load that runs, the engine it asks, and what became of the requests so far."""
 
     engine: FakeEngine
     session: aiohttp.ClientSession
     load: RunningLoad
-    requests: list[Request]
+    requests: list[RequestRecord]
 
-    def struck(self, fault: Fault) -> Struck:
-        return Struck(replace(site(self.session), load=self.load), fault, CLIENTS)
+    def struck(self, fault: Fault) -> InjectedFault:
+        return InjectedFault(replace(site(self.session), load=self.load), fault, CLIENTS)
 
-    async def until(self, holds: Callable[[list[Request]], bool], what: str) -> None:
+    async def until(self, holds: Callable[[list[RequestRecord]], bool], what: str) -> None:
         """Return when it holds of what became of the requests so far."""
         await eventually(lambda: len(self.requests) >= 3 and holds(self.requests), what, 60)
 
 
 @pytest.fixture
-async def asked(start_engine: StartEngine) -> AsyncIterator[Asked]:
+async def asked(start_engine: StartEngine) -> AsyncIterator[LoadUnderTest]:
     engine = await start_engine(slots=64)
-    requests: list[Request] = []
+    requests: list[RequestRecord] = []
     stop = asyncio.Event()
     load = RunningLoad(
-        Schedule(load=Load(), targets=(Target(url=engine.url, name="p0"),), rate_per_s=20.0, seed=1),
-        Asking(),
+        ArrivalSchedule(
+            load=LoadSpec(), targets=(LoadTarget(url=engine.url, name="p0"),), rate_per_s=20.0, seed=1
+        ),
+        RequestTemplate(),
         requests.append,
         began_s=time.monotonic(),
         seconds=3600.0,
@@ -56,17 +58,17 @@ async def asked(start_engine: StartEngine) -> AsyncIterator[Asked]:
     )
     task = asyncio.create_task(load.run())
     async with aiohttp.ClientSession() as session:
-        yield Asked(engine=engine, session=session, load=load, requests=requests)
+        yield LoadUnderTest(engine=engine, session=session, load=load, requests=requests)
     stop.set()
     await task
 
 
-async def test_a_retry_storm_multiplies_what_a_shedding_engine_is_asked(asked: Asked) -> None:
-    await asked.engine.set_fault(Shed())
+async def test_retry_storm_multiplies_requests_to_a_shedding_engine(asked: LoadUnderTest) -> None:
+    await asked.engine.set_fault(EngineShed())
     # How many were under way is the machine's affair.
     await asked.until(lambda told: {one.status for one in told[-5:]} == {503}, "all are refused")
     assert {one.try_number for one in asked.requests} == {1}
-    storm = asked.struck(RetryStorm(attempts=4, backoff="10ms"))
+    storm = asked.struck(RetryStormFault(attempts=4, backoff="10ms"))
 
     await storm.pull()
     await asked.until(lambda told: [one.try_number for one in told].count(5) >= 5, "five tries each")
@@ -76,9 +78,9 @@ async def test_a_retry_storm_multiplies_what_a_shedding_engine_is_asked(asked: A
     await asked.until(lambda told: {one.try_number for one in told[-20:]} == {1}, "one try each")
 
 
-async def test_a_herd_is_silent_and_then_there_all_at_once(asked: Asked) -> None:
+async def test_thundering_herd_pauses_and_then_arrives_at_once(asked: LoadUnderTest) -> None:
     await asked.until(bool, "some requests")
-    herd = asked.struck(ThunderingHerd(at_once=40))
+    herd = asked.struck(ThunderingHerdFault(at_once=40))
 
     await herd.pull()
     # What was under way ends; then nothing comes for as long as twenty would have taken.
@@ -90,7 +92,7 @@ async def test_a_herd_is_silent_and_then_there_all_at_once(asked: Asked) -> None
     assert len(asked.requests) == heard
     await herd.release()
 
-    def came() -> list[Request]:
+    def came() -> list[RequestRecord]:
         return [one for one in asked.requests if "herd" in one.request_id]
 
     await eventually(lambda: len(came()) == 40, "the herd", 60)

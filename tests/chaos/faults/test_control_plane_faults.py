@@ -7,17 +7,17 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from chaos.faults.bad_policy import BadPolicy, Mistake
-from chaos.faults.control_plane_frozen import ControlPlaneFrozen
-from chaos.faults.control_plane_killed import ControlPlaneKilled
-from chaos.faults.control_plane_restarted_empty import ControlPlaneRestartedEmpty
+from chaos.faults.actions import ProcessRole, PushPolicy
+from chaos.faults.bad_policy import BadPolicyFault, PolicyMistake
+from chaos.faults.control_plane_frozen import ControlPlaneFrozenFault
+from chaos.faults.control_plane_killed import ControlPlaneKilledFault
+from chaos.faults.control_plane_restarted_empty import ControlPlaneRestartedEmptyFault
 from chaos.faults.fault import Fault
-from chaos.faults.pulls import Part, PushPolicy
-from chaos.lab.control_plane import ControlPlane, start_control_plane
-from chaos.lab.levers.control_plane import PolicyLever
-from chaos.processes import Processes, free_ports
-from chaos.scenario.plan import CONTROL_PLANE
-from tests.chaos.faults.small_lab import Struck, site, until
+from chaos.lab.control_plane_process import ControlPlaneProcess, start_control_plane
+from chaos.lab.injectors.policy_injector import PolicyInjector
+from chaos.processes import ChildProcesses, free_ports
+from chaos.scenario.experiment_plan import CONTROL_PLANE
+from tests.chaos.faults.small_lab import InjectedFault, site, until
 
 POLICIES = """\
 apiVersion: switchgear.dev/v1alpha1
@@ -27,24 +27,24 @@ spec:
   model: m
   endpoints: [{{name: e0, address: 127.0.0.1, port: {port}}}]
 """
-MISTAKES: tuple[Mistake, ...] = ("syntax", "unknown-field", "half-written", "empty")
+MISTAKES: tuple[PolicyMistake, ...] = ("syntax", "unknown-field", "half-written", "empty")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steered:
+class ControlPlaneUnderTest:
     """A control plane and someone who asks it."""
 
     session: aiohttp.ClientSession
-    control_plane: ControlPlane
+    control_plane: ControlPlaneProcess
 
-    def struck(self, fault: Fault) -> Struck:
+    def struck(self, fault: Fault) -> InjectedFault:
         place = site(
             self.session,
-            posts={(Part.CONTROL_PLANE, CONTROL_PLANE): self.control_plane.post},
+            posts={(ProcessRole.CONTROL_PLANE, CONTROL_PLANE): self.control_plane.post},
             control_plane=self.control_plane.admin,
             policies=self.control_plane.policies,
         )
-        return Struck(place, fault, CONTROL_PLANE)
+        return InjectedFault(place, fault, CONTROL_PLANE)
 
     async def says(self, path: str, *, patience_s: float = 60.0) -> object:
         limit = aiohttp.ClientTimeout(total=patience_s)
@@ -64,18 +64,20 @@ class Steered:
 
 
 @pytest.fixture
-async def steered(tmp_path: Path) -> AsyncIterator[Steered]:
-    async with Processes() as children, aiohttp.ClientSession() as session:
+async def steered(tmp_path: Path) -> AsyncIterator[ControlPlaneUnderTest]:
+    async with ChildProcesses() as children, aiohttp.ClientSession() as session:
         text = POLICIES.format(port=free_ports(1)[0])
-        yield Steered(session=session, control_plane=await start_control_plane(children, tmp_path, text))
+        yield ControlPlaneUnderTest(
+            session=session, control_plane=await start_control_plane(children, tmp_path, text)
+        )
 
 
-async def bad_pushes_are_refused_and_taken_back(steered: Steered) -> None:
+async def bad_pushes_are_refused_and_taken_back(steered: ControlPlaneUnderTest) -> None:
     file = steered.control_plane.policies
     good = file.read_bytes()
     assert await steered.policies() == ("accepted", 0)
     for mistake in MISTAKES:
-        struck = steered.struck(BadPolicy(mistake=mistake))
+        struck = steered.struck(BadPolicyFault(mistake=mistake))
         await struck.pull()
         await until(lambda: _is(steered, "refused"))
         await struck.release()
@@ -84,7 +86,9 @@ async def bad_pushes_are_refused_and_taken_back(steered: Steered) -> None:
     assert [one.name for one in file.parent.iterdir()] == [file.name]
 
 
-async def test_a_control_plane_badly_told_frozen_killed_and_emptied_is_well_each_time(steered: Steered) -> None:
+async def test_a_control_plane_badly_told_frozen_killed_and_emptied_is_well_each_time(
+    steered: ControlPlaneUnderTest,
+) -> None:
     # One after another, for the sake of its start, which takes seconds.
     await bad_pushes_are_refused_and_taken_back(steered)
 
@@ -94,21 +98,21 @@ async def test_a_control_plane_badly_told_frozen_killed_and_emptied_is_well_each
         assert answer.status == 201, await answer.text()
     known = await steered.orders()
 
-    frozen = steered.struck(ControlPlaneFrozen())
+    frozen = steered.struck(ControlPlaneFrozenFault())
     await frozen.pull()
     with pytest.raises(TimeoutError):
         await steered.says("/healthz", patience_s=0.3)
     await frozen.release()
     assert await steered.orders() == known
 
-    killed = steered.struck(ControlPlaneKilled())
+    killed = steered.struck(ControlPlaneKilledFault())
     await killed.pull()
     with pytest.raises(aiohttp.ClientConnectionError):
         await steered.says("/healthz")
     await killed.release()
     assert await steered.orders() == known
 
-    emptied = steered.struck(ControlPlaneRestartedEmpty())
+    emptied = steered.struck(ControlPlaneRestartedEmptyFault())
     await emptied.pull()
     with pytest.raises(aiohttp.ClientConnectionError):
         await steered.says("/healthz")
@@ -116,32 +120,32 @@ async def test_a_control_plane_badly_told_frozen_killed_and_emptied_is_well_each
     assert await steered.orders() == []
 
 
-async def _is(steered: Steered, state: str) -> bool:
+async def _is(steered: ControlPlaneUnderTest, state: str) -> bool:
     said, errors = await steered.policies()
     return said == state and bool(errors) == (state == "refused")
 
 
-async def test_of_two_pushes_the_last_is_read_and_the_first_file_comes_back(tmp_path: Path) -> None:
+async def test_policy_push_fault_serves_the_last_push_and_restores_the_original_file(tmp_path: Path) -> None:
     file = tmp_path / "lab.yaml"
     file.write_text("good", encoding="utf-8")
     one, other = PushPolicy(kept_share=0.5, text="!"), PushPolicy(kept_share=0.0, text="bad")
     async with aiohttp.ClientSession() as session:
-        lever = PolicyLever(site(session, policies=file))
-        await lever.pull(one)
+        lever = PolicyInjector(site(session, policies=file))
+        await lever.inject(one)
         assert file.read_text(encoding="utf-8") == "go!"
-        await lever.pull(other)
+        await lever.inject(other)
         assert file.read_text(encoding="utf-8") == "bad"
-        await lever.release(one)
+        await lever.revert(one)
         assert file.read_text(encoding="utf-8") == "bad"
-        await lever.release(other)
-        await lever.release(other)
+        await lever.revert(other)
+        await lever.revert(other)
 
     assert file.read_text(encoding="utf-8") == "good"
 
 
 async def test_nothing_is_pushed_to_who_reads_nothing() -> None:
     async with aiohttp.ClientSession() as session:
-        (push,) = BadPolicy(text="mine").pulls(CONTROL_PLANE)
+        (push,) = BadPolicyFault(text="mine").actions(CONTROL_PLANE)
 
         assert push == PushPolicy(kept_share=0.0, text="mine")
-        assert "no control plane" in PolicyLever(site(session)).refusal(push)
+        assert "no control plane" in PolicyInjector(site(session)).refusal(push)

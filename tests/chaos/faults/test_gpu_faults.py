@@ -10,18 +10,18 @@ import aiohttp
 import pytest
 
 from chaos.fake_engine import FakeEngine
+from chaos.faults.actions import ProcessRole, SetGpuState
 from chaos.faults.fault import Fault
-from chaos.faults.gpu_ecc import GpuEcc
-from chaos.faults.gpu_thermal import GpuThermal
-from chaos.faults.gpu_throttle import GpuThrottle
-from chaos.faults.gpu_xid import GpuXid
-from chaos.faults.pulls import Gpu, Part
-from chaos.gpu_double import double
-from chaos.lab.agents import agent
-from chaos.lab.levers.gpus import GpuLever, control_lines
-from chaos.lab.site import Site
-from chaos.processes import Processes
-from tests.chaos.faults.small_lab import Struck, controlled, engine_site, site, until
+from chaos.faults.gpu_ecc import GpuEccFault
+from chaos.faults.gpu_thermal import GpuThermalFault
+from chaos.faults.gpu_throttle import GpuThrottleFault
+from chaos.faults.gpu_xid import GpuXidFault
+from chaos.gpu_double import nvml_double
+from chaos.lab.agent_process import agent_process
+from chaos.lab.injectors.gpu_injector import GpuInjector, control_lines
+from chaos.lab.lab_handles import LabHandles
+from chaos.processes import ChildProcesses
+from tests.chaos.faults.small_lab import InjectedFault, controlled, engine_site, site, until
 
 Report = dict[str, Any]
 
@@ -30,16 +30,16 @@ Report = dict[str, Any]
 def library(tmp_path: Path) -> Path:
     """The folder of the double."""
     try:
-        return double.build(tmp_path).parent
-    except double.CompilerError as error:
+        return nvml_double.build_library(tmp_path).parent
+    except nvml_double.CompilerError as error:
         pytest.skip(str(error))
 
 
 @dataclass(frozen=True)
-class Watched:
+class EngineWithAgent:
     """An engine of the test's loop, and the agent beside it."""
 
-    site: Site
+    site: LabHandles
     engine: FakeEngine
     agent: str
 
@@ -66,16 +66,16 @@ class Watched:
 
 
 @pytest.fixture
-async def watched(library: Path, start_engine, client: aiohttp.ClientSession) -> AsyncIterator[Watched]:
+async def watched(library: Path, start_engine, client: aiohttp.ClientSession) -> AsyncIterator[EngineWithAgent]:
     engine = await start_engine(name="e0", slots=2)
     control = library / "e0.nvml"
-    double.write_control(control)
-    async with Processes(stop_limit_s=0.1) as children, controlled(engine) as place:
-        beside = agent(children, "e0", engine.port, 2, gpu=double.environment(library, control))
+    nvml_double.write_control(control)
+    async with ChildProcesses(stop_limit_s=0.1) as children, controlled(engine) as place:
+        beside = agent_process(children, "e0", engine.port, 2, gpu=nvml_double.environment(library, control))
         await beside.post.start()
         known = engine_site("e0", engine.port, control=place.control, agent_port=beside.grpc, gpu_file=control)
-        here = site(client, known, posts={(Part.AGENT, "e0"): beside.post})
-        yield Watched(here, engine, f"http://127.0.0.1:{beside.http}")
+        here = site(client, known, posts={(ProcessRole.AGENT, "e0"): beside.post})
+        yield EngineWithAgent(here, engine, f"http://127.0.0.1:{beside.http}")
 
 
 def well(report: Report, gpu: Report) -> bool:
@@ -90,21 +90,24 @@ def well(report: Report, gpu: Report) -> bool:
 
 
 BITES: list[tuple[Fault, Callable[[Report, Report], object]]] = [
-    (GpuXid(), lambda report, gpu: gpu["xids"] == [79] and report["gpu"]["action"] == "eject"),
-    (GpuEcc(errors=3), lambda report, gpu: gpu["ecc_uncorrected"] == 3 and report["gpu"]["action"] == "drain"),
-    (GpuThrottle(), lambda _, gpu: gpu["throttled"] and gpu["sm_clock_mhz"] == 990),
-    (GpuThermal(), lambda _, gpu: gpu["throttled"] and gpu["temperature_c"] == 95),
+    (GpuXidFault(), lambda report, gpu: gpu["xids"] == [79] and report["gpu"]["action"] == "eject"),
+    (
+        GpuEccFault(errors=3),
+        lambda report, gpu: gpu["ecc_uncorrected"] == 3 and report["gpu"]["action"] == "drain",
+    ),
+    (GpuThrottleFault(), lambda _, gpu: gpu["throttled"] and gpu["sm_clock_mhz"] == 990),
+    (GpuThermalFault(), lambda _, gpu: gpu["throttled"] and gpu["temperature_c"] == 95),
 ]
 
 
-async def test_each_is_seen_by_the_agent_and_forgotten_when_it_is_healed(watched: Watched) -> None:
+async def test_agent_reports_each_gpu_fault_and_its_healing(watched: EngineWithAgent) -> None:
     await watched.until(well)
     for fault, seen in BITES:
-        struck = Struck(watched.site, fault, "e0")
+        struck = InjectedFault(watched.site, fault, "e0")
         await struck.pull()
         await watched.until(seen)
         slowed = fault.capacity_left() == pytest.approx(0.5)
-        assert (watched.engine.fault is not None) == (slowed or isinstance(fault, GpuXid))
+        assert (watched.engine.fault is not None) == (slowed or isinstance(fault, GpuXidFault))
         await struck.release()
         await struck.release()
         assert watched.engine.fault is None
@@ -113,20 +116,23 @@ async def test_each_is_seen_by_the_agent_and_forgotten_when_it_is_healed(watched
 
 async def test_what_several_faults_say_of_one_gpu_holds_together(client, tmp_path: Path) -> None:
     control = tmp_path / "e0.nvml"
-    lever = GpuLever(site(client, engine_site("e0", 1, agent_port=2, gpu_file=control)))
-    first, second = Gpu(engine="e0", lines=("xid 1 0 79 -1",)), Gpu(engine="e0", lines=("xid 1 0 31 -1", "a 1"))
-    await asyncio.gather(lever.pull(first), lever.pull(second))
+    lever = GpuInjector(site(client, engine_site("e0", 1, agent_port=2, gpu_file=control)))
+    first, second = (
+        SetGpuState(engine="e0", lines=("xid 1 0 79 -1",)),
+        SetGpuState(engine="e0", lines=("xid 1 0 31 -1", "a 1")),
+    )
+    await asyncio.gather(lever.inject(first), lever.inject(second))
     assert control.read_text().splitlines()[-3:] == ["xid 1 0 79 -1", "xid 2 0 31 -1", "a 1"]
-    await lever.release(first)
+    await lever.revert(first)
     assert control.read_text().splitlines()[-2:] == list(control_lines([second]))
-    await lever.release(second)
+    await lever.revert(second)
     assert "xid" not in control.read_text()
 
 
 async def test_gpu_faults_need_the_double_and_the_double_a_compiler(client, tmp_path: Path, monkeypatch) -> None:
-    lever = GpuLever(site(client, engine_site("e0", 1, agent_port=2), engine_site("e1", 1)))
-    assert "NVML double" in lever.refusal(GpuEcc().pulls("e0")[0])
-    assert lever.refusal(GpuEcc().pulls("e1")[0]) == ""
+    lever = GpuInjector(site(client, engine_site("e0", 1, agent_port=2), engine_site("e1", 1)))
+    assert "NVML double" in lever.refusal(GpuEccFault().actions("e0")[0])
+    assert lever.refusal(GpuEccFault().actions("e1")[0]) == ""
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(double.CompilerError, match="no C compiler here: install one"):
-        double.build(tmp_path)
+    with pytest.raises(nvml_double.CompilerError, match="no C compiler here: install one"):
+        nvml_double.build_library(tmp_path)

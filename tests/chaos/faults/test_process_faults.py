@@ -10,20 +10,20 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from chaos.faults.agent_frozen import AgentFrozen
-from chaos.faults.agent_killed import AgentKilled
-from chaos.faults.freeze import Freeze
-from chaos.faults.oom_kill import OomKill
-from chaos.faults.pulls import Freeze as FreezePull
-from chaos.faults.pulls import Kill, Part
-from chaos.faults.rolling_restart import RollingRestart
-from chaos.lab.agents import agent
-from chaos.lab.engines import book
-from chaos.lab.levers.processes import ProcessLever
-from chaos.lab.post import Post
-from chaos.lab.site import EngineSite, Site
-from chaos.processes import Processes, free_ports
-from tests.chaos.faults.small_lab import Struck, engine_site, site, until
+from chaos.faults.actions import FreezeProcess as FreezePull
+from chaos.faults.actions import KillProcess, ProcessRole
+from chaos.faults.agent_frozen import AgentFrozenFault
+from chaos.faults.agent_killed import AgentKilledFault
+from chaos.faults.freeze import FreezeFault
+from chaos.faults.oom_kill import OomKillFault
+from chaos.faults.rolling_restart import RollingRestartFault
+from chaos.lab.agent_process import agent_process
+from chaos.lab.engine_processes import call_log
+from chaos.lab.injectors.process_injector import ProcessInjector
+from chaos.lab.lab_handles import EngineHandle, LabHandles
+from chaos.lab.process_slot import ProcessSlot
+from chaos.processes import ChildProcesses, free_ports
+from tests.chaos.faults.small_lab import InjectedFault, engine_site, site, until
 
 SOON = aiohttp.ClientTimeout(total=0.5)
 
@@ -32,9 +32,9 @@ SOON = aiohttp.ClientTimeout(total=0.5)
 class Place:
     """One engine in a process of its own, with an agent beside it."""
 
-    site: Site
-    engine: EngineSite
-    engine_post: Post
+    site: LabHandles
+    engine: EngineHandle
+    engine_post: ProcessSlot
     agent: str
 
     async def ask(self, tokens: int = 4, **limit: aiohttp.ClientTimeout) -> int:
@@ -50,7 +50,7 @@ class Place:
 
     async def works(self, call: asyncio.Task[int]) -> bool:
         """Whether the engine has got the call, or has even answered it."""
-        totals = (await book(self.site.session, self.engine.control))["totals"]
+        totals = (await call_log(self.site.session, self.engine.control))["totals"]
         return call.done() or bool(totals["in_flight"])
 
     async def process_began(self) -> str:
@@ -64,29 +64,29 @@ class Place:
 @pytest.fixture
 async def place(client: aiohttp.ClientSession, tmp_path: Path) -> AsyncIterator[Place]:
     # An agent that is told to end drains its engine first.
-    async with Processes(stop_limit_s=0.1) as children:
+    async with ChildProcesses(stop_limit_s=0.1) as children:
         port, control = free_ports(2)
         argv = [sys.executable, "-m", "chaos.fake_engine", "--name-prefix", "e", "--slots", "2"]
         argv += ["--port", str(port), "--control-port", str(control), "--journal", str(tmp_path / "book")]
-        post = Post(part=Part.ENGINE, target="e0", children=children, argv=argv)
-        beside = agent(children, "e0", port, 2)
+        post = ProcessSlot(part=ProcessRole.ENGINE, target="e0", children=children, argv=argv)
+        beside = agent_process(children, "e0", port, 2)
         await asyncio.gather(post.start(), beside.post.start())
         assert post.child is not None
         (listed,) = post.child.ready["engines"]
         engine = engine_site("e0", port, control=listed["control"], agent_port=beside.grpc)
-        posts = {(Part.ENGINE, "e0"): post, (Part.AGENT, "e0"): beside.post}
+        posts = {(ProcessRole.ENGINE, "e0"): post, (ProcessRole.AGENT, "e0"): beside.post}
         here = Place(site(client, engine, posts=posts), engine, post, f"http://127.0.0.1:{beside.http}")
         await until(here.ready)
         yield here
 
 
 async def test_an_engine_that_is_killed_loses_its_calls_and_comes_back_with_its_book(place: Place) -> None:
-    struck = Struck(place.site, OomKill(), "e0")
+    struck = InjectedFault(place.site, OomKillFault(), "e0")
     assert await place.ask() == 200
     call = asyncio.create_task(place.ask(tokens=4000))
 
     async def noted() -> bool:
-        totals = (await book(place.site.session, place.engine.control))["totals"]
+        totals = (await call_log(place.site.session, place.engine.control))["totals"]
         return int(totals["in_flight"]) == 1
 
     await until(noted)
@@ -101,14 +101,14 @@ async def test_an_engine_that_is_killed_loses_its_calls_and_comes_back_with_its_
     await struck.release()
     assert place.engine_post.child is not None
     assert place.engine_post.child.pid != pid
-    seen = await book(place.site.session, place.engine.control)
+    seen = await call_log(place.site.session, place.engine.control)
     reasons = [one["reason"] for one in seen["calls"] if one["tokens_asked"] == 4000]
     assert reasons == ["killed"]
     assert sum(one["tokens_asked"] == 4 and one["outcome"] == "finished" for one in seen["calls"]) == 2
 
 
 async def test_an_engine_that_is_stopped_says_nothing_and_computes_nothing_meanwhile(place: Place) -> None:
-    struck = Struck(place.site, Freeze(), "e0")
+    struck = InjectedFault(place.site, FreezeFault(), "e0")
     assert await place.ask() == 200
     # Two seconds of work: who is kept from stopping the engine so long comes too late, and tries again.
     for tokens in range(100, 110):
@@ -126,13 +126,13 @@ async def test_an_engine_that_is_stopped_says_nothing_and_computes_nothing_meanw
     assert not ended
     await struck.release()
     assert await place.ask() == 200
-    seen = (await book(place.site.session, place.engine.control))["calls"]
+    seen = (await call_log(place.site.session, place.engine.control))["calls"]
     (stopped,) = [one for one in seen if one["tokens_asked"] == tokens]
     assert stopped["stuck_s"] > 0.5
 
 
 async def test_an_agent_that_is_killed_is_gone_and_comes_back_where_it_was(place: Place) -> None:
-    struck = Struck(place.site, AgentKilled(), "e0")
+    struck = InjectedFault(place.site, AgentKilledFault(), "e0")
     await struck.pull()
     with pytest.raises(aiohttp.ClientConnectorError):
         await place.site.session.get(f"{place.agent}/readyz", headers={"connection": "close"})
@@ -142,7 +142,7 @@ async def test_an_agent_that_is_killed_is_gone_and_comes_back_where_it_was(place
 
 
 async def test_an_agent_that_is_stopped_keeps_its_connections_and_says_nothing(place: Place) -> None:
-    struck = Struck(place.site, AgentFrozen(), "e0")
+    struck = InjectedFault(place.site, AgentFrozenFault(), "e0")
     await struck.pull()
     with pytest.raises(TimeoutError):
         await place.site.session.get(f"{place.agent}/readyz", timeout=SOON)
@@ -153,7 +153,7 @@ async def test_an_agent_that_is_stopped_keeps_its_connections_and_says_nothing(p
 
 async def test_a_restart_with_a_drain_waits_for_what_runs_and_then_begins_anew(place: Place) -> None:
     before = await place.process_began()
-    struck = Struck(place.site, RollingRestart(), "e0")
+    struck = InjectedFault(place.site, RollingRestartFault(), "e0")
     call = asyncio.create_task(place.ask(tokens=100))
     await until(lambda: place.works(call))
     await struck.pull()
@@ -162,7 +162,7 @@ async def test_a_restart_with_a_drain_waits_for_what_runs_and_then_begins_anew(p
 
     async def ended() -> bool:
         # Asked of the control port: an engine that is being drained should get nothing new.
-        return not (await book(place.site.session, place.engine.control))["listening"]
+        return not (await call_log(place.site.session, place.engine.control))["listening"]
 
     await until(ended)
     with pytest.raises(aiohttp.ClientConnectorError):
@@ -174,26 +174,29 @@ async def test_a_restart_with_a_drain_waits_for_what_runs_and_then_begins_anew(p
 
 
 async def test_a_process_stays_dead_as_long_as_anything_holds_it_so(place: Place) -> None:
-    lever = ProcessLever(place.site)
-    one, other = Kill(part=Part.ENGINE, target="e0"), Kill(part=Part.ENGINE, target="e0")
-    slow = FreezePull(part=Part.ENGINE, target="e0", on_share=0.5, period_s=0.1)
-    await asyncio.gather(lever.pull(one), lever.pull(other), lever.pull(slow))
-    await lever.release(one)
+    lever = ProcessInjector(place.site)
+    one, other = (
+        KillProcess(part=ProcessRole.ENGINE, target="e0"),
+        KillProcess(part=ProcessRole.ENGINE, target="e0"),
+    )
+    slow = FreezePull(part=ProcessRole.ENGINE, target="e0", on_share=0.5, period_s=0.1)
+    await asyncio.gather(lever.inject(one), lever.inject(other), lever.inject(slow))
+    await lever.revert(one)
     with pytest.raises(aiohttp.ClientConnectorError):
         await place.ask()
-    await lever.release(other)
-    await lever.release(slow)
+    await lever.revert(other)
+    await lever.revert(slow)
     assert await place.ask() == 200
-    forever = Kill(part=Part.ENGINE, target="e0", stays_dead=True)
-    await lever.pull(forever)
-    await lever.release(forever)
+    forever = KillProcess(part=ProcessRole.ENGINE, target="e0", stays_dead=True)
+    await lever.inject(forever)
+    await lever.revert(forever)
     assert not place.engine_post.running
 
 
 async def test_what_is_not_there_is_refused_or_passed_over(client) -> None:
-    lever = ProcessLever(site(client, engine_site("e0", 1)))
-    assert "no process of its own" in lever.refusal(OomKill().pulls("e0")[0])
-    (nobody,) = AgentKilled().pulls("e0")
+    lever = ProcessInjector(site(client, engine_site("e0", 1)))
+    assert "no process of its own" in lever.refusal(OomKillFault().actions("e0")[0])
+    (nobody,) = AgentKilledFault().actions("e0")
     assert lever.refusal(nobody) == ""
-    await lever.pull(nobody)
-    await lever.release(nobody)
+    await lever.inject(nobody)
+    await lever.revert(nobody)

@@ -12,22 +12,22 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from chaos.fake_engine import FakeEngine
-from chaos.faults.black_hole import BlackHole
+from chaos.faults.actions import ProcessRole
+from chaos.faults.black_hole import BlackHoleFault
 from chaos.faults.fault import Fault
-from chaos.faults.partition import Partition
-from chaos.faults.proxy_frozen import ProxyFrozen
-from chaos.faults.pulls import Part
-from chaos.faults.slow_proxy import SlowProxy
-from chaos.fitting.static_envoy import NAIVE, POOL, bootstrap
-from chaos.lab.post import Post
-from chaos.lab.proxies import from_address, start_envoy, until_healthy
-from chaos.lab.site import ProxySite, Site
-from chaos.processes import Processes, free_ports
-from chaos.wire.control import Control
-from chaos.wire.link import WireLink
-from chaos.wire.packet_filter import why_not
+from chaos.faults.partition import PartitionFault
+from chaos.faults.proxy_frozen import ProxyFrozenFault
+from chaos.faults.slow_proxy import SlowProxyFault
+from chaos.lab.envoy_processes import bind_to_address, start_envoy, wait_for_healthy
+from chaos.lab.lab_handles import LabHandles, ProxyHandle
+from chaos.lab.process_slot import ProcessSlot
+from chaos.netem.netem_control import NetemControl
+from chaos.netem.netem_link import NetemLink
+from chaos.netem.packet_filter import unavailable_reason
+from chaos.processes import ChildProcesses, free_ports
+from chaos.testbed.static_envoy import NAIVE, POOL, static_bootstrap
 from tests.chaos.conftest import StartEngine
-from tests.chaos.faults.small_lab import Struck, engine_site, site, until
+from tests.chaos.faults.small_lab import InjectedFault, engine_site, site, until
 
 pytestmark = pytest.mark.envoy
 
@@ -40,12 +40,12 @@ class Proxied:
     """An Envoy in zone a, in front of a wire to an engine in zone b."""
 
     engine: FakeEngine
-    link: WireLink
-    post: Post
-    site: Site
+    link: NetemLink
+    post: ProcessSlot
+    site: LabHandles
 
-    def struck(self, fault: Fault, target: str) -> Struck:
-        return Struck(self.site, fault, target)
+    def struck(self, fault: Fault, target: str) -> InjectedFault:
+        return InjectedFault(self.site, fault, target)
 
     async def status(self, url: str = "", *, patience_s: float = 60.0) -> int:
         """Of one request; through the Envoy where no other address is said."""
@@ -70,14 +70,14 @@ class Proxied:
 async def proxied(start_engine: StartEngine, tmp_path: Path) -> AsyncIterator[Proxied]:
     engine = await start_engine()
     async with AsyncExitStack() as stack:
-        link = WireLink("engine:e0", ("127.0.0.1", engine.port), random.Random(1))
+        link = NetemLink("engine:e0", ("127.0.0.1", engine.port), random.Random(1))
         await link.listen()
         stack.callback(link.close)
-        wires = await stack.enter_async_context(TestServer(Control({link.name: link}).app()))
+        wires = await stack.enter_async_context(TestServer(NetemControl({link.name: link}).app()))
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        children = await stack.enter_async_context(Processes())
+        children = await stack.enter_async_context(ChildProcesses())
         listener, admin = free_ports(2)
-        text = bootstrap(
+        text = static_bootstrap(
             replace(NAIVE, route={}),
             engine_ports=[link.port],
             slots=4,
@@ -87,8 +87,8 @@ async def proxied(start_engine: StartEngine, tmp_path: Path) -> AsyncIterator[Pr
             admin_port=admin,
             listen_address=ADDRESS,
         )
-        post = await start_envoy(children, tmp_path, "p0", from_address(text, ADDRESS))
-        proxy = ProxySite(
+        post = await start_envoy(children, tmp_path, "p0", bind_to_address(text, ADDRESS))
+        proxy = ProxyHandle(
             name="p0",
             zone="a",
             demand=1.0,
@@ -96,12 +96,12 @@ async def proxied(start_engine: StartEngine, tmp_path: Path) -> AsyncIterator[Pr
             admin=f"http://127.0.0.1:{admin}",
             address=ADDRESS,
         )
-        await until_healthy(session, proxy.admin, POOL, 1)
+        await wait_for_healthy(session, proxy.admin, POOL, 1)
         ports: Mapping[str, int] = {link.name: link.port}
         bare = site(
             session,
             engine_site("e0", engine.port, zone="b", seen_port=link.port),
-            posts={(Part.PROXY, "p0"): post},
+            posts={(ProcessRole.PROXY, "p0"): post},
             wires=str(wires.make_url("")).rstrip("/"),
             link_ports=ports,
         )
@@ -114,14 +114,14 @@ async def test_an_envoy_is_frozen_slowed_and_cut_off_and_serves_again_each_time(
     # Health checks included, it comes from nowhere else.
     assert set(proxied.link.accepted) == {ADDRESS}
 
-    frozen = proxied.struck(ProxyFrozen(), "p0")
+    frozen = proxied.struck(ProxyFrozenFault(), "p0")
     await frozen.pull()
     with pytest.raises(TimeoutError):
         await proxied.status(patience_s=0.3)
     await frozen.release()
     await until(proxied.serves)
 
-    slow = proxied.struck(SlowProxy(stopped_share=0.5, period="40ms"), "p0")
+    slow = proxied.struck(SlowProxyFault(stopped_share=0.5, period="40ms"), "p0")
     await slow.pull()
     seen = set()
     async with asyncio.timeout(60):
@@ -132,17 +132,17 @@ async def test_an_envoy_is_frozen_slowed_and_cut_off_and_serves_again_each_time(
     await slow.release()
     assert not proxied.stopped()
 
-    if reason := why_not():
+    if reason := unavailable_reason():
         pytest.skip(f"frozen and slowed it was, cut off it could not be: {reason}")
     # Cut from the zone of the engine: whoever else is in another zone would be as well, and we are not.
-    partition = proxied.struck(Partition(), "e0")
+    partition = proxied.struck(PartitionFault(), "e0")
     await partition.pull()
     assert await proxied.status() in {503, 504}
     assert await proxied.status(f"http://127.0.0.1:{proxied.link.port}") == 200
     await partition.release()
     await until(proxied.serves)
 
-    hole = proxied.struck(BlackHole(), "e0")
+    hole = proxied.struck(BlackHoleFault(), "e0")
     await hole.pull()
     assert await proxied.status() in {503, 504}
     with pytest.raises(TimeoutError):

@@ -7,21 +7,27 @@ from collections.abc import AsyncIterator
 import grpc.aio
 import pytest
 
-from chaos.faults.clock_skew import ClockSkew
-from chaos.faults.pulls import Part
-from chaos.faults.reports_lie import ReportsLie
-from chaos.lab.agents import agent
-from chaos.lab.levers.reports import ReportLever
-from chaos.processes import Processes
-from chaos.report_relay.lies import Lie, LieError, heard, parse_lie, told
+from chaos.agent_tap.report_rules import (
+    ReportRule,
+    ReportRuleError,
+    falsified_message,
+    falsified_report,
+    parse_report_rule,
+)
+from chaos.faults.actions import ProcessRole
+from chaos.faults.clock_skew import ClockSkewFault
+from chaos.faults.reports_lie import ReportsLieFault
+from chaos.lab.agent_process import agent_process
+from chaos.lab.injectors.tap_injectors import ReportInjector
+from chaos.processes import ChildProcesses
 from engine.proto import engine_report_pb2 as pb
 from engine.report import EngineReport, Evidence, Verdict
 from engine.report_wire import decode, encode
 from engine.watch_server import ACKNOWLEDGE, WATCH
-from tests.chaos.faults.small_lab import Struck, engine_site, site
+from tests.chaos.faults.small_lab import InjectedFault, engine_site, site
 
 
-class Listening:
+class ReportWatcher:
     """What a control plane hears, report by report."""
 
     def __init__(self, port: int) -> None:
@@ -51,36 +57,38 @@ class Listening:
 
 
 @pytest.fixture
-async def processes() -> AsyncIterator[Processes]:
-    async with Processes(stop_limit_s=0.1) as children:
+async def processes() -> AsyncIterator[ChildProcesses]:
+    async with ChildProcesses(stop_limit_s=0.1) as children:
         yield children
 
 
-async def test_a_lie_is_heard_at_once_and_the_truth_when_it_is_healed(processes, start_engine, client) -> None:
+async def test_false_report_is_delivered_at_once_and_the_true_one_after_healing(
+    processes, start_engine, client
+) -> None:
     engine = await start_engine(name="e0")
-    beside = agent(processes, "e0", engine.port, 2)
+    beside = agent_process(processes, "e0", engine.port, 2)
     await beside.post.start()
     relay = await processes.start(
         "reports",
-        [sys.executable, "-m", "chaos.report_relay", "--link", f"agent:e0=127.0.0.1:{beside.grpc}"],
+        [sys.executable, "-m", "chaos.agent_tap", "--link", f"agent:e0=127.0.0.1:{beside.grpc}"],
         ready_within_s=60,
     )
     here = site(
         client,
         engine_site("e0", engine.port, agent_port=beside.grpc),
-        posts={(Part.AGENT, "e0"): beside.post},
+        posts={(ProcessRole.AGENT, "e0"): beside.post},
         control_plane="http://127.0.0.1:1",
         reports=relay.ready["control"],
     )
-    listening = Listening(relay.ready["ports"]["agent:e0"])
+    listening = ReportWatcher(relay.ready["ports"]["agent:e0"])
     await listening.until(lambda one: one.verdict is Verdict.READY and one.canary)
     for fault, holds in (
-        (ReportsLie(verdict="hung"), lambda one: one.verdict is Verdict.HUNG and one.canary.in_row == 0),
-        (ClockSkew(), lambda one: one.canary.at_s <= 1000.0 - 600.0),
+        (ReportsLieFault(verdict="hung"), lambda one: one.verdict is Verdict.HUNG and one.canary.in_row == 0),
+        (ClockSkewFault(), lambda one: one.canary.at_s <= 1000.0 - 600.0),
         # A time in the future is none that a control plane can use.
-        (ClockSkew(direction="behind"), lambda one: one.canary is None),
+        (ClockSkewFault(direction="behind"), lambda one: one.canary is None),
     ):
-        struck = Struck(here, fault, "e0")
+        struck = InjectedFault(here, fault, "e0")
         await struck.pull()
         await listening.until(holds)
         await struck.release()
@@ -100,8 +108,8 @@ def read(data: bytes) -> EngineReport:
     return decode(data, pool="", engine="", received_at_s=0.0)
 
 
-def test_an_ill_engine_can_be_praised() -> None:
-    praised = read(told(report(), [Lie(engine="e0", verdict=Verdict.READY)], 1))
+def test_hung_engine_can_be_reported_ready() -> None:
+    praised = read(falsified_report(report(), [ReportRule(engine="e0", verdict=Verdict.READY)], 1))
     assert praised.verdict is Verdict.READY
     assert praised.canary is not None
     assert praised.canary.in_row > 0
@@ -109,16 +117,20 @@ def test_an_ill_engine_can_be_praised() -> None:
 
 
 def test_versions_of_one_report_are_numbered_upwards_and_answered_as_one() -> None:
-    numbers = [read(told(report(sequence=one), [], version)).sequence for one in (7, 8) for version in (3, 4)]
+    numbers = [
+        read(falsified_report(report(sequence=one), [], version)).sequence for one in (7, 8) for version in (3, 4)
+    ]
     assert numbers == sorted(set(numbers))
     for number in numbers[:2]:
-        answer = pb.DrainProgress.FromString(heard(pb.DrainProgress(sequence=number).SerializeToString()))
+        answer = pb.DrainProgress.FromString(
+            falsified_message(pb.DrainProgress(sequence=number).SerializeToString())
+        )
         assert answer.sequence == 7
 
 
-def test_times_are_off_in_the_way_of_a_clock_that_runs_ahead() -> None:
+def test_report_times_shift_with_clock_skew() -> None:
     reasons = (Evidence(reading="tokens", sentence="stalled", age_s=2.0),)
-    skewed = read(told(report(reasons=reasons), [Lie(engine="e0", clock_skew_s=60.0)], 0))
+    skewed = read(falsified_report(report(reasons=reasons), [ReportRule(engine="e0", clock_skew_s=60.0)], 0))
     assert skewed.reasons[0].age_s == 62.0
 
 
@@ -127,15 +139,15 @@ def test_times_are_off_in_the_way_of_a_clock_that_runs_ahead() -> None:
     [("{", "Invalid JSON"), ("{}", "engine"), ('{"engine": "e0", "verdict": "fine"}', "verdict")],
 )
 def test_text_that_is_no_lie_is_refused_with_the_field(text: str, complaint: str) -> None:
-    with pytest.raises(LieError, match=complaint):
-        parse_lie(text)
+    with pytest.raises(ReportRuleError, match=complaint):
+        parse_report_rule(text)
 
 
 async def test_a_lab_without_the_relay_refuses_and_one_without_agents_has_nothing_to_lie(client) -> None:
-    (pull,) = ReportsLie().pulls("e0")
+    (pull,) = ReportsLieFault().actions("e0")
     agents = site(client, engine_site("e0", 1, agent_port=2), control_plane="http://127.0.0.1:1")
-    assert "no relay" in ReportLever(agents).refusal(pull)
-    alone = ReportLever(site(client, engine_site("e0", 1)))
+    assert "no relay" in ReportInjector(agents).refusal(pull)
+    alone = ReportInjector(site(client, engine_site("e0", 1)))
     assert alone.refusal(pull) == ""
-    await alone.pull(pull)
-    await alone.release(pull)
+    await alone.inject(pull)
+    await alone.revert(pull)

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from chaos.history.agent_lines import detections
-from chaos.history.events import Decided, Detected
-from chaos.history.ledger_lines import decided, decisions
-from xds_server.decide.changes.change import Change, ChangeKind, Subject
-from xds_server.ledger.event import Event, Now, as_line, event_of
+from chaos.history.event_sources import decision_event, decisions, detections
+from chaos.history.history_events import ControlPlaneDecision, EngineDetection
+from xds_server.decide.diff.change import Change, ChangeKind, Subject
+from xds_server.ledger.event import ClockReading, Event, as_line, event_of
 
 LEFT = event_of(
     Change(
@@ -20,13 +19,13 @@ LEFT = event_of(
         rule="EnginePool.spec.probe",
         numbers={"in_flight": 3.0, "odd": float("inf")},
     ),
-    Now(s=7.0, unix_s=1000.5),
+    ClockReading(s=7.0, unix_s=1000.5),
     None,
 )
 
 
 def test_a_line_of_the_ledger_is_a_decision_on_the_clock_of_the_experiment() -> None:
-    assert decided(LEFT, 990.0) == Decided(
+    assert decision_event(LEFT, 990.0) == ControlPlaneDecision(
         at_s=10.5,
         kind="health",
         engine="e3",
@@ -49,18 +48,18 @@ def test_a_line_of_the_ledger_is_a_decision_on_the_clock_of_the_experiment() -> 
         (ChangeKind.KEPT, "kept in", None),
     ],
 )
-def test_only_health_says_whether_an_engine_is_out(kind: ChangeKind, after: str, out: bool | None) -> None:
-    assert decided(replace(LEFT, kind=kind, after=after), 0.0).out is out
+def test_ejection_is_read_from_health_events_only(kind: ChangeKind, after: str, out: bool | None) -> None:
+    assert decision_event(replace(LEFT, kind=kind, after=after), 0.0).out is out
 
 
 def test_what_was_told_for_several_says_for_how_many() -> None:
-    assert decided(replace(LEFT, times=4), 0.0).numbers["times"] == 4
+    assert decision_event(replace(LEFT, times=4), 0.0).numbers["times"] == 4
 
 
 def test_lines_that_are_none_are_passed_over() -> None:
     plain: Event = replace(LEFT, numbers={})
     lines = ["", "nonsense", as_line(plain), '{"kind": "health"}', as_line(plain)[:30]]
-    assert list(decisions(lines, 990.0)) == [decided(plain, 990.0)]
+    assert list(decisions(lines, 990.0)) == [decision_event(plain, 990.0)]
 
 
 def test_an_agents_verdicts_are_told_from_the_rest_of_its_log() -> None:
@@ -74,6 +73,6 @@ def test_an_agents_verdicts_are_told_from_the_rest_of_its_log() -> None:
     ]
     began_unix_s = 1795275740.0  # 2026-11-21T15:42:20Z
     assert list(detections("e0", lines, began_unix_s)) == [
-        Detected(at_s=pytest.approx(9.900525), engine="e0", verdict="ready", evidence="produces tokens"),
-        Detected(at_s=12.5, engine="e0", verdict="dead", evidence="connection refused"),
+        EngineDetection(at_s=pytest.approx(9.900525), engine="e0", verdict="ready", evidence="produces tokens"),
+        EngineDetection(at_s=12.5, engine="e0", verdict="dead", evidence="connection refused"),
     ]

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from chaos.scenario.model import Scenario
-from chaos.scenario.plan import Experiment
-from chaos.scenario.resolve import resolve
+from chaos.scenario.experiment_plan import Experiment
+from chaos.scenario.resolve_experiment import resolve_experiment
+from chaos.scenario.scenario_model import Scenario
 
 
 def experiment(
@@ -34,4 +34,4 @@ def experiment(
         "faults": list(faults),
         **spec,
     }
-    return resolve(Scenario.model_validate({"metadata": {"name": "by-hand"}, "spec": said}))
+    return resolve_experiment(Scenario.model_validate({"metadata": {"name": "by-hand"}, "spec": said}))

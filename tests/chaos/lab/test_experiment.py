@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from chaos.faults.hang import Hang
-from chaos.faults.pulls import Freeze, Part
-from chaos.fitting.subjects import subjects
-from chaos.history.lines import from_line
-from chaos.history.outcomes import Reason
-from chaos.history.reading import read
-from chaos.lab.experiment import run
-from chaos.lab.lab import BlastRadiusError, Lab
-from chaos.lab.recording import recorded
-from chaos.lab.site import LeverError
-from chaos.scenario.model import Target
+from chaos.faults.actions import FreezeProcess, ProcessRole
+from chaos.faults.hang import HangFault
+from chaos.history.event_codec import from_line
+from chaos.history.history_reader import read_history
+from chaos.history.request_outcomes import OutcomeReason
+from chaos.lab.experiment import run_experiment
+from chaos.lab.history_recorder import record_history
+from chaos.lab.lab_handles import InjectionError
+from chaos.lab.lab_session import BlastRadiusError, Lab
+from chaos.scenario.scenario_model import FaultTarget
+from chaos.testbed.subjects import subjects
 from tests.chaos.lab.experiments import experiment
 from tests.eventually import eventually
 
@@ -46,7 +46,7 @@ async def test_half_of_the_engines_hang_and_everything_is_on_record(tmp_path: Pa
     # In five seconds nobody has to be seen hanging by agents that do not run: then once more.
     for number in range(4):
         path = tmp_path / f"{number}.jsonl"
-        history = await run(experiment(half, load={"deadline": "3s"}), subject, path)
+        history = await run_experiment(experiment(half, load={"deadline": "3s"}), subject, path)
         assert not children() - known
         if any(one.out for one in history.decided) and any(one.verdict == "hung" for one in history.detected):
             break
@@ -65,7 +65,7 @@ async def test_half_of_the_engines_hang_and_everything_is_on_record(tmp_path: Pa
         "used",
         "ended",
     }
-    assert read(path) == history
+    assert read_history(path) == history
     (outage,) = history.outages
     assert len(outage.targets) == 2
     assert 2 <= outage.start_s < outage.end_s
@@ -92,15 +92,15 @@ async def test_an_experiment_stops_early_where_its_scenario_says_so_and_is_heale
     )
     # In the second before they hang somebody is answered, where anybody ran in that second.
     for _ in range(4):
-        history = await run(asked, subject)
-        if {Reason.OK, Reason.TIMEOUT} <= {one.reason for one in history.requests}:
+        history = await run_experiment(asked, subject)
+        if {OutcomeReason.OK, OutcomeReason.TIMEOUT} <= {one.reason for one in history.requests}:
             break
     assert history.aborted is not None
     assert history.ended_s is not None
     (outage,) = history.outages
     assert outage.end_s is not None
     assert max(one.at_s for one in history.requests) < 50
-    assert {Reason.OK, Reason.TIMEOUT} <= {one.reason for one in history.requests}
+    assert {OutcomeReason.OK, OutcomeReason.TIMEOUT} <= {one.reason for one in history.requests}
     # Nobody pushes and nobody decides.
     assert not [*history.pushed, *history.decided, *history.detected]
 
@@ -108,30 +108,34 @@ async def test_an_experiment_stops_early_where_its_scenario_says_so_and_is_heale
 async def test_a_lab_that_is_held_open_is_broken_by_hand() -> None:
     (subject,) = subjects(["envoy"])
     asked = experiment(engines=2, load={"deadline": "1s"}, blastRadius={"enginesPercent": 50})
-    async with Lab.open(asked, subject, by_hand=True) as lab, recorded(lab) as recording, recording.asking():
+    async with (
+        Lab.open(asked, subject, by_hand=True) as lab,
+        record_history(lab) as recording,
+        recording.sending(),
+    ):
 
         def come(*, ok: bool) -> bool:
             return any(one.ok is ok for one in recording.requests if one.at_s > since_s)
 
         since_s = recording.now_s()
         await eventually(lambda: come(ok=True), "good answers", LIMIT_S)
-        async with lab.strike(Hang(), Target(engine=1)) as struck:
+        async with lab.strike(HangFault(), FaultTarget(engine=1)) as struck:
             assert struck.targets == ("e1",)
             since_s = recording.now_s()
             await eventually(lambda: come(ok=False), "answers that do not come", LIMIT_S)
             with pytest.raises(BlastRadiusError, match="2 of 2 engines"):
-                async with lab.strike(Hang(), Target(engine=0)):
+                async with lab.strike(HangFault(), FaultTarget(engine=0)):
                     pass
-        frozen = Freeze(part=Part.ENGINE, target="e0")
-        async with lab.pull(frozen):
+        frozen = FreezeProcess(part=ProcessRole.ENGINE, target="e0")
+        async with lab.inject(frozen):
             since_s = recording.now_s()
             await eventually(lambda: come(ok=False), "answers that do not come from a stopped engine", LIMIT_S)
         since_s = recording.now_s()
         await eventually(lambda: come(ok=True), "good answers again", LIMIT_S)
-        with pytest.raises(LeverError, match="e9"):
-            lab.refuse([Freeze(part=Part.ENGINE, target="e9")])
-        with pytest.raises(LeverError, match="nobody"):
-            async with lab.strike(Hang(), Target(zone="z")):
+        with pytest.raises(InjectionError, match="e9"):
+            lab.refuse([FreezeProcess(part=ProcessRole.ENGINE, target="e9")])
+        with pytest.raises(InjectionError, match="nobody"):
+            async with lab.strike(HangFault(), FaultTarget(zone="z")):
                 pass
     (outage,) = recording.history.outages
     assert (outage.kind, outage.targets) == ("hang", ("e1",))
@@ -144,13 +148,15 @@ async def test_an_experiment_that_is_cancelled_leaves_nothing_behind(tmp_path: P
     half = {"fault": HANG, "target": {"fraction": 0.5}, "at": "0s", "lasts": "60s"}
     (subject,) = subjects(["envoy"])
     path = tmp_path / "history.jsonl"
-    task = asyncio.create_task(run(experiment(half, seconds=60), subject, path, folder=tmp_path / "lab"))
+    task = asyncio.create_task(
+        run_experiment(experiment(half, seconds=60), subject, path, folder=tmp_path / "lab")
+    )
     await eventually(lambda: path.exists() and b"fault_began" in path.read_bytes(), "the fault", LIMIT_S)
     assert len(children() - known) >= 2
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not children() - known
-    history = read(path)
+    history = read_history(path)
     assert history.ended_s is None
     assert history.outages[0].end_s is not None

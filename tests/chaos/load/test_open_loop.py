@@ -11,27 +11,28 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from chaos.fake_engine import Crash, ErrorAfterWork, Hang, ResetMidStream, Shed
-from chaos.history.outcomes import Outcome, Reason, summary
-from chaos.load.open_loop import LoadProfile, run_load, schedule
-from chaos.load.sender import Target
-from chaos.processes import Processes
+from chaos.fake_engine import EngineCrash, EngineErrorAfterWork, EngineHang, EngineResetMidStream, EngineShed
+from chaos.history.request_outcomes import OutcomeReason, RequestOutcome, outcome_summary
+from chaos.load.open_loop import LoadProfile, poisson_arrivals, run_load
+from chaos.load.request_sender import LoadTarget
+from chaos.processes import ChildProcesses
 
 
 def profile(*urls: str, **settings: object) -> LoadProfile:
-    targets = tuple(Target(url=url, name=f"t{i}") for i, url in enumerate(urls or ["http://x"]))
+    targets = tuple(LoadTarget(url=url, name=f"t{i}") for i, url in enumerate(urls or ["http://x"]))
     return LoadProfile(targets=targets, **{"rate_per_s": 100.0, "deadline_s": 90.0, **settings})  # type: ignore[arg-type]
 
 
-async def run(load: LoadProfile, seconds: float = 0.5) -> list[Outcome]:
-    outcomes: list[Outcome] = []
+async def run(load: LoadProfile, seconds: float = 0.5) -> list[RequestOutcome]:
+    outcomes: list[RequestOutcome] = []
     await run_load(load, outcomes.append, seconds=seconds)
     return outcomes
 
 
 def test_the_seed_decides_the_schedule() -> None:
     first, again, other = (
-        list(itertools.islice(schedule(profile(seed=seed, streaming_share=0.3)), 5000)) for seed in (1, 1, 2)
+        list(itertools.islice(poisson_arrivals(profile(seed=seed, streaming_share=0.3)), 5000))
+        for seed in (1, 1, 2)
     )
     assert first == again
     assert [a.at_s for a in first] != [a.at_s for a in other]
@@ -42,11 +43,11 @@ def test_the_seed_decides_the_schedule() -> None:
 
 def test_targets_and_lengths_are_drawn_by_weight() -> None:
     load = LoadProfile(
-        targets=(Target(url="a", weight=3), Target(url="b", weight=1)),
+        targets=(LoadTarget(url="a", weight=3), LoadTarget(url="b", weight=1)),
         rate_per_s=1,
         max_tokens={8: 1, 64: 4},
     )
-    drawn = list(itertools.islice(schedule(load), 4000))
+    drawn = list(itertools.islice(poisson_arrivals(load), 4000))
     assert sum(a.target.url == "a" for a in drawn) / 4000 == pytest.approx(0.75, abs=0.05)
     assert sum(a.max_tokens == 64 for a in drawn) / 4000 == pytest.approx(0.8, abs=0.05)
 
@@ -57,7 +58,7 @@ async def test_good_answers_are_counted_to_the_token(path, start_engine) -> None
     load = profile(*(e.url for e in engines), max_tokens={5: 1, 9: 1}, model="m", path=path)
     outcomes = await run(load)
     assert outcomes
-    assert {o.reason for o in outcomes} == {Reason.OK}
+    assert {o.reason for o in outcomes} == {OutcomeReason.OK}
     assert {o.streaming for o in outcomes} == {True, False}
     assert {o.target for o in outcomes} == {"t0", "t1"}
     assert {o.tokens for o in outcomes} == {5, 9}
@@ -70,18 +71,18 @@ async def test_good_answers_are_counted_to_the_token(path, start_engine) -> None
 @pytest.mark.parametrize(
     ("fault", "whole", "stream"),
     [
-        (Shed(), Reason.SHED, Reason.SHED),
-        (ErrorAfterWork(), Reason.HTTP_ERROR, Reason.STREAM_ERROR),
-        (Hang(), Reason.TIMEOUT, Reason.TIMEOUT),
-        (Crash(), Reason.RESET, Reason.RESET),
-        (ResetMidStream(after_tokens=3), Reason.RESET, Reason.TRUNCATED),
+        (EngineShed(), OutcomeReason.SHED, OutcomeReason.SHED),
+        (EngineErrorAfterWork(), OutcomeReason.HTTP_ERROR, OutcomeReason.STREAM_ERROR),
+        (EngineHang(), OutcomeReason.TIMEOUT, OutcomeReason.TIMEOUT),
+        (EngineCrash(), OutcomeReason.RESET, OutcomeReason.RESET),
+        (EngineResetMidStream(after_tokens=3), OutcomeReason.RESET, OutcomeReason.TRUNCATED),
     ],
 )
 async def test_each_fault_has_its_reason(fault, whole, stream, start_engine) -> None:
     engine = await start_engine(slots=99, token_s=0.02)
     await engine.set_fault(fault)
     # Only a hang is ended by the deadline; what ends by itself may take its time on a busy machine.
-    deadline_s = 0.5 if isinstance(fault, Hang) else 90.0
+    deadline_s = 0.5 if isinstance(fault, EngineHang) else 90.0
     outcomes = await run(profile(engine.url, deadline_s=deadline_s))
     assert {o.reason for o in outcomes if not o.streaming} == {whole}
     assert {o.reason for o in outcomes if o.streaming} == {stream}
@@ -103,16 +104,16 @@ async def test_a_stream_that_ends_without_done_is_truncated() -> None:
     async with server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         outcomes = await run(profile(url, streaming_share=1.0), seconds=0.2)
-    assert {(o.reason, o.tokens, o.status) for o in outcomes} == {(Reason.TRUNCATED, 1, 200)}
+    assert {(o.reason, o.tokens, o.status) for o in outcomes} == {(OutcomeReason.TRUNCATED, 1, 200)}
 
 
 async def test_a_slow_fleet_meets_the_same_arrivals_as_a_fast_one(start_engine) -> None:
     engine = await start_engine(slots=1, prefill_s=60.0)
     began = time.monotonic()
     outcomes = await run(profile(engine.url, deadline_s=1.0), seconds=0.5)
-    planned = [a.at_s for a in itertools.takewhile(lambda a: a.at_s <= 0.5, schedule(profile(engine.url)))]
+    planned = [a.at_s for a in itertools.takewhile(lambda a: a.at_s <= 0.5, poisson_arrivals(profile(engine.url)))]
     assert len(outcomes) == len(planned) > 20
-    assert {o.reason for o in outcomes} == {Reason.TIMEOUT}
+    assert {o.reason for o in outcomes} == {OutcomeReason.TIMEOUT}
     assert all(o.latency_s >= 1.0 for o in outcomes)
     assert time.monotonic() - began < 50
 
@@ -121,7 +122,7 @@ async def test_a_generator_that_falls_behind_says_so_and_counts_it_in(start_engi
     engine = await start_engine(slots=99)
     asyncio.get_running_loop().call_later(0.1, time.sleep, 0.3)
     outcomes = await run(profile(engine.url))
-    assert summary(outcomes).lag_max_s > 0.2
+    assert outcome_summary(outcomes).lag_max_s > 0.2
     late = [o for o in outcomes if o.lag_s > 0.1]
     assert late
     assert all(o.latency_s > o.lag_s for o in late)
@@ -141,36 +142,36 @@ async def test_what_the_proxy_says_of_who_answered_and_why_nobody_did_is_kept() 
     async with TestServer(app) as server:
         outcomes = await run(profile(str(server.make_url("")).rstrip("/")))
     assert {(o.reason, o.fallback, o.refusal) for o in outcomes} == {
-        (Reason.OK, "small", ""),
-        (Reason.SHED, "", "overload"),
+        (OutcomeReason.OK, "small", ""),
+        (OutcomeReason.SHED, "", "overload"),
     }
 
 
 async def test_stop_ends_the_schedule_and_waits_for_what_was_sent(start_engine) -> None:
     engine = await start_engine(slots=99)
-    outcomes: list[Outcome] = []
+    outcomes: list[RequestOutcome] = []
     stop = asyncio.Event()
 
-    def enough(outcome: Outcome) -> None:
+    def enough(outcome: RequestOutcome) -> None:
         outcomes.append(outcome)
         if len(outcomes) == 5:
             stop.set()
 
     async with asyncio.timeout(60):
         await run_load(profile(engine.url), enough, stop=stop)
-    assert {o.reason for o in outcomes} == {Reason.OK}
+    assert {o.reason for o in outcomes} == {OutcomeReason.OK}
     assert len(outcomes) == engine.book.totals().arrived
 
 
 async def test_the_command_answers_with_a_summary_and_a_status(start_engine) -> None:
     engine = await start_engine(slots=99)
     argv = [sys.executable, "-m", "chaos.load", "--target", engine.url, "--seconds", "0.5"]
-    async with Processes() as processes:
+    async with ChildProcesses() as processes:
         good = await processes.start("load", [*argv, "--json"], ready_within_s=60)
         assert good.ready["reasons"] == {"ok": good.ready["requests"]}
         assert good.ready["generator_cpu_s"] > 0
         assert await good.wait() == 0
-        await engine.set_fault(Shed())
+        await engine.set_fault(EngineShed())
         bad = await processes.start("bad", argv)
         assert await bad.wait() == 1
         assert "shed" in bad.tail()

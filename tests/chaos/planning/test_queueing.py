@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chaos.planning.error import PlanError
-from chaos.planning.queueing import Queue, erlang_b, erlang_c, fewest_servers, most_arrivals, waiting
+from chaos.planning.queueing import SlotQueue, erlang_b, erlang_c, fewest_servers, most_arrivals, queue_stats
 
 
 def blocked(servers: int, load: Fraction) -> Fraction:
@@ -26,7 +26,7 @@ def test_erlang_b_is_its_recursion(servers: int, load: Fraction) -> None:
     assert erlang_b(servers, float(load)) == pytest.approx(float(blocked(servers, load)), rel=1e-9)
 
 
-def by_states(queue: Queue) -> tuple[float, float, float]:
+def by_states(queue: SlotQueue) -> tuple[float, float, float]:
     """Refused, waiting on the mean, and in it on the mean, from the weights of the states one by one."""
     assert queue.room is not None
     weights = [1.0]
@@ -42,11 +42,11 @@ def by_states(queue: Queue) -> tuple[float, float, float]:
 def test_a_queue_with_a_ceiling_is_what_its_states_say(
     servers: int, more: int, pressure: float, service_s: float
 ) -> None:
-    queue = Queue(
+    queue = SlotQueue(
         servers=servers, service_s=service_s, arrivals_per_s=pressure * servers / service_s, room=servers + more
     )
     refused, lining_up, inside = by_states(queue)
-    found = waiting(queue)
+    found = queue_stats(queue)
     assert found.refused == pytest.approx(refused, rel=1e-9)
     assert found.in_flight == pytest.approx(inside, rel=1e-9)
     # Little's law for the line.
@@ -57,17 +57,17 @@ def test_a_queue_with_a_ceiling_is_what_its_states_say(
 @given(st.integers(1, 100), st.floats(0.1, 0.95), st.floats(0.0, 3.0))
 @settings(max_examples=60)
 def test_with_room_for_all_a_ceiling_changes_nothing(servers: int, pressure: float, patience_s: float) -> None:
-    queue = Queue(servers=servers, service_s=2.0, arrivals_per_s=pressure * servers / 2.0)
-    open_ended = waiting(queue, patience_s=patience_s)
-    roomy = waiting(replace(queue, room=servers + 2000), patience_s=patience_s)
+    queue = SlotQueue(servers=servers, service_s=2.0, arrivals_per_s=pressure * servers / 2.0)
+    open_ended = queue_stats(queue, patience_s=patience_s)
+    roomy = queue_stats(replace(queue, room=servers + 2000), patience_s=patience_s)
     assert roomy.waits == pytest.approx(open_ended.waits, rel=1e-6, abs=1e-12)
     assert roomy.late == pytest.approx(open_ended.late, rel=1e-5, abs=1e-12)
     assert roomy.wait_mean_s == pytest.approx(open_ended.wait_mean_s, rel=1e-5, abs=1e-12)
 
 
 def test_without_a_line_it_is_erlang_b() -> None:
-    queue = Queue(servers=10, service_s=1.0, arrivals_per_s=8.0, room=10)
-    assert waiting(queue).refused == pytest.approx(erlang_b(10, 8.0))
+    queue = SlotQueue(servers=10, service_s=1.0, arrivals_per_s=8.0, room=10)
+    assert queue_stats(queue).refused == pytest.approx(erlang_b(10, 8.0))
 
 
 @given(st.integers(1, 200), st.floats(0.05, 0.99))
@@ -81,7 +81,7 @@ def test_more_servers_wait_less_and_more_load_waits_more(servers: int, pressure:
 def test_a_hundred_thousand_slots_are_no_trouble() -> None:
     most = most_arrivals(100_000, 4.0, patience_s=2.0, late=0.01)
     assert 0.99 * 25_000 < most < 25_000
-    over = waiting(Queue(servers=100_000, service_s=4.0, arrivals_per_s=2 * 25_000, room=150_000))
+    over = queue_stats(SlotQueue(servers=100_000, service_s=4.0, arrivals_per_s=2 * 25_000, room=150_000))
     assert over.refused == pytest.approx(0.5, abs=1e-6)
     assert math.isfinite(over.wait_mean_s)
 
@@ -94,8 +94,8 @@ def test_the_number_of_engines_is_enough_and_one_fewer_is_not(
     engines = fewest_servers(arrivals, service_s, patience_s=1.0, late=late, each=each)
 
     def of(number: int) -> float:
-        return waiting(
-            Queue(servers=number * each, service_s=service_s, arrivals_per_s=arrivals), patience_s=1.0
+        return queue_stats(
+            SlotQueue(servers=number * each, service_s=service_s, arrivals_per_s=arrivals), patience_s=1.0
         ).late
 
     assert of(engines) <= late
@@ -104,12 +104,14 @@ def test_the_number_of_engines_is_enough_and_one_fewer_is_not(
 
 def test_the_most_arrivals_keep_the_promise_and_a_little_more_do_not() -> None:
     most = most_arrivals(32, 2.0, patience_s=0.5, late=0.02)
-    assert waiting(Queue(servers=32, service_s=2.0, arrivals_per_s=most), patience_s=0.5).late <= 0.02
-    assert waiting(Queue(servers=32, service_s=2.0, arrivals_per_s=1.001 * most), patience_s=0.5).late > 0.02
+    assert queue_stats(SlotQueue(servers=32, service_s=2.0, arrivals_per_s=most), patience_s=0.5).late <= 0.02
+    assert (
+        queue_stats(SlotQueue(servers=32, service_s=2.0, arrivals_per_s=1.001 * most), patience_s=0.5).late > 0.02
+    )
 
 
 def test_too_much_without_a_ceiling_never_settles() -> None:
-    found = waiting(Queue(servers=4, service_s=1.0, arrivals_per_s=5.0))
+    found = queue_stats(SlotQueue(servers=4, service_s=1.0, arrivals_per_s=5.0))
     assert math.isinf(found.wait_mean_s)
     assert (found.waits, found.late) == (1, 1)
 
@@ -119,4 +121,4 @@ def test_too_much_without_a_ceiling_never_settles() -> None:
 )
 def test_queues_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(PlanError):
-        waiting(replace(Queue(servers=4, service_s=1.0, arrivals_per_s=2.0), **wrong))  # type: ignore[arg-type]
+        queue_stats(replace(SlotQueue(servers=4, service_s=1.0, arrivals_per_s=2.0), **wrong))  # type: ignore[arg-type]

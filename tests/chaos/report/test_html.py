@@ -8,23 +8,23 @@ from html.parser import HTMLParser
 import pytest
 from click.testing import CliRunner
 
-from chaos.checks.finding import Answer, Finding
-from chaos.checks.verdict import Verdict, verdict
-from chaos.cli import outputs
+from chaos.checks.check_finding import CheckFinding, CheckResult
+from chaos.checks.experiment_verdict import ExperimentVerdict, verdict
+from chaos.cli import verdict_outputs
 from chaos.cli.check import command
-from chaos.fake_engine.book import Outcome as Fate
-from chaos.history.history import History
-from chaos.measures.waste import waste
-from chaos.report.html import html
-from chaos.report.html.drawing import Box, Label, bars, line, linear_scale, log_scale, time_scale
-from chaos.report.html.fleet import MOST_ENGINES, ejections, fleet_map
-from chaos.report.html.outages import chain
-from chaos.report.html.page import page
-from chaos.report.html.requests import admission, goodput, latency, retries
-from chaos.report.html.shares import shares
-from chaos.report.html.view import MOST_STEPS, View, views
-from tests.chaos import histories
-from tests.chaos.played import Play, played
+from chaos.fake_engine.call_log import CallOutcome as Fate
+from chaos.history.recorded_history import History
+from chaos.measures.wasted_gpu_time import wasted_gpu_time
+from chaos.report.html import html_report
+from chaos.report.html.experiment_view import MOST_STEPS, ExperimentView, experiment_views
+from chaos.report.html.fleet_figures import MOST_ENGINES, ejection_map, fleet_map
+from chaos.report.html.outage_figure import outage_chain
+from chaos.report.html.report_page import report_page
+from chaos.report.html.request_figures import admission_figure, goodput_figure, latency_figure, retries_figure
+from chaos.report.html.share_figure import traffic_shares
+from chaos.report.html.svg_chart import ChartBox, ChartLabel, bars, line, linear_scale, log_scale, time_scale
+from tests.chaos import history_builders
+from tests.chaos.simulated_history import Play, played
 
 GOOD = Play(
     seconds=16.0,
@@ -37,7 +37,7 @@ BAD = replace(GOOD, subject="naive", left_after_s=None, retries=5, try_timeout_s
 EVIL = "\"'><script>alert(1)</script><img src=https://evil.example/x onerror=alert(1)>"
 
 
-class Seen(HTMLParser):
+class ElementParser(HTMLParser):
     """All that a browser would take for an element, with its attributes."""
 
     def __init__(self, document: str) -> None:
@@ -57,31 +57,31 @@ class Seen(HTMLParser):
 
 
 @cache
-def both() -> tuple[Verdict, Verdict]:
+def both() -> tuple[ExperimentVerdict, ExperimentVerdict]:
     return verdict(played(GOOD)), verdict(played(BAD))
 
 
 @cache
 def both_shown() -> str:
-    return html(both())
+    return html_report(both())
 
 
-def named(one: Verdict, name: str) -> Verdict:
+def named(one: ExperimentVerdict, name: str) -> ExperimentVerdict:
     return replace(one, history=replace(one.history, began=replace(one.history.began, name=name)))
 
 
-def one_view(history: History) -> View:
-    (found,) = views([verdict(history)])
+def one_view(history: History) -> ExperimentView:
+    (found,) = experiment_views([verdict(history)])
     return found
 
 
-def boxes(view: View, css: str) -> list[Box]:
-    figure = fleet_map([view]) if css != "held" else ejections([view])
-    return [one for one in figure.charts[0].shapes if isinstance(one, Box) and one.css == css]
+def boxes(view: ExperimentView, css: str) -> list[ChartBox]:
+    figure = fleet_map([view]) if css != "held" else ejection_map([view])
+    return [one for one in figure.charts[0].shapes if isinstance(one, ChartBox) and one.css == css]
 
 
 def assert_loads_nothing(document: str) -> None:
-    seen = Seen(document)
+    seen = ElementParser(document)
     assert seen.tags().isdisjoint({"script", "iframe", "object", "embed", "img", "image", "use", "base", "form"})
     for tag, attributes in seen.elements:
         for name, value in attributes.items():
@@ -102,7 +102,7 @@ def assert_loads_nothing(document: str) -> None:
 
 
 def test_the_verdict_comes_first_and_then_who_broke_what_and_why() -> None:
-    text = Seen(both_shown()).text
+    text = ElementParser(both_shown()).text
     said = ["✖ FAILED", "Of 2 experiments: 1 failed, 1 passed.", "naive: 1 failed"]
     said += ["✖ BROKEN", "first at 5.0 s", "questions from 5.0 s", "All verdicts", "Promises"]
     places = [text.find(one) for one in said]
@@ -111,27 +111,27 @@ def test_the_verdict_comes_first_and_then_who_broke_what_and_why() -> None:
 
 
 def test_a_passed_run_complains_of_nothing() -> None:
-    text = Seen(html(both()[:1])).text
+    text = ElementParser(html_report(both()[:1])).text
     assert "✔ PASSED" in text
     assert "What did not hold" not in text
 
 
 def test_broken_promises_that_do_not_count_are_said_not_to() -> None:
     findings = tuple(
-        Finding(check=check, answer=answer, why=f"{check} said so")
-        for check, answer in (("wastedPercent", Answer.NO), ("bench", Answer.UNKNOWN))
+        CheckFinding(check=check, answer=answer, why=f"{check} said so")
+        for check, answer in (("wastedPercent", CheckResult.NO), ("bench", CheckResult.UNKNOWN))
     )
-    (found,) = page([replace(both()[1], findings=findings, answer=Answer.UNKNOWN)]).complaints
+    (found,) = report_page([replace(both()[1], findings=findings, answer=CheckResult.UNKNOWN)]).complaints
     assert found.chip.text == "NOT KNOWN"
     assert "the bench did not keep up" in found.note
-    assert not page(both()).complaints[0].note
+    assert not report_page(both()).complaints[0].note
 
 
 def test_every_figure_is_there_for_every_subject_with_a_caption_that_says_what_to_look_for() -> None:
-    (section,) = page(both()).sections
+    (section,) = report_page(both()).sections
     assert {len(figure.charts) for figure in section.figures} == {2}
     assert all("ook for" in figure.caption and figure.keys for figure in section.figures)
-    seen = Seen(both_shown())
+    seen = ElementParser(both_shown())
     drawings = [attributes for tag, attributes in seen.elements if attributes.get("class") == "drawing"]
     # The imagined Envoys do not count retries, which is said instead.
     assert len(drawings) == 2 * (len(section.figures) - 1)
@@ -144,7 +144,7 @@ def test_every_look_that_is_drawn_is_in_the_style_sheet() -> None:
     style = document[document.index("<style>") : document.index("</style>")]
     looks = {
         look
-        for tag, attributes in Seen(document).elements
+        for tag, attributes in ElementParser(document).elements
         if tag in {"rect", "path", "text"}
         for look in attributes["class"].split()
     }
@@ -153,20 +153,20 @@ def test_every_look_that_is_drawn_is_in_the_style_sheet() -> None:
 
 
 def test_subjects_of_a_scenario_share_their_scales() -> None:
-    good, bad = views(both())
-    figure = goodput([good, bad])
-    ticks = [[one.text for one in chart.shapes if isinstance(one, Label)] for chart in figure.charts]
+    good, bad = experiment_views(both())
+    figure = goodput_figure([good, bad])
+    ticks = [[one.text for one in chart.shapes if isinstance(one, ChartLabel)] for chart in figure.charts]
     assert ticks[0] == ticks[1]
 
 
 def test_nothing_is_loaded_and_no_id_comes_twice() -> None:
     assert_loads_nothing(both_shown())
     some = [named(one, f"scenario {number}") for number in range(3) for one in both()]
-    document = html(some)
+    document = html_report(some)
     assert_loads_nothing(document)
-    ids = [attributes["id"] for _, attributes in Seen(document).elements if "id" in attributes]
+    ids = [attributes["id"] for _, attributes in ElementParser(document).elements if "id" in attributes]
     assert len(ids) == len(set(ids))
-    links = {attributes["href"] for tag, attributes in Seen(document).elements if tag == "a"}
+    links = {attributes["href"] for tag, attributes in ElementParser(document).elements if tag == "a"}
     assert links == {f"#scenario-{number}" for number in (1, 2, 3)}
     assert links <= {f"#{one}" for one in ids}
 
@@ -185,15 +185,15 @@ def test_names_from_files_and_from_the_wire_are_never_markup() -> None:
     history = replace(
         history,
         began=began,
-        outages=(*history.outages, histories.outage(EVIL, fault={"kind": EVIL}, name=EVIL)),
+        outages=(*history.outages, history_builders.outage(EVIL, fault={"kind": EVIL}, name=EVIL)),
         decided=[replace(one, evidence=EVIL, before=EVIL) for one in history.decided],
-        answered=[*history.answered, histories.answered(6.0, proxy=EVIL, error=EVIL)],
+        answered=[*history.answered, history_builders.answered(6.0, proxy=EVIL, error=EVIL)],
         samples=[replace(one, proxy=EVIL, ejected=("e0",)) for one in history.samples],
     )
-    document = html([verdict(history), both()[1]])
+    document = html_report([verdict(history), both()[1]])
     assert_loads_nothing(document)
     assert EVIL not in document
-    seen = Seen(document)
+    seen = ElementParser(document)
     assert seen.text.count(EVIL) > 10
     assert "script" not in seen.tags()
 
@@ -201,46 +201,46 @@ def test_names_from_files_and_from_the_wire_are_never_markup() -> None:
 def test_of_a_suite_all_verdicts_come_first_and_what_passed_is_folded() -> None:
     good, bad = both()
     some = [good, *(named(bad, f"bad {number}") for number in range(5))]
-    found = page(some)
+    found = report_page(some)
     assert [section.open for section in found.sections] == [False, *[True] * 5]
-    text = Seen(html(some)).text
+    text = ElementParser(html_report(some)).text
     assert text.index("All verdicts") < text.index("What did not hold")
     ((_, _, cells), *_) = found.matrix[1:]
     assert [len(one) for one in cells] == [0, 1]
     assert "goodputPercent" in cells[1][0].about
-    assert not page(both()).many
+    assert not report_page(both()).many
 
 
 def test_a_history_in_which_nothing_was_seen_is_a_page_too() -> None:
-    empty = histories.history(began=histories.began(scenario={"spec": "not one"}))
-    text = Seen(html([verdict(empty), verdict(replace(empty, ended_s=0.0))])).text
+    empty = history_builders.history(began=history_builders.began(scenario={"spec": "not one"}))
+    text = ElementParser(html_report([verdict(empty), verdict(replace(empty, ended_s=0.0))])).text
     assert "No request was seen." in text
     assert "Nobody asked the Envoys." in text
     assert "The engines kept no books." in text
     assert "Nothing broke an engine." in text
-    calm = histories.history(
-        began=histories.began(),
-        requests=[histories.request(1, 1.0)],
-        attempts=[histories.attempt(1, "e0", 1.0)],
-        samples=[histories.sample(at_s, {}, retries=3) for at_s in (1.0, 2.0)],
+    calm = history_builders.history(
+        began=history_builders.began(),
+        requests=[history_builders.request(1, 1.0)],
+        attempts=[history_builders.attempt(1, "e0", 1.0)],
+        samples=[history_builders.sample(at_s, {}, retries=3) for at_s in (1.0, 2.0)],
     )
-    text = Seen(html([verdict(calm)])).text
+    text = ElementParser(html_report([verdict(calm)])).text
     assert "No engine worked in vain." in text
     assert "The Envoys tried nothing again, and refused no retry." in text
-    assert "There was no experiment." in Seen(html([])).text
+    assert "There was no experiment." in ElementParser(html_report([])).text
 
 
 def test_one_scenario_is_small_and_a_long_one_is_not_larger() -> None:
     assert len(both_shown().encode()) < 300_000
-    long = histories.history(
-        histories.outage("e0", start_s=100.0, end_s=200.0),
-        began=histories.began(seconds=600.0),
-        requests=[histories.request(number, number * 1.0) for number in range(600)],
-        samples=[histories.sample(number * 1.0, {}, in_flight={"e0": number % 5}) for number in range(600)],
+    long = history_builders.history(
+        history_builders.outage("e0", start_s=100.0, end_s=200.0),
+        began=history_builders.began(seconds=600.0),
+        requests=[history_builders.request(number, number * 1.0) for number in range(600)],
+        samples=[history_builders.sample(number * 1.0, {}, in_flight={"e0": number % 5}) for number in range(600)],
     )
-    (view,) = views([verdict(long)])
+    (view,) = experiment_views([verdict(long)])
     assert view.steps == len(view.bins) == MOST_STEPS
-    assert len(html([view.verdict]).encode()) < 300_000
+    assert len(html_report([view.verdict]).encode()) < 300_000
 
 
 def test_the_map_shows_who_is_broken_out_and_ejected() -> None:
@@ -263,14 +263,14 @@ def test_the_map_shows_who_is_broken_out_and_ejected() -> None:
 
 
 def test_the_map_tells_full_engines_from_idle_ones_and_from_those_nobody_asked_about() -> None:
-    history = histories.history(
-        began=histories.began(engines=histories.engines(1), seconds=3.0),
+    history = history_builders.history(
+        began=history_builders.began(engines=history_builders.engines(1), seconds=3.0),
         samples=[
-            histories.sample(at_s, {}, in_flight={"e0": number})
+            history_builders.sample(at_s, {}, in_flight={"e0": number})
             for at_s, number in ((0.1, 9), (0.4, 0), (0.9, 0), (1.1, 4), (2.6, 7))
         ],
     )
-    cells = [one for one in fleet_map([one_view(history)]).charts[0].shapes if isinstance(one, Box)]
+    cells = [one for one in fleet_map([one_view(history)]).charts[0].shapes if isinstance(one, ChartBox)]
     assert [one.css for one in cells] == ["empty", "l4", "l6"]
     assert "0.0 s to 1.0 s: 0 in flight at 4 slots" in cells[0].tip
     # From 1.5 s to 2.5 s nobody looked.
@@ -278,36 +278,36 @@ def test_the_map_tells_full_engines_from_idle_ones_and_from_those_nobody_asked_a
 
 
 def test_of_very_many_engines_those_to_which_something_happened_are_shown() -> None:
-    engines = histories.engines(200)
-    history = histories.history(
-        histories.outage("e150"),
-        began=histories.began(engines=engines),
-        samples=[histories.sample(1.0, {}, in_flight={one.name: 1 for one in engines})],
-        attempts=[histories.attempt(1, "e150", 1.0)],
+    engines = history_builders.engines(200)
+    history = history_builders.history(
+        history_builders.outage("e150"),
+        began=history_builders.began(engines=engines),
+        samples=[history_builders.sample(1.0, {}, in_flight={one.name: 1 for one in engines})],
+        attempts=[history_builders.attempt(1, "e150", 1.0)],
     )
     view = one_view(history)
-    for chart in (fleet_map([view]).charts[0], shares([view]).charts[0]):
-        rows = [one.text for one in chart.shapes if isinstance(one, Label) and one.css.startswith("lane")]
+    for chart in (fleet_map([view]).charts[0], traffic_shares([view]).charts[0]):
+        rows = [one.text for one in chart.shapes if isinstance(one, ChartLabel) and one.css.startswith("lane")]
         assert len(rows) == MOST_ENGINES
         assert "e150" in rows
         assert chart.note == f"{200 - MOST_ENGINES} more engines not shown."
 
 
 def test_what_breaks_beside_an_engine_has_its_place() -> None:
-    history = histories.history(
-        histories.outage("e1", fault={"kind": "agent_killed"}, name="agent"),
-        histories.outage("control-plane", fault={"kind": "control_plane_killed"}, name="cp", end_s=None),
-        began=histories.began(),
-        pushed=[histories.pushed(3.0)],
-        answered=[histories.answered(3.1, error="no such cluster")],
+    history = history_builders.history(
+        history_builders.outage("e1", fault={"kind": "agent_killed"}, name="agent"),
+        history_builders.outage("control-plane", fault={"kind": "control_plane_killed"}, name="cp", end_s=None),
+        began=history_builders.began(),
+        pushed=[history_builders.pushed(3.0)],
+        answered=[history_builders.answered(3.1, error="no such cluster")],
     )
-    (chart,) = ejections([one_view(history)]).charts
-    assert [one.text for one in chart.shapes if isinstance(one, Label) and one.css == "lane"] == [
+    (chart,) = ejection_map([one_view(history)]).charts
+    assert [one.text for one in chart.shapes if isinstance(one, ChartLabel) and one.css == "lane"] == [
         "e1",
         "control-plane",
         "pushes",
     ]
-    tips = [one.tip for one in chart.shapes if not isinstance(one, Label)]
+    tips = [one.tip for one in chart.shapes if not isinstance(one, ChartLabel)]
     assert [one for one in tips if "killed" in one and not one.startswith("broken")] == [
         "e1, 10.0 s to 20.0 s: agent_killed (agent)",
         "control-plane, 10.0 s to 30.0 s: control_plane_killed (cp)",
@@ -319,7 +319,8 @@ def test_the_chain_tells_each_step_and_a_static_envoy_has_fewer() -> None:
     (good, bad) = (verdict(played(replace(one, bad=("e0",)))) for one in (GOOD, BAD))
     bad = replace(bad, history=replace(bad.history, began=replace(bad.history.began, policies="")))
     told = [
-        [one.text for one in chart.shapes if isinstance(one, Label)] for chart in chain(views([good, bad])).charts
+        [one.text for one in chart.shapes if isinstance(one, ChartLabel)]
+        for chart in outage_chain(experiment_views([good, bad])).charts
     ]
     assert told[0][told[0].index("detected") :][:6] == [
         "detected",
@@ -336,28 +337,30 @@ def test_the_chain_tells_each_step_and_a_static_envoy_has_fewer() -> None:
 
 def test_retries_are_what_counters_grew_by_also_when_an_envoy_began_anew() -> None:
     counted = [(0.1, 0, 0), (0.7, 4, 1), (1.2, 10, 1), (1.7, 3, 0)]
-    history = histories.history(
-        began=histories.began(seconds=2.0),
-        samples=[histories.sample(at_s, {}, retries=made, refused=refused) for at_s, made, refused in counted],
+    history = history_builders.history(
+        began=history_builders.began(seconds=2.0),
+        samples=[
+            history_builders.sample(at_s, {}, retries=made, refused=refused) for at_s, made, refused in counted
+        ],
     )
     view = one_view(history)
     assert view.retries_per_s == [0.0, 8.0, 12.0, 6.0]
     assert view.refused_per_s == [0.0, 2.0, 0.0, 0.0]
-    (chart,) = retries([view]).charts
-    assert "0.5 s: 4 retried, 1 refused" in [one.tip for one in chart.shapes if isinstance(one, Box)]
+    (chart,) = retries_figure([view]).charts
+    assert "0.5 s: 4 retried, 1 refused" in [one.tip for one in chart.shapes if isinstance(one, ChartBox)]
 
 
 def test_wasted_time_over_time_is_all_that_was_wasted() -> None:
     view = one_view(played(BAD))
-    whole = waste(view.history, view.case.troubles, 0.0, 1e9)
+    whole = wasted_gpu_time(view.history, view.case.impairments, 0.0, 1e9)
     vain, destroyed = view.wasted
     # What ends after the last arrival is not in the picture.
     assert 0.8 * whole.wasted_s < sum(vain) * view.step_s <= whole.wasted_s
     assert sum(destroyed) == 0.0
-    crashed = histories.history(
-        histories.outage("e0", fault=histories.CRASH),
-        began=histories.began(),
-        attempts=[histories.attempt(1, "e0", 9.2, fate=Fate.FAILED, reason="crash", slot_s=0.8)],
+    crashed = history_builders.history(
+        history_builders.outage("e0", fault=history_builders.CRASH),
+        began=history_builders.began(),
+        attempts=[history_builders.attempt(1, "e0", 9.2, fate=Fate.FAILED, reason="crash", slot_s=0.8)],
     )
     vain, destroyed = one_view(crashed).wasted
     assert sum(vain) == 0.0
@@ -365,15 +368,15 @@ def test_wasted_time_over_time_is_all_that_was_wasted() -> None:
 
 
 def test_shares_are_multiples_of_what_is_fair_by_capacity() -> None:
-    engines = histories.engines(2)
+    engines = history_builders.engines(2)
     engines = (replace(engines[0], slots=6), replace(engines[1], slots=2))
-    history = histories.history(
-        histories.outage("e1"),
-        began=histories.began(engines=engines),
-        attempts=[histories.attempt(number, "e0" if number % 2 else "e1", 1.0) for number in range(10)],
+    history = history_builders.history(
+        history_builders.outage("e1"),
+        began=history_builders.began(engines=engines),
+        attempts=[history_builders.attempt(number, "e0" if number % 2 else "e1", 1.0) for number in range(10)],
     )
-    (chart,) = shares([one_view(history)]).charts
-    tips = [one.tip for one in chart.shapes if not isinstance(one, Label)]
+    (chart,) = traffic_shares([one_view(history)]).charts
+    tips = [one.tip for one in chart.shapes if not isinstance(one, ChartLabel)]
     assert "e0, before: 0.67 of its fair share" in tips
     assert "e1, before: 2.00 of its fair share" in tips
 
@@ -381,18 +384,19 @@ def test_shares_are_multiples_of_what_is_fair_by_capacity() -> None:
 def test_a_ceiling_that_nobody_comes_near_does_not_press_the_rest_to_the_ground() -> None:
     history = played(GOOD)
     high = replace(history, samples=[replace(one, ceiling=1e6) for one in history.samples])
-    (chart,) = admission([one_view(high)]).charts
+    (chart,) = admission_figure([one_view(high)]).charts
     assert not [one for one in chart.shapes if one.shape == "path" and one.css == "ceiling"]
-    assert max(float(one.text) for one in chart.shapes if isinstance(one, Label) and one.css == "end") < 100
-    (chart,) = admission([one_view(history)]).charts
+    assert max(float(one.text) for one in chart.shapes if isinstance(one, ChartLabel) and one.css == "end") < 100
+    (chart,) = admission_figure([one_view(history)]).charts
     assert [one for one in chart.shapes if one.shape == "path" and one.css == "ceiling"]
 
 
 def test_requests_that_are_over_at_once_stay_on_the_scale() -> None:
-    history = histories.history(
-        began=histories.began(), requests=[histories.request(1, 1.0), histories.request(2, 2.0, latency_s=0.0)]
+    history = history_builders.history(
+        began=history_builders.began(),
+        requests=[history_builders.request(1, 1.0), history_builders.request(2, 2.0, latency_s=0.0)],
     )
-    assert latency([one_view(history)]).charts[0].shapes
+    assert latency_figure([one_view(history)]).charts[0].shapes
 
 
 def test_scales_put_values_where_they_belong() -> None:
@@ -418,7 +422,7 @@ def test_lines_break_where_nothing_is_known_and_bars_of_nothing_are_not_drawn() 
 
 
 def test_without_what_writes_the_page_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outputs, "find_spec", lambda _name: None)
+    monkeypatch.setattr(verdict_outputs, "find_spec", lambda _name: None)
     answer = CliRunner().invoke(command, ["nowhere", "--html", "x.html"])
     assert answer.exit_code == 2
     assert "pip install 'switchgear[report]'" in answer.output

@@ -4,18 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from chaos.checks.verdict import Verdict, verdict
-from chaos.history.events import Answered
-from chaos.report.junit import junit
-from tests.chaos import histories
-from tests.chaos.played import Play, played
+from chaos.checks.experiment_verdict import ExperimentVerdict, verdict
+from chaos.history.history_events import ConfigReply
+from chaos.report.junit import junit_xml
+from tests.chaos import history_builders
+from tests.chaos.simulated_history import Play, played
 
 PROMISED: Mapping[str, Any] = {"goodputPercent": 80, "amplification": 1.5, "firstTokenP99": "1s"}
 SHORT = Play(seconds=16.0, start_s=5.0, end_s=10.0, hypothesis=PROMISED)
 
 
-def suites(*verdicts: Verdict) -> list[ET.Element]:
-    return list(ET.fromstring(junit(verdicts)).iter("testsuite"))
+def suites(*verdicts: ExperimentVerdict) -> list[ET.Element]:
+    return list(ET.fromstring(junit_xml(verdicts)).iter("testsuite"))
 
 
 def test_each_experiment_is_a_suite_and_each_promise_a_case() -> None:
@@ -43,11 +43,11 @@ def test_a_broken_promise_is_a_failure_with_its_reason_and_a_doubt_is_an_error()
 
 
 def test_what_xml_cannot_say_does_not_break_the_file() -> None:
-    history = histories.history(
-        began=histories.began(subject="a<b>&\x00\ud800"),
-        pushed=[histories.pushed(11.0)],
+    history = history_builders.history(
+        began=history_builders.began(subject="a<b>&\x00\ud800"),
+        pushed=[history_builders.pushed(11.0)],
         answered=[
-            Answered(at_s=11.1, proxy="p0", type="eds", nonce="1", error="\x1b[31mno\x00 such <cluster> ]]>")
+            ConfigReply(at_s=11.1, proxy="p0", type="eds", nonce="1", error="\x1b[31mno\x00 such <cluster> ]]>")
         ],
     )
     (suite,) = suites(verdict(history))

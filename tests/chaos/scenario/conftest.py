@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.scenario.model import Scenario
-from chaos.scenario.reading import judged
+from chaos.scenario.scenario_model import Scenario
+from chaos.scenario.scenario_reader import checked_scenarios
 from policies.findings import Problem
 
 HEADING = "apiVersion: switchgear.dev/v1alpha1\nkind: Scenario\nmetadata: {name: NAME}\nspec:\n"
@@ -21,7 +21,7 @@ def written(spec: str, name: str = "rehearsal") -> str:
 
 def problems_of(text: str, folder: Path = Path()) -> tuple[Problem, ...]:
     """Everything that is wrong with a file of this text."""
-    return judged(text.encode(), folder / "scenario.yaml")[1]
+    return checked_scenarios(text.encode(), folder / "scenario.yaml")[1]
 
 
 Make = Callable[[str], Scenario]
@@ -32,7 +32,7 @@ def scenario() -> Make:
     """A sound scenario with these lines in its spec."""
 
     def made(spec: str = "") -> Scenario:
-        found, problems = judged(written(spec).encode(), Path("scenario.yaml"))
+        found, problems = checked_scenarios(written(spec).encode(), Path("scenario.yaml"))
         assert not problems, [one.message for one in problems]
         return found[0].scenario
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from chaos.fitting.subjects import PolicySubject, subjects
-from chaos.measures.measures import summary
-from chaos.scenario.plan import Experiment
+from chaos.measures.experiment_measures import measures_summary
+from chaos.scenario.experiment_plan import Experiment
 from chaos.simulator.large import simulate_large
-from chaos.simulator.pulling import NotSimulatedError
-from chaos.simulator.simulate import simulate
+from chaos.simulator.simulated_injector import NotSimulatedError
+from chaos.simulator.simulation import simulate
 from chaos.simulator.slices import Fleetwide, amplification, goodput_percent
+from chaos.testbed.subjects import PolicySubject, subjects
 from tests.chaos.lab.experiments import experiment
 
 EXAMPLE = Path(__file__).parents[3] / "policies" / "examples" / "single-pool.yaml"
@@ -58,7 +58,7 @@ def test_trouble_is_found_and_left(kind: str, steered: PolicySubject) -> None:
 
 def test_it_agrees_with_the_exact_simulation(steered: PolicySubject) -> None:
     small = site("crash", 0.5, engines=8)
-    exact, coarse = summary(simulate(small, steered)).measures, simulate_large(small, steered)
+    exact, coarse = measures_summary(simulate(small, steered)).measures, simulate_large(small, steered)
     assert goodput_percent(coarse.between(10, 30)) == pytest.approx(exact.fault.goodput_percent, abs=5)
     assert amplification(coarse.between(10, 30)) == pytest.approx(exact.calls_per_request, abs=0.1)
 

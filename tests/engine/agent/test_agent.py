@@ -16,11 +16,19 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from chaos.fake_engine import BadHealth, Crash, Drain, ErrorAfterWork, Hang, KvCacheFull, Shed
+from chaos.fake_engine import (
+    EngineBadHealth,
+    EngineCrash,
+    EngineDrain,
+    EngineErrorAfterWork,
+    EngineHang,
+    EngineKvCacheFull,
+    EngineShed,
+)
 from engine.process_metrics import program_version
 from engine.proto import engine_report_pb2 as pb
 from engine.watch_server import ACKNOWLEDGE, WATCH
-from tests.undisturbed import undisturbed
+from tests.unstarved import without_starvation
 
 # Seconds each, and minutes where every wait takes its limit.
 pytestmark = pytest.mark.timeout(400)
@@ -49,7 +57,7 @@ async def test_ready_by_its_first_token(start_agent: Any, start_engine: Any) -> 
     assert engine.book.totals().finished >= 1, "a token was asked for, not only metrics"
 
 
-async def test_sixty_four_callers_make_it_busy_and_never_hung(
+async def test_saturated_engine_is_busy_and_never_hung(
     start_agent: Any, start_engine: Any, under_load: Any
 ) -> None:
     engine = await start_engine()
@@ -69,18 +77,18 @@ async def test_sixty_four_callers_make_it_busy_and_never_hung(
 
     async with under_load(engine, 64):
         # Engine and callers live in this process: one that does not run is a hung engine, and said to be.
-        assert await undisturbed(look) == {"busy", (200, 200, 200)}
+        assert await without_starvation(look) == {"busy", (200, 200, 200)}
         await agent.until_report(lambda one: one["time_to_first_token"] and (one["requests_in_flight"] or 0) > 32)
 
 
-async def test_a_hang_under_load_is_known_soon_and_so_is_its_end(
+async def test_hang_under_load_and_recovery_are_detected_quickly(
     start_agent: Any, start_engine: Any, under_load: Any
 ) -> None:
     engine = await start_engine()
     agent = await start_agent(engine.url, "--restart-after-hung", "2s")
     async with under_load(engine, 16):
         await agent.until("busy")
-        await engine.set_fault(Hang())
+        await engine.set_fault(EngineHang())
         _, report = await agent.until("hung")
         reason = report["reasons"][0]
         assert reason["reading"] == "tokens"
@@ -96,13 +104,13 @@ async def test_a_hang_under_load_is_known_soon_and_so_is_its_end(
 
 
 @pytest.mark.parametrize("gate", [True, False])
-async def test_a_hang_of_an_idle_engine_is_found_by_its_tokens(
+async def test_hang_of_an_idle_engine_is_detected_by_canary_tokens(
     start_agent: Any, start_engine: Any, gate: bool
 ) -> None:
     engine = await start_engine(first_token_gate=gate)
     agent = await start_agent(engine.url)
     await agent.until("ready")
-    await engine.set_fault(Hang())
+    await engine.set_fault(EngineHang())
     _, report = await agent.until("hung")
     assert "idle" in report["evidence"]
     await engine.heal()
@@ -115,7 +123,7 @@ async def test_a_crash_is_seen_at_once_and_the_next_process_is_another(
     engine = await start_engine()
     agent = await start_agent(engine.url)
     _, before = await agent.until("ready")
-    await engine.set_fault(Crash())
+    await engine.set_fault(EngineCrash())
     _, dead = await agent.until("dead")
     assert dead["boot_id"] != before["boot_id"], "nothing said before holds for the next process"
     await agent.until_probes(503, 200, 503)
@@ -130,7 +138,7 @@ async def test_a_wrong_health_answer_alone_means_nothing(start_agent: Any, start
     engine = await start_engine()
     agent = await start_agent(engine.url)
     await agent.until("ready")
-    await engine.set_fault(BadHealth())
+    await engine.set_fault(EngineBadHealth())
 
     async def look() -> set[str]:
         await agent.until("ready")
@@ -142,7 +150,7 @@ async def test_a_wrong_health_answer_alone_means_nothing(start_agent: Any, start
                 await asyncio.sleep(0.05)
         return seen
 
-    assert await undisturbed(look) == {"ready"}
+    assert await without_starvation(look) == {"ready"}
 
 
 # -- the classic cases ------------------------------------------------------------------------------------------
@@ -152,12 +160,12 @@ async def test_case_corrupted_cuda_context(start_agent: Any, start_engine: Any) 
     engine = await start_engine()
     agent = await start_agent(engine.url, "--restart-after-error", "500ms")
     await agent.until("ready")
-    await engine.set_fault(ErrorAfterWork(message=CUDA))
+    await engine.set_fault(EngineErrorAfterWork(message=CUDA))
     _, report = await agent.until("degraded")
     assert CUDA in report["evidence"]
     assert CUDA in await agent.until_status("/livez", 503)
     await agent.until_probes(503, 503, 200)
-    await engine.set_fault(Crash())  # the restart that was asked for
+    await engine.set_fault(EngineCrash())  # the restart that was asked for
     await agent.until("dead")
     await engine.heal()
     await agent.until("ready")
@@ -168,7 +176,7 @@ async def test_case_core_died_under_a_living_process(start_agent: Any, start_eng
     engine = await start_engine()
     agent = await start_agent(engine.url, "--restart-after-error", "500ms")
     await agent.until("ready")
-    await engine.set_fault(ErrorAfterWork(message="EngineCore encountered an issue", health="fail"))
+    await engine.set_fault(EngineErrorAfterWork(message="EngineCore encountered an issue", health="fail"))
     _, report = await agent.until("dead")
     assert report["reasons"][0]["reading"] == "health"
     await agent.until_status("/livez", 503)
@@ -178,7 +186,7 @@ async def test_case_kv_cache_temporarily_full(start_agent: Any, start_engine: An
     engine = await start_engine()
     agent = await start_agent(engine.url)
     await agent.until("ready")
-    await engine.set_fault(KvCacheFull())
+    await engine.set_fault(EngineKvCacheFull())
     async with under_load(engine, 6):
         _, report = await agent.until_report(lambda one: _reading(one) == "kv_cache")
         assert report["verdict"] == "busy"
@@ -209,7 +217,7 @@ async def test_case_weights_failed_to_load_and_an_api_without_an_engine(
     start_agent: Any, start_engine: Any
 ) -> None:
     engine = await start_engine()
-    await engine.set_fault(Shed())
+    await engine.set_fault(EngineShed())
     agent = await start_agent(engine.url, "--restart-after-error", "10ms")
 
     async def look() -> set[object]:
@@ -222,7 +230,7 @@ async def test_case_weights_failed_to_load_and_an_api_without_an_engine(
                 await asyncio.sleep(0.02)
         return seen
 
-    assert await undisturbed(look) == {"starting", (503, 200, 503)}
+    assert await without_starvation(look) == {"starting", (503, 200, 503)}
     await engine.heal()
     await agent.until("ready")
 
@@ -298,9 +306,7 @@ async def test_a_drain_waits_for_every_proxy_and_for_the_last_request(
         assert answer["removal"]["proxies_acknowledged"] == 2
 
 
-async def test_a_proxy_that_never_acknowledges_holds_the_drain_until_its_deadline(
-    start_agent: Any, start_engine: Any
-) -> None:
+async def test_drain_waits_for_every_proxy_ack_until_its_deadline(start_agent: Any, start_engine: Any) -> None:
     engine = await start_engine()
     agent = await start_agent(engine.url)
     await agent.until("ready")
@@ -392,7 +398,7 @@ async def test_an_engine_that_says_it_is_going_is_draining(start_agent: Any, sta
     engine = await start_engine()
     agent = await start_agent(engine.url)
     await agent.until("ready")
-    await engine.set_fault(Drain())
+    await engine.set_fault(EngineDrain())
     await agent.until("draining")
     await agent.until_probes(503, 200, 200)
 
@@ -413,18 +419,18 @@ async def test_warm_up_prompts_come_before_ready_and_again_for_a_new_process(
         probes = await agent.probes()
         await agent.until("ready")
         await agent.until_probes(200, 200, 200)
-        await engine.set_fault(Crash())
+        await engine.set_fault(EngineCrash())
         await agent.until("dead")
         await engine.heal()
         return report["verdict"], probes
 
     # A second is not long where this process is kept from running.
-    assert await undisturbed(look) == ("starting", (503, 200, 503))
+    assert await without_starvation(look) == ("starting", (503, 200, 503))
     await agent.until_report(lambda one: _reading(one) == "warm_up")
     await agent.until("ready")
 
 
-async def test_an_agent_that_comes_back_does_not_take_a_working_engine_out(
+async def test_restarted_agent_does_not_eject_a_working_engine(
     start_agent: Any, start_engine: Any, under_load: Any
 ) -> None:
     engine = await start_engine()
@@ -438,13 +444,13 @@ async def test_an_agent_that_comes_back_does_not_take_a_working_engine_out(
             _, report = await agent.until_report(lambda one: one["verdict"])
             return str(report["verdict"])
 
-        assert await undisturbed(look) in {
+        assert await without_starvation(look) in {
             "ready",
             "busy",
         }  # by whether somebody waits just then; never `starting`
 
 
-async def test_grpc_health_answers_and_tells_of_changes(start_agent: Any, start_engine: Any) -> None:
+async def test_grpc_health_check_and_watch_report_changes(start_agent: Any, start_engine: Any) -> None:
     engine = await start_engine()
     agent = await start_agent(engine.url)
     await agent.until("ready")
@@ -458,7 +464,7 @@ async def test_grpc_health_answers_and_tells_of_changes(start_agent: Any, start_
                     pass
 
         await until(health_pb2.HealthCheckResponse.SERVING)
-        await engine.set_fault(Crash())
+        await engine.set_fault(EngineCrash())
         await until(health_pb2.HealthCheckResponse.NOT_SERVING)
         live = await health.Check(health_pb2.HealthCheckRequest(service="livez"))
         assert live.status == health_pb2.HealthCheckResponse.SERVING
@@ -470,7 +476,7 @@ async def test_grpc_health_answers_and_tells_of_changes(start_agent: Any, start_
         watch.cancel()
 
 
-async def test_metrics_and_what_is_asked_wrongly(start_agent: Any, start_engine: Any) -> None:
+async def test_metrics_and_bad_requests(start_agent: Any, start_engine: Any) -> None:
     engine = await start_engine()
     agent = await start_agent(engine.url)
     await agent.until("ready")
@@ -497,7 +503,7 @@ async def test_settings_that_cannot_work_end_it_with_their_place(tmp_path: Any) 
     assert "--slots: '-3'" in remarks
 
 
-async def test_it_is_small(start_agent: Any, start_engine: Any) -> None:
+async def test_agent_memory_footprint_is_small(start_agent: Any, start_engine: Any) -> None:
     engine = await start_engine()
     agent = await start_agent(engine.url)
     await agent.until("ready")

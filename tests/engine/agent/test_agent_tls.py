@@ -12,15 +12,15 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from engine.agent.http import _permit
-from xds_server.access.lab_authority import EVERYBODY, make
+from engine.agent.agent_http import _permit
+from xds_server.auth.lab_ca import LAB_CERTIFICATES, make_certificates
 
 LIMIT_S = 60.0
 AGENT = str(Path(sys.executable).with_name("switchgear-agent"))
 
 
 async def test_probes_need_no_certificate_and_the_command_drains_by_https(tmp_path: Path) -> None:
-    make(tmp_path, EVERYBODY, lasts=timedelta(days=1))
+    make_certificates(tmp_path, LAB_CERTIFICATES, lasts=timedelta(days=1))
     process = await asyncio.create_subprocess_exec(
         *(AGENT, "run", "--engine", "http://127.0.0.1:1", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"),
         *("--gpu", "off", "--tls-cert", f"{tmp_path}/agent.crt", "--tls-key", f"{tmp_path}/agent.key"),
@@ -78,7 +78,7 @@ class Permitting:
         ("10.0.0.1", "", True, False),
     ],
 )
-def test_who_may_drain(peer: str, uri: str, remote_drain: bool, may: bool) -> None:
+def test_drain_authorization_by_client_certificate(peer: str, uri: str, remote_drain: bool, may: bool) -> None:
     connection = Connection(peer, *([uri] if uri else []))
     request = make_mocked_request("POST", "/drain", transport=connection)
     agent = Permitting(remote_drain=remote_drain)

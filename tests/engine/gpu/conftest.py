@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from chaos.gpu_double import double as nvml_double
+from chaos.gpu_double import nvml_double
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[2]
@@ -35,7 +35,7 @@ HEALTHY: Mapping[str, object] = {
 
 
 class NvmlDouble:
-    """One fake library with its control file; ``build`` may leave symbols out."""
+    """One fake library with its control file; ``build_library`` may leave symbols out."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class NvmlDouble:
 
     def build(self, *, without: tuple[str, ...] = ()) -> None:
         """Compile the library; symbols in ``without`` are not exported."""
-        nvml_double.build(self.folder, without=without)
+        nvml_double.build_library(self.folder, without=without)
 
     def set(self, lines: Mapping[str, object]) -> None:
         """Set lines of the control file; None takes one away."""

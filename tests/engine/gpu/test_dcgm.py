@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from engine.gpu.dcgm import DcgmError, DcgmSource, dcgm_gpus, dcgm_vitals, dcgm_wear
-from engine.gpu.judgement import judge_gpu
-from engine.gpu.policy import GpuAction, GpuPolicy
-from engine.gpu.readings import GpuReadings, NvmlState
+from engine.gpu.gpu_judgement import judge_gpu
+from engine.gpu.gpu_policy import GpuAction, GpuPolicy
+from engine.gpu.gpu_readings import GpuReadings, NvmlState
 
 LABELS = 'gpu="{at}",UUID="GPU-{at}",pci_bus_id="00000000:0{at}:00.0",device="nvidia{at}",modelName="Board 9"'
 

@@ -7,10 +7,10 @@ import time
 
 import structlog
 
-from engine.gpu.__main__ import shown
-from engine.gpu.judgement import judge_gpu
-from engine.gpu.policy import GpuAction, GpuPolicy
-from engine.gpu.source import GpuSource
+from engine.gpu.__main__ import json_record
+from engine.gpu.gpu_judgement import judge_gpu
+from engine.gpu.gpu_policy import GpuAction, GpuPolicy
+from engine.gpu.gpu_source import GpuSource
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
         began_s = time.monotonic()
         readings, xids = source.read(), source.xids()
         read_ms = (time.monotonic() - began_s) * 1000
-        state = shown(readings, xids, judge_gpu(readings, xids, policy, time.monotonic()))
+        state = json_record(readings, xids, judge_gpu(readings, xids, policy, time.monotonic()))
         sys.stdout.write(json.dumps({**state, "read_ms": read_ms}) + "\n")
         sys.stdout.flush()
         over.wait(0.02)

@@ -7,11 +7,11 @@ from types import MappingProxyType
 
 import pytest
 
-from istio.live.wanted import Wanted, wanted
+from istio.live.desired_state import DesiredState, desired_state
 from policies.load import load_contents
 from xds_server.decide.decisions import Decisions, EngineDecision, Health
-from xds_server.fleet import EngineId, declared
-from xds_server.kube.objects import PodRef
+from xds_server.model.fleet import EngineId, declared
+from xds_server.model.pod_state import PodRef
 
 POLICY = """
 apiVersion: switchgear.dev/v1alpha1
@@ -40,7 +40,7 @@ def pod(name: str) -> PodRef:
 
 
 @pytest.fixture
-def asked() -> Callable[..., Wanted]:
+def asked() -> Callable[..., DesiredState]:
     """What is wanted where the engines in ``out`` are out, and those in ``pods`` run in pods."""
 
     def made(
@@ -49,7 +49,7 @@ def asked() -> Callable[..., Wanted]:
         trial: Mapping[str, float] = MappingProxyType({}),
         pods: Mapping[str, PodRef] = MappingProxyType({}),
         policy: str = POLICY,
-    ) -> Wanted:
+    ) -> DesiredState:
         policies = load_contents({Path("policy.yaml"): policy.encode()})
         fleet = declared(policies)
         decisions = {
@@ -64,7 +64,7 @@ def asked() -> Callable[..., Wanted]:
         }
         refs = {EngineId(*name.split("/")): ref for name, ref in pods.items()}
         all_decisions = replace(_NONE, engines=MappingProxyType(decisions))
-        return wanted(policies, fleet, all_decisions, refs, namespace=MINE)
+        return desired_state(policies, fleet, all_decisions, refs, namespace=MINE)
 
     return made
 

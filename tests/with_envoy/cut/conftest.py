@@ -13,23 +13,23 @@ import aiohttp
 import pytest
 import yaml
 
-from chaos.fake_engine import EngineConfig, FakeEngine, Pacing
+from chaos.fake_engine import EngineConfig, EnginePacing, FakeEngine
 from chaos.processes import free_ports
 from policies.load import load
 from policies.model import PolicySet
 from tests.eventually import eventually as patiently
-from xds_server.access.views import view_of
-from xds_server.assemble import Assembler
-from xds_server.bootstrap import Bootstrap, bootstrap_yaml
+from xds_server.auth.node_view import view_of
 from xds_server.decide.decisions import Ceiling, Decisions, EngineDecision, Health
-from xds_server.fleet import EngineId, declared
-from xds_server.publish import Nack, Publisher, Silent
-from xds_server.snapshot import Snapshot
+from xds_server.envoy_bootstrap import Bootstrap, bootstrap_yaml
+from xds_server.model.fleet import EngineId, declared
+from xds_server.model.snapshot import Snapshot
+from xds_server.model.type_urls import SHORT_NAMES
+from xds_server.model.view import View
+from xds_server.publish import Nack, NullObserver, Publisher
+from xds_server.publish.grpc_ads import GrpcAdsServer
+from xds_server.reconcile.assembler import Assembler
 from xds_server.translate.memo import Memo
-from xds_server.translate.translate import translate
-from xds_server.translate.view import View
-from xds_server.transport import GrpcAdsServer
-from xds_server.type_urls import SHORT_NAMES
+from xds_server.translate.view_resources import translate
 
 LIMIT_S = 60.0
 POOL = "p"
@@ -45,7 +45,7 @@ eventually = functools.partial(patiently, limit_s=LIMIT_S)
 
 
 @dataclass
-class Seen(Silent):
+class PublishLog(NullObserver):
     nacks: list[Nack] = field(default_factory=list)
     pushes: list[str] = field(default_factory=list)
 
@@ -67,7 +67,7 @@ class Plane:
             engine.id: FINE for engines in self.fleet.pools.values() for engine in engines
         }
         self.leaving: dict[EngineId, float] = {}
-        self.seen = Seen()
+        self.seen = PublishLog()
         self.port = 0
         self._memo, self._assembler = Memo(), Assembler()
 
@@ -140,7 +140,7 @@ class Site:
     async def streams(self, count: int) -> "Streams":
         """So many open streams, which last until they are told to end."""
         for engine in self.engines.values():
-            await engine.set_fault(Pacing(factor=1000.0))
+            await engine.set_fault(EnginePacing(factor=1000.0))
         asked = [asyncio.create_task(self.ask(tokens=300, stream=True)) for _ in range(count)]
         await eventually(lambda: sum(map(self.held, self.engines)) >= count, "all streams are open")
         return Streams(site=self, asked=asked)

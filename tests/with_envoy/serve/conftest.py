@@ -19,10 +19,10 @@ import pytest
 import yaml
 
 from chaos.fake_engine import EngineConfig, FakeEngine
-from chaos.history.outcomes import Outcome, Reason
+from chaos.history.request_outcomes import OutcomeReason, RequestOutcome
 from chaos.load.open_loop import LoadProfile, run_load
-from chaos.load.sender import Target
-from chaos.processes import Child, Processes, free_ports
+from chaos.load.request_sender import LoadTarget
+from chaos.processes import ChildProcess, ChildProcesses, free_ports
 from tests.eventually import eventually as patiently
 
 LIMIT_S = 60.0
@@ -46,27 +46,27 @@ class Load:
     """Requests that leave on a schedule while the test goes on; ``outcomes`` grows as they end."""
 
     def __init__(self, profile: LoadProfile) -> None:
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[RequestOutcome] = []
         self._stop = asyncio.Event()
         self._task = asyncio.create_task(run_load(profile, self.outcomes.append, stop=self._stop))
 
     @property
-    def failed(self) -> list[Outcome]:
-        return [one for one in self.outcomes if one.reason is not Reason.OK]
+    def failed(self) -> list[RequestOutcome]:
+        return [one for one in self.outcomes if one.reason is not OutcomeReason.OK]
 
     async def more(self, count: int) -> None:
         """Return when ``count`` more requests have ended."""
         wanted = len(self.outcomes) + count
         await eventually(lambda: len(self.outcomes) >= wanted, f"{count} more answers")
 
-    async def end(self) -> list[Outcome]:
+    async def end(self) -> list[RequestOutcome]:
         self._stop.set()
         await self._task
         return self.outcomes
 
 
 class Site:
-    def __init__(self, folder: Path, processes: Processes, start_envoy: Any) -> None:
+    def __init__(self, folder: Path, processes: ChildProcesses, start_envoy: Any) -> None:
         self.folder = folder
         self.policies = folder / "policies"
         self.policies.mkdir()
@@ -111,7 +111,7 @@ class Site:
             self.engines.append(engine)
         return self.engines
 
-    async def serve(self, *flags: str, source: tuple[str, ...] = ()) -> Child:
+    async def serve(self, *flags: str, source: tuple[str, ...] = ()) -> ChildProcess:
         """Start the control plane and return when its xDS port is open; from ``source``, or from the files."""
         self._serves += 1
         return await self._processes.start(
@@ -129,12 +129,12 @@ class Site:
             ready_within_s=LIMIT_S,
         )
 
-    async def kill(self, child: Child) -> None:
+    async def kill(self, child: ChildProcess) -> None:
         """End a process the hard way."""
         child.signal_group(signal.SIGKILL)
         await child.wait()
 
-    async def stop(self, child: Child) -> int:
+    async def stop(self, child: ChildProcess) -> int:
         return await self._processes.stop(child, limit_s=LIMIT_S)
 
     async def switchgear(self, *arguments: str) -> tuple[int, str, str]:
@@ -181,7 +181,7 @@ class Site:
         """Requests to the listener of the policies from now on."""
         load = Load(
             LoadProfile(
-                targets=(Target(url=f"http://127.0.0.1:{self.port}"),),
+                targets=(LoadTarget(url=f"http://127.0.0.1:{self.port}"),),
                 rate_per_s=rate_per_s,
                 **{"streaming_share": 0.0, "max_tokens": {4: 1.0}, "deadline_s": LIMIT_S, **profile},
             )
@@ -247,7 +247,7 @@ class Site:
 
         await eventually(so, f"{engine.config.name} {health}")
 
-    def logged(self, child: Child, event: str) -> list[dict[str, Any]]:
+    def logged(self, child: ChildProcess, event: str) -> list[dict[str, Any]]:
         """The log lines of one event."""
         lines = child.log_path.read_text().splitlines()
         entries = [json.loads(line) for line in lines if line.startswith("{")]
@@ -260,7 +260,7 @@ def document(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 async def site(tmp_path: Path, start_envoy: Any) -> AsyncIterator[Site]:
-    async with Processes(log_dir=tmp_path / "logs") as processes:
+    async with ChildProcesses(log_dir=tmp_path / "logs") as processes:
         made = Site(tmp_path, processes, start_envoy)
         try:
             yield made

@@ -5,9 +5,8 @@ import time
 
 import pytest
 
-from chaos.fake_engine import Crash, Drain, Hang
-
-from .conftest import PATIENT, Site, eventually
+from chaos.fake_engine import EngineCrash, EngineDrain, EngineHang
+from tests.with_envoy.serve.conftest import PATIENT, Site, eventually
 
 pytestmark = pytest.mark.envoy
 
@@ -49,7 +48,7 @@ async def test_a_folder_of_policies_makes_an_envoy_serve(site: Site) -> None:
     assert {kind["type"] for kind in proxy["types"]} >= {"RTDS", "CDS", "EDS", "LDS", "RDS"}
 
 
-async def test_a_hung_engine_gets_no_more_requests(site: Site) -> None:
+async def test_hung_engine_is_ejected(site: Site) -> None:
     engines = await site.start_engines(3)
     site.write("chat.yaml", site.pool(), site.route())
     server = await site.serve()
@@ -58,7 +57,7 @@ async def test_a_hung_engine_gets_no_more_requests(site: Site) -> None:
     load = site.load()
     await load.more(10)
     hung_at = time.monotonic()
-    await engines[0].set_fault(Hang(health="ok"))
+    await engines[0].set_fault(EngineHang(health="ok"))
     await site.becomes(engines[0], "UNHEALTHY")
 
     async def confirmed() -> bool:
@@ -144,7 +143,7 @@ async def test_a_bad_edit_changes_nothing_but_the_status(site: Site) -> None:
     assert len(site.logged(server, "policies.refused")) == 1
 
 
-async def test_a_cluster_change_is_applied_at_once(site: Site) -> None:
+async def test_cluster_change_is_warmed_and_applied_at_once(site: Site) -> None:
     await site.start_engines(2)
     policy = {
         "apiVersion": "switchgear.dev/v1alpha1",
@@ -174,7 +173,7 @@ async def test_a_cluster_change_is_applied_at_once(site: Site) -> None:
     assert (await envoy.stats("cluster.chat.init_fetch_timeout")).get("cluster.chat.init_fetch_timeout", 0) == 0
 
 
-async def test_draining_an_engine_cuts_no_stream(site: Site) -> None:
+async def test_draining_engine_cuts_no_stream(site: Site) -> None:
     engines = await site.start_engines(2, token_s=0.05)
     site.write("chat.yaml", site.pool(), site.route())
     await site.serve()
@@ -184,7 +183,7 @@ async def test_draining_an_engine_cuts_no_stream(site: Site) -> None:
     # More than are asked for below: looks at the engine count among its calls.
     await eventually(lambda: engines[0].calls_in_flight >= 6, "streams on the engine")
     drained_at = time.monotonic()
-    await engines[0].set_fault(Drain())
+    await engines[0].set_fault(EngineDrain())
     await site.becomes(engines[0], "DRAINING")
     await eventually(lambda: engines[0].calls_in_flight == 0, "the engine is empty")
     await load.more(10)
@@ -211,7 +210,7 @@ async def test_reports_that_change_nothing_push_nothing_and_one_that_does_is_pus
 
     await eventually(reported, "thirty more reports")
     assert await site.metric("switchgear_xds_pushes_total", without=LIVE) == pushes
-    await engines[1].set_fault(Crash())
+    await engines[1].set_fault(EngineCrash())
     await site.becomes(engines[1], "UNHEALTHY")
 
     async def pushed() -> bool:

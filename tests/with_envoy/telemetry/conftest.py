@@ -14,17 +14,17 @@ import grpc
 import pytest
 
 from chaos.fake_engine import EngineConfig, FakeEngine
-from chaos.fake_engine.port import reset
+from chaos.fake_engine.engine_port import reset_connection
 from policies.load import load
-from xds_server.fleet.traffic import PoolTraffic
 from xds_server.metrics import Metrics
-from xds_server.sources.telemetry import Telemetry
-from xds_server.sources.telemetry.book import Book
-from xds_server.sources.telemetry.outcomes import Outcome
-from xds_server.translate.item import Item
+from xds_server.model.pool_traffic import PoolTraffic
+from xds_server.model.type_urls import LISTENER
+from xds_server.telemetry import Telemetry
+from xds_server.telemetry.attempt_outcome import AttemptOutcome
+from xds_server.telemetry.traffic_store import TrafficStore
+from xds_server.translate.envoy_json import as_json, static_bootstrap
 from xds_server.translate.listeners import connection_manager, listener
-from xds_server.translate.render import as_json, static_bootstrap
-from xds_server.type_urls import LISTENER
+from xds_server.translate.translated_resource import TranslatedResource
 
 LIMIT_S = 60.0
 NODE = "envoy-under-test"
@@ -46,35 +46,37 @@ RETRY: dict[str, Any] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class RecordedOutcome:
     """One thing that was counted."""
 
     pool: str
     engine: str
-    outcome: Outcome
+    outcome: AttemptOutcome
     first: bool = True
     streaming: bool = False
 
 
-class Recording(Book):
+class Recording(TrafficStore):
     """A book that also remembers each thing it is told."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[Told] = []
+        self.told: list[RecordedOutcome] = []
 
     def attempt(self, node, facts, engine, outcome, *, first, streaming, **other):  # type: ignore[no-untyped-def]
         assert node == NODE
-        self.told.append(Told(pool=facts.name, engine=engine, outcome=outcome, first=first, streaming=streaming))
-        super().attempt(node, facts, engine, outcome, first=first, streaming=streaming, **other)
+        self.told.append(
+            RecordedOutcome(pool=facts.name, engine=engine, outcome=outcome, first=first, streaming=streaming)
+        )
+        super().record_attempt(node, facts, engine, outcome, first=first, streaming=streaming, **other)
 
     def failed(self, facts, engine, **other):  # type: ignore[no-untyped-def]
-        self.told.append(Told(pool=facts.name, engine=engine, outcome=Outcome.FAILURE))
-        super().failed(facts, engine, **other)
+        self.told.append(RecordedOutcome(pool=facts.name, engine=engine, outcome=AttemptOutcome.FAILURE))
+        super().record_failure(facts, engine, **other)
 
     def refused(self, node, facts, priority, **other):  # type: ignore[no-untyped-def]
-        self.told.append(Told(pool=facts.name, engine="", outcome=Outcome.NOT_SENT))
-        super().refused(node, facts, priority, **other)
+        self.told.append(RecordedOutcome(pool=facts.name, engine="", outcome=AttemptOutcome.NOT_SENT))
+        super().record_shed(node, facts, priority, **other)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,7 @@ class Rig:
         leaves: Callable[[], object] | None = None,
         tokens: int = 4,
         headers: Mapping[str, str] | None = None,
-    ) -> list[Told]:
+    ) -> list[RecordedOutcome]:
         """What was told of one request; its caller ``leaves`` once that is so, or reads the whole answer."""
         before = len(self.book.told)
         body = {"model": "fake-model", "prompt": "x", "max_tokens": tokens, "stream": stream}
@@ -144,7 +146,7 @@ async def _odd_server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     """An engine with bad manners; the path says which."""
     path = (await reader.readuntil(b"\r\n\r\n")).split()[1]
     if path == b"/reset":
-        reset(writer.transport)
+        reset_connection(writer.transport)
         return
     answers = {
         b"/busy": b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
@@ -262,7 +264,7 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[Rig]:
     }
     metrics = Metrics()
     telemetry = Telemetry(metrics)
-    telemetry.book = book = Recording()
+    telemetry.traffic_store = book = Recording()
     telemetry.watch(_policies(ports, list(actions), tmp_path))
     server = grpc.aio.server(handlers=telemetry.handlers())
     server_port = server.add_insecure_port("127.0.0.1:0")
@@ -299,7 +301,9 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[Rig]:
         "stat_prefix": "hop",
         "cluster": hop,
     }
-    front = as_json(Item(type_url=LISTENER, name="in", message=listener(0, "127.0.0.1", connection_manager(0))))
+    front = as_json(
+        TranslatedResource(type_url=LISTENER, name="in", message=listener(0, "127.0.0.1", connection_manager(0)))
+    )
     manager = front["filter_chains"][0]["filters"][0]["typed_config"]
     del manager["rds"]
     manager["route_config"] = {

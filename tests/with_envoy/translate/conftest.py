@@ -14,12 +14,12 @@ from chaos.fake_engine import EngineConfig, FakeEngine
 from policies.load import load
 from policies.model import PolicySet
 from xds_server.decide.decisions import Ceiling, Decisions, PoolDecisions
-from xds_server.fleet import Fleet, declared
-from xds_server.translate.item import Item
-from xds_server.translate.render import as_json, static_bootstrap
-from xds_server.translate.translate import translate
-from xds_server.translate.view import View
-from xds_server.type_urls import ENDPOINT, ROUTE
+from xds_server.model.fleet import Fleet, declared
+from xds_server.model.type_urls import ENDPOINT, ROUTE
+from xds_server.model.view import View
+from xds_server.translate.envoy_json import as_json, static_bootstrap
+from xds_server.translate.translated_resource import TranslatedResource
+from xds_server.translate.view_resources import translate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ def with_pools(pools: Mapping[str, Mapping[str, Any]], **more: Any) -> Decisions
     )
 
 
-def write_routes(path: Path, items: tuple[Item, ...]) -> None:
+def write_routes(path: Path, items: tuple[TranslatedResource, ...]) -> None:
     fresh = path.with_suffix(".new")
     resources = [{"@type": ROUTE, **as_json(one)} for one in items if one.type_url == ROUTE]
     fresh.write_text(json.dumps({"resources": resources}))

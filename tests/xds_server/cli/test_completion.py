@@ -15,7 +15,7 @@ import click
 import pytest
 
 from xds_server.cli import main
-from xds_server.cli.completion import names
+from xds_server.cli.completion import complete_names
 
 LIMIT_S = 60.0
 BIN = Path(sys.executable).parent
@@ -172,7 +172,7 @@ def test_names_are_asked_for_by_whoever_one_is(admin: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("rows", [3, None, [1], [{}], [{"pool": 3, "engine": None}]])
 def test_what_is_no_server_has_no_names(rows: Any, admin: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PAGES, "/v1/engines", {"engines": rows})
-    complete = names("engines", "pools")
+    complete = complete_names("engines", "pools")
     context = click.Context(click.Command("why"))
     context.params["admin"] = admin
     assert [one.value for one in complete(context, click.Argument(["name"]), "")] == ["chat"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.tls.made import certificate
+from tests.engine.tls.certificate_fixtures import certificate
 from xds_server.cli import main
 
 ABOUT = {

@@ -16,11 +16,11 @@ import click
 import pytest
 import structlog
 
-from engine.address import Address
+from engine.address import ListenAddress
+from xds_server.app.application import BoundAddresses, Prober
 from xds_server.cli import main
 from xds_server.cli import serve as serve_module
-from xds_server.config import ServeConfig
-from xds_server.running.app import Listening, Prober
+from xds_server.serve_config import ServeConfig
 
 LIMIT_S = 60.0
 SWITCHGEAR = str(Path(sys.executable).with_name("switchgear"))
@@ -138,7 +138,7 @@ def test_flags_and_environment_mirror_the_settings(policies: Path, monkeypatch: 
     assert seen == [
         ServeConfig(
             policies=(policies, Path("/etc/more")),
-            listen=Address("::1", 1),
+            listen=ListenAddress("::1", 1),
             allow_shrink=True,
             settle_s=0.25,
             log_level="warning",
@@ -181,12 +181,12 @@ def test_a_cluster_that_nothing_leads_to_is_said_at_once(
 
 def test_who_serves_from_files_loads_nothing_of_kubernetes() -> None:
     script = (
-        "import sys, xds_server.cli.serve, xds_server.running.app\n"
-        "config = xds_server.running.app.ServeConfig(policies=('x',))\n"
-        "assert xds_server.running.app.feed(config, lambda *_: None).source == 'files'\n"
+        "import sys, xds_server.cli.serve, xds_server.app.application\n"
+        "config = xds_server.app.application.ServeConfig(policies=('x',))\n"
+        "assert xds_server.app.application.feed(config, lambda *_: None).source == 'files'\n"
         "loaded = [name for name in sys.modules if name.partition('.')[0] == 'kubernetes']\n"
         "assert not loaded, loaded[:3]\n"
-        "from xds_server.running import app\n"
+        "from xds_server.app import app\n"
         "assert app.feed(app.ServeConfig(kubernetes=True), lambda *_: None).source == 'kubernetes'\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
@@ -200,7 +200,9 @@ async def test_what_starting_leaves_is_collected_before_it_says_that_it_serves(
     monkeypatch.setattr(gc, "collect", lambda: said_when_collected.append(capsys.readouterr().out))
     before = gc.get_threshold()
     try:
-        serve_module._settled(Listening(xds=Address("127.0.0.1", 1), admin=Address("127.0.0.1", 2)))
+        serve_module._settled(
+            BoundAddresses(xds=ListenAddress("127.0.0.1", 1), admin=ListenAddress("127.0.0.1", 2))
+        )
         assert gc.get_threshold()[0] == 50_000
     finally:
         gc.unfreeze()
@@ -215,7 +217,9 @@ async def test_what_became_garbage_since_is_collected_time_and_again(monkeypatch
     before = gc.get_threshold()
     gc.disable()
     try:
-        serve_module._settled(Listening(xds=Address("127.0.0.1", 1), admin=Address("127.0.0.1", 2)))
+        serve_module._settled(
+            BoundAddresses(xds=ListenAddress("127.0.0.1", 1), admin=ListenAddress("127.0.0.1", 2))
+        )
         for age in range(3):
             ring = _Ring()
             gone = weakref.ref(ring)

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 
 from chaos.fake_engine import EngineConfig, FakeEngine
-from tests.engine.tls.made import DAY, certificate
+from tests.engine.tls.certificate_fixtures import DAY, certificate
 
 LIMIT_S = 120.0
 SWITCHGEAR = str(Path(sys.executable).with_name("switchgear"))

@@ -97,7 +97,7 @@ def test_all_is_well_while_a_push_is_under_way(server: Server, capsys: pytest.Ca
     assert "STALE 12s" in out
 
 
-def test_engines_show_who_says_what_and_how_long_ago(
+def test_status_shows_report_source_and_age(
     server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
@@ -129,13 +129,13 @@ def test_a_narrow_terminal_cuts_the_reason_and_nothing_else(
     assert rows[0].rstrip().endswith("…")
 
 
-def test_a_refusal_is_the_answer_no_with_its_place(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nack_is_exit_status_1_with_its_policy_line(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.pages["/v1/proxies"] = {"proxies": [proxy("n1", RDS="SYNCED"), proxy("n2", RDS="NACK")]}
     assert main(["status", "--admin", server.url]) == 1
     assert "NACK n2 RDS port-1 (routes.yaml:7:3): bad regex" in capsys.readouterr().out
 
 
-def test_refused_and_held_policies_are_the_answer_no(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejected_and_held_policies_are_exit_status_1(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     problem = {"place": "a.yaml:1:2", "code": "SG023", "path": "spec.modle", "message": "unknown field"}
     whole = {"place": "b.yaml", "code": "SG006", "path": "", "message": "nothing here"}
     server.pages["/v1/policies"] |= {"state": "refused", "errors": [problem, whole], "stale": True}
@@ -156,7 +156,7 @@ def test_json_is_what_the_server_said(server: Server, capsys: pytest.CaptureFixt
     assert out["policies"] == server.pages["/v1/policies"]
 
 
-def test_no_proxy_is_said_in_words(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_without_proxies(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.pages["/v1/proxies"] = {"proxies": []}
     assert main(["status", "--admin", server.url]) == 0
     assert "no proxy is connected" in capsys.readouterr().out
@@ -208,9 +208,7 @@ def test_a_source_that_is_out_of_touch_is_said_with_what_is_served_meanwhile(
     assert "nothing is served before it answers" in capsys.readouterr().out
 
 
-def test_which_version_is_served_and_the_canary_beside_it(
-    server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_shows_served_and_canary_version(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     files = {"number": 1, "source": "files", "by": "files", "serving": True}
     server.pages["/v1/history"] = {"versions": [files], "stands": 0}
     server.pages["/v1/apply"] = {"state": "none"}
@@ -245,7 +243,7 @@ def rolled_back_canary(**said: Any) -> dict[str, Any]:
     } | said
 
 
-def test_a_canary_that_was_rolled_back_is_told_for_an_hour_with_its_reason(
+def test_canary_rollback_is_reported_for_an_hour_with_its_reason(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.pages["/v1/history"] = {"versions": [], "stands": 0}
@@ -324,7 +322,7 @@ def test_trouble_with_what_trust_depends_on_is_told_with_its_way_out(
     assert line.split(maxsplit=1)[0] in [one["code"] for one in said["remarks"]]
 
 
-def test_what_is_rolled_back_is_the_answer_no_also_when_every_proxy_is_in_sync(
+def test_rolled_back_nack_is_exit_status_1_even_when_in_sync(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.pages["/v1/troubles"] = {"troubles": [], "rolled_back": [rolled_back()]}

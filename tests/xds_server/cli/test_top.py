@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from xds_server.cli import main
-from xds_server.cli.top_screen import Choice, picture
-from xds_server.diagnosis.board import Board
+from xds_server.cli.top_screen import TopSelection, render_screen
+from xds_server.diagnosis.live_state import LiveState
 
 LIMIT_S = 60.0
 SWITCHGEAR = str(Path(sys.executable).with_name("switchgear"))
@@ -194,10 +194,10 @@ def test_a_dumb_terminal_gets_one_picture_too(server: Server) -> None:
 @pytest.mark.parametrize("form", ["a-long-name-of-a-pool/r{}", "p/r{}.a-very-long-host.test"])
 @pytest.mark.parametrize("width", [80, 100, 300, 0])
 def test_engines_can_be_told_apart_however_long_their_names_are(form: str, width: int) -> None:
-    board = Board()
+    board = LiveState()
     long = [form.replace("a-", "a-" * 12).format(number) for number in (1, 2)]
     board.take("frame", frame(engines={name: engine() for name in long}))
-    shown = picture(board, Choice(sort="name"), width, 0).plain.splitlines()
+    shown = render_screen(board, TopSelection(sort="name"), width, 0).plain.splitlines()
     at = next(number for number, line in enumerate(shown) if line.startswith("  engine "))
     first, second = (line.split()[0] for line in shown[at + 1 : at + 3])
     assert first != second
@@ -213,33 +213,33 @@ def test_no_server_at_the_start_is_asked_wrongly(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize("width", [20, 60, 89, 90, 200])
 @pytest.mark.parametrize("height", [5, 12, 30])
 def test_a_picture_never_leaves_its_terminal(width: int, height: int) -> None:
-    board = Board()
+    board = LiveState()
     many = {f"chat/{'x' * 30}{number}": engine() for number in range(100)}
     board.take("frame", frame(engines=many, pools={f"p{number}": pool() for number in range(9)}))
     name = f"chat/{'x' * 30}99"
-    lines = picture(board, Choice(selected=name, sort="name"), width, height).plain.split("\n")
+    lines = render_screen(board, TopSelection(selected=name, sort="name"), width, height).plain.split("\n")
     assert len(lines) <= height
     assert all(len(line) <= width for line in lines)
     if height == 30:
         assert any(line.startswith(">") for line in lines), "the chosen one is shown"
 
 
-def test_names_that_a_terminal_would_act_on_do_not_reach_it() -> None:
-    board = Board()
+def test_top_strips_control_characters_from_names() -> None:
+    board = LiveState()
     board.take("frame", frame(engines={"chat/\x1b[2J": engine("UNHEALTHY", "a\x1b]0;x\x07b\nc")}))
-    shown = picture(board, Choice(), 100, 30).plain
+    shown = render_screen(board, TopSelection(), 100, 30).plain
     assert "\x1b" not in shown
     assert "\x07" not in shown
 
 
 def test_an_empty_server_is_a_picture_too() -> None:
-    board = Board()
+    board = LiveState()
     empty = {"server": {"server": {"ready": False, "reason": "policies are being read", "policies": "unread"}}}
     board.take("frame", {"at": 1.0, "tables": empty, "events": []})
-    shown = picture(board, Choice(), 100, 30).plain
+    shown = render_screen(board, TopSelection(), 100, 30).plain
     assert "SG207 not ready: policies are being read" in shown
     assert "SG206 no proxy is connected" in shown
-    assert "gone" in picture(board, Choice(), 100, 30, "the server is gone").plain
+    assert "gone" in render_screen(board, TopSelection(), 100, 30, "the server is gone").plain
 
 
 def test_a_pool_that_is_not_there_is_asked_wrongly(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from policies.codes import CODES
-from policies.reading import MAX_FILE_BYTES
+from policies.policy_files import MAX_FILE_BYTES
 from xds_server.cli import main
 
 SOUND = (Path(__file__).parents[3] / "policies" / "examples" / "three-zones.yaml").read_text()

@@ -11,13 +11,13 @@ from policies.model import PolicySet
 from policies.pool import EnginePool
 from policies.resilience import ResilienceSpec
 from policies.route import ModelRoute
-from xds_server.decide.changes.changes import ChangeKind, changes
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import Decisions, Health
-from xds_server.decide.engines.comeback import UNCUT_S
-from xds_server.decide.engines.health import stale_after_s
-from xds_server.fleet import EngineId, Fleet, declared, redeclared, with_report, with_traffic
-from xds_server.fleet.traffic import EngineTraffic, PoolTraffic
+from xds_server.decide.diff.decision_diff import ChangeKind, diff_decisions
+from xds_server.decide.ejection.flap_damping import RECONNECT_DELAY_S
+from xds_server.decide.ejection.report_evidence import stale_after_s
+from xds_server.model.fleet import EngineId, Fleet, declared, redeclared, with_report, with_traffic
+from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic
 
 INFINITE = float("inf")
 IN, OUT, LEAVING = Health.HEALTHY, Health.UNHEALTHY, Health.DRAINING
@@ -105,7 +105,7 @@ class Story:
     def back(self) -> str:
         """The same, once whoever was cut off has been let in again."""
         self.decided()
-        self.now_s += UNCUT_S
+        self.now_s += RECONNECT_DELAY_S
         return self.health()
 
     def weights(self, caller: str) -> dict[str, int]:
@@ -129,14 +129,14 @@ def reason(story: Story, engine: str) -> str:
     return story.decided().engines[EngineId("pool", engine)].reason
 
 
-def test_engines_nobody_has_spoken_of_are_in() -> None:
+def test_unreported_engines_are_admitted() -> None:
     story = Story(policies())
     assert story.health() == "HHHHHH"
     assert "nothing heard" in reason(story, "e0")
 
 
 @pytest.mark.parametrize("verdict", [Verdict.DEAD, Verdict.HUNG, Verdict.STARTING])
-def test_hard_evidence_takes_everyone_out_after_two_looks(verdict: Verdict) -> None:
+def test_hard_evidence_ejects_after_two_consecutive_readings(verdict: Verdict) -> None:
     story = Story(policies("aa"))
     for engine in ("e0", "e1"):
         story.hear(engine, verdict)
@@ -148,7 +148,7 @@ def test_hard_evidence_takes_everyone_out_after_two_looks(verdict: Verdict) -> N
     assert story.hear("e0", Verdict.READY).back() == "HU"
 
 
-def test_soft_evidence_stops_at_the_floor_of_pool_and_zone() -> None:
+def test_soft_evidence_ejections_stop_at_pool_and_zone_floor() -> None:
     story = Story(policies("aabb"))
     for engine in ("e0", "e1", "e2"):
         story.hear(engine, Verdict.DEGRADED, times=2)
@@ -159,7 +159,7 @@ def test_soft_evidence_stops_at_the_floor_of_pool_and_zone() -> None:
     assert story.hear("e3", Verdict.DEAD, times=2).health() == "UHHU"
 
 
-def test_draining_is_an_order() -> None:
+def test_draining_report_ejects_at_once() -> None:
     story = Story(policies("aa"))
     assert story.hear("e0", Verdict.DRAINING).hear("e1", Verdict.DRAINING).health() == "DD"
     assert story.hear("e0", Verdict.READY).health() == "HD"
@@ -172,7 +172,7 @@ def test_the_worst_member_decides_for_its_group() -> None:
     assert story.hear("e1", Verdict.READY).back() == "HHHH"
 
 
-def test_a_reading_that_the_pool_shares_ejects_nobody() -> None:
+def test_pool_wide_reading_ejects_no_engine() -> None:
     story = Story(policies("aaa"))
     for engine in ("e0", "e1", "e2"):
         story.hear(engine, Verdict.DEGRADED, doubt=Doubt.REFUSED, times=5)
@@ -185,13 +185,13 @@ def test_a_reading_that_the_pool_shares_ejects_nobody() -> None:
     assert silent.hear("e2", Verdict.READY).health() == "UHH", "silence is soft: the floor holds"
 
 
-def test_one_engine_that_refuses_the_probe_leaves() -> None:
+def test_engine_refusing_the_probe_is_ejected() -> None:
     story = Story(policies("aaa"))
     story.hear("e0", Verdict.DEGRADED, doubt=Doubt.REFUSED, times=2).hear("e1", Verdict.READY)
     assert story.hear("e2", Verdict.READY).health() == "UHH"
 
 
-def test_age_ejects_nobody_and_readmits_late() -> None:
+def test_stale_report_ejects_no_engine_and_delays_readmission() -> None:
     setup = policies("aa")
     story = Story(setup).hear("e0", Verdict.READY).hear("e1", Verdict.HUNG, times=2)
     assert story.health() == "HU"
@@ -211,7 +211,7 @@ def test_an_edit_of_the_policy_is_decided_on() -> None:
     assert story.health() == "UHH"
 
 
-def test_an_unchanged_pool_keeps_the_very_same_decisions() -> None:
+def test_unchanged_pool_keeps_the_same_decision_objects() -> None:
     story = Story(policies()).hear("e0", Verdict.READY)
     first = story.decided()
     assert story.decided(0.6).pools["pool"] is not None
@@ -220,27 +220,27 @@ def test_an_unchanged_pool_keeps_the_very_same_decisions() -> None:
     assert again.engines[EngineId("pool", "e0")] is first.engines[EngineId("pool", "e0")]
 
 
-def test_changes_are_told_once() -> None:
+def test_changes_are_reported_once() -> None:
     story = Story(policies("aa"))
     start = story.decided()
-    assert {one.kind for one in changes(None, start)} == {ChangeKind.CEILING, ChangeKind.ZONES}
-    assert changes(start, story.decided()) == ()
+    assert {one.kind for one in diff_decisions(None, start)} == {ChangeKind.CEILING, ChangeKind.ZONES}
+    assert diff_decisions(start, story.decided()) == ()
     dead = story.hear("e0", Verdict.DEAD, times=2).decided()
-    told = [one for one in changes(start, dead) if one.kind is ChangeKind.HEALTH]
+    told = [one for one in diff_decisions(start, dead) if one.kind is ChangeKind.HEALTH]
     assert [(str(one.subject), one.before, one.after) for one in told] == [("pool/e0", "HEALTHY", "UNHEALTHY")]
     assert told[0].reason
-    assert changes(dead, story.hear("e0", Verdict.DEAD).decided()) == ()
+    assert diff_decisions(dead, story.hear("e0", Verdict.DEAD).decided()) == ()
 
 
 # -- zones ----------------------------------------------------------------------------------------------------
 
 
-def test_callers_stay_at_home_while_home_can_hold_them() -> None:
+def test_zone_aware_routing_stays_local_while_capacity_lasts() -> None:
     assert Story(policies()).weights("a") == {"a": 1000, "b": 1, "c": 1}
     assert Story(policies()).weights("") == {"a": 330, "b": 330, "c": 330}
 
 
-def test_what_does_not_fit_goes_where_there_is_room() -> None:
+def test_zone_overflow_goes_to_spare_capacity() -> None:
     story = Story(policies("aabbcc")).hear("e0", Verdict.HUNG, times=2)
     # Five engines left for three zones: 1.67 each; the own one holds 0.6 of that.
     assert story.shares("a") == pytest.approx({"a": 0.6, "b": 0.2, "c": 0.2}, abs=0.02)
@@ -252,7 +252,7 @@ def test_an_engine_that_is_dead_is_not_listed_and_not_counted() -> None:
     assert story.shares("a") == pytest.approx({"a": 0.6, "b": 0.2, "c": 0.2}, abs=0.02)
 
 
-def test_a_lost_zone_is_absent_and_nothing_ready_keeps_the_last_map() -> None:
+def test_lost_zone_is_absent_and_no_ready_engine_keeps_the_last_zone_weights() -> None:
     story = Story(policies("abc"))
     before = story.weights("a")
     story.hear("e0", Verdict.HUNG, times=2)
@@ -275,7 +275,7 @@ def test_a_lost_zone_is_absent_and_nothing_ready_keeps_the_last_map() -> None:
         ({"preferLocal": False}, {"a": 0.2, "b": 0.4, "c": 0.4}),
     ],
 )
-def test_policy_bounds_what_crosses(zones: dict[str, object], shares: dict[str, float]) -> None:
+def test_policy_bounds_cross_zone_traffic(zones: dict[str, object], shares: dict[str, float]) -> None:
     story = Story(policies("aabbcc", resilience={"zones": zones})).hear("e0", Verdict.HUNG, times=2)
     assert story.shares("a") == pytest.approx(shares, abs=0.02)
 
@@ -284,7 +284,7 @@ def test_a_fleet_without_zones_has_one() -> None:
     assert Story(policies("--"), calling="").weights("") == {"": 1000}
 
 
-def test_weights_move_at_most_twice_a_second_and_not_for_trifles() -> None:
+def test_zone_weight_updates_are_damped() -> None:
     story = Story(policies("a" * 10 + "b" * 10), calling="ab")
     story.decided(1.0)
     chosen = story.decided().pools["pool"].zones["a"]
@@ -311,7 +311,7 @@ def test_engines_that_are_seen_to_differ_in_speed_are_filled_by_it(
         }
         story.fleet = with_traffic(story.fleet, {"pool": PoolTraffic(engines=engines, heard_at_s=story.now_s)})
         pool = story.decided(0.5).pools["pool"]
-    known = [pool.picking.get(one.id) for one in story.fleet.pools["pool"]]
+    known = [pool.endpoint_weights.get(one.id) for one in story.fleet.pools["pool"]]
     assert [1 if one is None else one.factor for one in known] == pytest.approx(factors, abs=0.03)
 
 
@@ -333,7 +333,7 @@ EVENTS = st.lists(
 
 @settings(max_examples=60)
 @given(EVENTS, st.sampled_from(["aabbcc", "aaaaaa", "abcabc", "------", "aaaabb"]), st.sampled_from([0, 50, 100]))
-def test_whatever_happens(events: list[tuple[int, Verdict, float, int]], zones: str, floor: int) -> None:
+def test_decision_invariants(events: list[tuple[int, Verdict, float, int]], zones: str, floor: int) -> None:
     story = Story(policies(zones, resilience={"breaker": {"capacityFloorPercent": floor}}))
     for place, verdict, pause_s, times in events:
         story.now_s += pause_s
@@ -364,7 +364,7 @@ def test_whatever_happens(events: list[tuple[int, Verdict, float, int]], zones: 
 
 
 @given(st.lists(st.sampled_from([Verdict.READY, Verdict.HUNG]), min_size=1, max_size=30))
-def test_alternating_looks_flap_nobody(verdicts: list[Verdict]) -> None:
+def test_alternating_readings_cause_no_flapping(verdicts: list[Verdict]) -> None:
     story = Story(policies("aa"))
     for verdict in itertools.chain.from_iterable(zip(verdicts, itertools.repeat(Verdict.READY), strict=False)):
         story.now_s += 0.5
@@ -396,9 +396,9 @@ def test_deciding_twice_decides_the_same_and_memory_changes_no_answer(
                         zones=pool.zones,
                         ceilings=pool.ceilings,
                         declared=(),
-                        made_of=(None, None),
+                        inputs=(None, None),
                         valid_until_s=pool.valid_until_s,
-                        comebacks=pool.comebacks,
+                        flaps=pool.flaps,
                     )
                     for name, pool in before.pools.items()
                 },
@@ -416,7 +416,7 @@ def test_deciding_twice_decides_the_same_and_memory_changes_no_answer(
 
 
 @given(EVENTS)
-def test_silence_ejects_nobody(events: list[tuple[int, Verdict, float, int]]) -> None:
+def test_missing_reports_eject_no_engine(events: list[tuple[int, Verdict, float, int]]) -> None:
     story = Story(policies())
     for place, verdict, pause_s, times in events:
         story.now_s += pause_s

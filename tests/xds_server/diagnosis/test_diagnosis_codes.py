@@ -5,7 +5,7 @@ from pathlib import Path
 
 import xds_server
 from policies.codes import CODES, REMARKS
-from policies.codes.operating import OPERATING
+from policies.codes.operating_codes import OPERATING
 from policies.reference import codes_markdown
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from policies.load import load
 from policies.model import PolicySet
+from xds_server.admin.views.context import ViewContext
 from xds_server.decide.decisions import Decisions, EngineDecision, Health, PoolDecisions
-from xds_server.fleet import EngineId, Fleet, declared, with_traffic
-from xds_server.fleet.traffic import EngineTraffic, PoolTraffic, ProxyTraffic
-from xds_server.ledger.book import Book
-from xds_server.ledger.event import Now
-from xds_server.ledger.scene import Scene
+from xds_server.ledger.event import ClockReading
+from xds_server.ledger.event_store import EventStore
+from xds_server.model.fleet import EngineId, Fleet, declared, with_traffic
+from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic, ProxyTraffic
 
 POLICIES = """\
 apiVersion: switchgear.dev/v1alpha1
@@ -59,7 +59,7 @@ def decided(fleet: Fleet, **engines: EngineDecision) -> Decisions:
         own = {engine.id: engines.get(engine.id.engine, well) for engine in declared_engines}
         every.update(own)
         pools[name] = PoolDecisions(
-            engines=own, zones={}, ceilings={}, declared=declared_engines, made_of=(), valid_until_s=0.0
+            engines=own, zones={}, ceilings={}, declared=declared_engines, inputs=(), valid_until_s=0.0
         )
     return Decisions(engines=every, zone_weights={}, ceilings={}, pools=pools)
 
@@ -75,11 +75,11 @@ def seen(fleet: Fleet, engines: Mapping[str, EngineTraffic], **proxies: ProxyTra
     return with_traffic(fleet, {"chat": PoolTraffic(engines=engines, proxies=proxies, heard_at_s=100.0)})
 
 
-def scene(policies: PolicySet, fleet: Fleet, decisions: Decisions, book: Book | None = None) -> Scene:
-    return Scene(
+def scene(policies: PolicySet, fleet: Fleet, decisions: Decisions, book: EventStore | None = None) -> ViewContext:
+    return ViewContext(
         policies=policies,
         fleet=fleet,
         decisions=decisions,
-        book=book or Book(),
-        now=Now(s=100.0, unix_s=1_000_100.0),
+        event_store=book or EventStore(),
+        now=ClockReading(s=100.0, unix_s=1_000_100.0),
     )

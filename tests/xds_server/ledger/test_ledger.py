@@ -9,15 +9,14 @@ from pathlib import Path
 import structlog
 
 from policies.model import PolicySet
-from xds_server.decide.changes.change import ChangeKind
+from tests.xds_server.ledger.conftest import decided, seen
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
-from xds_server.fleet import Fleet
-from xds_server.fleet.traffic import EngineTraffic
-from xds_server.ledger.event import Now, as_line, from_line
+from xds_server.decide.diff.change import ChangeKind
+from xds_server.ledger.event import ClockReading, as_line, from_line
+from xds_server.ledger.jsonl_writer import JsonlWriter, tail
 from xds_server.ledger.ledger import Ledger, ledger_from
-from xds_server.ledger.lines import Lines, tail
-
-from .conftest import decided, seen
+from xds_server.model.fleet import Fleet
+from xds_server.model.pool_traffic import EngineTraffic
 
 OUT = EngineDecision(
     health=Health.UNHEALTHY,
@@ -34,7 +33,7 @@ class Clock:
     def __init__(self) -> None:
         self.s = 100.0
 
-    def ledger(self, lines: Lines | None = None) -> Ledger:
+    def ledger(self, lines: JsonlWriter | None = None) -> Ledger:
         return Ledger(lines, clock=lambda: self.s, wall=lambda: 1_000_000.0 + self.s)
 
 
@@ -64,7 +63,7 @@ async def test_a_flapping_engine_does_not_flood_the_log_and_the_file_has_each_ti
     tmp_path: Path, policies: PolicySet, fleet: Fleet
 ) -> None:
     clock, file = Clock(), tmp_path / "ledger.jsonl"
-    lines = Lines(file, 1_000_000)
+    lines = JsonlWriter(file, 1_000_000)
     ledger = clock.ledger(lines)
     ledger.observe(policies, fleet, decided(fleet))
     with structlog.testing.capture_logs() as logs:
@@ -95,7 +94,7 @@ def test_silence_of_telemetry_is_news_once_and_so_is_its_return(policies: Policy
     assert told == [("gw-1", "access logs lost", True), ("gw-1", "access logs heard", False)]
 
 
-async def _written(lines: Lines) -> None:
+async def _written(lines: JsonlWriter) -> None:
     """Everything that waits is in the file."""
     writer = asyncio.create_task(lines.run())
     await asyncio.sleep(0)
@@ -108,7 +107,7 @@ async def test_the_file_is_read_again_and_half_a_line_is_passed_over(
     tmp_path: Path, policies: PolicySet, fleet: Fleet
 ) -> None:
     clock, file = Clock(), tmp_path / "ledger.jsonl"
-    lines = Lines(file, 10_000)
+    lines = JsonlWriter(file, 10_000)
     ledger = clock.ledger(lines)
     ledger.observe(policies, fleet, decided(fleet))
     ledger.observe(policies, fleet, decided(fleet, r1=OUT))
@@ -140,7 +139,7 @@ def test_what_is_held_against_an_engine_names_the_requests_that_it_failed(
     (out,) = ledger.observe(policies, fleet, decided(fleet, r1=OUT), failed_requests=failed)
     assert out.requests == ("id-2", "id-1")
     assert asked == [("chat", "r1", 100.0)]
-    assert from_line(as_line(out), Now(s=100.0, unix_s=1_000_100.0)) == out
+    assert from_line(as_line(out), ClockReading(s=100.0, unix_s=1_000_100.0)) == out
     (back,) = ledger.observe(policies, fleet, decided(fleet, r1=BACK), failed_requests=failed)
     assert back.requests == ()  # that it is back is nothing that these speak for
 

@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.xds_server.publish.contents import cluster
-from xds_server.publish import Acceptance, Nack, Publisher, Scope, Session, Silent
-from xds_server.publish.refusals import Refusals, RolledBack
-from xds_server.snapshot import Resource, snapshot
-from xds_server.streams import Mode, NodeInfo, RefusedPeerError, StreamError
-from xds_server.type_urls import CLUSTER
+from tests.xds_server.publish.resource_fixtures import cluster
+from xds_server.model.snapshot import Resource, snapshot
+from xds_server.model.type_urls import CLUSTER
+from xds_server.publish import Nack, NackPolicy, NullObserver, Publisher, RollbackScope, Session
+from xds_server.publish.nack_log import NackLog, RolledBackResource
 from xds_server.wire.decode import (
     DeltaDiscoveryRequest,
     DeltaDiscoveryResponse,
@@ -18,26 +17,27 @@ from xds_server.wire.decode import (
     DiscoveryRequest,
     DiscoveryResponse,
 )
+from xds_server.xds import NodeInfo, RefusedPeerError, StreamError, XdsVariant
 
 
 @dataclass
-class Log(Silent):
+class Log(NullObserver):
     nacks: list[Nack] = field(default_factory=list)
     connected: list[str] = field(default_factory=list)
     acks: int = 0
     now_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.refusals = Refusals(clock=lambda: self.now_s)
+        self.refusals = NackLog(clock=lambda: self.now_s)
 
     def on_nack(self, nack: Nack) -> None:
         self.nacks.append(nack)
         self.refusals.note(nack)
 
-    def on_connect(self, node: NodeInfo, mode: Mode) -> None:  # noqa: ARG002
+    def on_connect(self, node: NodeInfo, mode: XdsVariant) -> None:  # noqa: ARG002
         self.connected.append(node.id)
 
-    def on_disconnect(self, node: NodeInfo, mode: Mode, reason: str) -> None:  # noqa: ARG002
+    def on_disconnect(self, node: NodeInfo, mode: XdsVariant, reason: str) -> None:  # noqa: ARG002
         self.connected.remove(node.id)
 
     def on_ack(self, node: NodeInfo, type_url: str, latency_s: float) -> None:  # noqa: ARG002
@@ -54,7 +54,7 @@ class Proxy:
         self.unanswered: list[DeltaDiscoveryResponseMessage] = []
         self.raw: list[bytes] = []
         self.woken = 0
-        self.session: Session = publisher.connect(Mode.DELTA, "peer", self._wake)
+        self.session: Session = publisher.connect(XdsVariant.DELTA, "peer", self._wake)
         request = DeltaDiscoveryRequest(type_url=CLUSTER)
         request.node.id = name
         self.session.request(request.SerializeToString(), 0.0)
@@ -112,7 +112,7 @@ class Fleet:
         self.proxies.remove(proxy)
         proxy.session.close()
 
-    def rolled_back(self) -> tuple[RolledBack, ...]:
+    def rolled_back(self) -> tuple[RolledBackResource, ...]:
         return self.log.refusals.rolled_back(self.publisher)
 
     def settle(self) -> None:
@@ -148,7 +148,7 @@ def test_a_node_is_one_peers_alone() -> None:
     publisher = Publisher(view_of=lambda _node: "v", snapshot_for=lambda _view: snapshot([]))
 
     def connect(*identities: str) -> Session:
-        session = publisher.connect(Mode.DELTA, "peer", lambda: None, identities=identities)
+        session = publisher.connect(XdsVariant.DELTA, "peer", lambda: None, identities=identities)
         request = DeltaDiscoveryRequest(type_url=CLUSTER)
         request.node.id = "gateway-1"
         session.request(request.SerializeToString(), 0.0)
@@ -164,7 +164,7 @@ def test_a_node_is_one_peers_alone() -> None:
     first.close("")
 
 
-def test_a_bad_cluster_is_rolled_back_for_old_and_new_proxies_and_its_origin_is_named() -> None:
+def test_nacked_cluster_is_rolled_back_for_all_proxies_and_its_origin_is_named() -> None:
     fleet = Fleet(cluster("c", "good"))
     one = fleet.join("one")
     fleet.publish(cluster("c", "bad", "policy.yaml:7"), cluster("d", "good"))
@@ -181,7 +181,7 @@ def test_a_bad_cluster_is_rolled_back_for_old_and_new_proxies_and_its_origin_is_
     assert not fleet.publisher.proxies()[0].types[0].refused
 
 
-def test_what_is_rolled_back_is_told_after_whoever_refused_it_has_gone_and_until_it_is_mended() -> None:
+def test_nack_is_reported_until_fixed_even_after_its_proxy_left() -> None:
     fleet = Fleet(cluster("c", "good"))
     one = fleet.join("one")
     assert fleet.rolled_back() == ()
@@ -202,18 +202,18 @@ def test_what_is_rolled_back_is_told_after_whoever_refused_it_has_gone_and_until
     assert fleet.rolled_back() == ()
 
 
-def test_refusals_of_an_earlier_run_are_told_without_an_age() -> None:
+def test_nacks_of_an_earlier_run_are_reported_without_an_age() -> None:
     fleet = Fleet(cluster("c", "bad"))
-    before = Acceptance()
-    before.accepted("v", [cluster("c", "good")])
-    before.refused([cluster("c", "bad")], "no")
-    fleet.publisher.acceptance.remember(before.memory())
+    before = NackPolicy()
+    before.record_ack("v", [cluster("c", "good")])
+    before.attribute_nack([cluster("c", "bad")], "no")
+    fleet.publisher.nack_policy.restore(before.rejections())
     fleet.join("one")
     [told] = fleet.rolled_back()
     assert (told.age_s, told.refused_by, told.reason) == (None, (), "")
 
 
-def test_what_one_proxy_alone_cannot_take_is_rolled_back_for_nobody() -> None:
+def test_nack_of_one_proxy_alone_is_not_rolled_back_for_others() -> None:
     fleet = Fleet(cluster("c", "good"))
     fleet.join("two")
     fleet.join("one")
@@ -221,7 +221,7 @@ def test_what_one_proxy_alone_cannot_take_is_rolled_back_for_nobody() -> None:
     assert fleet.rolled_back() == ()
 
 
-def test_the_culprits_among_many_are_found() -> None:
+def test_nack_attribution_finds_the_culprits_among_many() -> None:
     fleet = Fleet(cluster("z", "good"))
     for name in ("one", "two", "three"):
         fleet.join(name)
@@ -229,23 +229,23 @@ def test_the_culprits_among_many_are_found() -> None:
     fleet.publish(cluster("z", "good"), *many)
     for proxy in fleet.proxies:
         assert set(proxy.holds) == set("zacef")
-    assert {name for _, name in fleet.publisher.acceptance.parked} == {"b", "d"}
+    assert {name for _, name in fleet.publisher.nack_policy.rejected_contents} == {"b", "d"}
 
 
-def test_one_proxy_that_cannot_take_what_others_can_goes_without() -> None:
+def test_nacking_proxy_goes_without_what_others_acked() -> None:
     fleet = Fleet(cluster("c", "good"))
     two, one = fleet.join("two"), fleet.join("one")
     fleet.publish(cluster("c", "not for one"))
     assert two.holds == {"c": "not for one"}
     assert one.holds == {"c": "good"}
-    assert fleet.log.nacks[-1].scope is Scope.PEER
+    assert fleet.log.nacks[-1].scope is RollbackScope.PEER
     sent = len(one.received)
     fleet.publish(cluster("c", "not for one"), cluster("d", "1"))
     assert [item.name for item in one.received[-1].resources] == ["d"]
     assert len(one.received) == sent + 1
 
 
-def test_a_refusal_by_the_first_of_many_is_undone_by_the_acceptance_of_the_next() -> None:
+def test_ack_of_the_next_proxy_undoes_the_first_nack() -> None:
     fleet = Fleet(cluster("c", "good"))
     one, two = fleet.join("one"), fleet.join("two")
     fleet.publish(cluster("c", "not for one"))
@@ -258,13 +258,11 @@ def test_a_refusal_by_the_first_of_many_is_undone_by_the_acceptance_of_the_next(
 @pytest.mark.parametrize(
     ("mode", "asks", "answers"),
     [
-        (Mode.DELTA, DeltaDiscoveryRequest, DeltaDiscoveryResponse),
-        (Mode.SOTW, DiscoveryRequest, DiscoveryResponse),
+        (XdsVariant.DELTA, DeltaDiscoveryRequest, DeltaDiscoveryResponse),
+        (XdsVariant.SOTW, DiscoveryRequest, DiscoveryResponse),
     ],
 )
-def test_a_refusal_of_nothing_but_removals_is_told_and_holds_nothing_back(
-    mode: Mode, asks: Any, answers: Any
-) -> None:
+def test_nack_of_removals_only_is_reported_and_blocks_nothing(mode: XdsVariant, asks: Any, answers: Any) -> None:
     fleet = Fleet(cluster("chat", "good"))
     session = fleet.publisher.connect(mode, "peer", lambda: None)
 
@@ -301,7 +299,7 @@ def test_a_push_is_one_bytes_object_for_all_streams() -> None:
     assert len({id(proxy.raw[-1]) for proxy in fleet.proxies}) == 1
 
 
-def test_an_equal_snapshot_wakes_nobody_for_anything() -> None:
+def test_equal_snapshot_causes_no_push() -> None:
     fleet = Fleet(cluster("c", "1"))
     one = fleet.join("one")
     received = len(one.received)
@@ -322,7 +320,7 @@ def test_views_come_and_go_with_their_proxies() -> None:
     assert fleet.log.connected == []
 
 
-def test_the_last_accepted_content_outlives_the_proxies_that_accepted_it() -> None:
+def test_last_acked_content_outlives_its_proxies() -> None:
     fleet = Fleet(cluster("c", "good"))
     fleet.join("one").session.close()
     fleet.proxies.clear()
@@ -335,13 +333,13 @@ def test_the_last_accepted_content_outlives_the_proxies_that_accepted_it() -> No
 
 def test_a_first_request_without_a_node_ends_the_stream() -> None:
     fleet = Fleet()
-    session = fleet.publisher.connect(Mode.DELTA, "peer", lambda: None)
+    session = fleet.publisher.connect(XdsVariant.DELTA, "peer", lambda: None)
     with pytest.raises(StreamError, match=r"node\.id"):
         session.request(DeltaDiscoveryRequest(type_url=CLUSTER).SerializeToString(), 0.0)
     assert session.poll(0.0) is None
 
 
 def test_bytes_that_are_no_request_end_the_stream() -> None:
-    session = Fleet().publisher.connect(Mode.SOTW, "peer", lambda: None)
+    session = Fleet().publisher.connect(XdsVariant.SOTW, "peer", lambda: None)
     with pytest.raises(StreamError):
         session.request(b"\xff\xff\xff", 0.0)

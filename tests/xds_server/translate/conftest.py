@@ -9,8 +9,8 @@ import pytest
 from policies.load import load
 from policies.model import PolicySet
 from xds_server.decide.decisions import Ceiling, Decisions, EngineDecision, Health
-from xds_server.fleet import Fleet
-from xds_server.translate.item import Item
+from xds_server.model.fleet import Fleet
+from xds_server.translate.translated_resource import TranslatedResource
 
 
 @pytest.fixture
@@ -59,10 +59,10 @@ def decided() -> Callable[..., Decisions]:
 
 
 @pytest.fixture
-def by_name() -> Callable[..., Mapping[str, Item]]:
+def by_name() -> Callable[..., Mapping[str, TranslatedResource]]:
     """Items of one type by name."""
 
-    def made(items: tuple[Item, ...], type_url: str) -> Mapping[str, Item]:
+    def made(items: tuple[TranslatedResource, ...], type_url: str) -> Mapping[str, TranslatedResource]:
         return {item.name: item for item in items if item.type_url == type_url}
 
     return made

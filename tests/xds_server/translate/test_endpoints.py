@@ -8,13 +8,13 @@ from hypothesis import given
 
 from engine.report import Verdict
 from xds_server.decide.decide import decide
-from xds_server.decide.decisions import Health, Picking
-from xds_server.fleet import EngineId, declared
-from xds_server.translate.endpoints import assignment, picking_weights, reduced
+from xds_server.decide.decisions import EndpointWeight, Health
+from xds_server.model.fleet import EngineId, declared
+from xds_server.model.type_urls import ENDPOINT
+from xds_server.model.view import View
+from xds_server.translate.endpoints import engine_weights, load_assignment, trial_weights
 from xds_server.translate.memo import Memo
-from xds_server.translate.translate import translate
-from xds_server.translate.view import View
-from xds_server.type_urls import ENDPOINT
+from xds_server.translate.view_resources import translate
 
 ENGINES = """kind: EnginePool
 metadata: {name: p}
@@ -32,7 +32,7 @@ def seen(policies, decided):
 
     def made(**decisions):
         fleet = declared(policies(ENGINES))
-        spec = assignment("p", fleet.pools["p"], decided(fleet, **decisions), "a", Memo())
+        spec = load_assignment("p", fleet.pools["p"], decided(fleet, **decisions), "a", Memo())
         return {
             one.zone: (one.weight, {dict(each.labels)["engine"]: each.health for each in one.endpoints})
             for one in spec.localities
@@ -41,29 +41,29 @@ def seen(policies, decided):
     return made
 
 
-def test_a_zone_without_weight_stays_listed(seen):
+def test_locality_with_zero_weight_stays_in_eds(seen):
     assert seen(zone_weights={("p", "a"): {"a": 100}}) == {"a": (100, {"x": 1, "y": 1}), "b": (None, {"z": 1})}
 
 
-def test_callers_nobody_decided_about_share_by_the_slots_that_are_in(seen):
+def test_undecided_calling_zones_use_locality_weights_by_slots(seen):
     assert seen() == {"a": (12, {"x": 1, "y": 1}), "b": (8, {"z": 1})}
     assert seen(out={"p/y": Health.DRAINING}) == {"a": (8, {"x": 1, "y": 3}), "b": (8, {"z": 1})}
     assert seen(zone_weights={("p", ""): {"b": 5}})["a"] == (None, {"x": 1, "y": 1})
 
 
 @pytest.mark.parametrize("verdict", [Verdict.HUNG, Verdict.DEGRADED, Verdict.STARTING])
-def test_an_engine_that_is_out_stays_listed(seen, verdict):
+def test_ejected_engine_stays_in_eds_as_unhealthy(seen, verdict):
     assert seen(verdict=verdict, out={"p/x": Health.UNHEALTHY})["a"][1] == {"x": 2, "y": 1}
 
 
-def test_a_dead_engine_is_left_out_and_one_that_was_not_let_go_is_not(seen):
+def test_dead_engine_is_removed_from_eds_unless_kept_by_the_floor(seen):
     assert seen(verdict=Verdict.DEAD, out={"p/x": Health.UNHEALTHY})["a"][1] == {"y": 1}
     assert seen(verdict=Verdict.DEAD)["a"][1] == {"x": 1, "y": 1}
 
 
 def test_labels_name_the_engine_and_what_the_operator_said(policies, decided):
     fleet = declared(policies(ENGINES))
-    spec = assignment("p", fleet.pools["p"], decided(fleet), "a", Memo())
+    spec = load_assignment("p", fleet.pools["p"], decided(fleet), "a", Memo())
     first, second = spec.localities[0].endpoints
     assert dict(first.labels) == {"engine": "x", "gpu": "h200"}
     assert (first.weight, second.weight, spec.localities[1].endpoints[0].weight) == (4, 1, 3)
@@ -79,11 +79,11 @@ def test_labels_name_the_engine_and_what_the_operator_said(policies, decided):
         (["slots: 1", "slots: 65536", "slots: 32768"], (1, 10_000, 2500)),
     ],
 )
-def test_engines_of_a_zone_are_filled_by_their_slots(policies, engines, weights):
+def test_endpoint_weights_follow_slots(policies, engines, weights):
     text = "kind: EnginePool\nmetadata: {name: p}\nspec:\n  model: m\n  endpoints:\n"
     for number, spec in enumerate(engines):
         text += f"  - {{address: 10.0.0.{number}, port: 1, {spec}}}\n"
-    assert picking_weights(declared(policies(text)).pools["p"]) == weights
+    assert engine_weights(declared(policies(text)).pools["p"]) == weights
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_engines_found_slower_weigh_less(policies, slots, factors, weights):
     for number, some in enumerate(slots):
         text += f"  - {{name: '{number}', address: 10.0.0.{number}, port: 1, slots: {some}}}\n"
     engines = declared(policies(text)).pools["p"]
-    assert picking_weights(engines, {EngineId("p", name): one for name, one in factors.items()}) == weights
+    assert engine_weights(engines, {EngineId("p", name): one for name, one in factors.items()}) == weights
 
 
 def test_endpoints_follow_factors_though_all_else_is_as_it_was(policies):
@@ -109,8 +109,8 @@ def test_endpoints_follow_factors_though_all_else_is_as_it_was(policies):
     decisions = decide(
         read, fleet, None, proxies_by_role={"gateway": 1}, calling_zones=frozenset({"a"}), now_s=0.0
     )
-    picking = {EngineId("p", "x"): Picking(step=3, factor=0.5)}
-    slower = replace(decisions, pools={"p": replace(decisions.pools["p"], picking=picking)})
+    picking = {EngineId("p", "x"): EndpointWeight(step=3, factor=0.5)}
+    slower = replace(decisions, pools={"p": replace(decisions.pools["p"], endpoint_weights=picking)})
     seen = []
     for one in (decisions, slower, decisions):
         [item] = [item for item in translate(read, fleet, one, View(zone="a"), memo) if item.type_url == ENDPOINT]
@@ -118,12 +118,12 @@ def test_endpoints_follow_factors_though_all_else_is_as_it_was(policies):
     assert seen == [[[4, 1], [3]], [[2, 1], [3]], [[4, 1], [3]]]
 
 
-def test_an_engine_on_trial_weighs_less_than_its_peers_in_the_zone_only(policies, decided):
+def test_half_open_engine_has_a_reduced_endpoint_weight_in_its_zone(policies, decided):
     fleet = declared(policies(ENGINES.replace(", slots: 4", "")))
     decisions = decided(fleet)
     on_trial = EngineId("p", "x")
     engines = decisions.engines | {on_trial: replace(decisions.engines[on_trial], traffic_percent=25.0)}
-    spec = assignment("p", fleet.pools["p"], replace(decisions, engines=engines), "a", Memo())
+    spec = load_assignment("p", fleet.pools["p"], replace(decisions, engines=engines), "a", Memo())
     weights = {dict(one.labels)["engine"]: one.weight for zone in spec.localities for one in zone.endpoints}
     assert weights["x"] / weights["y"] == pytest.approx(0.1375, rel=0.01)
     assert weights["z"] == 3
@@ -134,7 +134,7 @@ def test_an_engine_that_is_out_changes_no_weight_by_a_trial_that_is_to_come(poli
     decisions = decided(fleet, out={"p/x": Health.UNHEALTHY})
     waiting = EngineId("p", "x")
     engines = decisions.engines | {waiting: replace(decisions.engines[waiting], traffic_percent=25.0)}
-    spec = assignment("p", fleet.pools["p"], replace(decisions, engines=engines), "a", Memo())
+    spec = load_assignment("p", fleet.pools["p"], replace(decisions, engines=engines), "a", Memo())
     assert [one.weight for one in spec.localities[0].endpoints] == [1, 1]
 
 
@@ -143,10 +143,10 @@ def test_an_engine_that_is_out_changes_no_weight_by_a_trial_that_is_to_come(poli
     percents=st.lists(st.floats(0, 100), min_size=6, max_size=6),
 )
 def test_reduced_weights_keep_their_order_and_envoys_limits(weights, percents):
-    lowered = reduced(weights, percents[: len(weights)])
+    lowered = trial_weights(weights, percents[: len(weights)])
     assert len(lowered) == len(weights)
     assert all(1 <= weight <= 10_000_000 for weight in lowered)
-    assert reduced(weights, [100.0] * len(weights)) == tuple(weights)
+    assert trial_weights(weights, [100.0] * len(weights)) == tuple(weights)
     for one, percent in zip(range(len(weights)), percents, strict=False):
         for other, less in zip(range(len(weights)), percents, strict=False):
             if weights[one] >= weights[other] and percent >= less:

@@ -13,14 +13,14 @@ from hypothesis import strategies as some
 from policies.load import load_contents
 from policies.model import PolicySet
 from xds_server.decide.decide import decide
-from xds_server.decide.decisions import NO_DECISIONS, Decisions, Health, LadderState
-from xds_server.fleet import Fleet, declared
-from xds_server.translate.item import Item
+from xds_server.decide.decisions import NO_DECISIONS, Decisions, DegradationState, Health
+from xds_server.model.fleet import Fleet, declared
+from xds_server.model.type_urls import CLUSTER, ENDPOINT, ROUTE
+from xds_server.model.view import View
+from xds_server.translate.envoy_json import as_json
 from xds_server.translate.memo import Memo
-from xds_server.translate.render import as_json
-from xds_server.translate.translate import translate
-from xds_server.translate.view import View
-from xds_server.type_urls import CLUSTER, ENDPOINT, ROUTE
+from xds_server.translate.translated_resource import TranslatedResource
+from xds_server.translate.view_resources import translate
 
 REGIONS = ("", "eu", "us", "ap")
 ZONES = ("", "a", "b")
@@ -110,13 +110,13 @@ def decided(draw: Any, policy_set: PolicySet, fleet: Fleet, view: View) -> Decis
         )
         for key, one in made.engines.items()
     }
-    ladder = LadderState(
+    ladder = DegradationState(
         level=2, reason="", since_s=0.0, fallback_percent=draw(some.sampled_from((0.0, 40.0, 100.0)))
     )
     pools = {
         pool: replace(
             one,
-            ladder=ladder,
+            degradation=ladder,
             engines={key: engines[key] for key in one.engines},
             # What was decided of regions may be of another round than what was decided of engines.
             regions=one.regions if draw(some.booleans()) else {},
@@ -159,7 +159,7 @@ def listed(said: Any, any_of: bool) -> list[Any]:
 
 @settings(max_examples=40)
 @given(data=some.data())
-def test_no_endpoint_within_reach_of_a_bound_route_is_outside(data: Any) -> None:
+def test_data_residency_bound_route_reaches_no_outside_endpoint(data: Any) -> None:
     engines = {pool: data.draw(ENGINES, label=pool) for pool in POOLS}
     policy_set = policies(engines, data.draw(ROUTES, label="routes"), data.draw(REGIONAL, label="regions"))
     fleet, memo = declared(policy_set), Memo()
@@ -196,7 +196,7 @@ def test_whoever_becomes_bound_meets_clusters_and_endpoints_of_before_and_leaves
     stays_inside(after if late[ROUTE] is has else before, late)
 
 
-def stays_inside(bound: PolicySet, told: Mapping[str, Iterable[Item]]) -> None:
+def stays_inside(bound: PolicySet, told: Mapping[str, Iterable[TranslatedResource]]) -> None:
     """That no bound route reaches anybody outside, where Envoy has these clusters, endpoints and routes."""
     found = {url: {one.name: as_json(one) for one in items if one.type_url == url} for url, items in told.items()}
     for configuration in found[ROUTE].values():

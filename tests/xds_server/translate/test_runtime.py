@@ -6,13 +6,13 @@ import pytest
 
 from policies.resilience import Hedging
 from xds_server.decide.decisions import Ceiling
-from xds_server.translate.runtime import runtime, with_hedges
+from xds_server.translate.runtime import runtime_layer, with_hedge_budget
 
 CEILING = Ceiling(interactive=12, batch=5, retry_percent=12.5, retry_min_concurrency=3, reason="")
 
 
-def test_interactive_is_high_and_batch_is_default():
-    assert runtime({"p": CEILING}, {"r": {"p": 90, "q": 10}}).layer.to_dict() == {
+def test_rtds_circuit_breaker_priority_interactive_is_high_and_batch_default():
+    assert runtime_layer({"p": CEILING}, {"r": {"p": 90, "q": 10}}).layer.to_dict() == {
         "circuit_breakers.p.default.max_requests": 5,
         "circuit_breakers.p.default.retry_budget.budget_percent": 12.5,
         "circuit_breakers.p.default.retry_budget.min_retry_concurrency": 3,
@@ -37,7 +37,7 @@ def test_interactive_is_high_and_batch_is_default():
 )
 def test_a_number_that_envoy_would_ignore_is_refused(wrong):
     with pytest.raises(ValueError, match="p"):
-        runtime({"p": replace(CEILING, **wrong)}, {})
+        runtime_layer({"p": replace(CEILING, **wrong)}, {})
 
 
 @pytest.mark.parametrize(
@@ -49,5 +49,5 @@ def test_a_number_that_envoy_would_ignore_is_refused(wrong):
         ({"enabled": True}, 12.5),  # without a delay there is no hedge
     ],
 )
-def test_hedges_share_the_retry_budget_and_the_smaller_one_rules(hedging, percent):
-    assert with_hedges(CEILING, Hedging.model_validate(hedging)).retry_percent == percent
+def test_hedging_shares_the_retry_budget(hedging, percent):
+    assert with_hedge_budget(CEILING, Hedging.model_validate(hedging)).retry_percent == percent

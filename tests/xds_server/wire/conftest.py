@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from xds_server.wire.metadata import Field, Value, fields
+from xds_server.wire.metadata import FieldDescriptor, FieldType, fields
 
 # Both sides of every step in a varint's length, and the ends of every range.
 UNSIGNED = (0, 1, 127, 128, 16_383, 16_384, 2**31 - 1, 2**31, 2**32 - 1)
@@ -76,11 +76,11 @@ class _Maker:
         chosen = {field.oneof or field.name: field for field in wanted}
         return cls(**{field.name: self._content(field, depth) for field in chosen.values()})
 
-    def _makeable(self, field: Field, depth: int) -> bool:
+    def _makeable(self, field: FieldDescriptor, depth: int) -> bool:
         nested = field.value.message is not None and not field.value.wrapped
         return not nested or (depth < 6 and self._left > 0)
 
-    def _content(self, field: Field, depth: int) -> Any:
+    def _content(self, field: FieldDescriptor, depth: int) -> Any:
         count = self._rng.randint(0, 3)
         if field.key is not None:
             keys = TEXT_KEYS if field.key.kind == "string" else SCALARS[field.key.kind]
@@ -89,7 +89,7 @@ class _Maker:
             return [self._one(field.value, depth) for _ in range(count)]
         return self._one(field.value, depth)
 
-    def _one(self, value: Value, depth: int) -> Any:
+    def _one(self, value: FieldType, depth: int) -> Any:
         if value.message is None:
             return self._rng.choice(SCALARS[value.kind])
         if not value.wrapped:

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xds_server.type_urls import ENDPOINT
+from xds_server.model.type_urls import ENDPOINT
 from xds_server.wire.decode import DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, decoder
 from xds_server.wire.encode import encode
 

@@ -11,7 +11,7 @@ from envoy_data_plane.google.protobuf import Struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xds_server.translate.assignment import (
+from xds_server.wire.assignment import (
     AssignmentSpec,
     DropOverload,
     EndpointSpec,

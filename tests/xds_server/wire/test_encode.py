@@ -30,7 +30,7 @@ from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2, wrappers_pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xds_server.type_urls import CLUSTER
+from xds_server.model.type_urls import CLUSTER
 from xds_server.wire.decode import decoder
 from xds_server.wire.encode import encode, packed
 

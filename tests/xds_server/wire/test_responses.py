@@ -6,7 +6,7 @@ from envoy_data_plane.google.protobuf import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xds_server.type_urls import CLUSTER
+from xds_server.model.type_urls import CLUSTER
 from xds_server.wire.decode import DeltaDiscoveryResponse, DiscoveryResponse
 from xds_server.wire.responses import any_of, delta_chunk, delta_response, sotw_chunk, sotw_response
 

@@ -1,9 +1,9 @@
 """How much may be in flight to a pool, and each proxy's part of it: the admission ceiling.
 
-What the whole pool takes (``whole``) is divided by what proxies are asked for (``demand``, ``places``). Everything
-above is refused at once, which costs nothing, instead of after a queue that costs the caller its deadline and the
-engine work nobody waits for. Requests that are stuck on engines that are out (``held``) are added for the proxies
-that hold them, or half an outage would become a whole.
+What the whole pool takes (``whole``) is divided by what proxies are asked for (``demand``, ``proxy_limits``).
+Everything above is refused at once, which costs nothing, instead of after a queue that costs the caller its
+deadline and the engine work nobody waits for. Requests that are stuck on engines that are out (``held``) are added
+for the proxies that hold them, or half an outage would become a whole.
 
 Demand that drifts moves each part at most five times a second.
 
@@ -12,7 +12,7 @@ a thousand will ask, a thousandth each would refuse almost everyone.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
@@ -21,26 +21,91 @@ from policies.model import PolicySet
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from policies.route import PriorityClass
-from xds_server.decide.admission.demand import demands
-from xds_server.decide.admission.held import carried_by, held_by
-from xds_server.decide.admission.places import (
-    Around,
-    Places,
+from xds_server.decide.admission.pool_limit import ESTIMATE_STEP, ReadyCapacity, ready_capacity, total_ceiling
+from xds_server.decide.admission.proxy_limits import (
+    ProxyLimit,
+    Sharers,
     Supply,
-    by_classes,
-    even_part,
-    places,
-    quiet,
-    settled,
-    up,
+    class_limits,
+    damped_limits,
+    even_share,
+    idle_sidecar_limit,
+    proxy_limits,
+    round_up,
 )
-from xds_server.decide.admission.whole import LEARNED_STEP, Ready, ready_engines, total_ceiling
-from xds_server.decide.decisions import Admission, Capacity, Ceiling, EngineDecision, Health, LadderState
-from xds_server.fleet import Engine, EngineId
-from xds_server.fleet.traffic import PoolTraffic, Proxy
+from xds_server.decide.admission.retry_budget import retry_budget
+from xds_server.decide.admission.stuck_requests import in_flight_by_proxy, stuck_by_proxy
+from xds_server.decide.decision_memory import Demand
+from xds_server.decide.decisions import (
+    AdmissionDecision,
+    Ceiling,
+    DegradationState,
+    EngineCapacity,
+    EngineDecision,
+    Health,
+)
+from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.pool_traffic import STALE_S, PoolTraffic, Proxy, ProxyTraffic
+from xds_server.model.view import GATEWAY
 
-GATEWAY: Final = "gateway"
-SIDECAR: Final = "sidecar"
+_KEPT: Final = 0.6
+_PER_S: Final = 0.5
+"""Of what was known, 0.6 is left after half a second: this made two proxies with a demand of 3:1, swapped in the
+middle of a fault, share without loss. Rates are already over two seconds."""
+
+_LONGEST_LOOK_S: Final = 1.0
+_TRIFLE: Final = 0.01
+
+
+def smoothed_demand(
+    nodes: Collection[str], traffic: PoolTraffic | None, before: Mapping[str, Demand], now_s: float
+) -> dict[str, Demand]:
+    """The demand at each of ``nodes`` of which there is fresh telemetry."""
+    if traffic is None:
+        return {}
+    oldest_s = now_s - STALE_S
+    return {
+        node: _demand(seen, before.get(node), now_s)
+        for node, seen in traffic.proxies.items()
+        if seen.heard_at_s >= oldest_s and node in nodes
+    }
+
+
+def _demand(seen: ProxyTraffic, known: Demand | None, now_s: float) -> Demand:
+    interactive = seen.arrivals_per_s.get(PriorityClass.INTERACTIVE, 0.0)
+    batch = seen.arrivals_per_s.get(PriorityClass.BATCH, 0.0)
+    sheds_interactive = seen.shed_per_s.get(PriorityClass.INTERACTIVE, 0.0) > 0
+    sheds_batch = seen.shed_per_s.get(PriorityClass.BATCH, 0.0) > 0
+    if known is not None:
+        if (
+            _same(interactive, known.interactive_per_s)
+            and _same(batch, known.batch_per_s)
+            and sheds_interactive == known.sheds_interactive
+            and sheds_batch == known.sheds_batch
+        ):
+            return known
+        # A long pause between two looks is no reason to jump.
+        kept = _KEPT ** (min(now_s - known.at_s, _LONGEST_LOOK_S) / _PER_S)
+        interactive = _smoothed(known.interactive_per_s, interactive, kept, sheds_interactive)
+        batch = _smoothed(known.batch_per_s, batch, kept, sheds_batch)
+    return Demand(
+        interactive_per_s=interactive,
+        batch_per_s=batch,
+        sheds_interactive=sheds_interactive,
+        sheds_batch=sheds_batch,
+        at_s=now_s,
+    )
+
+
+def _smoothed(known: float, seen: float, kept: float, sheds: bool) -> float:
+    smooth = kept * known + (1 - kept) * seen
+    # Who refuses callers now must not wait until an average believes in them.
+    return max(smooth, seen) if sheds else smooth
+
+
+def _same(seen: float, known: float) -> bool:
+    return abs(seen - known) <= _TRIFLE * known
+
 
 _DIVIDED_EACH_S: Final = 0.5
 """Parts are divided anew so often where neither the traffic nor anything else is new: only its age is then. Among
@@ -65,48 +130,48 @@ def classes_by_pool(policies: PolicySet) -> Mapping[str, frozenset[PriorityClass
     return {pool: frozenset(found) for pool, found in classes.items()}
 
 
-def admission(
+def admission_decision(
     pool: EnginePoolSpec,
     resilience: ResilienceSpec,
     engines: Sequence[Engine],
     decisions: Mapping[EngineId, EngineDecision],
-    capacities: Mapping[EngineId, Capacity],
+    capacities: Mapping[EngineId, EngineCapacity],
     *,
     traffic: PoolTraffic | None,
     classes: frozenset[PriorityClass],
     proxies: Mapping[str, Proxy],
     proxies_by_role: Mapping[str, int],
-    ladder: LadderState | None,
-    before: Admission | None,
+    ladder: DegradationState | None,
+    before: AdmissionDecision | None,
     now_s: float,
-) -> Admission:
+) -> AdmissionDecision:
     """What is let in of the pool's traffic now, and each connected proxy's part.
 
     Where no part has moved, ``by_proxy`` is the very same mapping as ``before``.
     """
-    ready = ready_engines(pool, engines, decisions, capacities, traffic)
+    ready = ready_capacity(pool, engines, decisions, capacities, traffic)
     total, how = total_ceiling(resilience.limits, pool, ready, before)
     in_force = not resilience.shadowed(resilience.limits.mode)
     shed_batch = ladder is not None and ladder.shed_batch
-    percent, least = _retries(resilience, total, proxies_by_role, ladder, in_force=in_force)
+    percent, least = retry_budget(resilience, total, proxies_by_role, ladder, in_force=in_force)
     basis = (
         (resilience.limits, ready.by),
         (percent, least, tuple(sorted(proxies_by_role.items())), classes, shed_batch, in_force),
-        tuple((key, one.since_s, one.cut, one.gone) for key, one in decisions.items() if _out(one)),
+        tuple((key, one.since_s, one.cut, one.gone) for key, one in decisions.items() if _is_ejected(one)),
     )
     if (
         before is not None
-        and before.among is proxies
+        and before.proxies is proxies
         and before.basis == basis
         and before.total == total
         and now_s - before.divided_at_s < _DIVIDED_EACH_S
-        and (before.seen is traffic or _waits(before, traffic))
+        and (before.traffic is traffic or _may_wait(before, traffic))
     ):
         utilization = ready.utilization
         if before.capacities is capacities and before.utilization == utilization:
             return before
         return replace(before, capacities=capacities, utilization=utilization)
-    around = _around(
+    around = _sharers(
         engines,
         decisions,
         capacities,
@@ -124,7 +189,7 @@ def admission(
         service_s=ready.slots / ready.per_s if ready.per_s else pool.service_time,
         crowded=crowded,
     )
-    of_class = by_classes(supply, around.demand, classes, resilience.limits.priorities, shed_batch=shed_batch)
+    of_class = class_limits(supply, around.demand, classes, resilience.limits.priorities, shed_batch=shed_batch)
     if shed_batch and not in_force and len(classes) > 1:
         of_class = of_class[0], 0.0  # no ceiling tells what interactive requests leave free
     known = before
@@ -132,13 +197,13 @@ def admission(
         before is None
         or before.crowded != crowded
         or before.basis[1:2] != basis[1:2]
-        or (before.basis != basis and abs(total - before.total) >= LEARNED_STEP * before.total)
+        or (before.basis != basis and abs(total - before.total) >= ESTIMATE_STEP * before.total)
     ):
         known = None
     if in_force:
-        parts = settled(
-            places(supply, of_class, around, classes),
-            _unmoved(known, around, same=known is not None and known.basis == basis),
+        parts = damped_limits(
+            proxy_limits(supply, of_class, around, classes),
+            _kept_limits(known, around, same=known is not None and known.basis == basis),
             of_class,
             around,
             crowded=crowded,
@@ -146,14 +211,14 @@ def admission(
             now_s=now_s,
         )
     else:
-        parts = dict.fromkeys((*around.gateways, *around.others), _wide(resilience, of_class[1]))
-    held = sum(around.held.values())
+        parts = dict.fromkeys((*around.gateways, *around.others), _unlimited(resilience, of_class[1]))
+    held = sum(around.stuck.values())
     reason = _reason(total, how, ready, len(engines), held, in_force=in_force)
     by_proxy, moved_at_s = _ceilings(parts, (percent, least), around, reason, before=before, now_s=now_s)
-    return Admission(
+    return AdmissionDecision(
         total=total,
-        interactive=up(of_class[0]),
-        batch=up(of_class[1]),
+        interactive=round_up(of_class[0]),
+        batch=round_up(of_class[1]),
         held=held,
         slots=ready.slots,
         wait_s=max(0.0, supply.hold_s - supply.service_s),
@@ -166,43 +231,47 @@ def admission(
         retry_percent=percent,
         retry_min_concurrency=least,
         demand=around.demand,
-        told=_told(around, before),
+        reporting_gateways=_reporting_gateways(around, before),
         moved_at_s=moved_at_s,
-        held_by=around.held,
+        stuck_by_proxy=around.stuck,
         crowded=crowded,
         basis=basis,
-        seen=traffic,
-        among=proxies,
+        traffic=traffic,
+        proxies=proxies,
         divided_at_s=now_s,
-        quiet=quiet(supply, of_class, around, classes, known.quiet if known is not None else None),
+        idle_limit=idle_sidecar_limit(
+            supply, of_class, around, classes, known.idle_limit if known is not None else None
+        ),
     )
 
 
-def _waits(before: Admission, traffic: PoolTraffic | None) -> bool:
+def _may_wait(before: AdmissionDecision, traffic: PoolTraffic | None) -> bool:
     """Whether traffic that is new may wait to be divided by: there is room for all, and nobody is refused."""
     if traffic is None or before.crowded or len(before.demand) < _MANY:
         return False
     return all(not (one.shed_per_s and any(one.shed_per_s.values())) for one in traffic.proxies.values())
 
 
-def _out(decision: EngineDecision) -> bool:
+def _is_ejected(decision: EngineDecision) -> bool:
     return decision.health is not Health.HEALTHY
 
 
 def ceiling_for_role(
-    admission: Admission, resilience: ResilienceSpec, role: str, proxies_by_role: Mapping[str, int]
+    admission: AdmissionDecision, resilience: ResilienceSpec, role: str, proxies_by_role: Mapping[str, int]
 ) -> Ceiling:
     """The ceiling of a proxy of ``role`` that has no part of its own yet: as one that asks for nothing has."""
     if not admission.in_force:
-        wide = _wide(resilience, admission.batch)
+        wide = _unlimited(resilience, admission.batch)
         interactive, batch = wide.interactive, wide.batch
     elif role != GATEWAY:
-        interactive, batch = admission.quiet
+        interactive, batch = admission.idle_limit
     else:
         gateways = max(1, proxies_by_role.get(GATEWAY, 0))
         sidecars = sum(proxies_by_role.values()) - proxies_by_role.get(GATEWAY, 0)
         interactive, batch = (
-            up(even_part(of_class, gateways, sidecars=sidecars > 0 and bool(admission.demand))) if of_class else 0
+            round_up(even_share(of_class, gateways, sidecars=sidecars > 0 and bool(admission.demand)))
+            if of_class
+            else 0
             for of_class in (admission.interactive, admission.batch)
         )
     return Ceiling(
@@ -214,26 +283,26 @@ def ceiling_for_role(
     )
 
 
-def _around(
+def _sharers(
     engines: Sequence[Engine],
     decisions: Mapping[EngineId, EngineDecision],
-    capacities: Mapping[EngineId, Capacity],
+    capacities: Mapping[EngineId, EngineCapacity],
     *,
     traffic: PoolTraffic | None,
     proxies: Mapping[str, Proxy],
     proxies_by_role: Mapping[str, int],
-    before: Admission | None,
+    before: AdmissionDecision | None,
     now_s: float,
-) -> Around:
+) -> Sharers:
     """Who shares the pool, what each asks, and what each holds on engines that are out."""
     name = engines[0].id.pool if engines else ""
     serving = {node: one for node, one in proxies.items() if not one.pools or name in one.pools}
     gateways = tuple(node for node, one in serving.items() if one.role == GATEWAY)
     remembered = proxies_by_role.get(GATEWAY, 0)
     gateway_count = max(len(gateways), remembered)
-    demand = demands(serving, traffic, before.demand if before is not None else {}, now_s)
-    told = before.told if before is not None else frozenset()
-    held = held_by(
+    demand = smoothed_demand(serving, traffic, before.demand if before is not None else {}, now_s)
+    told = before.reporting_gateways if before is not None else frozenset()
+    held = stuck_by_proxy(
         serving,
         engines,
         decisions,
@@ -243,83 +312,58 @@ def _around(
         sharers=gateway_count,
         now_s=now_s,
     )
-    return Around(
+    return Sharers(
         gateways=gateways,
         others=tuple(node for node in {**demand, **held} if serving[node].role != GATEWAY),
         gateway_count=gateway_count,
         other_count=max(len(serving) - len(gateways), sum(proxies_by_role.values()) - remembered),
         demand=demand,
-        strangers=sum(node not in demand and node not in told for node in gateways),
-        held=held,
-        carried=carried_by(demand, traffic, held, now_s),
+        silent_gateways=sum(node not in demand and node not in told for node in gateways),
+        stuck=held,
+        in_flight=in_flight_by_proxy(demand, traffic, held, now_s),
     )
 
 
-def _told(around: Around, before: Admission | None) -> frozenset[str]:
+def _reporting_gateways(around: Sharers, before: AdmissionDecision | None) -> frozenset[str]:
     """The gateways that have told their demand since they connected."""
-    told = before.told if before is not None else frozenset()
+    told = before.reporting_gateways if before is not None else frozenset()
     now = frozenset(node for node in around.gateways if node in around.demand or node in told)
     return told if now == told else now
 
 
-def _unmoved(before: Admission | None, around: Around, *, same: bool) -> dict[str, Places]:
+def _kept_limits(before: AdmissionDecision | None, around: Sharers, *, same: bool) -> dict[str, ProxyLimit]:
     """The places that may stay. Those of gateways not where engines came or went, or hold another number.
 
     Sidecars are too many for that: what comes in trifles is taken in by their parts when it has added up.
     """
     if before is None:
         return {}
-    known = {node: Places(interactive=one.interactive, batch=one.batch) for node, one in before.by_proxy.items()}
+    known = {
+        node: ProxyLimit(interactive=one.interactive, batch=one.batch) for node, one in before.by_proxy.items()
+    }
     for node in around.gateways:
-        if not same or before.held_by.get(node, 0) != around.held.get(node, 0):
+        if not same or before.stuck_by_proxy.get(node, 0) != around.stuck.get(node, 0):
             known.pop(node, None)
     return known
 
 
-def _retries(
-    resilience: ResilienceSpec,
-    total: int,
-    proxies_by_role: Mapping[str, int],
-    ladder: LadderState | None,
-    *,
-    in_force: bool,
-) -> tuple[float, int]:
-    """One proxy's part of the retry budget: percentage, and how many are always allowed.
-
-    A percentage of what each proxy has in flight adds up to the same percentage of the fleet; the number is
-    divided, to one at least unless the fleet has none. A derived budget under a ceiling is as wide as the ceiling:
-    what is cut off a hung engine is tried again all at once, when hardly anything else may be in flight, and each
-    of those retries has to find a place under the ceiling anyway. Not where requests are hedged: Envoy has one
-    budget for both.
-    """
-    budget = resilience.retry_budget
-    percent = budget.percent_under_ceiling if in_force else budget.percent_without_ceiling
-    if ladder is not None and ladder.retries_minimum:
-        percent = 0.0
-    elif in_force and budget.percent is None and not resilience.hedging.enabled:
-        # The next power of two, for it is in the layer of every proxy, and the ceiling is the one that binds.
-        return percent, 1 << (max(total, budget.min_concurrency) - 1).bit_length()
-    whole = budget.min_concurrency
-    return percent, max(1, whole // max(1, sum(proxies_by_role.values()))) if whole else 0
-
-
-def _wide(resilience: ResilienceSpec, batch: float) -> Places:
+def _unlimited(resilience: ResilienceSpec, batch: float) -> ProxyLimit:
     """As good as no ceiling, except that the ladder may refuse batch requests all the same."""
     wide = resilience.limits.max_connections
-    return Places(interactive=wide, batch=wide if batch else 0)
+    return ProxyLimit(interactive=wide, batch=wide if batch else 0)
 
 
-def _pressure(around: Around, ready: Ready) -> float | None:
+def _pressure(around: Sharers, ready: ReadyCapacity) -> float | None:
     """What is asked over what can be served; a gateway whose telemetry was lost asks as the others do."""
     if not around.demand or not ready.per_s:
         return None
     asked_per_s = math.fsum(one.per_s for one in around.demand.values())
     telling = sum(node in around.demand for node in around.gateways)
-    lost = len(around.gateways) - telling - around.strangers
+    lost = len(around.gateways) - telling - around.silent_gateways
     return asked_per_s * (1 + lost / telling if telling else 1) / ready.per_s
 
 
-def _reason(total: int, how: str, ready: Ready, engines: int, held: int, *, in_force: bool) -> str:
+def _reason(total: int, how: str, ready: ReadyCapacity, engines: int, held: int, *, in_force: bool) -> str:
     reason = f"{total} in flight = {how}, {ready.count} of {engines} engines in"
     if held:
         reason += f"; {held} more {'is' if held == 1 else 'are'} held by engines that are out"
@@ -327,12 +371,12 @@ def _reason(total: int, how: str, ready: Ready, engines: int, held: int, *, in_f
 
 
 def _ceilings(
-    parts: Mapping[str, Places],
+    parts: Mapping[str, ProxyLimit],
     retries: tuple[float, int],
-    around: Around,
+    around: Sharers,
     reason: str,
     *,
-    before: Admission | None,
+    before: AdmissionDecision | None,
     now_s: float,
 ) -> tuple[Mapping[str, Ceiling], Mapping[str, float]]:
     """A ceiling for each part, the same as before where its numbers are, and when each part last moved."""
@@ -351,7 +395,7 @@ def _ceilings(
         ):
             found[node], moved_at_s[node] = last, since_s.get(node, now_s)
             continue
-        demand, held = around.demand.get(node), around.held.get(node, 0)
+        demand, held = around.demand.get(node), around.stuck.get(node, 0)
         share = (
             "an even part" if demand is None else f"its part by {demand.per_s:.3g} of {whole_per_s:.3g} requests/s"
         )

@@ -19,10 +19,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from policies.resilience import ENGINE_FAILED, SAID_BEFORE_WORK, ResilienceSpec
-from xds_server.decide.decisions import EngineDecision, FailedCall, FailedCalls, Health, RetryDecision
-from xds_server.fleet import EngineId
-from xds_server.fleet.traffic import STALE_S, EngineTraffic, PoolTraffic
+from policies.resilience import ENGINE_FAILED, REPORTED_BEFORE_WORK, ResilienceSpec
+from xds_server.decide.decisions import EngineDecision, FailedCall, Health, RecentFailures, RetryDecision
+from xds_server.model.fleet import EngineId
+from xds_server.model.pool_traffic import STALE_S, EngineTraffic, PoolTraffic
 
 MIN_ENGINES: Final = 3
 """Of two engines that both fail nobody can say whose fault it is."""
@@ -102,7 +102,7 @@ def _next(
     rested = before.moved_at_s is None or now_s >= before.moved_at_s + ON_INTERVAL_S
     if sign and rested:
         return RetryDecision(
-            statuses=SAID_BEFORE_WORK,
+            statuses=REPORTED_BEFORE_WORK,
             reason=f"500 is not tried again: {sign}, so it is the requests or the model; again {HOLD_S:g} s after "
             "the last sign of that",
             since_s=now_s,
@@ -116,22 +116,22 @@ def _next(
 _RETRIED: Final = "500 is tried again, too: nothing says that it is the requests which fail"
 
 
-def _counted(before: FailedCalls | None, now: EngineTraffic, now_s: float) -> FailedCalls:
+def _counted(before: RecentFailures | None, now: EngineTraffic, now_s: float) -> RecentFailures:
     """The newest failures of an engine, by how many calls it had answered then."""
     calls = now.succeeded + now.failed
     if before is None or calls < before.calls or now.failed < before.failed:
-        before = FailedCalls(calls=0, failed=0, called_at_s=-math.inf)
+        before = RecentFailures(calls=0, failed=0, called_at_s=-math.inf)
     if calls == before.calls:
         return before
     newest = before.newest
     if now.failed > before.failed:
         fresh = (FailedCall(calls=calls, at_s=now_s),) * min(now.failed - before.failed, FAILURES)
         newest = (*newest, *fresh)[-FAILURES:]
-    return FailedCalls(calls=calls, failed=now.failed, called_at_s=now_s, newest=newest)
+    return RecentFailures(calls=calls, failed=now.failed, called_at_s=now_s, newest=newest)
 
 
 def _sign(
-    failed: Mapping[str, FailedCalls],
+    failed: Mapping[str, RecentFailures],
     traffic: PoolTraffic,
     engines: Mapping[EngineId, EngineDecision],
     *,
@@ -151,7 +151,7 @@ def _sign(
 
 
 def _fails(
-    failed: Mapping[str, FailedCalls],
+    failed: Mapping[str, RecentFailures],
     traffic: PoolTraffic,
     engines: Mapping[EngineId, EngineDecision],
     *,
@@ -169,7 +169,7 @@ def _fails(
             yield fails
 
 
-def _is_failing(one: FailedCalls, at_least: int, now_s: float) -> bool:
+def _is_failing(one: RecentFailures, at_least: int, now_s: float) -> bool:
     if len(one.newest) < at_least:
         return False
     first, last = one.newest[-at_least], one.newest[-1]

@@ -28,9 +28,9 @@ from typing import Final
 
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec, Timeouts
-from xds_server.decide.decisions import Admission, HedgeDecision, Longest, TimeLimits
-from xds_server.fleet import Engine
-from xds_server.fleet.traffic import STALE_S, EngineTraffic, PoolTraffic, Tail
+from xds_server.decide.decisions import AdmissionDecision, HedgeDecision, LongestCall, TimeLimits
+from xds_server.model.fleet import Engine
+from xds_server.model.pool_traffic import STALE_S, EngineTraffic, LatencyTail, PoolTraffic
 
 MIN_CALLS: Final = 200
 """Healthy calls of the window before anything is derived: of fewer, the longest says little about the next."""
@@ -58,7 +58,7 @@ _WINDOW_CALLS: Final = 8
 _FAILING: Final = 0.02
 _DOUBT_INTERVAL_S: Final = 30.0
 _WIDEST: Final = 32.0
-_WHERE_CUT: Final = 3.0
+_CUTTING_PROXY_FACTOR: Final = 3.0
 _STEP_S: Final = 0.1
 
 
@@ -77,7 +77,7 @@ def time_limits(
     *,
     traffic: PoolTraffic | None,
     engines: Sequence[Engine],
-    admission: Admission | None,
+    admission: AdmissionDecision | None,
     hedge: HedgeDecision | None,
     now_s: float,
 ) -> TimeLimits:
@@ -85,7 +85,7 @@ def time_limits(
 
     In shadow mode, and with ``timeouts.adaptive`` false, they are what the policy says and nothing else.
     """
-    said = _as_said(resilience, now_s)
+    said = _as_declared(resilience, now_s)
     if not resilience.timeouts.adaptive:
         limits = replace(said, reason="as the policy says; timeouts.adaptive is false")
         return _since(before, limits)
@@ -116,7 +116,7 @@ def _since(before: TimeLimits | None, limits: TimeLimits) -> TimeLimits:
     return before if kept == before else kept
 
 
-def where_cut(limits: TimeLimits, timeouts: Timeouts) -> TimeLimits:
+def limits_for_cutting_proxies(limits: TimeLimits, timeouts: Timeouts) -> TimeLimits:
     """``limits`` for a proxy that can be told to end what a hung engine holds: derived ones three times as long.
 
     A verdict ends those calls long before a limit does, so a limit is left with what no verdict sees: a proxy's
@@ -126,7 +126,7 @@ def where_cut(limits: TimeLimits, timeouts: Timeouts) -> TimeLimits:
     def longer(limit_s: float | None, said_s: float | None, most_s: float) -> float | None:
         if limit_s is None or said_s is not None:
             return limit_s
-        return _WHERE_CUT * limit_s if not most_s or _WHERE_CUT * limit_s < most_s else None
+        return _CUTTING_PROXY_FACTOR * limit_s if not most_s or _CUTTING_PROXY_FACTOR * limit_s < most_s else None
 
     unary, streaming = timeouts.non_streaming, timeouts.streaming
     return replace(
@@ -143,7 +143,7 @@ def limits_due_s(limits: TimeLimits, now_s: float) -> float:
     return min((due_s for due_s in dues_s if due_s is not None and due_s > now_s), default=math.inf)
 
 
-def _as_said(resilience: ResilienceSpec, now_s: float) -> TimeLimits:
+def _as_declared(resilience: ResilienceSpec, now_s: float) -> TimeLimits:
     streaming, unary = resilience.timeouts.streaming, resilience.timeouts.non_streaming
     return TimeLimits(
         first_token_s=streaming.first_token or None,
@@ -163,7 +163,7 @@ def _next(
     said: TimeLimits,
     *,
     tells: PoolTraffic | None,
-    admission: Admission | None,
+    admission: AdmissionDecision | None,
     reported_s: float,
     shortened: bool,
     obeyed: bool,
@@ -238,25 +238,25 @@ def _next(
 
 
 def _longest(
-    known: Longest | None, tail: Tail | None, wait_s: float, *, keep: bool, now_s: float
-) -> Longest | None:
+    known: LongestCall | None, tail: LatencyTail | None, wait_s: float, *, keep: bool, now_s: float
+) -> LongestCall | None:
     """The longest time of healthy calls, ``wait_s`` for a slot taken off; ``keep``: nothing is forgotten now."""
     if tail is None or tail.calls < MIN_CALLS:
         return known
     # Where the longest is not told, twice the 99th percentile has to do.
     seen_s = tail.longest_s or 2 * tail.p99_s
     if known is None:
-        return Longest(time_s=seen_s, seen_at_s=now_s)
+        return LongestCall(time_s=seen_s, seen_at_s=now_s)
     fresh_s = seen_s - wait_s
     if fresh_s > known.time_s * (1 + _NOTICED):
-        return Longest(time_s=fresh_s, seen_at_s=now_s)
+        return LongestCall(time_s=fresh_s, seen_at_s=now_s)
     if keep:
         return known
     if fresh_s >= known.time_s * (1 - _NOTICED):
         again = now_s - known.seen_at_s >= _CONFIRM_S
-        return Longest(time_s=known.time_s, seen_at_s=now_s) if again else known
+        return LongestCall(time_s=known.time_s, seen_at_s=now_s) if again else known
     forgotten = now_s - known.seen_at_s >= REMEMBER_S
-    return Longest(time_s=fresh_s, seen_at_s=now_s) if forgotten else known
+    return LongestCall(time_s=fresh_s, seen_at_s=now_s) if forgotten else known
 
 
 def _widened(
@@ -275,22 +275,22 @@ def _widened(
         timeouts.streaming.first_token is None and before.first_token_s is not None
     )
     due = doubted_at_s is None or now_s - doubted_at_s >= _DOUBT_INTERVAL_S
-    if derived and due and tells is not None and _most_fail_some(tells.engines.values()):
+    if derived and due and tells is not None and _most_engines_fail(tells.engines.values()):
         return min(2 * before.widened, _WIDEST), now_s
     if doubted_at_s is not None and now_s - doubted_at_s >= REMEMBER_S:
         return 1.0, None
     return before.widened, doubted_at_s
 
 
-def _most_fail_some(engines: Iterable[EngineTraffic]) -> bool:
+def _most_engines_fail(engines: Iterable[EngineTraffic]) -> bool:
     heard = [one for one in engines if one.window_calls >= _WINDOW_CALLS]
     failing = sum(one.window_failures >= _FAILING * one.window_calls and one.window_failures > 0 for one in heard)
     return failing > len(heard) / 2
 
 
 def _derived(
-    longest: Longest | None,
-    tail: Tail | None,
+    longest: LongestCall | None,
+    tail: LatencyTail | None,
     promised_s: float | None,
     *,
     factor: float,
@@ -324,7 +324,7 @@ def _derived(
 
 
 def _steadied(
-    old_s: float | None, derived: _Derived, since_s: float, now_s: float, admission: Admission | None
+    old_s: float | None, derived: _Derived, since_s: float, now_s: float, admission: AdmissionDecision | None
 ) -> float | None:
     new_s = derived.limit_s
     # While no engine is in there is no wait to go by.

@@ -6,10 +6,17 @@ from typing import Any
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from policies.route import PriorityClass
-from xds_server.decide.admission.ceiling import admission, ceiling_for_role
-from xds_server.decide.decisions import Admission, Capacity, Ceiling, EngineDecision, Health, LadderState
-from xds_server.fleet import Engine, EngineId
-from xds_server.fleet.traffic import PoolTraffic, Proxy, ProxyTraffic
+from xds_server.decide.admission.ceiling import admission_decision, ceiling_for_role
+from xds_server.decide.decisions import (
+    AdmissionDecision,
+    Ceiling,
+    DegradationState,
+    EngineCapacity,
+    EngineDecision,
+    Health,
+)
+from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.pool_traffic import PoolTraffic, Proxy, ProxyTraffic
 
 BOTH = frozenset(PriorityClass)
 ONE = frozenset({PriorityClass.INTERACTIVE})
@@ -35,23 +42,23 @@ class Pool:
         self.engines = [engine(place) for place in range(8)]
         self.decisions = {one.id: decided() for one in self.engines}
         self.capacities = {
-            one.id: Capacity(slots=float(one.slots), service_s=0.5, source="") for one in self.engines
+            one.id: EngineCapacity(slots=float(one.slots), service_s=0.5, source="") for one in self.engines
         }
         self.resilience = ResilienceSpec.model_validate(resilience)
         self.classes = classes
         self.proxies = {"a": gateway("a"), "b": gateway("b")}
         self.roles: Mapping[str, int] | None = None
-        self.ladder: LadderState | None = None
+        self.ladder: DegradationState | None = None
         self.now_s = 100.0
-        self.last: Admission | None = None
+        self.last: AdmissionDecision | None = None
 
-    def decide(self, passed_s: float = 0.1, **seen: ProxyTraffic) -> Admission:
+    def decide(self, passed_s: float = 0.1, **seen: ProxyTraffic) -> AdmissionDecision:
         """After ``passed_s``; ``seen`` is what the proxies tell, none where nothing is given."""
         self.now_s += passed_s
         roles = {"gateway": 0, "sidecar": 0}
         for one in self.proxies.values():
             roles[one.role] += 1
-        self.last = admission(
+        self.last = admission_decision(
             POOL,
             self.resilience,
             self.engines,
@@ -88,7 +95,7 @@ def gateway(node: str, **fields: Any) -> Proxy:
     return Proxy(**{"node": node, "zone": "", "role": "gateway", **fields})
 
 
-def parts(one: Admission) -> dict[str, int]:
+def parts(one: AdmissionDecision) -> dict[str, int]:
     return {node: limit.interactive for node, limit in one.by_proxy.items()}
 
 
@@ -107,12 +114,12 @@ def limit(
     spec = ResilienceSpec.model_validate(resilience)
     engines = [engine(0, slots)] if slots else []
     roles = {"gateway": gateways, "sidecar": sidecars}
-    admitted = admission(
+    admitted = admission_decision(
         pool,
         spec,
         engines,
         {one.id: decided() for one in engines},
-        {one.id: Capacity(slots=float(slots), service_s=pool.service_time, source="") for one in engines},
+        {one.id: EngineCapacity(slots=float(slots), service_s=pool.service_time, source="") for one in engines},
         traffic=None,
         classes=classes,
         proxies={},

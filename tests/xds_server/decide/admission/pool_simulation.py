@@ -1,8 +1,8 @@
 """A pool of engines with queues, proxies with ceilings and open-loop callers, in simulated time.
 
-The ceilings are set by the product's own ``capacities`` and ``admission``, ten times a second, from telemetry as
-proxies tell it: the callers, the engines and the wires are what is simulated. Engines of ``slots`` serve first
-come first served; a proxy picks the one with the fewest requests of three.
+The ceilings are set by the product's own ``engine_capacities`` and ``admission_decision``, ten times a second,
+from telemetry as proxies tell it: the callers, the engines and the wires are what is simulated. Engines of
+``slots`` serve first come first served; a proxy picks the one with the fewest requests of three.
 """
 
 import heapq
@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from policies.route import PriorityClass
-from xds_server.decide.admission.capacity import capacities
-from xds_server.decide.admission.ceiling import admission
-from xds_server.decide.decisions import Admission, Capacity, EngineDecision, Health
-from xds_server.fleet import Engine, EngineId
-from xds_server.fleet.traffic import EngineTraffic, PoolTraffic, Proxy, ProxyTraffic
+from xds_server.decide.admission.ceiling import admission_decision
+from xds_server.decide.admission.engine_capacity import engine_capacities
+from xds_server.decide.decisions import AdmissionDecision, EngineCapacity, EngineDecision, Health
+from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic, Proxy, ProxyTraffic
 
 ROUND_S = 0.1
 RATE_S = 2.0
@@ -94,8 +94,8 @@ class Simulation:
             {"model": "m", "serviceTime": f"{stage.declared_s}s", "slotsPerEngine": stage.slots}
         )
         self.requests: list[Request] = []
-        self.admissions: list[tuple[float, Admission]] = []
-        self.capacities: dict[EngineId, Capacity] = {}
+        self.admissions: list[tuple[float, AdmissionDecision]] = []
+        self.capacities: dict[EngineId, EngineCapacity] = {}
         self.in_flight = {(one.node, of): 0 for one in stage.proxies for of in PriorityClass}
         self.arrived = {key: deque[float]() for key in self.in_flight}
         self.shed = {key: deque[float]() for key in self.in_flight}
@@ -145,7 +145,7 @@ class Simulation:
         request = self.requests[number]
         admitted = self.admissions[-1][1]
         ceiling = admitted.by_proxy.get(request.proxy)
-        parts = admitted.quiet if ceiling is None else (ceiling.interactive, ceiling.batch)
+        parts = admitted.idle_limit if ceiling is None else (ceiling.interactive, ceiling.batch)
         most = parts[request.of is BATCH]
         # A proxy that has found an engine dead tries another, and soon keeps the dead one out by itself.
         listed = [
@@ -228,7 +228,7 @@ class Simulation:
         }
         traffic = self._traffic(now_s)
         before = self.admissions[-1][1] if self.admissions else None
-        self.capacities = capacities(
+        self.capacities = engine_capacities(
             self.pool,
             self.stage.resilience,
             self.engines,
@@ -238,7 +238,7 @@ class Simulation:
             now_s=now_s,
         )
         both = any(self.stage.rates(one.node, when)[1] for one in self.stage.proxies for when in range(40))
-        decided = admission(
+        decided = admission_decision(
             self.pool,
             self.stage.resilience,
             self.engines,

@@ -6,13 +6,12 @@ from hypothesis import strategies as st
 
 from engine.report import EngineReport, Verdict
 from policies.route import PriorityClass
-from xds_server.decide.decisions import Capacity, Health
-from xds_server.fleet import Engine, EngineId
+from tests.xds_server.decide.admission.eight_engines import BOTH, Pool, decided, engine, gateway, limit, parts
+from xds_server.decide.decisions import EngineCapacity, Health
+from xds_server.model.fleet import Engine, EngineId
 
-from .eight_engines import BOTH, Pool, decided, engine, gateway, limit, parts
 
-
-def test_slots_wait_and_service_time_make_the_ceiling() -> None:
+def test_max_requests_follows_slots_wait_and_service_time() -> None:
     assert limit().interactive == 144
     assert limit(service_time="500ms").interactive == 360
     assert limit(limits={"maxWait": "0s"}).interactive == 72
@@ -24,7 +23,7 @@ def test_per_slot_and_absolute_limits_win_in_that_order() -> None:
     assert limit(limits={"concurrentPerSlot": 1.5, "maxConcurrent": 7}).interactive == 7
 
 
-def test_gateways_share_and_sidecars_do_not() -> None:
+def test_gateways_share_max_requests_and_sidecars_do_not() -> None:
     assert limit(gateways=3).interactive == 48
     assert limit(gateways=3, sidecars=500, role="sidecar").interactive == 144
     assert limit(gateways=0).interactive == 144
@@ -36,14 +35,14 @@ def test_classes_share_only_where_both_are_in_use() -> None:
     assert (both.interactive, both.batch) == (130, 15)
 
 
-def test_a_share_of_nothing_lets_nothing_in() -> None:
+def test_zero_share_sheds_everything() -> None:
     shut = limit(classes=BOTH, limits={"priorities": {"batch": {"sharePercent": 0}}})
     assert (shut.interactive, shut.batch) == (130, 0)
     tiny = limit(slots=1, classes=BOTH, limits={"priorities": {"batch": {"sharePercent": 0.1}}})
     assert tiny.batch == 1
 
 
-def test_the_retry_budgets_floor_is_divided_and_its_percentage_is_not() -> None:
+def test_retry_budget_min_concurrency_is_divided_and_its_percentage_is_not() -> None:
     said = limit(retryBudget={"percent": 30})
     assert (said.retry_percent, said.retry_min_concurrency) == (30.0, 12)
     shared = limit(gateways=2, sidecars=4, retryBudget={"percent": 30, "minConcurrency": 60})
@@ -52,7 +51,7 @@ def test_the_retry_budgets_floor_is_divided_and_its_percentage_is_not() -> None:
     assert limit(retryBudget={"percent": 30, "minConcurrency": 0}).retry_min_concurrency == 0
 
 
-def test_a_derived_retry_budget_is_as_wide_as_the_ceiling_so_that_all_that_is_cut_can_be_tried_again() -> None:
+def test_derived_retry_budget_covers_all_cut_requests() -> None:
     derived = limit()
     assert derived.retry_percent == 100.0
     assert derived.interactive <= derived.retry_min_concurrency < 2 * derived.interactive
@@ -76,7 +75,7 @@ def test_ceilings_grow_with_slots_fall_with_gateways_and_lose_nothing(
 # -- following capacity ---------------------------------------------------------------------------------------
 
 
-def test_only_engines_that_are_in_count_and_one_on_trial_by_its_share() -> None:
+def test_max_requests_counts_admitted_engines_and_half_open_ones_by_share() -> None:
     pool = Pool()
     assert pool.decide().total == 320
     pool.out(0, 1)
@@ -98,7 +97,7 @@ def test_learned_numbers_move_the_ceiling_in_steps_and_capacity_at_once() -> Non
     assert pool.decide().total == 320
 
     def all_take(service_s: float) -> None:
-        pool.capacities = {key: Capacity(slots=8, service_s=service_s, source="") for key in pool.capacities}
+        pool.capacities = {key: EngineCapacity(slots=8, service_s=service_s, source="") for key in pool.capacities}
 
     all_take(0.505)
     assert pool.decide().total == 320
@@ -107,7 +106,7 @@ def test_learned_numbers_move_the_ceiling_in_steps_and_capacity_at_once() -> Non
     # One engine of two hundred is less than the step, and counts all the same.
     pool.engines = [engine(place) for place in range(200)]
     pool.decisions = {one.id: decided() for one in pool.engines}
-    pool.capacities = {one.id: Capacity(slots=8, service_s=0.5, source="") for one in pool.engines}
+    pool.capacities = {one.id: EngineCapacity(slots=8, service_s=0.5, source="") for one in pool.engines}
     assert pool.decide().total == 8000
     pool.out(0)
     assert pool.decide().total == 7960
@@ -115,14 +114,14 @@ def test_learned_numbers_move_the_ceiling_in_steps_and_capacity_at_once() -> Non
 
 def test_engines_of_unequal_speed_count_for_what_they_do() -> None:
     pool = Pool()
-    pool.capacities[EngineId("pool", "e0")] = Capacity(slots=4, service_s=1.0, source="")
+    pool.capacities[EngineId("pool", "e0")] = EngineCapacity(slots=4, service_s=1.0, source="")
     assert pool.decide().total == 7 * 40 + 4 * 3
 
 
 # -- what is stuck --------------------------------------------------------------------------------------------
 
 
-def test_what_engines_that_are_out_hold_is_added_to_the_proxy_that_holds_it() -> None:
+def test_requests_stuck_on_ejected_engines_raise_max_requests_of_their_proxy() -> None:
     pool = Pool()
     pool.out(0)
     loaded = {"in_flight_on": {"e0": 9, "e1": 5}, "load_at_s": pool.now_s}
@@ -138,9 +137,7 @@ def test_what_engines_that_are_out_hold_is_added_to_the_proxy_that_holds_it() ->
 @pytest.mark.parametrize(
     ("cuts", "load_after_s", "held"), [(True, 0.0, 0), (True, 0.2, 0), (True, 0.4, 9), (False, 0.0, 9)]
 )
-def test_what_was_cut_holds_nothing_until_a_later_report_says_so(
-    cuts: bool, load_after_s: float, held: int
-) -> None:
+def test_cut_requests_do_not_count_as_stuck(cuts: bool, load_after_s: float, held: int) -> None:
     pool = Pool()
     pool.proxies["a"] = gateway("a", cuts=cuts)
     pool.out(0, cut=True)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.resilience import ENGINE_FAILED, SAID_BEFORE_WORK, ResilienceSpec
+from policies.resilience import ENGINE_FAILED, REPORTED_BEFORE_WORK, ResilienceSpec
 from xds_server.decide.decisions import EngineDecision, Health, RetryDecision
 from xds_server.decide.routing.retry_statuses import HOLD_S, ON_INTERVAL_S, retries_due_s, retry_statuses
-from xds_server.fleet import EngineId
-from xds_server.fleet.traffic import STALE_S, EngineTraffic, PoolTraffic
+from xds_server.model.fleet import EngineId
+from xds_server.model.pool_traffic import STALE_S, EngineTraffic, PoolTraffic
 
 TRIES = 4
 SEEDS = st.integers(0, 2**20)
@@ -93,12 +93,12 @@ class Pool:
         return self.decision.statuses
 
 
-def test_at_start_and_without_telemetry_500_is_tried_again() -> None:
+def test_retry_on_500_at_start_and_without_telemetry() -> None:
     assert retry_statuses(ResilienceSpec(), None, traffic=None, engines={}, now_s=0.0).statuses == ENGINE_FAILED
     assert ENGINE_FAILED == (500, 503)
     pool = Pool(6)
     pool.run(10, bad=1.0)
-    assert pool.retried == SAID_BEFORE_WORK == (503,)
+    assert pool.retried == REPORTED_BEFORE_WORK == (503,)
     pool.now_s += HOLD_S + 1
     assert pool.look(heard=False).statuses == ENGINE_FAILED
 
@@ -111,17 +111,17 @@ def test_what_the_policy_says_is_kept(statuses: list[int]) -> None:
     assert pool.moves == []
 
 
-def test_in_shadow_500_stays_and_what_would_be_is_told() -> None:
+def test_shadow_mode_keeps_retry_on_500() -> None:
     pool = Pool(6, spec=ResilienceSpec.model_validate({"mode": "shadow"}))
     pool.run(20, bad=1.0)
     assert pool.decision is not None
     assert pool.decision.shadow is not None
-    assert (pool.retried, pool.decision.shadow.statuses) == (ENGINE_FAILED, SAID_BEFORE_WORK)
+    assert (pool.retried, pool.decision.shadow.statuses) == (ENGINE_FAILED, REPORTED_BEFORE_WORK)
 
 
 @settings(max_examples=15)
 @given(st.integers(2, 12), st.data(), SEEDS, st.sampled_from([2.0, 12.0, 30.0]), st.sampled_from([0.0, 0.002]))
-def test_broken_engines_up_to_half_never_turn_it_off(
+def test_broken_engines_never_disable_retry_on_500(
     engines: int, data: st.DataObject, seed: int, per_s: float, noise: float
 ) -> None:
     broken = data.draw(st.integers(0, engines // 2), label="broken")
@@ -137,18 +137,16 @@ def test_broken_engines_up_to_half_never_turn_it_off(
 
 @settings(max_examples=15)
 @given(st.integers(3, 8), st.floats(0.05, 1.0), SEEDS)
-def test_requests_that_fail_everywhere_turn_it_off_soon_and_for_as_long_as_they_come(
-    engines: int, bad: float, seed: int
-) -> None:
+def test_poison_requests_disable_retry_on_500(engines: int, bad: float, seed: int) -> None:
     pool = Pool(engines, per_s=40.0, seed=seed)
     pool.run(10)
     pool.run(8, bad=bad)
-    assert pool.retried == SAID_BEFORE_WORK
+    assert pool.retried == REPORTED_BEFORE_WORK
     pool.run(HOLD_S + 5, bad=bad)
     assert len(pool.moves) == 1
     ended_s = pool.now_s
     pool.run(HOLD_S - 5)
-    assert pool.retried == SAID_BEFORE_WORK
+    assert pool.retried == REPORTED_BEFORE_WORK
     pool.run(10)
     assert pool.retried == ENGINE_FAILED
     # Nothing was off by chance: the last sign is at the end of them, or shortly before.
@@ -159,7 +157,7 @@ def test_at_low_rates_it_takes_longer() -> None:
     pool = Pool(6, per_s=2.0)
     pool.run(10)
     pool.run(40, bad=0.1)
-    assert pool.retried == SAID_BEFORE_WORK
+    assert pool.retried == REPORTED_BEFORE_WORK
 
 
 @settings(max_examples=15)
@@ -172,7 +170,7 @@ def test_a_bad_request_now_and_then_changes_nothing(engines: int, per_s: float, 
 
 @settings(max_examples=15)
 @given(st.integers(3, 10), st.floats(0.0, 1.0), SEEDS)
-def test_whatever_happens_it_does_not_flap(engines: int, hostile: float, seed: int) -> None:
+def test_retry_on_500_does_not_flap(engines: int, hostile: float, seed: int) -> None:
     pool, chance = Pool(engines, seed=seed), random.Random(seed)
     for _ in range(12):
         spell_s = chance.choice([0.5, 2.0, 12.0, 31.0])
@@ -196,7 +194,7 @@ def test_slow_engines_that_have_not_answered_yet_speak_for_the_requests() -> Non
     assert pool.look().statuses == ENGINE_FAILED
     pool.failed = [20] * 6
     pool.now_s += 1
-    assert pool.look().statuses == SAID_BEFORE_WORK
+    assert pool.look().statuses == REPORTED_BEFORE_WORK
 
 
 def test_counters_that_begin_anew_are_no_failures() -> None:
@@ -206,10 +204,10 @@ def test_counters_that_begin_anew_are_no_failures() -> None:
     pool.now_s += 1
     assert pool.look().statuses == ENGINE_FAILED
     pool.run(10, bad=0.5)
-    assert pool.retried == SAID_BEFORE_WORK
+    assert pool.retried == REPORTED_BEFORE_WORK
 
 
-def test_time_alone_ends_it() -> None:
+def test_retry_on_500_returns_after_a_cooldown() -> None:
     assert retries_due_s(Pool(3).look(), 100.0) == math.inf
     pool = Pool(4)
     pool.run(5, bad=1.0)

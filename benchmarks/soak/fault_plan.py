@@ -1,0 +1,90 @@
+"""What goes wrong, and when: a list from a seed. Never more than a share of the engines is broken at a time."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+BROKEN_PERCENT: Final = 20
+"""Of the engines at once: well above the capacity floor, so that those that stay can serve everything."""
+
+QUIET_S: Final = 4.0
+"""Nothing begins this close to the end: what was broken is to be well again when it is looked at last."""
+
+KILLED_UNTIL: Final = 1 / 3
+"""Share of the time in which the control plane is killed: the last one is to live long enough to be measured."""
+
+
+class SoakFault(StrEnum):
+    """Kinds of trouble."""
+
+    HANG = "hang"
+    CRASH = "crash"
+    ERRORS = "errors"
+    SLOW = "slow"
+    SHED = "shed"
+    EDIT = "edit"
+    BAD_EDIT = "bad_edit"
+    AGENT_KILLED = "agent_killed"
+    CONTROL_PLANE_KILLED = "control_plane_killed"
+    ENVOY_KILLED = "envoy_killed"
+
+
+ENGINE_FAULTS: Final = (SoakFault.HANG, SoakFault.CRASH, SoakFault.ERRORS, SoakFault.SLOW, SoakFault.SHED)
+_OTHERS: Final = (SoakFault.EDIT, SoakFault.EDIT, SoakFault.BAD_EDIT, SoakFault.AGENT_KILLED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFault:
+    """One thing that goes wrong at ``at_s``, over after ``lasts_s``; ``which`` one, where there are several."""
+
+    at_s: float
+    what: SoakFault
+    lasts_s: float = 0.0
+    which: int = 0
+
+
+def fault_plan(
+    seed: int, length_s: float, *, engines: int, agents: int, envoys: int, kills: int
+) -> Sequence[PlannedFault]:
+    """All trouble of a soak, in order; the control plane is killed ``kills`` times, all of them early.
+
+    So often Envoys are, at any time. The last Envoy and the last agent never are: they are there to be measured.
+    """
+    rng = random.Random(seed)
+    found = [
+        PlannedFault(at_s=rng.uniform(1.0, max(1.0, length_s * KILLED_UNTIL)), what=SoakFault.CONTROL_PLANE_KILLED)
+        for _ in range(kills)
+    ]
+    if envoys > 1:
+        found += [
+            PlannedFault(
+                at_s=rng.uniform(1.0, max(1.0, length_s - QUIET_S)),
+                what=SoakFault.ENVOY_KILLED,
+                which=rng.randrange(envoys - 1),
+            )
+            for _ in range(kills)
+        ]
+    most = max(1, engines * BROKEN_PERCENT // 100)
+    broken: dict[int, float] = {}
+    at_s = 0.0
+    while (at_s := at_s + rng.expovariate(1 / 1.5)) < length_s - QUIET_S:
+        broken = {engine: until_s for engine, until_s in broken.items() if until_s > at_s}
+        what = rng.choice((*ENGINE_FAULTS, *ENGINE_FAULTS, *_OTHERS))
+        lasts_s = min(rng.uniform(1.0, 8.0), length_s - QUIET_S - at_s)
+        if what in ENGINE_FAULTS:
+            well = [engine for engine in range(engines) if engine not in broken]
+            if len(broken) < most:
+                engine = rng.choice(well)
+                # Some time to come back in counts as broken, too.
+                broken[engine] = at_s + lasts_s + 5.0
+                found.append(PlannedFault(at_s=at_s, what=what, lasts_s=lasts_s, which=engine))
+        elif what is SoakFault.AGENT_KILLED:
+            if agents > 1:
+                found.append(PlannedFault(at_s=at_s, what=what, which=rng.randrange(agents - 1)))
+        else:
+            found.append(
+                PlannedFault(at_s=at_s, what=what, lasts_s=lasts_s if what is SoakFault.BAD_EDIT else 0.0)
+            )
+    return sorted(found, key=lambda one: one.at_s)

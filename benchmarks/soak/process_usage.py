@@ -1,0 +1,59 @@
+"""What a process holds, and how long it waited for a core, as the kernel tells. Linux only.
+
+Source: proc(5); sched-stats.rst of the kernel for ``schedstat``, whose second number is the wait in nanoseconds.
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_KIB: Final = 1024
+
+MEASURES: Final = ("resident_bytes", "own_bytes", "descriptors", "threads")
+"""The fields that may grow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessUsage:
+    """What a process held at ``at_s``: memory in core, and what of it nobody shares with it; open files; threads.
+
+    ``waited_s`` is how long each of its threads, by id, has stood in line for a core since it began.
+    """
+
+    at_s: float
+    resident_bytes: int
+    own_bytes: int
+    descriptors: int
+    threads: int
+    waited_s: Mapping[int, float]
+
+
+def process_usage(pid: int, at_s: float) -> ProcessUsage | None:
+    """What it holds now; None when it is gone."""
+    home = Path("/proc") / str(pid)
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        rollup = (home / "smaps_rollup").read_text().splitlines()
+        tasks = list((home / "task").iterdir())
+        return ProcessUsage(
+            at_s=at_s,
+            resident_bytes=int((home / "statm").read_text().split()[1]) * _PAGE_BYTES,
+            own_bytes=sum(
+                int(line.split()[1]) * _KIB
+                for line in rollup
+                if line.startswith(("Private_Dirty", "Private_Clean"))
+            ),
+            descriptors=sum(1 for _ in (home / "fd").iterdir()),
+            threads=len(tasks),
+            waited_s={int(task.name): _waited_s(task) for task in tasks},
+        )
+    return None
+
+
+def _waited_s(task: Path) -> float:
+    with contextlib.suppress(OSError, IndexError, ValueError):  # a thread that ended, a kernel that does not count
+        return int((task / "schedstat").read_text().split()[1]) / 1e9
+    return 0.0

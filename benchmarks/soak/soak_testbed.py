@@ -1,0 +1,349 @@
+"""Simulated engines, some with agents, Envoys, and the control plane, which is killed and comes back at its ports.
+
+Who makes the load shares a process with nobody: the engines have some of their own, so that on a busy machine no
+single process has to do all that is simulated.
+"""
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+import aiohttp
+
+from benchmarks.soak.aged_state import write_aged_state
+from benchmarks.soak.fault_plan import PlannedFault, SoakFault
+from benchmarks.soak.lost_requests import FaultInterval, SoakAttempt, attempts_of
+from benchmarks.testbed import LIMIT_S, until
+from chaos.fake_engine import EngineConfig, EngineCrash, EngineErrorAfterWork, EngineHang, EngineShed, EngineSlow
+from chaos.fake_engine.engine_faults import EngineFault
+from chaos.history.request_outcomes import RequestOutcome
+from chaos.lab.engine_processes import call_log, set_engine_fault
+from chaos.load.open_loop import LoadProfile, run_load
+from chaos.load.request_sender import LoadTarget
+from chaos.processes import ChildProcess, ChildProcesses, envoy_command, free_ports
+from xds_server.envoy_bootstrap import Bootstrap, bootstrap_yaml
+
+POOL: Final = "chat"
+ENGINE_PROCESSES: Final = 3
+
+PATIENCE_S: Final = 30.0
+"""Of a caller: longer than any fault lasts, so that who gives up was forgotten and not just kept waiting."""
+
+STREAMS_PER_S: Final = 2.0
+STREAM_TOKENS: Final[Mapping[int, float]] = {100: 1.0, 200: 1.0, 400: 1.0}
+"""One to four seconds each, so that several are under way whenever something goes wrong."""
+
+STREAM_INTERVAL: Final = 8
+"""Tokens per event, once it has begun: at one each, reading them would keep the machine busier than the soak."""
+
+_FAULTS: Final[Mapping[SoakFault, EngineFault]] = {
+    SoakFault.HANG: EngineHang(health="ok"),
+    SoakFault.CRASH: EngineCrash(),
+    SoakFault.ERRORS: EngineErrorAfterWork(),
+    SoakFault.SLOW: EngineSlow(factor=8.0),
+    SoakFault.SHED: EngineShed(),
+}
+
+
+class SoakTestbed:
+    """``async with``: everything stands and serves. ``inject`` does one trouble, ``load`` makes requests.
+
+    ``spells`` is what was wrong and when, in seconds since the site stood.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        processes: ChildProcesses,
+        *,
+        engines: int,
+        agents: int,
+        envoys: int,
+        verbose: bool = False,
+    ) -> None:
+        self.folder = folder
+        self.engines = [f"e{number}" for number in range(engines)]
+        self.outcomes: list[RequestOutcome] = []
+        self.spells: list[FaultInterval] = []
+        self.kills = 0
+        self.envoys = envoys
+        self.began_s = 0.0
+        self._verbose = verbose
+        self._ports: list[int] = []
+        self._controls: list[str] = []
+        self._agents: list[ChildProcess | None] = [None] * agents
+        self._envoys: list[ChildProcess | None] = [None] * envoys
+        self._processes = processes
+        self._lasting: dict[str, ChildProcess] = {}
+        self._edits = 0
+        self._starts = 0
+        self._listener, self._xds, self._admin, *rest = free_ports(3 + 2 * agents + envoys)
+        self._agent_ports, self._envoy_admins = rest[: 2 * agents], rest[2 * agents :]
+        self._server: ChildProcess | None = None
+        self._killed: set[int] = set()
+        self._writing = asyncio.Lock()
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as stack:
+            self._http = await stack.enter_async_context(
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LIMIT_S))
+            )
+            await self._start_engines()
+            for number in range(len(self._agents)):
+                await self._start_agent(number)
+            (self.folder / "policies").mkdir(parents=True)
+            self._edit()
+            self._lay_past()
+            await self._start_server()
+            for number in range(self.envoys):
+                await self._start_envoy(number)
+            for number in range(self.envoys):
+                await self._served(number)
+            self.began_s = time.monotonic()
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    def now_s(self) -> float:
+        """Since the site stood."""
+        return time.monotonic() - self.began_s
+
+    # -- parts ---------------------------------------------------------------------------------------------
+
+    async def _start_engines(self) -> None:
+        each = -(-len(self.engines) // ENGINE_PROCESSES)
+        for number in range(ENGINE_PROCESSES):
+            count = min(each, len(self.engines) - each * number)
+            command = [
+                sys.executable,
+                "-m",
+                "chaos.fake_engine",
+                "--count",
+                str(count),
+                "--seed",
+                str(100 * number),
+                "--stream-interval",
+                str(STREAM_INTERVAL),
+            ]
+            child = await self._processes.start(f"engines-{number}", command, ready_within_s=LIMIT_S)
+            self._lasting[child.name] = child
+            self._ports += [int(one["port"]) for one in child.ready["engines"]]
+            self._controls += [str(one["control"]) for one in child.ready["engines"]]
+
+    async def _start_agent(self, number: int) -> None:
+        self._starts += 1
+        http, grpc = self._agent_ports[2 * number : 2 * number + 2]
+        command = [_beside("switchgear-agent"), "run", "--engine", f"http://127.0.0.1:{self._ports[number]}"]
+        command += ["--http", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}"]
+        self._agents[number] = await self._processes.start(
+            f"agent-{number}-{self._starts}", command, ready_within_s=LIMIT_S
+        )
+
+    async def _start_server(self) -> None:
+        self._starts += 1
+        command = [_beside("switchgear"), "serve", "--policies", str(self.folder / "policies")]
+        command += ["--listen", f"127.0.0.1:{self._xds}", "--admin", f"127.0.0.1:{self._admin}"]
+        command += ["--state-dir", str(self.folder / "state"), "--ledger", str(self.folder / "ledger.jsonl")]
+        self._server = await self._processes.start(f"serve-{self._starts}", command, ready_within_s=LIMIT_S)
+
+    async def _start_envoy(self, number: int) -> None:
+        one = Bootstrap(
+            node=_node(number),
+            servers=[("127.0.0.1", self._xds)],
+            admin_port=self._envoy_admins[number],
+            listen_address=f"127.0.0.{number + 1}",
+        )
+        path = self.folder / f"bootstrap-{number}.yaml"
+        path.write_text(bootstrap_yaml(one))
+        command = envoy_command(path)
+        if self._verbose:
+            command += ["--component-log-level", "http:debug,router:debug,pool:debug,upstream:debug"]
+        self._envoys[number] = await self._processes.start(f"envoy-{number}", command)
+
+    async def _served(self, number: int) -> None:
+        """Return once this Envoy answers through an engine."""
+        body = {"prompt": "ready?", "max_tokens": 1}
+        url = f"http://127.0.0.{number + 1}:{self._listener}/v1/completions"
+
+        async def answered() -> bool:
+            with contextlib.suppress(aiohttp.ClientError):
+                async with self._http.post(url, json=body) as answer:
+                    return answer.status == 200
+            return False
+
+        await until(answered, f"an answer at {url}")
+
+    def _lay_past(self) -> None:
+        text = (self.folder / "policies" / "chat.yaml").read_text()
+        write_aged_state(
+            self.folder / "ledger.jsonl", self.folder / "state", text, pool=POOL, engines=self.engines
+        )
+
+    def _edit(self, *, bad: bool = False) -> None:
+        """Other policies: what an operator may turn at any time, and what every proxy is told of."""
+        self._edits += not bad
+        endpoints: list[dict[str, Any]] = [
+            {"address": "127.0.0.1", "port": port, "name": name}
+            for name, port in zip(self.engines, self._ports, strict=True)
+        ]
+        for number in range(len(self._agents)):
+            endpoints[number]["agentPort"] = self._agent_ports[2 * number + 1]
+        specs: dict[str, dict[str, Any]] = {
+            "EnginePool": {"model": EngineConfig().model, "endpoints": endpoints},
+            "ModelRoute": {
+                "listener": {"port": self._listener, "address": "127.0.0.1"},
+                "pools": [{"pool": POOL}],
+            },
+            "ResiliencePolicy": {
+                "pools": [POOL],
+                "breaker": {"errorRatePercent": "most" if bad else 20 + self._edits % 10},
+                # Also what is in routes, so that more than endpoints is pushed.
+                "timeouts": {"nonStreaming": {"total": f"{240 + self._edits % 7}s"}},
+            },
+        }
+        text = "\n---\n".join(
+            json.dumps(
+                {
+                    "apiVersion": "switchgear.dev/v1alpha1",
+                    "kind": kind,
+                    "metadata": {"name": POOL},
+                    "spec": spec,
+                }
+            )
+            for kind, spec in specs.items()
+        )
+        path = self.folder / "policies" / "chat.yaml"
+        path.with_suffix(".tmp").write_text(text)
+        path.with_suffix(".tmp").replace(path)
+
+    # -- what is done to it --------------------------------------------------------------------------------
+
+    async def inject(self, trouble: PlannedFault) -> None:
+        """Do one trouble, and undo it when its time is over."""
+        began_s = self.now_s()
+        engine = self.engines[trouble.which] if trouble.what in _FAULTS else ""
+        proxy = ""
+        match trouble.what:
+            case SoakFault.EDIT:
+                async with self._writing:
+                    self._edit()
+            case SoakFault.BAD_EDIT:
+                async with self._writing:
+                    self._edit(bad=True)
+                    await asyncio.sleep(trouble.lasts_s)
+                    self._edit()
+            case SoakFault.AGENT_KILLED:
+                if (agent := self._agents[trouble.which]) is not None:
+                    self._agents[trouble.which] = None  # nobody else starts it meanwhile
+                    await self._kill(agent)
+                    await self._start_agent(trouble.which)
+            case SoakFault.ENVOY_KILLED:
+                if (envoy := self._envoys[trouble.which]) is not None:
+                    proxy = _node(trouble.which)
+                    self._envoys[trouble.which] = None
+                    await self._kill(envoy)
+                    await self._start_envoy(trouble.which)
+                    await self._served(trouble.which)
+            case SoakFault.CONTROL_PLANE_KILLED:
+                if (server := self._server) is not None:
+                    self._server = None
+                    await self._kill(server)
+                    self.kills += 1
+                    await self._start_server()
+            case fault:
+                control = self._controls[trouble.which]
+                await set_engine_fault(self._http, control, _FAULTS[fault])
+                await asyncio.sleep(trouble.lasts_s)
+                await set_engine_fault(self._http, control, None)
+        self.spells.append(
+            FaultInterval(what=trouble.what, from_s=began_s, to_s=self.now_s(), engine=engine, proxy=proxy)
+        )
+
+    async def _kill(self, child: ChildProcess) -> None:
+        self._killed.add(child.pid)
+        child.signal_group(signal.SIGKILL)
+        await child.wait()
+
+    async def load(self, rate_per_s: float, seed: int, stop: asyncio.Event) -> None:
+        """Requests to all Envoys in turn, and streams beside them."""
+        targets = tuple(
+            LoadTarget(url=f"http://127.0.0.{number + 1}:{self._listener}", name=_node(number))
+            for number in range(self.envoys)
+        )
+        answers = LoadProfile(
+            targets=targets,
+            rate_per_s=rate_per_s,
+            max_tokens={4: 1.0},
+            streaming_share=0.0,
+            deadline_s=PATIENCE_S,
+            seed=seed,
+        )
+        streams = replace(
+            answers,
+            rate_per_s=STREAMS_PER_S,
+            max_tokens=STREAM_TOKENS,
+            streaming_share=1.0,
+            seed=seed + 1_000_000,  # it is in the ids of the requests
+        )
+        async with asyncio.TaskGroup() as group:
+            for profile in (answers, streams):
+                group.create_task(run_load(profile, self.outcomes.append, stop=stop))
+
+    # -- what is seen of it --------------------------------------------------------------------------------
+
+    async def ask(self, path: str) -> Any:
+        """What the control plane answers; None while it is away."""
+        with contextlib.suppress(aiohttp.ClientError):
+            async with self._http.get(f"http://127.0.0.1:{self._admin}{path}") as answer:
+                return await answer.json()
+        return None
+
+    def processes(self) -> Mapping[str, int]:
+        """Who runs now, by name: the id of the process."""
+        found = {name: child.pid for name, child in self._lasting.items()}
+        for name, children in (("agent", self._agents), ("envoy", self._envoys)):
+            found |= {f"{name}-{number}": child.pid for number, child in enumerate(children) if child is not None}
+        return found if self._server is None else {**found, "control plane": self._server.pid}
+
+    async def heaps_bytes(self) -> Mapping[str, int]:
+        """What each Envoy that answers has taken for its heap, by the names of ``processes``."""
+        found = {}
+        for number, port in enumerate(self._envoy_admins):
+            with contextlib.suppress(aiohttp.ClientError):
+                async with self._http.get(f"http://127.0.0.1:{port}/memory") as answer:
+                    found[f"envoy-{number}"] = int((await answer.json(content_type=None))["heap_size"])
+        return found
+
+    def died(self) -> Sequence[str]:
+        """Who ended without having been killed, and the end of what it said."""
+        return [
+            f"{child.name} ended by itself with status {child.returncode}: {child.tail()[-300:]}"
+            for child in self._processes.children
+            if child.returncode is not None and child.pid not in self._killed
+        ]
+
+    async def attempts(self) -> Mapping[str, Sequence[SoakAttempt]]:
+        """What the engines' books say, by request."""
+        found: dict[str, list[SoakAttempt]] = {}
+        for name, control in zip(self.engines, self._controls, strict=True):
+            for request_id, attempt in attempts_of(name, await call_log(self._http, control), self.began_s):
+                found.setdefault(request_id, []).append(attempt)
+        return found
+
+
+def _node(number: int) -> str:
+    return f"soak-{number}"
+
+
+def _beside(name: str) -> str:
+    return str(Path(sys.executable).with_name(name))

@@ -1,6 +1,0 @@
-"""A double of a Kubernetes API server, for tests and walk-throughs where there is none. It is not Kubernetes."""
-
-from chaos.cluster_double.serving import ClusterDouble, kubeconfig, running
-from chaos.cluster_double.troubles import Troubles
-
-__all__ = ["ClusterDouble", "Troubles", "kubeconfig", "running"]

@@ -1,0 +1,37 @@
+"""How the parts of a lab are called in a cluster."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from chaos.faults.fault import TargetKind
+
+ZONE_LABEL = "topology.kubernetes.io/zone"
+"""On nodes, set by every cloud. Source: Kubernetes, "Well-Known Labels"."""
+
+
+def _labels(name: str) -> Mapping[str, str]:
+    return MappingProxyType({"app.kubernetes.io/name": name})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterNames:
+    """Names of one cluster. ``engines``, ``proxies`` and ``control_plane`` are labels of pods, ``workload`` is the
+    kind of what owns them; ``engine_container`` and ``agent_container`` are the containers of an engine's pod, and
+    ``engine_port`` is the port that proxies ask.
+    """
+
+    namespace: str = "default"
+    engines: Mapping[str, str] = field(default_factory=lambda: _labels("vllm"))
+    proxies: Mapping[str, str] = field(default_factory=lambda: _labels("envoy"))
+    control_plane: Mapping[str, str] = field(default_factory=lambda: _labels("switchgear"))
+    workload: str = "deployment"
+    engine_container: str = "vllm"
+    agent_container: str = "switchgear-agent"
+    engine_port: int = 8000
+
+    def labels(self, aim: TargetKind) -> Mapping[str, str]:
+        """Labels of the pods that faults of this aim hit; of zones those of the engines."""
+        return {TargetKind.PROXIES: self.proxies, TargetKind.CONTROL_PLANE: self.control_plane}.get(
+            aim, self.engines
+        )

@@ -1,0 +1,387 @@
+"""One fake engine: the simulated GPU, its book, a fault, and the port it all answers on.
+
+This is the shell around :class:`~chaos.fake_engine.simulated_gpu.Gpu`: it brings the time and carries out faults
+(stops the GPU, closes the port, resets connections). What is said over HTTP is in ``routes``.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from aiohttp.web_protocol import RequestHandler
+
+from chaos.fake_engine.active_call import ActiveCall
+from chaos.fake_engine.call_journal import KILLED, CallJournal
+from chaos.fake_engine.call_log import CallLog, CallOutcome
+from chaos.fake_engine.engine_config import EngineConfig
+from chaos.fake_engine.engine_faults import (
+    EngineCrash,
+    EngineFault,
+    EngineFlap,
+    EngineKvCacheFull,
+    EngineSigterm,
+    HealthAnswer,
+    RefuseCall,
+    ServeCall,
+    SteadyEngineFault,
+    call_treatment,
+    gpu_rate,
+    health_answer,
+    token_pace,
+)
+from chaos.fake_engine.engine_port import EnginePort
+from chaos.fake_engine.metrics_page import FakeVllmMetrics
+from chaos.fake_engine.openai_api import Generation
+from chaos.fake_engine.simulated_gpu import GpuJob, JobProgress, SimulatedGpu
+from chaos.fake_engine.vllm_routes import application
+
+# How often an engine with a journal looks at itself, and how long a look may be late before the process must have
+# been stopped: a loop that is merely busy is late by tens of milliseconds.
+_PULSE_S = 0.05
+_STOPPED_AFTER_S = 0.5
+_NOTES_EVERY_PULSES = 5
+
+
+class FakeEngine:
+    """A simulated vLLM engine; it simulates hardware we lack, and every answer's ``x-fake-engine`` says so.
+
+    Use: ``await engine.start()``, then ``engine.port``; ``set_fault`` and ``heal`` at any time; ``await
+    engine.stop()``. One event loop, no threads.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.book = CallLog()
+        self.metrics = FakeVllmMetrics(config.model)
+        self.terminated = asyncio.Event()  # after Sigterm: port closed and nobody connected
+        self._port = EnginePort(config.host, config.port, config.tls)
+        self._fault: EngineFault | None = None
+        self._acting: SteadyEngineFault | EngineSigterm | None = (
+            None  # what a flap does right now, or the fault itself
+        )
+        self._rng = random.Random(config.seed)  # noqa: S311 -- picks calls to fail, guards no secret
+        self._clock = time.monotonic
+        self._gpu = SimulatedGpu(slots=config.slots, now=self._clock())
+        self._calls: dict[int, ActiveCall] = {}
+        self._next_call_id = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._script: asyncio.Task[None] | None = None  # a fault that has a course of its own
+        self._journal: CallJournal | None = None
+        self._pulse: asyncio.Task[None] | None = None
+        self._awake_at_s = self._clock()
+        self._changing = asyncio.Lock()
+
+    # -- life -------------------------------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; kept over crashes."""
+        return self._port.number
+
+    @property
+    def url(self) -> str:
+        return self._port.url
+
+    @property
+    def fault(self) -> EngineFault | None:
+        return self._fault
+
+    @property
+    def listening(self) -> bool:
+        return self._port.listening
+
+    @property
+    def calls_in_flight(self) -> int:
+        """What the API process counts, hang or not: vLLM's ``server_load``."""
+        return len(self._calls)
+
+    @property
+    def _cache_is_full(self) -> bool:
+        return isinstance(self._acting, EngineKvCacheFull) and bool(self._calls)
+
+    @property
+    def calls_before_first_token(self) -> int:
+        """Those of them that wait for their first token, as the first-token gate counts."""
+        return sum(call.first_token_at_s is None for call in self._calls.values())
+
+    @property
+    def health(self) -> HealthAnswer:
+        return health_answer(self._acting)
+
+    async def start(self) -> None:
+        """Listen; OSError when the port is taken. With a journal, what earlier lives booked is booked again."""
+        await self._port.open(application(self))
+        await self._port.listen()
+        if self.config.journal:
+            self._journal = CallJournal.open(Path(self.config.journal))
+            for call_id, record in self._journal.earlier.items():
+                self.book.open()
+                self.book.close(record)
+                self._next_call_id = max(self._next_call_id, call_id)
+            self._awake_at_s = self._clock()
+            self._pulse = asyncio.create_task(self._beat())
+
+    async def stop(self) -> None:
+        """Close everything at once; calls in flight are booked as failed."""
+        await self._end_script()
+        if self._pulse is not None:
+            self._pulse.cancel()
+            await asyncio.wait([self._pulse])
+        self._port.refuse()
+        self._lose_calls("stopped")
+        self._port.reset_connections()
+        await self._port.close()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    # -- faults -----------------------------------------------------------------------------------------------
+
+    async def set_fault(self, fault: EngineFault | None) -> None:
+        """Replace the fault; None heals. When this returns the fault bites."""
+        async with self._changing:
+            await self._end_script()
+            self._fault = fault
+            if isinstance(fault, EngineFlap):
+                await self._act(fault.fault)
+                self._script = asyncio.create_task(self._flap(fault))
+            else:
+                await self._act(fault)
+                if isinstance(fault, EngineSigterm):
+                    self._script = asyncio.create_task(self._terminate(fault))
+
+    async def heal(self) -> None:
+        """Back to health: a crashed or terminated engine starts anew, a hung one goes on."""
+        await self.set_fault(None)
+
+    async def _act(self, fault: SteadyEngineFault | EngineSigterm | None) -> None:
+        self._notice_stop()
+        was_dead = isinstance(self._acting, EngineSigterm)
+        self._acting = fault
+        if isinstance(fault, EngineCrash):
+            self._port.refuse()
+            self._lose_calls("crash")
+            self._port.reset_connections()
+            return
+        if was_dead and not isinstance(fault, EngineSigterm):
+            # The process that got the signal is not coming back; another one takes its place.
+            self._port.refuse()
+            self._lose_calls("restart")
+            self._port.reset_connections()
+        if not self._port.listening:
+            self._be_reborn()
+            await self._port.listen()
+        self._deliver(self._gpu.advance(self._clock()))
+        self._record_gauges()
+        self._deliver(self._gpu.set_rate(gpu_rate(fault), self._clock()))
+        wanted = token_pace(fault)
+        self._deliver(self._gpu.set_pace(wanted.factor, wanted.burst, self._clock()))
+        self._deliver(self._gpu.release_stalls(self._clock()))
+        self._arm()
+
+    async def _flap(self, flap: EngineFlap) -> None:
+        while True:
+            await asyncio.sleep(flap.period_s * flap.bad_share)
+            await self._act(None)
+            await asyncio.sleep(flap.period_s * (1 - flap.bad_share))
+            await self._act(flap.fault)
+
+    async def _terminate(self, fault: EngineSigterm) -> None:
+        if fault.shutdown_timeout_s:
+            await self._until(lambda: not self._calls, limit_s=fault.shutdown_timeout_s)
+            self._deliver(self._gpu.set_rate(0.0, self._clock()))
+        await asyncio.sleep(fault.listens_s)
+        self._port.refuse()
+        busy = {call.connection for call in self._calls.values()}
+        for connection in self._port.connections:
+            if connection in busy:
+                connection.close()  # after its answer
+            else:
+                connection.force_close()  # close() alone would leave an idle one open, and deaf
+        await self._until(lambda: not self._port.connections, limit_s=None)
+        self.terminated.set()
+
+    async def _until(self, condition: Callable[[], bool], *, limit_s: float | None) -> None:
+        deadline_s = None if limit_s is None else self._clock() + limit_s
+        # aiohttp announces no end of a connection, so there is no event to wait for.
+        while not condition() and (deadline_s is None or self._clock() < deadline_s):
+            await asyncio.sleep(0.01)
+
+    async def _end_script(self) -> None:
+        script, self._script = self._script, None
+        if script is not None:
+            script.cancel()
+            await asyncio.wait([script])
+
+    # -- calls ------------------------------------------------------------------------------------------------
+
+    def accept(
+        self,
+        generation: Generation,
+        *,
+        request_id: str,
+        attempt: int,
+        path: str,
+        connection: RequestHandler,
+    ) -> ActiveCall | RefuseCall:
+        """Open a call: it is in the GPU's queue when this returns, or refused and booked as shed."""
+        self._notice_stop()
+        now = self._clock()
+        self.book.open()
+        plan = call_treatment(self._acting, self._rng.random(), generation.max_tokens)
+        limit = self.config.max_unfinished
+        if isinstance(plan, ServeCall) and limit is not None and len(self._calls) >= limit:
+            self.metrics.rejected()
+            plan = RefuseCall(
+                status=503,
+                message="The engine is currently busy and cannot accept new requests. "
+                "Please try again later or on a different instance.",
+                error_type="Service Unavailable",
+            )
+        self._next_call_id += 1
+        call = ActiveCall(
+            call_id=self._next_call_id,
+            generation=generation,
+            plan=plan if isinstance(plan, ServeCall) else ServeCall(),
+            request_id=request_id,
+            attempt=attempt,
+            path=path,
+            connection=connection,
+            arrived_at_s=now,
+            stopped_before_s=self._gpu.stopped_s,
+        )
+        if isinstance(plan, RefuseCall):
+            self._enter(call, CallOutcome.SHED, plan.message)
+            return plan
+        job = GpuJob(
+            prefill_s=self.config.prefill_s + self.config.prefill_token_s * generation.prompt_tokens,
+            token_s=self.config.token_s,
+            tokens=call.job_tokens,
+            prompt_tokens=generation.prompt_tokens,
+            report_every=self.config.stream_interval if generation.streaming else 0,
+            stall_after=call.plan.stall_after,
+        )
+        self._calls[call.call_id] = call
+        self._deliver(self._gpu.submit(call.call_id, job, now))
+        call.stopped_before_s = self._gpu.stopped_s
+        self._note(call)
+        self._arm()
+        return call
+
+    def close(self, call: ActiveCall, outcome: CallOutcome, reason: str) -> None:
+        """The handler is done with the call, one way or the other; its slot is free. Twice does no harm."""
+        if self._calls.pop(call.call_id, None) is None:
+            return
+        self._notice_stop()
+        self._deliver(self._gpu.abort(call.call_id, self._clock()))
+        self._enter(call, outcome, reason)
+        self._arm()
+
+    def metrics_text(self) -> bytes:
+        """/metrics now; a GPU that stands still has nothing new to say."""
+        self._notice_stop()
+        self._deliver(self._gpu.advance(self._clock()))
+        if self._gpu.rate > 0:
+            self._record_gauges()
+        if self._cache_is_full:
+            self.metrics.preempted()
+        self._arm()
+        return self.metrics.text()
+
+    def _enter(self, call: ActiveCall, outcome: CallOutcome, reason: str) -> None:
+        use = self._gpu.take_use(call.call_id)
+        record = call.record(use, outcome, reason, at_s=self._clock(), stopped_s=self._gpu.stopped_s)
+        self.book.close(record)
+        if self._journal is not None:
+            self._journal.note(call.call_id, record)
+
+    def _note(self, call: ActiveCall) -> None:
+        """Write down what there would be to book if the process were killed now."""
+        if self._journal is not None:
+            use = self._gpu.use_so_far(call.call_id)
+            now, stopped_s = self._clock(), self._gpu.stopped_s
+            record = call.record(use, CallOutcome.FAILED, KILLED, at_s=now, stopped_s=stopped_s)
+            self._journal.note(call.call_id, record)
+
+    def _lose_calls(self, reason: str) -> None:
+        for call in list(self._calls.values()):
+            self.close(call, CallOutcome.FAILED, reason)
+
+    def _arm(self) -> None:
+        """Look again when the GPU has something; the timer that is due first wins."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_at_s = self._gpu.due_at()
+        if due_at_s is not None:
+            wait_s = max(due_at_s - self._clock(), self.config.wake_s)
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._wake)
+
+    async def _beat(self) -> None:
+        """Look at ourselves for ever: whether the process was stopped, and what calls have cost so far."""
+        pulses = 0
+        while True:
+            await asyncio.sleep(_PULSE_S)
+            self._notice_stop()
+            self._awake_at_s = self._clock()
+            pulses += 1
+            if pulses % _NOTES_EVERY_PULSES == 0 and self._calls:
+                self._deliver(self._gpu.advance(self._clock()))
+                for call in tuple(self._calls.values()):
+                    self._note(call)
+                self._arm()
+
+    def _notice_stop(self) -> None:
+        """A process that is stopped computes nothing; its clock goes on, so the GPU must be told."""
+        now = self._clock()
+        if self._pulse is None or now - self._awake_at_s < _STOPPED_AFTER_S:
+            return
+        rate_before = self._gpu.rate
+        self._deliver(self._gpu.set_rate(0.0, self._awake_at_s))
+        self._deliver(self._gpu.set_rate(rate_before, now))
+        self._awake_at_s = now
+
+    def _wake(self) -> None:
+        self._notice_stop()
+        self._timer = None
+        self._deliver(self._gpu.advance(self._clock()))
+        self._arm()
+
+    def _deliver(self, progress: list[JobProgress]) -> None:
+        for news in progress:
+            call = self._calls.get(news.job_id)
+            if call is None:
+                continue
+            if call.first_token_at_s is None:
+                call.first_token_at_s = news.at_s
+                self.metrics.first_token(news.at_s - call.arrived_at_s)
+            later_tokens = news.tokens - max(call.tokens, 1)
+            pace_s = self.config.token_s * self._gpu.pace / (self._gpu.rate or 1.0)
+            self.metrics.inter_token(later_tokens, seconds_each=pace_s)
+            call.tokens = news.tokens
+            if news.finished:
+                call.finished_at_s = news.at_s
+                self.metrics.finished(
+                    latency_s=news.at_s - call.arrived_at_s,
+                    queued_s=news.started_at_s - call.arrived_at_s,
+                    decode_s=news.at_s - call.first_token_at_s,
+                    tokens=news.tokens,
+                )
+            if news.finished or call.generation.streaming:
+                call.changed.set()
+
+    def _record_gauges(self) -> None:
+        capacity = self.config.slots * self.config.max_model_len
+        self.metrics.gauges(
+            running=self._gpu.running,
+            waiting=self._gpu.waiting,
+            kv_cache_ratio=1.0 if self._cache_is_full else self._gpu.cached_tokens() / capacity,
+        )
+        self.metrics.totals(prompt_tokens=self._gpu.prefilled_tokens, generation_tokens=self._gpu.generated_tokens)
+
+    def _be_reborn(self) -> None:
+        self._gpu = SimulatedGpu(slots=self.config.slots, now=self._clock())
+        self.metrics = FakeVllmMetrics(self.config.model)
+        self.terminated.clear()

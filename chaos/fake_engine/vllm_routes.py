@@ -1,0 +1,250 @@
+"""What a fake engine says over HTTP, in the manner of vLLM's API server.
+
+A stream's headers go out before its first token exists, because the real one does that too: a client (or Envoy)
+that saw ``200`` has learnt nothing about the GPU. With the first-token gate they wait for the first token, and
+an error that comes first is a plain HTTP error.
+"""
+
+import asyncio
+import time
+from typing import Protocol
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from chaos.fake_engine.active_call import ActiveCall
+from chaos.fake_engine.call_log import LOAD_ID, CallOutcome
+from chaos.fake_engine.engine_config import EngineConfig
+from chaos.fake_engine.engine_faults import HealthAnswer, RefuseCall
+from chaos.fake_engine.engine_port import reset_connection
+from chaos.fake_engine.openai_api import (
+    DONE,
+    Generation,
+    RequestError,
+    completion_object,
+    error_object,
+    parse_generation,
+    role_event,
+    sse_event,
+    stream_event,
+    usage_event,
+)
+
+VERSION = "0.32.0+switchgear.fake"
+# Longer than any sane deadline of a health check.
+SLOW_HEALTH_S = 5.0
+_MAX_BODY_BYTES = 16 * 1024 * 1024
+
+
+class EngineBackend(Protocol):
+    """What answers are made from: the engine behind the routes."""
+
+    config: EngineConfig
+
+    @property
+    def health(self) -> HealthAnswer:
+        """How to answer whoever asks for it."""
+
+    @property
+    def calls_in_flight(self) -> int:
+        """What the API process counts."""
+
+    @property
+    def calls_before_first_token(self) -> int:
+        """Those of them that wait for their first token."""
+
+    def metrics_text(self) -> bytes:
+        """/metrics now."""
+
+    def accept(
+        self, generation: Generation, *, request_id: str, attempt: int, path: str, connection: RequestHandler
+    ) -> ActiveCall | RefuseCall:
+        """Open a call, or refuse it."""
+
+    def close(self, call: ActiveCall, outcome: CallOutcome, reason: str) -> None:
+        """The handler is done with the call."""
+
+
+def application(engine: EngineBackend) -> web.Application:
+    """The routes of one engine; every answer carries ``x-fake-engine: <name>``."""
+    routes = _Routes(engine)
+    app = web.Application(client_max_size=_MAX_BODY_BYTES)
+    app.add_routes(
+        [
+            web.post("/v1/completions", routes.completions),
+            web.post("/v1/chat/completions", routes.chat_completions),
+            web.get("/v1/models", routes.models),
+            web.get("/health", routes.health),
+            web.get("/ping", routes.health),
+            web.post("/ping", routes.health),
+            web.get("/version", routes.version),
+            web.get("/load", routes.load),
+            web.get("/metrics", routes.metrics),
+        ]
+    )
+    if engine.config.first_token_gate:
+        app.router.add_get("/switchgear/in_flight", routes.in_flight)
+    app.on_response_prepare.append(routes.sign)
+    return app
+
+
+class _Routes:
+    def __init__(self, engine: EngineBackend) -> None:
+        self._engine = engine
+        self._started_at = int(time.time())
+
+    async def sign(self, _request: web.Request, response: web.StreamResponse) -> None:
+        response.headers["x-fake-engine"] = self._engine.config.name
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, chat=False)
+
+    async def chat_completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, chat=True)
+
+    async def models(self, _request: web.Request) -> web.Response:
+        model = {
+            "id": self._engine.config.model,
+            "object": "model",
+            "created": self._started_at,
+            "owned_by": "switchgear-fake-engine",
+            "root": self._engine.config.model,
+            "parent": None,
+            "max_model_len": self._engine.config.max_model_len,
+        }
+        return web.json_response({"object": "list", "data": [model]})
+
+    async def health(self, _request: web.Request) -> web.Response:
+        match self._engine.health:
+            case "ok":
+                return web.Response()
+            case "fail":
+                return web.Response(status=503)
+            case "slow":
+                await asyncio.sleep(SLOW_HEALTH_S)
+                return web.Response()
+
+    async def version(self, _request: web.Request) -> web.Response:
+        return web.json_response({"version": VERSION})
+
+    async def load(self, _request: web.Request) -> web.Response:
+        return web.json_response({"server_load": self._engine.calls_in_flight})
+
+    async def in_flight(self, _request: web.Request) -> web.Response:
+        waiting = self._engine.calls_before_first_token
+        return web.json_response({"in_flight": self._engine.calls_in_flight, "waiting_for_first_token": waiting})
+
+    async def metrics(self, _request: web.Request) -> web.Response:
+        body = self._engine.metrics_text()
+        return web.Response(body=body, headers={"content-type": CONTENT_TYPE_LATEST})
+
+    async def _generate(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
+        config = self._engine.config
+        try:
+            generation = parse_generation(
+                await request.read(), chat=chat, model=config.model, max_model_len=config.max_model_len
+            )
+        except RequestError as refused:
+            return _error(refused.status, str(refused), refused.error_type)
+        attempt = request.headers.get("x-envoy-attempt-count", "")
+        call = self._engine.accept(
+            generation,
+            request_id=request.headers.get(LOAD_ID, request.headers.get("x-request-id", "")),
+            attempt=int(attempt) if attempt.isdecimal() else 0,
+            path=request.path,
+            connection=request.protocol,
+        )
+        if isinstance(call, RefuseCall):
+            return _error(call.status, call.message, call.error_type, retry_after_s=call.retry_after_s)
+        try:
+            if generation.streaming:
+                return await self._stream(request, call)
+            return await self._whole(request, call)
+        except (asyncio.CancelledError, ConnectionError):
+            # The client is gone. Its slot must not outlive it.
+            self._engine.close(call, CallOutcome.ABORTED, "client left")
+            raise
+
+    async def _whole(self, request: web.Request, call: ActiveCall) -> web.StreamResponse:
+        generation = call.generation
+        await call.wait_for_tokens(generation.max_tokens)
+        if call.plan.reset_after is not None:
+            raise self._reset(request, call)
+        if call.plan.error_status is not None:
+            return self._failed(call, call.plan.error_status)
+        answer_id, created = _answer_id(call), int(time.time())
+        response = web.json_response(completion_object(generation, answer_id=answer_id, created=created))
+        await response.prepare(request)
+        await response.write_eof()
+        call.tokens_sent = generation.max_tokens
+        self._engine.close(call, CallOutcome.FINISHED, "")
+        return response
+
+    async def _stream(self, request: web.Request, call: ActiveCall) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
+        gate = self._engine.config.first_token_gate
+        if not gate:
+            await response.prepare(request)
+        if call.plan.error_status is not None:
+            await call.wait_for_tokens(call.generation.max_tokens)
+            refusal = self._failed(call, call.plan.error_status)
+            if gate:
+                return refusal
+            await response.write(sse_event(_failure_object(call)) + DONE)
+            return response
+        await self._send_tokens(request, response, call)
+        if call.plan.reset_after is not None:
+            raise self._reset(request, call)
+        await response.write(_ending(call.generation, _answer_id(call)))
+        await response.write_eof()
+        self._engine.close(call, CallOutcome.FINISHED, "")
+        return response
+
+    async def _send_tokens(self, request: web.Request, response: web.StreamResponse, call: ActiveCall) -> None:
+        """Write each token as it comes to be, until the GPU is done with the call."""
+        generation, answer_id, created = call.generation, _answer_id(call), int(time.time())
+        while call.tokens_sent < call.job_tokens:
+            await call.wait_for_tokens(call.tokens_sent)
+            chunk = stream_event(
+                generation,
+                answer_id=answer_id,
+                created=created,
+                first=call.tokens_sent + 1,
+                last=call.tokens,
+            )
+            if call.tokens_sent == 0 and generation.chat:
+                chunk = role_event(generation, answer_id=answer_id, created=created) + chunk
+            if not response.prepared:
+                await response.prepare(request)
+            call.tokens_sent = call.tokens
+            await response.write(chunk)
+
+    def _failed(self, call: ActiveCall, status: int) -> web.Response:
+        self._engine.close(call, CallOutcome.FAILED, f"error {status} after the work")
+        return web.json_response(_failure_object(call), status=status)
+
+    def _reset(self, request: web.Request, call: ActiveCall) -> ConnectionResetError:
+        self._engine.close(call, CallOutcome.FAILED, "reset")
+        if isinstance(request.transport, asyncio.Transport):
+            reset_connection(request.transport)
+        return ConnectionResetError("the connection was reset on command")
+
+
+def _answer_id(call: ActiveCall) -> str:
+    return f"{'chatcmpl' if call.generation.chat else 'cmpl'}-{call.call_id}"
+
+
+def _ending(generation: Generation, answer_id: str) -> bytes:
+    if not generation.include_usage:
+        return DONE
+    return usage_event(generation, answer_id=answer_id, created=int(time.time())) + DONE
+
+
+def _failure_object(call: ActiveCall) -> dict[str, object]:
+    return error_object(call.plan.error_status or 500, call.plan.error_message, "InternalServerError")
+
+
+def _error(status: int, message: str, error_type: str, *, retry_after_s: int | None = None) -> web.Response:
+    headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
+    return web.json_response(error_object(status, message, error_type), status=status, headers=headers)

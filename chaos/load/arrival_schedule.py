@@ -1,0 +1,129 @@
+"""When callers ask for what, drawn from what a scenario says of its load. Pure: the seed decides all of it.
+
+The usual arrivals are the same whatever else happens: more load, by a surge or on order, is more arrivals between
+them, and less is some of them left out. So two policies meet the same requests.
+"""
+
+import heapq
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from chaos.load.request_sender import Arrival, CallerRetries, LoadTarget
+from chaos.scenario.arrival_trace import TraceRow
+from chaos.scenario.experiment_plan import Experiment
+from chaos.scenario.scenario_model import LoadSpec, TokenRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivalSchedule:
+    """Everything that decides arrivals. ``targets`` are the proxies in their order, with their first shares;
+    ``rate_per_s`` is the usual rate, before surges. ``trace`` replaces the Poisson process where there is one.
+    """
+
+    load: LoadSpec
+    targets: tuple[LoadTarget, ...]
+    rate_per_s: float
+    seed: int
+    trace: tuple[TraceRow, ...] = ()
+
+    @property
+    def retries(self) -> CallerRetries:
+        """What callers do without a good answer."""
+        said = self.load.client_retries
+        return CallerRetries(attempts=said.attempts, backoff_s=said.backoff)
+
+    def usual(self) -> Iterator[Arrival]:
+        """Arrivals in order of time, with the scenario's surges; without end, except those of a trace."""
+        parts = [self._few(self._recorded() if self.trace else self._drawn("usual", self.rate_per_s))]
+        parts += [
+            self._drawn(f"surge {place}", self.rate_per_s * (factor - 1), start_s, end_s)
+            for place, (start_s, end_s, factor) in enumerate(self._surges())
+            if factor > 1
+        ]
+        return self._named("", heapq.merge(*parts, key=lambda one: one.at_s))
+
+    def more(self, name: str, factor: float, from_s: float) -> Iterator[Arrival]:
+        """What is asked beyond the usual when it is asked ``factor`` times, from a moment on, without end."""
+        extra_per_s = self.rate_per_s * (factor - 1)
+        return self._named(f"{name}-", self._drawn(name, extra_per_s, from_s)) if extra_per_s > 0 else iter(())
+
+    def herd(self, name: str, count: int, at_s: float) -> Iterator[Arrival]:
+        """So many at one moment."""
+        rng = self._rng(name)
+        return self._named(f"{name}-", (self._one(rng, TraceRow(at_s=max(0.0, at_s))) for _ in range(count)))
+
+    def _surges(self) -> list[tuple[float, float, float]]:
+        """From when to when how many times the usual load; surges at the same time multiply."""
+        surges = self.load.surges
+        moments = sorted({moment for one in surges for moment in (one.at, one.at + one.lasts)})
+        return [(start_s, end_s, self._factor(start_s)) for start_s, end_s in pairwise(moments)]
+
+    def _factor(self, at_s: float) -> float:
+        return math.prod(one.factor for one in self.load.surges if one.at <= at_s < one.at + one.lasts)
+
+    def _drawn(
+        self, name: str, rate_per_s: float, from_s: float = 0.0, to_s: float = math.inf
+    ) -> Iterator[Arrival]:
+        rng, at_s = self._rng(name), from_s
+        while (at_s := at_s + rng.expovariate(rate_per_s)) < to_s:
+            yield self._one(rng, TraceRow.model_construct(at_s=at_s))
+
+    def _recorded(self) -> Iterator[Arrival]:
+        rng = self._rng("trace")
+        for row in self.trace:
+            yield self._one(rng, row)
+
+    def _few(self, arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
+        """Those that are left when less is asked."""
+        rng = self._rng("few")
+        return (one for one in arrivals if rng.random() < self._factor(one.at_s))
+
+    def _one(self, rng: random.Random, row: TraceRow) -> Arrival:
+        """One request. As much is drawn for each, so that what one row says changes no other."""
+        load = self.load
+        target = rng.choices(self.targets, self._shares(row.at_s))[0]
+        streaming, batch = 100 * rng.random() < load.streaming_percent, 100 * rng.random() < load.batch_percent
+        prompt, output = _length(rng, load.prompt_tokens), _length(rng, load.output_tokens)
+        return Arrival(
+            at_s=row.at_s,
+            request_id="",
+            target=target,
+            streaming=streaming if row.streaming is None else row.streaming,
+            batch=batch if row.batch is None else row.batch,
+            prompt_tokens=row.prompt_tokens or prompt,
+            max_tokens=row.output_tokens or output,
+        )
+
+    def _shares(self, at_s: float) -> Sequence[float]:
+        turned = [turn for turn in self.load.turns if turn.at <= at_s]
+        return max(turned, key=lambda turn: turn.at).demand if turned else [one.weight for one in self.targets]
+
+    def _named(self, name: str, arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
+        for number, one in enumerate(arrivals, start=1):
+            yield replace(one, request_id=f"load-{self.seed}-{name}{number}")
+
+    def _rng(self, name: str) -> random.Random:
+        return random.Random(f"{self.seed} {name}")  # noqa: S311 -- repeatable traffic, no secret
+
+
+def arrival_schedule(
+    experiment: Experiment, targets: Sequence[LoadTarget], trace: Sequence[TraceRow] = ()
+) -> ArrivalSchedule:
+    """The schedule of an experiment; ``targets`` are its proxies, in its order."""
+    rate_per_s = experiment.rate_per_s
+    if trace:
+        rate_per_s = len(trace) / max(trace[-1].at_s, 1.0)
+    return ArrivalSchedule(
+        load=experiment.spec.load,
+        targets=tuple(targets),
+        rate_per_s=rate_per_s,
+        seed=experiment.seed,
+        trace=tuple(trace),
+    )
+
+
+def _length(rng: random.Random, tokens: TokenRange) -> int:
+    return rng.randint(tokens.shortest, tokens.longest)

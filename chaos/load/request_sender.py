@@ -1,0 +1,290 @@
+"""Sends arrivals on their schedule, whatever becomes of the earlier ones, and says what became of each.
+
+It knows nothing of how a schedule is drawn. Callers that try again by themselves do so here: each try is a request
+of its own, with an outcome of its own.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType, TracebackType
+from typing import Final, Self
+
+import aiohttp
+
+from chaos.fake_engine.call_log import LOAD_ID
+from chaos.history.request_outcomes import OutcomeReason, RequestOutcome
+
+_BUSY_STATUSES = (429, 503)
+_DONE = b"data: [DONE]"
+_ERROR_EVENT = b'data: {"error"'
+_FALLBACK_HEADER = "x-switchgear-fallback"
+_REFUSAL_HEADER = "x-switchgear-reason"
+
+FAULTS_OF_THE_CALLER: Final = frozenset(range(400, 500)) - {408, 409, 429}
+"""Statuses after which nobody asks the same again. Source: the retries of OpenAI's client libraries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadTarget:
+    """Where requests go, such as the Envoy of a zone. ``weight`` is its share of them, relative."""
+
+    url: str
+    name: str = ""
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """One request of a schedule; ``at_s`` counts from its beginning. ``batch``: of the class that can wait."""
+
+    at_s: float
+    request_id: str
+    target: LoadTarget
+    streaming: bool
+    max_tokens: int
+    prompt_tokens: int = 16
+    batch: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallerRetries:
+    """What callers do by themselves without a good answer: so many tries more, each after ``backoff_s``."""
+
+    attempts: int = 0
+    backoff_s: float = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTemplate:
+    """How every request is asked. ``deadline_s`` is a caller's patience for a whole answer, anew for each try;
+    later is a timeout. Streams and whole answers both go to ``path``. ``batch_headers`` are added to requests of
+    the batch class.
+    """
+
+    deadline_s: float = 10.0
+    model: str | None = None
+    headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    batch_headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    path: str = "/v1/completions"
+
+
+def _always(_: Arrival) -> bool:
+    return True
+
+
+class RequestSender:
+    """``async with Sender(...) as sender: await sender.follow(arrivals)``; leaving it waits for every answer.
+
+    ``on_outcome`` is called in the event loop as each try ends, in the order they end. ``retries`` is asked before
+    each further try; none begins later than ``until_s`` or after ``stop``. Times count from ``began_s`` on the
+    machine's monotonic clock. Cancelling cuts the requests in flight, without outcomes.
+    """
+
+    def __init__(
+        self,
+        asking: RequestTemplate,
+        on_outcome: Callable[[RequestOutcome], None],
+        *,
+        began_s: float,
+        until_s: float | None = None,
+        stop: asyncio.Event | None = None,
+        retries: Callable[[], CallerRetries] = CallerRetries,
+    ) -> None:
+        self._asking = asking
+        self._on_outcome = on_outcome
+        self._began_s = began_s
+        self._until_s = until_s
+        self._stopped = stop or asyncio.Event()
+        self._retries = retries
+        self._group = asyncio.TaskGroup()
+        self._session: aiohttp.ClientSession
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5.0)
+        # Deadlines are ours: one per try, counted from its planned time.
+        timeout = aiohttp.ClientTimeout(total=None)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False)
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self._group.__aexit__(kind, error, traceback)
+        finally:
+            await self._session.close()
+
+    async def follow(self, arrivals: Iterable[Arrival], *, keep: Callable[[Arrival], bool] = _always) -> None:
+        """Send each when it is due, until they end or it is time to stop; pass over those not to ``keep``."""
+        for arrival in arrivals:
+            if not await self._due(arrival.at_s):
+                return
+            if keep(arrival):
+                self.send(arrival)
+
+    def send(self, arrival: Arrival) -> None:
+        """Send one now."""
+        self._group.create_task(self._asked(arrival))
+
+    def start(
+        self, arrivals: Iterable[Arrival], *, keep: Callable[[Arrival], bool] = _always
+    ) -> asyncio.Task[None]:
+        """Follow more arrivals beside the others; cancelling the task ends them, not what they sent."""
+        return self._group.create_task(self.follow(arrivals, keep=keep))
+
+    async def ended(self) -> None:
+        """Wait until it is time to stop; at once where no time was said."""
+        if self._until_s is not None:
+            await self._due(self._until_s)
+
+    async def _due(self, at_s: float) -> bool:
+        """Wait until then; False where nothing may be sent then."""
+        if self._until_s is not None and at_s > self._until_s:
+            return False
+        wait_s = self._began_s + at_s - time.monotonic()
+        if wait_s > 0:
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._stopped.wait()
+            except TimeoutError:
+                return True
+        return not self._stopped.is_set()
+
+    async def _asked(self, arrival: Arrival) -> None:
+        """One question: its first try, and those after it."""
+        planned_s, number = self._began_s + arrival.at_s, 1
+        while True:
+            outcome = await self._tried(arrival, planned_s, number)
+            self._on_outcome(outcome)
+            retries = self._retries()
+            if outcome.ok or outcome.status in FAULTS_OF_THE_CALLER or number > retries.attempts:
+                return
+            planned_s, number = outcome.ended_at_s + retries.backoff_s, number + 1
+            if not await self._due(planned_s - self._began_s):
+                return
+
+    async def _tried(self, arrival: Arrival, planned_s: float, number: int) -> RequestOutcome:
+        sent_s = time.monotonic()
+        answer = _Answer()
+        request_id = arrival.request_id if number == 1 else f"{arrival.request_id}.{number}"
+        try:
+            async with asyncio.timeout(max(0.0, planned_s + self._asking.deadline_s - sent_s)):
+                await _exchange(self._session, self._asking, arrival, request_id, answer)
+        except TimeoutError:
+            answer.reason = OutcomeReason.TIMEOUT
+        except aiohttp.ClientPayloadError:
+            # The answer had begun. With content-length or chunks missing, it was cut.
+            answer.reason = OutcomeReason.TRUNCATED if arrival.streaming else OutcomeReason.RESET
+        except (aiohttp.ClientError, OSError):
+            answer.reason = OutcomeReason.TRUNCATED if answer.tokens else OutcomeReason.RESET
+        ended_s = time.monotonic()
+        first_s = answer.first_token_at_s
+        return RequestOutcome(
+            request_id=request_id,
+            question=arrival.request_id,
+            try_number=number,
+            target=arrival.target.name or arrival.target.url,
+            streaming=arrival.streaming,
+            batch=arrival.batch,
+            arrived_at_s=planned_s,
+            lag_s=sent_s - planned_s,
+            status=answer.status,
+            reason=answer.reason,
+            first_token_s=None if first_s is None else first_s - planned_s,
+            latency_s=ended_s - planned_s,
+            tokens=answer.tokens,
+            longest_gap_s=answer.longest_gap_s,
+            fallback=answer.fallback,
+            refusal=answer.refusal,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Answer:
+    """What has been seen of one answer so far."""
+
+    status: int = 0
+    first_token_at_s: float | None = None
+    tokens: int = 0
+    reason: OutcomeReason = OutcomeReason.RESET
+    event_at_s: float | None = None
+    longest_gap_s: float | None = None
+    fallback: str = ""
+    refusal: str = ""
+
+    def token_seen(self, now_s: float) -> None:
+        """An event with text came."""
+        self.tokens += 1
+        if self.first_token_at_s is None:
+            self.first_token_at_s = now_s
+        if self.event_at_s is not None:
+            self.longest_gap_s = max(self.longest_gap_s or 0.0, now_s - self.event_at_s)
+        self.event_at_s = now_s
+
+
+async def _exchange(
+    session: aiohttp.ClientSession, asking: RequestTemplate, arrival: Arrival, request_id: str, answer: _Answer
+) -> None:
+    """One request and its answer; fills in ``answer`` as it goes, so that a failure leaves what was seen."""
+    body: dict[str, object] = {"max_tokens": arrival.max_tokens, "stream": arrival.streaming}
+    if arrival.streaming:
+        body["stream_options"] = {"include_usage": True}
+    words = "word " * arrival.prompt_tokens
+    if asking.path.endswith("/chat/completions"):
+        body["messages"] = [{"role": "user", "content": words}]
+    else:
+        body["prompt"] = words
+    if asking.model is not None:
+        body["model"] = asking.model
+    headers = {"content-type": "application/json", "x-request-id": request_id, LOAD_ID: request_id}
+    headers |= asking.headers
+    if arrival.batch:
+        headers |= asking.batch_headers
+    url = arrival.target.url + asking.path
+    async with session.post(url, data=json.dumps(body).encode(), headers=headers) as response:
+        answer.status = response.status
+        answer.fallback = response.headers.get(_FALLBACK_HEADER, "")
+        answer.refusal = response.headers.get(_REFUSAL_HEADER, "")
+        if response.status != 200:
+            answer.reason = OutcomeReason.SHED if response.status in _BUSY_STATUSES else OutcomeReason.HTTP_ERROR
+            await response.read()
+        elif response.content_type == "text/event-stream":
+            await _read_stream(response, answer)
+        else:
+            text = await response.read()
+            answer.tokens = _tokens_used(text)
+            answer.reason = OutcomeReason.OK if answer.tokens else OutcomeReason.TRUNCATED
+
+
+async def _read_stream(response: aiohttp.ClientResponse, answer: _Answer) -> None:
+    answer.reason = OutcomeReason.TRUNCATED
+    rest = b""
+    async for data in response.content.iter_any():
+        *events, rest = (rest + data).split(b"\n\n")
+        for event in events:
+            if event.startswith(_DONE):
+                if answer.reason is OutcomeReason.TRUNCATED:
+                    answer.reason = OutcomeReason.OK
+            elif event.startswith(_ERROR_EVENT):
+                # A failure inside a 200: a proxy counts it as a success.
+                answer.reason = OutcomeReason.STREAM_ERROR
+            elif b'"choices":[]' in event:
+                # The usage comes last and is exact; a chunk may hold several tokens.
+                answer.tokens = _tokens_used(event.removeprefix(b"data:"))
+            elif event.startswith(b"data:") and b'"role"' not in event:
+                answer.token_seen(time.monotonic())
+
+
+def _tokens_used(text: bytes) -> int:
+    try:
+        tokens = json.loads(text)["usage"]["completion_tokens"]
+    except (ValueError, KeyError, TypeError):
+        return 0  # not a whole answer, which the caller reports as truncated
+    return tokens if isinstance(tokens, int) else 0

@@ -1,0 +1,99 @@
+"""Who was out when, as the ledger and the proxies tell it, and when there was a reason for it. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chaos.faults.fault import TargetKind
+from chaos.history.recorded_history import History, Outage
+from chaos.measures.impairments import fault_of_event, stays_dead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EjectionSpan:
+    """``[start_s, end_s)``; ``why`` is what is known of it."""
+
+    start_s: float
+    end_s: float
+    why: str = ""
+
+    @property
+    def long_s(self) -> float:
+        """Its length."""
+        return self.end_s - self.start_s
+
+
+def control_plane_ejections(history: History, engine: str, until_s: float) -> list[EjectionSpan]:
+    """When the control plane kept the engine out."""
+    found = []
+    since_s, why = None, ""
+    for one in history.decided:
+        if one.engine != engine or one.out is None or one.at_s > until_s:
+            continue
+        if one.out and since_s is None:
+            since_s, why = one.at_s, f"the control plane took it out at {one.at_s:.1f} s: {one.evidence}"
+        elif not one.out and since_s is not None:
+            found.append(EjectionSpan(start_s=since_s, end_s=one.at_s, why=why))
+            since_s = None
+    if since_s is not None:
+        found.append(EjectionSpan(start_s=since_s, end_s=until_s, why=why))
+    return found
+
+
+def proxy_ejections(history: History, engine: str, until_s: float) -> list[EjectionSpan]:
+    """When a proxy said that it sends the engine nothing, of itself or because it was told to."""
+    found = []
+    for proxy in sorted({one.proxy for one in history.samples}):
+        since_s, why, last_s = None, "", 0.0
+        for one in history.samples:
+            if one.proxy != proxy or one.at_s > until_s:
+                continue
+            last_s = one.at_s
+            flagged = engine in one.ejected or engine in one.unhealthy
+            if flagged and since_s is None:
+                since_s = one.at_s
+                said = "ejects it by its own outlier detection" if engine in one.ejected else "has it as unhealthy"
+                why = f"{proxy} {said} since {one.at_s:.1f} s"
+            elif not flagged and since_s is not None:
+                found.append(EjectionSpan(start_s=since_s, end_s=one.at_s, why=why))
+                since_s = None
+        if since_s is not None:
+            found.append(EjectionSpan(start_s=since_s, end_s=last_s, why=why))
+    return found
+
+
+def healthy_spans(history: History, engine: str, until_s: float) -> list[EjectionSpan]:
+    """When nothing was wrong with the engine, with who watches it, or with who decides of it."""
+    ill = sorted(
+        (one.start_s, until_s if one.end_s is None or _for_good(one) else one.end_s)
+        for one in history.outages
+        if _concerns(one, engine)
+    )
+    found, since_s = [], 0.0
+    for start_s, end_s in ill:
+        if start_s > since_s:
+            found.append(EjectionSpan(start_s=since_s, end_s=min(start_s, until_s)))
+        since_s = max(since_s, end_s)
+    if since_s < until_s:
+        found.append(EjectionSpan(start_s=since_s, end_s=until_s))
+    return found
+
+
+def span_intersection(some: Sequence[EjectionSpan], others: Sequence[EjectionSpan]) -> list[EjectionSpan]:
+    """Every stretch that is in one of the first and in one of the second, with the reason of the first."""
+    return [
+        EjectionSpan(start_s=max(one.start_s, other.start_s), end_s=min(one.end_s, other.end_s), why=one.why)
+        for one in some
+        for other in others
+        if max(one.start_s, other.start_s) < min(one.end_s, other.end_s)
+    ]
+
+
+def _concerns(outage: Outage, engine: str) -> bool:
+    """Whether somebody may rightly keep the engine out for it: it is hit, or the control plane or a proxy is."""
+    fault = fault_of_event(outage.fault)
+    return engine in outage.targets or fault is None or fault.aim in {TargetKind.CONTROL_PLANE, TargetKind.PROXIES}
+
+
+def _for_good(outage: Outage) -> bool:
+    fault = fault_of_event(outage.fault)
+    return fault is not None and any(stays_dead(fault.actions(target)) for target in outage.targets)

@@ -1,0 +1,214 @@
+"""Which engines were better left alone, when, and in what way: faults as what is measured needs them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from chaos.fake_engine.engine_faults import (
+    EngineBadHealth,
+    EngineCrash,
+    EngineDrain,
+    EngineErrorAfterWork,
+    EngineFault,
+    EngineFlap,
+    EngineGrayFailure,
+    EngineHangMidStream,
+    EngineKvCacheFull,
+    EnginePacing,
+    EngineResetMidStream,
+    EngineShed,
+    EngineSigterm,
+    EngineSlow,
+    gpu_rate,
+)
+from chaos.faults.actions import (
+    EVERYBODY,
+    OTHER_ZONES,
+    FaultAction,
+    FreezeProcess,
+    KillProcess,
+    ProcessRole,
+    RestartEngine,
+    SetEngineFault,
+    ShapeLink,
+)
+from chaos.faults.fault import Fault, TargetKind
+from chaos.faults.fault_registry import AnyFault
+from chaos.history.recorded_history import History, Outage
+
+_FAULTS: TypeAdapter[Fault] = TypeAdapter(AnyFault)
+_SOME = EngineErrorAfterWork | EngineShed | EngineHangMidStream | EngineResetMidStream | EngineGrayFailure
+_LOST_PERCENT: Final = 50.0
+"""A wire that loses more than this carries nothing worth having."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImpairmentKind:
+    """What is wrong with an engine, as far as measuring goes.
+
+    ``capacity_left``: share of its work that is still worth having. ``stands_still``: it takes calls and hands out
+    no slots. ``unseen``: what is sent there does not reach its book, so the proxies' counters are read.
+    ``flaps``: it is well in between. ``takes_streams``: those in flight end by the fault and by nobody's choice.
+    """
+
+    capacity_left: float = 0.0
+    stands_still: bool = False
+    unseen: bool = False
+    flaps: bool = False
+    takes_streams: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Impairment:
+    """One engine had something in ``[start_s, end_s)``, for ``proxies`` only or, where that is None, for all.
+    ``end_s`` is infinite where it lasted when the history ended. ``ejectable``: it had better been left alone;
+    others are only worth less than usual.
+    """
+
+    outage: str
+    kind: str
+    engine: str
+    start_s: float
+    end_s: float
+    nature: ImpairmentKind
+    bad: bool = True
+    proxies: frozenset[str] | None = None
+
+    def at(self, at_s: float) -> bool:
+        """Whether it lasts at this moment."""
+        return self.start_s <= at_s < self.end_s
+
+
+def fault_of_event(said: Mapping[str, Any]) -> Fault | None:
+    """The fault of an event; None for one that this version does not know."""
+    try:
+        return _FAULTS.validate_python(dict(said))
+    except ValidationError:
+        return None
+
+
+def outages_of_target_kind(history: History, aim: TargetKind) -> list[Outage]:
+    """The outages of faults that hit this sort of target."""
+    return [
+        one for one in history.outages if (fault := fault_of_event(one.fault)) is not None and fault.aim is aim
+    ]
+
+
+def ejectable(some: Iterable[Impairment]) -> list[Impairment]:
+    """Those in which the engine had better been left alone by everybody."""
+    return [one for one in some if one.bad and one.proxies is None]
+
+
+def impairments(history: History) -> tuple[Impairment, ...]:
+    """Every engine's, by the time it began. Faults that this version does not know are left out."""
+    slots = history.slots
+    found = []
+    for outage in history.outages:
+        fault = fault_of_event(outage.fault)
+        if fault is None or fault.aim not in {TargetKind.ENGINES, TargetKind.ZONES} or _harmless(fault):
+            continue
+        for engine in (target for target in outage.targets if target in slots):
+            pulls = fault.actions(engine)
+            healed_s = float("inf") if outage.end_s is None or stays_dead(pulls) else outage.end_s
+            found.append(
+                Impairment(
+                    outage=outage.id,
+                    kind=outage.kind,
+                    engine=engine,
+                    start_s=outage.start_s,
+                    end_s=healed_s,
+                    nature=impairment_kind(pulls, max(fault.capacity_left(), _spared(pulls))),
+                    bad=fault.breaks,
+                    proxies=_only_for(history, engine, pulls),
+                )
+            )
+    return tuple(sorted(found, key=lambda one: (one.start_s, one.engine)))
+
+
+def stays_dead(pulls: Iterable[FaultAction]) -> bool:
+    """Whether what is pulled is not undone before the end."""
+    return any(isinstance(one, KillProcess) and one.stays_dead for one in pulls)
+
+
+def impairment_kind(pulls: Sequence[FaultAction], capacity_left: float) -> ImpairmentKind:
+    """Of a fault that pulls these."""
+    of_engine = [_of_engine_fault(one.fault) for one in pulls if isinstance(one, SetEngineFault)]
+    restarts = [one for one in pulls if isinstance(one, RestartEngine)]
+    gone = any(isinstance(one, KillProcess | FreezeProcess) and one.part is ProcessRole.ENGINE for one in pulls)
+    cut_off = any(isinstance(one, ShapeLink) and one.end == "engine" and _carries_nothing(one) for one in pulls)
+    return ImpairmentKind(
+        capacity_left=capacity_left,
+        stands_still=any(one.stands_still for one in of_engine),
+        unseen=gone or cut_off or bool(restarts) or any(one.unseen for one in of_engine),
+        flaps=any(one.flaps for one in of_engine)
+        or any(isinstance(one, FreezeProcess) and one.on_share < 1.0 for one in pulls),
+        takes_streams=gone
+        or cut_off
+        or any(one.drain_within_s is None and not one.shutdown_timeout_s for one in restarts)
+        or any(one.takes_streams for one in of_engine),
+    )
+
+
+def engine_impairment_kind(fault: EngineFault, capacity_left: float = 0.0) -> ImpairmentKind:
+    """Of a simulated engine that misbehaves in this way."""
+    return impairment_kind([SetEngineFault(engine="", fault=fault)], capacity_left)
+
+
+def _of_engine_fault(fault: EngineFault) -> ImpairmentKind:
+    if isinstance(fault, EngineFlap):
+        inner = _of_engine_fault(fault.fault)
+        return ImpairmentKind(flaps=True, unseen=inner.unseen, takes_streams=inner.takes_streams)
+    # What only refuses, or is only slow, lets every stream that it has end.
+    lets_end = isinstance(
+        fault,
+        EngineDrain
+        | EngineShed
+        | EngineGrayFailure
+        | EngineBadHealth
+        | EngineSlow
+        | EnginePacing
+        | EngineKvCacheFull,
+    ) or (isinstance(fault, EngineSigterm) and fault.shutdown_timeout_s > 0)
+    return ImpairmentKind(
+        stands_still=gpu_rate(fault) == 0.0,
+        unseen=isinstance(fault, EngineCrash | EngineSigterm),
+        takes_streams=not lets_end,
+    )
+
+
+def _carries_nothing(wire: ShapeLink) -> bool:
+    return wire.black_hole or wire.reset or wire.loss_percent > _LOST_PERCENT
+
+
+def _spared(pulls: Sequence[FaultAction]) -> float:
+    """Share of the calls that a fault which hits some of them leaves alone."""
+    return min(
+        (
+            1.0 - one.fault.share
+            for one in pulls
+            if isinstance(one, SetEngineFault) and isinstance(one.fault, _SOME)
+        ),
+        default=0.0,
+    )
+
+
+def _harmless(fault: Fault) -> bool:
+    return not fault.breaks and fault.capacity_left() >= 1.0
+
+
+def _only_for(history: History, engine: str, pulls: Sequence[FaultAction]) -> frozenset[str] | None:
+    """The proxies that alone notice; None when everybody does."""
+    links = [one for one in pulls if isinstance(one, ShapeLink) and one.end == "engine"]
+    sources = {source for one in links for source in one.sources}
+    if (
+        not links
+        or EVERYBODY in sources
+        or any(isinstance(one, SetEngineFault | KillProcess | FreezeProcess) for one in pulls)
+    ):
+        return None
+    here = next((one.zone for one in history.began.engines if one.name == engine), "")
+    others = {one.name for one in history.began.proxies if one.zone != here} if OTHER_ZONES in sources else set()
+    found = frozenset(sources - {OTHER_ZONES} | others)
+    return None if found >= {one.name for one in history.began.proxies} else found

@@ -1,0 +1,137 @@
+"""What a perfect admission ceiling would make of an experiment: the number that each measured one stands beside.
+
+The fleet is one queue. It works off ``mu(t)`` requests per second, the capacity of the engines that are well,
+and may hold ``mu(t) x W`` waiting ones; what arrives beyond that is shed. An engine counts as well again ``u``
+after it is, because nobody knows sooner. For one fault of length T in which capacity is short, an even load of
+lambda and a time A watched afterwards this comes to
+
+    goodput(fault)         = mu_f / lambda x (1 + W / T)
+    goodput(fault + after) = 1 - [lambda (T + u) - mu_f (T + u + W)] / [lambda (T + A)]
+
+Nothing here knows of detection, randomness or the caller's patience, all of which cost goodput; and a queue that
+was full before the fault may be longer than W afterwards, which gives a little.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from chaos.faults.actions import FreezeProcess, KillProcess, ProcessRole
+from chaos.faults.fault import TargetKind
+from chaos.history.recorded_history import History
+from chaos.measures.impairments import Impairment, fault_of_event, outages_of_target_kind
+from chaos.measures.request_periods import questions
+from chaos.measures.traffic_shift import capacities_per_s
+
+RECOVERY_LAG_S: Final = 0.5
+_STEP_S: Final = 0.5
+"""Arrivals are counted in steps of this length: shorter than any wait worth having, longer than their gaps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityStretch:
+    """A time of even load and even capacity."""
+
+    start_s: float
+    end_s: float
+    offered_per_s: float
+    capacity_per_s: float
+
+
+def admitted_requests(stretches: Iterable[CapacityStretch], max_wait_s: float) -> list[float]:
+    """How many requests are let in during each stretch of consecutive ones; the queue is empty at first."""
+    waiting = 0.0
+    found = []
+    for one in stretches:
+        let_in, waiting = _stretch(
+            one.offered_per_s,
+            one.capacity_per_s,
+            one.capacity_per_s * max_wait_s,
+            waiting,
+            one.end_s - one.start_s,
+        )
+        found.append(let_in)
+    return found
+
+
+def possible_goodput_percent(
+    history: History, troubles: Sequence[Impairment], from_s: float, to_s: float
+) -> float | None:
+    """Good answers per hundred questions that arrived in the window, for the arrivals as they were; None where
+    none did. What callers ask of a proxy that is broken itself nobody can answer.
+    """
+    edges = {0.0, from_s, to_s, history.end_s}
+    edges |= {_STEP_S * step for step in range(int(history.end_s / _STEP_S) + 1)}
+    for trouble in troubles:
+        edges |= {trouble.start_s, trouble.end_s + RECOVERY_LAG_S}
+    ordered = sorted(at_s for at_s in edges if 0.0 <= at_s <= history.end_s)
+    blocked = stopped_proxies(history)
+    asked = questions(history.requests)
+    reachable = [
+        one.at_s
+        for one in asked
+        if not any(proxy == one.proxy and start_s <= one.at_s < end_s for proxy, start_s, end_s in blocked)
+    ]
+    total = sum(from_s <= one.at_s < to_s for one in asked)
+    stretches = [
+        CapacityStretch(
+            start_s=start_s,
+            end_s=end_s,
+            offered_per_s=_between(reachable, start_s, end_s) / (end_s - start_s),
+            capacity_per_s=capacity_per_s(history, troubles, start_s),
+        )
+        for start_s, end_s in pairwise(ordered)
+    ]
+    let_in = sum(
+        count
+        for one, count in zip(stretches, admitted_requests(stretches, history.began.max_wait_s), strict=True)
+        if from_s <= one.start_s < to_s
+    )
+    return 100.0 * let_in / total if total else None
+
+
+def stopped_proxies(history: History) -> list[tuple[str, float, float]]:
+    """Every proxy that stood still or was gone, from when to when."""
+    found = []
+    for outage in outages_of_target_kind(history, TargetKind.PROXIES):
+        fault = fault_of_event(outage.fault)
+        end_s = float("inf") if outage.end_s is None else outage.end_s
+        for target in outage.targets:
+            pulls = () if fault is None else fault.actions(target)
+            if any(
+                (isinstance(one, KillProcess) or (isinstance(one, FreezeProcess) and one.on_share >= 1.0))
+                and one.part is ProcessRole.PROXY
+                for one in pulls
+            ):
+                found.append((target, outage.start_s, end_s))
+    return found
+
+
+def capacity_per_s(history: History, troubles: Sequence[Impairment], at_s: float) -> float:
+    """Requests per second of the engines that are worth something at this moment."""
+    capacity = capacities_per_s(history)
+    left = dict.fromkeys(capacity, 1.0)
+    for one in troubles:
+        # One that only some proxies cannot reach does its work for the others.
+        if one.engine in left and one.proxies is None and one.start_s <= at_s < one.end_s + RECOVERY_LAG_S:
+            left[one.engine] = min(left[one.engine], one.nature.capacity_left)
+    return sum(share * capacity[engine] for engine, share in left.items())
+
+
+def _between(ordered: Sequence[float], start_s: float, end_s: float) -> int:
+    return bisect_left(ordered, end_s) - bisect_left(ordered, start_s)
+
+
+def _stretch(offered: float, capacity: float, room: float, waiting: float, long_s: float) -> tuple[float, float]:
+    """What is let in during ``long_s`` of one capacity, and how many wait at its end; at most ``room`` may."""
+    if waiting > room:
+        # A queue that was within its limit before capacity fell: nobody is let in until it is again.
+        drained_s = min(long_s, (waiting - room) / capacity) if capacity else long_s
+        waiting, long_s = waiting - capacity * drained_s, long_s - drained_s
+    if offered <= capacity:
+        return offered * long_s, max(0.0, waiting - (capacity - offered) * long_s)
+    filling_s = min(long_s, max(0.0, room - waiting) / (offered - capacity))
+    full_s = long_s - filling_s
+    return offered * filling_s + capacity * full_s, waiting + (offered - capacity) * filling_s

@@ -1,0 +1,176 @@
+"""One connection through a wire: two sockets, and a way in each direction between them."""
+
+import asyncio
+import random
+import socket
+import struct
+import time
+from asyncio.trsock import TransportSocket
+from typing import Final, Protocol, cast
+
+from chaos.netem.link_rules import UNIMPAIRED, LinkConditions
+from chaos.netem.packet_filter import attach_filter, loss_program
+from chaos.netem.shaped_flow import BandwidthCap, DelayLine, ShapedFlow
+
+_CONNECT_LIMIT_S: Final = 30.0
+# struct linger: on, and for no time at all; closing is then a reset.
+_NO_LINGERING: Final = struct.pack("ii", 1, 0)
+
+
+class ShapingLink(Protocol):
+    """What a connection asks of the link it belongs to."""
+
+    to: tuple[str, int]
+    rng: random.Random
+
+    def conditions(self, source: str) -> LinkConditions:
+        """For a peer at this address, now."""
+
+    def cap(self, rule: str, way: str) -> BandwidthCap:
+        """The bottleneck that a rule makes, for one direction."""
+
+    def began(self, connection: "ShapedConnection") -> None:
+        """A peer has connected."""
+
+    def ended(self, connection: "ShapedConnection") -> None:
+        """Both of its sockets are gone."""
+
+
+class _Socket(asyncio.Protocol):
+    """One of the two sockets. What it reads goes into ``heard``; what it sends comes out of ``said``."""
+
+    def __init__(self, connection: "ShapedConnection", name: str, heard: ShapedFlow, said: ShapedFlow) -> None:
+        self.name = name
+        self.heard = heard
+        self.transport: asyncio.Transport | None = None
+        self.line: DelayLine | None = None
+        self._connection, self._said = connection, said
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.heard.source = self._said.sink = self.transport
+        self._connection.made(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._connection.enter(self, data)
+
+    def eof_received(self) -> bool:
+        self._connection.enter(self, b"")
+        return True  # what the other side still has to say is passed on
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 -- asyncio's signature
+        self._connection.lost(self)
+
+    def pause_writing(self) -> None:
+        self._said.sink_full = True
+        self._said.deliver()
+
+    def resume_writing(self) -> None:
+        self._said.sink_full = False
+        self._said.deliver()
+
+    def filter(self, loss_share: float) -> None:
+        """Lose so many of the packets that come in."""
+        if self.transport is not None and not self.transport.is_closing():
+            attach_filter(self._raw, loss_program(loss_share))
+
+    def reset(self) -> None:
+        """Tell its peer that the connection is no more."""
+        if self.transport is not None and not self.transport.is_closing():
+            self._raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
+            self.transport.abort()
+
+    @property
+    def _raw(self) -> TransportSocket:
+        assert self.transport is not None  # noqa: S101 -- callers looked
+        return cast("TransportSocket", self.transport.get_extra_info("socket"))
+
+
+class ShapedConnection:
+    """A peer's connection, and ours to the process that it meant. ``source`` is the address it comes from."""
+
+    def __init__(self, link: ShapingLink) -> None:
+        self.source = ""
+        self._link = link
+        self._weather = UNIMPAIRED
+        there, back = ShapedFlow(self._end_in_order), ShapedFlow(self._end_in_order)
+        self._ways = (there, back)
+        self._peer = _Socket(self, "there", there, back)
+        self._own = _Socket(self, "back", back, there)
+        self._open: set[_Socket] = set()
+        self._connecting: asyncio.Task[None] | None = None
+
+    @property
+    def protocol(self) -> asyncio.Protocol:
+        """For the socket that the peer has connected to."""
+        return self._peer
+
+    def made(self, one: _Socket) -> None:
+        """One of the sockets is connected."""
+        assert one.transport is not None  # noqa: S101 -- it was just made
+        self._open.add(one)
+        if one is self._peer:
+            self.source = str(one.transport.get_extra_info("peername")[0])
+            self._weather = self._link.conditions(self.source)
+            self._link.began(self)
+            # The kernel has answered at once; the handshake would have taken a round trip.
+            open_at_s = time.monotonic() + 2 * self._weather.latency_s
+            for side in (self._peer, self._own):
+                side.line = DelayLine(self._link.rng, open_at_s=open_at_s)
+            self._connecting = asyncio.create_task(self._connect())
+        # Accepted sockets inherit the filter of the listening one.
+        one.filter(self._weather.loss_share)
+        self._reroute()
+
+    def enter(self, one: _Socket, data: bytes) -> None:
+        """A socket has read this, or its end."""
+        assert one.line is not None  # noqa: S101 -- the peer came first
+        caps = [self._link.cap(rule, one.name) for rule in self._weather.caps]
+        one.heard.enter(one.line.due_s(time.monotonic(), len(data), self._weather, caps), data)
+
+    def apply_rules(self) -> None:
+        """The rules have changed."""
+        before, self._weather = self._weather, self._link.conditions(self.source)
+        if self._weather != before:
+            for one in (self._peer, self._own):
+                one.filter(self._weather.loss_share)
+            self._reroute()
+
+    def lost(self, one: _Socket) -> None:
+        """One of the sockets is gone."""
+        self._open.discard(one)
+        if not all(way.ended for way in self._ways):
+            # Not in order, so not for the other either.
+            self.reset()
+        if not self._open:
+            for way in self._ways:
+                way.close()
+            self._link.ended(self)
+
+    def reset(self) -> None:
+        """Both ends get a reset."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        for one in (self._peer, self._own):
+            one.reset()
+
+    def _reroute(self) -> None:
+        if self._weather.reset:
+            self.reset()
+            return
+        for way in self._ways:
+            way.held = self._weather.black_hole
+            way.deliver()
+
+    def _end_in_order(self) -> None:
+        if all(way.ended for way in self._ways):
+            for one in (self._peer, self._own):
+                if one.transport is not None:
+                    one.transport.close()
+
+    async def _connect(self) -> None:
+        try:
+            async with asyncio.timeout(_CONNECT_LIMIT_S):
+                await asyncio.get_running_loop().create_connection(lambda: self._own, *self._link.to)
+        except (OSError, TimeoutError):
+            self.reset()

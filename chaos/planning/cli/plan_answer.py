@@ -1,0 +1,176 @@
+"""An answer to a question of ``switchgear plan``, and its forms: tables, sentences, JSON, a picture."""
+
+import base64
+import io
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from chaos.planning.error import PlanError
+
+_UNBOUNDED: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerGrid:
+    """A table as it is shown: the first column to the left, the others to the right."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAnswer:
+    """What ``--json`` prints is ``data``; ``yes`` decides the exit status, ``said`` stands below the tables.
+
+    ``draw`` paints the picture of ``--plot`` on matplotlib's axes.
+    """
+
+    question: str
+    data: Mapping[str, Any]
+    grids: tuple[AnswerGrid, ...]
+    said: tuple[str, ...]
+    yes: bool
+    draw: Callable[[Any], None] = field(repr=False)
+
+
+def print_answer(answer: PlanAnswer, *, as_json: bool, plot: Path | None) -> int:
+    """Print and draw the answer; the exit status."""
+    if plot is not None:
+        _draw(answer, plot)
+    if as_json:
+        click.echo(json.dumps(_finite(answer.data), indent=2, ensure_ascii=False))
+    else:
+        console = Console() if sys.stdout.isatty() else Console(width=_UNBOUNDED)
+        for grid in answer.grids:
+            table = Table(title=grid.title, title_justify="left", title_style="bold")
+            for number, column in enumerate(grid.columns):
+                table.add_column(column, justify="right" if number else "left")
+            for row in grid.rows:
+                table.add_row(*row)
+            console.print(table)
+        for sentence in answer.said:
+            console.print(f"- {sentence}", markup=False, highlight=False, soft_wrap=True)
+    return 0 if answer.yes else 1
+
+
+def plot_path(path: Path | None) -> Path | None:
+    """The same path, or ``PlanError`` for a file that cannot be drawn: before anything is computed."""
+    if path is None:
+        return None
+    if path.suffix not in (".png", ".svg", ".html"):
+        raise PlanError(f"--plot {path}: the name must end in .png, .svg or .html")
+    if not path.absolute().parent.is_dir():
+        raise PlanError(f"--plot {path}: there is no folder {path.absolute().parent}")
+    return path
+
+
+def _draw(answer: PlanAnswer, path: Path) -> None:
+    # Imported here: it takes a second, and most answers are not drawn.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    answer.draw(axes)
+    axes.grid(visible=True, alpha=0.3)
+    try:
+        if path.suffix == ".html":
+            picture = io.BytesIO()
+            figure.savefig(picture, format="png", dpi=140)
+            path.write_text(_page(answer, picture.getvalue()), encoding="utf-8")
+        else:
+            figure.savefig(path, dpi=140)
+    except OSError as error:
+        raise PlanError(f"--plot {path}: {error.strerror or error}") from error
+
+
+def _page(answer: PlanAnswer, picture: bytes) -> str:
+    """One file that needs no network."""
+    return "\n".join(
+        (
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            f"<title>{escape(answer.question)}</title>",
+            "<style>body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem}"
+            "table{border-collapse:collapse;margin:1rem 0}caption{text-align:left;font-weight:600}"
+            "td,th{border:1px solid #8886;padding:.2rem .6rem;text-align:right}"
+            "td:first-child,th:first-child{text-align:left}img{max-width:100%}</style></head><body>",
+            f"<h1>{escape(answer.question)}</h1>",
+            *_tables(answer.grids),
+            f'<img alt="The picture of the tables above" src="data:image/png;base64,'
+            f'{base64.b64encode(picture).decode()}">',
+            "<ul>",
+            *(f"<li>{escape(one)}</li>" for one in answer.said),
+            "</ul></body></html>\n",
+        )
+    )
+
+
+def _tables(grids: Iterable[AnswerGrid]) -> Iterable[str]:
+    for grid in grids:
+        yield f"<table><caption>{escape(grid.title)}</caption>"
+        yield f"<tr>{''.join(f'<th>{escape(one)}</th>' for one in grid.columns)}</tr>"
+        for row in grid.rows:
+            yield f"<tr>{''.join(f'<td>{escape(one)}</td>' for one in row)}</tr>"
+        yield "</table>"
+
+
+def _finite(value: Any) -> Any:
+    """The value with infinities as null, which JSON knows."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(one) for name, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def percent(share: float) -> str:
+    """A share in percent, with as many digits as it needs: near all, what is missing counts.
+
+    ``99.9821 %``, ``12.5 %``, ``0.0062 %``.
+    """
+    missing = 1 - share
+    if share == 0 or missing < 1e-12:
+        return f"{100 * round(share):g} %"
+    if share < 1e-9:
+        return "< 1e-7 %"
+    if share < 0.01:
+        return f"{100 * share:.2g} %"
+    digits = 1 if missing > 0.1 else 1 - math.floor(math.log10(100 * missing))
+    return f"{100 * share:.{max(1, digits)}f} %"
+
+
+def target(allowed: float) -> str:
+    """A target as it was given, from what it allows to be missing."""
+    return f"{100 * (1 - allowed):.12g} %"
+
+
+def seconds(value: float) -> str:
+    """A time, in the unit that suits it."""
+    if not math.isfinite(value):
+        return "without end"
+    if value < 1e-4:
+        return "0"
+    return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
+def number(value: float) -> str:
+    """A count that need not be whole."""
+    return "∞" if math.isinf(value) else f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+
+
+def money(value: float | None) -> str:
+    """An amount; a dash where no price was given."""
+    return "-" if value is None else f"{value:,.0f}"

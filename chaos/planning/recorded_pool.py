@@ -1,0 +1,117 @@
+"""A pool as a recording of ``switchgear serve --record`` has it, at its busiest.
+
+The rounds are decided again under the recorded policies, so that slots and service times are those the control
+plane had learned by then. What counts is the moment after which arrivals, taken over ten seconds, were most.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from chaos.planning.error import PlanError
+from chaos.planning.pool_situation import EngineSlots, PoolSituation, chosen_pool
+from policies.findings import PolicyErrors
+from policies.load import load_contents
+from policies.model import PolicySet
+from xds_server.decide.decide import decide
+from xds_server.decide.decisions import Decisions, Health
+from xds_server.ledger.decision_recording import RecordingError, RecordingReader, read_rounds
+from xds_server.model.fleet import Engine, Fleet, redeclared
+from xds_server.model.pool_traffic import PoolTraffic
+
+WINDOW_S: Final = 10.0
+
+
+@dataclass(slots=True)
+class _Busiest:
+    """The moment of a pool's most arrivals so far."""
+
+    arrivals_per_s: float = 0.0
+    fleet: Fleet | None = None
+    decisions: Decisions | None = None
+    window: deque[tuple[float, float]] = field(default_factory=deque)
+
+    def note(self, now_s: float, arrivals_per_s: float, fleet: Fleet, decisions: Decisions) -> None:
+        self.window.append((now_s, arrivals_per_s))
+        while now_s - self.window[0][0] > WINDOW_S:
+            self.window.popleft()
+        mean = sum(one for _, one in self.window) / len(self.window)
+        # The first seconds of a recording are no ten seconds, but all there is of a short one.
+        if mean >= self.arrivals_per_s:
+            self.arrivals_per_s, self.fleet, self.decisions = mean, fleet, decisions
+
+
+def recorded_pool(path: Path, pool: str = "") -> PoolSituation:
+    """The pool in the recording at ``path``, or ``PlanError``; ``pool`` may be empty where there is one only."""
+    busiest: dict[str, _Busiest] = {}
+    reading = RecordingReader()
+    policies: PolicySet | None = None
+    fleet: Fleet | None = None
+    decisions: Decisions | None = None
+    texts: object = None
+    try:
+        for one in read_rounds(path, reading):
+            if policies is None or reading.texts is not texts:
+                before, policies, texts = policies, _policies(path, reading), reading.texts
+                fleet = None if fleet is None else redeclared(policies, fleet, before)
+            fleet = reading.fleet(policies, fleet)
+            decisions = decide(
+                policies,
+                fleet,
+                decisions,
+                proxies_by_role=reading.proxies_by_role,
+                calling_zones=reading.calling_zones,
+                now_s=one.now_s,
+                proxies=reading.proxies,
+                overrides={key: order for key, order in reading.orders.items() if order.until_s > one.now_s},
+            )
+            for name, traffic in fleet.traffic.items():
+                if name in decisions.pools:
+                    busiest.setdefault(name, _Busiest()).note(one.now_s, _arrivals(traffic), fleet, decisions)
+    except RecordingError as error:
+        raise PlanError(str(error)) from error
+    if policies is None:
+        raise PlanError(f"{path}: it has no rounds")
+    name = chosen_pool(sorted(policies.pools), pool)
+    found = busiest.get(name)
+    if found is None or found.fleet is None or found.decisions is None or not found.arrivals_per_s:
+        raise PlanError(f"{path}: no proxy tells of traffic for pool {name}")
+    return _situation(name, policies, found, found.fleet, found.decisions)
+
+
+def _policies(path: Path, reading: RecordingReader) -> PolicySet:
+    try:
+        return load_contents({Path(name): text.encode() for name, text in reading.texts.items()})
+    except PolicyErrors as errors:
+        raise PlanError(f"{path}: this version refuses the recorded policies: {errors.exceptions[0]}") from errors
+
+
+def _situation(
+    name: str, policies: PolicySet, busiest: _Busiest, fleet: Fleet, decisions: Decisions
+) -> PoolSituation:
+    admission = decisions.pools[name].admission
+    declared_s = policies.pools[name].spec.service_time
+
+    def profile(engine: Engine) -> EngineSlots:
+        capacity = None if admission is None else admission.capacities.get(engine.id)
+        decision = decisions.engines.get(engine.id)
+        return EngineSlots(
+            name=engine.id.engine,
+            zone=engine.zone,
+            slots=float(engine.slots) if capacity is None else capacity.slots,
+            service_s=declared_s if capacity is None else capacity.service_s,
+            up=decision is not None and decision.health is Health.HEALTHY,
+        )
+
+    return PoolSituation(
+        pool=name,
+        engines=tuple(profile(engine) for engine in fleet.pools[name]),
+        arrivals_per_s=busiest.arrivals_per_s,
+        max_wait_s=None if admission is None else admission.wait_s,
+        source=f"a recording, its busiest {WINDOW_S:g} seconds; slots and service times as learned by then",
+    )
+
+
+def _arrivals(traffic: PoolTraffic) -> float:
+    return sum(sum(one.arrivals_per_s.values()) for one in traffic.proxies.values())

@@ -1,0 +1,71 @@
+"""The scenarios that come with Switchgear, by name, and the suites they make."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from chaos.scenario.scenario_reader import NOUN, LoadedScenario, read_scenarios
+from policies.findings import PolicyError, PolicyErrors, Problem, did_you_mean
+from policies.origin import WHOLE_FILE
+
+FOLDER: Final = Path(__file__).parent.parent / "scenarios"
+QUICK: Final = "quick"
+STANDARD: Final = "standard"
+FULL: Final = "full"
+SUITES: Final = (QUICK, STANDARD, FULL)
+_LABEL: Final = "suite"
+
+
+@cache
+def scenario_library() -> Mapping[str, LoadedScenario]:
+    """Every scenario of the library by its name, in the order of names."""
+    return MappingProxyType({one.name: one for one in sorted(read_scenarios([FOLDER]), key=lambda one: one.name)})
+
+
+def suite(name: str) -> tuple[LoadedScenario, ...]:
+    """The scenarios of a suite: ``full`` is the whole library, the others are what carries their label.
+
+    Raises PolicyErrors for a name that no suite has.
+    """
+    if name not in SUITES:
+        raise PolicyErrors.of([_unknown(name, SUITES, f"there is no suite {name}")], NOUN)
+    every = tuple(scenario_library().values())
+    return every if name == FULL else tuple(one for one in every if scenarios_labelled(one) == name)
+
+
+def scenarios_labelled(one: LoadedScenario) -> str:
+    """The suite a scenario belongs to, besides the full one; empty for those of no other."""
+    return one.scenario.metadata.labels.get(_LABEL, "")
+
+
+def chosen_scenarios(words: Sequence[str]) -> tuple[LoadedScenario, ...]:
+    """The scenarios that words mean: files, folders, and names of the library, in this order.
+
+    Raises PolicyErrors with everything that is wrong with any of them.
+    """
+    errors: list[PolicyError] = []
+    found: list[LoadedScenario] = []
+    for word in dict.fromkeys(words):
+        path = Path(word)
+        if path.exists() or path.suffix or len(path.parts) > 1:
+            try:
+                found += read_scenarios([path])
+            except PolicyErrors as problems:
+                errors += [one for one in problems.exceptions if isinstance(one, PolicyError)]
+        elif word in scenario_library():
+            found.append(scenario_library()[word])
+        else:
+            message = "this is neither a file nor a scenario of the library"
+            errors.append(_unknown(word, tuple(scenario_library()), message))
+    if errors:
+        raise PolicyErrors.of(errors, NOUN)
+    return tuple({(one.file, one.name): one for one in found}.values())
+
+
+def _unknown(word: str, known: Sequence[str], message: str) -> PolicyError:
+    hint = did_you_mean(word, known) or "`switchgear-chaos scenarios` lists them"
+    return Problem(
+        code="SC014", at=WHOLE_FILE, message=message, found=word, allowed=", ".join(known), hint=hint
+    ).error(word)

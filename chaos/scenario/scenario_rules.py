@@ -1,0 +1,401 @@
+"""What must hold between the parts of a scenario, beyond the shape of each field. Pure; every trouble at once."""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from chaos.faults.actions import (
+    ChangeLoad,
+    CorruptConfig,
+    FalsifyReports,
+    FalsifyTelemetry,
+    FaultAction,
+    FreezeProcess,
+    KillProcess,
+    ProcessRole,
+    PushPolicy,
+    RestartEngine,
+    SetEngineFault,
+    SetGpuState,
+    ShapeLink,
+)
+from chaos.faults.fault import TargetKind
+from chaos.scenario.fault_timeline import fault_name, planned_outages
+from chaos.scenario.placement import engine_placements, proxy_placements, selected_targets
+from chaos.scenario.scenario_model import FaultSpec, ScenarioSpec
+from policies.findings import did_you_mean, format_value
+from policies.origin import Step
+from policies.quantity import format_duration
+
+DocumentPath: TypeAlias = tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioProblem:
+    """What is wrong at one place of a scenario; ``steps`` lead there from the top of the document."""
+
+    code: str
+    steps: DocumentPath
+    message: str
+    found: str = ""
+    allowed: str = ""
+    hint: str = ""
+
+
+_COLLISION_SLACK_S: Final = 1e-9
+
+
+def fault_collisions(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
+    """Faults that would undo each other: both on one switch at one time."""
+    held: dict[Hashable, list[tuple[float, float, int]]] = {}
+    told: set[tuple[int, int]] = set()
+    for number, strike in enumerate(spec.faults):
+        for outage in planned_outages(spec, strike, number):
+            for switch in {one for name in outage.targets for one in _switches(strike, name)}:
+                for start_s, end_s, other in held.setdefault(switch, []):
+                    overlap = (
+                        outage.start_s < end_s - _COLLISION_SLACK_S and start_s < outage.end_s - _COLLISION_SLACK_S
+                    )
+                    if overlap and (other, number) not in told:
+                        told.add((other, number))
+                        where = outage.targets[0] if len(outage.targets) == 1 else "the same targets"
+                        first = fault_name(spec.faults[other], other)
+                        yield ScenarioProblem(
+                            code="SC006",
+                            steps=("spec", "faults", number),
+                            message=f"{fault_name(strike, number)} and {first} would undo each other on {where}",
+                            hint="let one end before the other begins, or have one skip those the other has",
+                        )
+                held[switch].append((outage.start_s, outage.end_s, number))
+
+
+def _switches(strike: FaultSpec, target: str) -> Iterator[Hashable]:
+    """What only one fault at a time can hold. Callers can be told several things at once."""
+    for pull in strike.fault.actions(target):
+        match pull:
+            case SetEngineFault(engine=engine) | RestartEngine(engine=engine):
+                yield ProcessRole.ENGINE, engine
+            case KillProcess(part=part, target=name) | FreezeProcess(part=part, target=name):
+                yield part, name
+            case SetGpuState(engine=engine):
+                yield "gpu", engine
+            case FalsifyReports(engine=engine):
+                yield "reports", engine
+            case ShapeLink(end=end, target=name, sources=sources):
+                yield from (("wire", end, name, source) for source in sources)
+            case FalsifyTelemetry(proxy=proxy):
+                yield "telemetry", proxy
+            case CorruptConfig(proxy=proxy, type=sort):
+                yield "configuration", proxy, sort
+            case PushPolicy():
+                yield "policies"
+            case ChangeLoad():
+                pass
+
+
+def blast_radius_problems(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
+    """What would break more at some moment than the scenario allows itself."""
+    radius = spec.blast_radius
+    hits = [
+        (outage.start_s, outage.end_s, name, number)
+        for number, strike in enumerate(spec.faults)
+        for outage in planned_outages(spec, strike, number)
+        for name in outage.targets
+    ]
+    sorts = (
+        ("e", len(engine_placements(spec)), radius.engines_percent, "engines", "enginesPercent"),
+        ("p", len(proxy_placements(spec)), radius.proxies_percent, "Envoys", "proxiesPercent"),
+    )
+    for letter, there, allowed, word, field in sorts:
+        for at_s, _, _, number in sorted(hits, key=lambda hit: hit[0]):
+            bad = {
+                name
+                for start, end, name, _ in hits
+                if start <= at_s < end - _COLLISION_SLACK_S and name[0] == letter and name[1:].isdigit()
+            }
+            if 100 * len(bad) / there > allowed + _COLLISION_SLACK_S:
+                yield ScenarioProblem(
+                    code="SC007",
+                    steps=("spec", "faults", number),
+                    message=f"at {format_duration(at_s)} {len(bad)} of {there} {word} would be hit, "
+                    f"{100 * len(bad) / there:.0f} %",
+                    allowed=f"blastRadius.{field}: {allowed:g}",
+                    hint="hit fewer, or allow more",
+                )
+                break
+    for number, strike in enumerate(spec.faults):
+        if strike.fault.aim is TargetKind.CONTROL_PLANE and not radius.control_plane:
+            yield ScenarioProblem(
+                code="SC007",
+                steps=("spec", "faults", number),
+                message=f"{strike.fault.kind} hits the control plane",
+                allowed="blastRadius.controlPlane: false",
+                hint="take the fault out, or allow it",
+            )
+
+
+_WORDS: Final = {
+    TargetKind.ENGINES: "engines",
+    TargetKind.PROXIES: "Envoys",
+    TargetKind.ZONES: "whole zones",
+    TargetKind.CONTROL_PLANE: "the control plane",
+    TargetKind.CLIENTS: "those who ask",
+}
+_FIELDS: Final = {
+    TargetKind.ENGINES: frozenset({"zone", "engine", "fraction", "count", "skip"}),
+    TargetKind.PROXIES: frozenset({"zone", "proxy", "fraction", "count", "skip"}),
+    TargetKind.ZONES: frozenset({"zone"}),
+    TargetKind.CONTROL_PLANE: frozenset[str](),
+    TargetKind.CLIENTS: frozenset[str](),
+}
+_SLACK_S: Final = 1e-9
+
+
+def scenario_problems(spec: ScenarioSpec) -> tuple[ScenarioProblem, ...]:
+    """Everything that contradicts itself in one scenario."""
+    found = (*_in_topology(spec), *_in_load(spec), *_in_faults(spec), *_in_hypothesis(spec))
+    # Who is hit, and when, is only worth comparing where both are known.
+    return found or (*fault_collisions(spec), *blast_radius_problems(spec))
+
+
+def _in_topology(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
+    zones = spec.topology.zones
+    groups = (
+        *((("engines", number), one.zone) for number, one in enumerate(spec.topology.engines)),
+        *((("proxies", number), one.zone) for number, one in enumerate(spec.topology.proxies)),
+    )
+    for (sort, number), zone in groups:
+        if zone and zone not in zones:
+            yield _no_zone(spec, ("spec", "topology", sort, number, "zone"), zone)
+    for number, zone in enumerate(zones):
+        if zone in zones[:number]:
+            yield ScenarioProblem(
+                code="SC012",
+                steps=("spec", "topology", "zones", number),
+                message=f"there is a zone {format_value(zone)} already",
+                hint="name each zone once",
+            )
+    if all(group.demand == 0 for group in spec.topology.proxies):
+        yield ScenarioProblem(
+            code="SC008",
+            steps=("spec", "topology", "proxies"),
+            message="no Envoy gets a share of the requests",
+            hint="give one of them a demand above 0",
+        )
+
+
+def _no_zone(spec: ScenarioSpec, steps: DocumentPath, zone: str) -> ScenarioProblem:
+    zones = spec.topology.zones
+    return ScenarioProblem(
+        code="SC001",
+        steps=steps,
+        message=f"the topology has no zone {format_value(zone)}",
+        found=zone,
+        allowed=", ".join(map(format_value, zones)),
+        hint=did_you_mean(zone, zones) or "add it to spec.topology.zones",
+    )
+
+
+def _in_load(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
+    load = spec.load
+    said = [name for name in ("percent", "per_second", "trace") if name in load.model_fields_set]
+    if len(said) > 1:
+        names = {"percent": "percent", "per_second": "perSecond", "trace": "trace"}
+        yield ScenarioProblem(
+            code="SC008",
+            steps=("spec", "load", names[said[-1]]),
+            message=f"the load is said twice: by {' and by '.join(names[one] for one in said)}",
+            hint="keep one of them",
+        )
+    times = (
+        *((("surges", number), one.at) for number, one in enumerate(load.surges)),
+        *((("turns", number), one.at) for number, one in enumerate(load.turns)),
+    )
+    for (sort, number), at in times:
+        if at >= spec.lasts:
+            yield _too_late(spec, ("spec", "load", sort, number, "at"), at)
+    count = len(proxy_placements(spec))
+    for number, turn in enumerate(load.turns):
+        steps: DocumentPath = ("spec", "load", "turns", number, "demand")
+        if len(turn.demand) != count:
+            yield ScenarioProblem(
+                code="SC009",
+                steps=steps,
+                message=f"{len(turn.demand)} shares for {count} Envoy{'s' * (count != 1)}",
+                allowed=f"one for each, in the order of the topology: {count}",
+            )
+        elif min(turn.demand) < 0 or sum(turn.demand) <= 0:
+            yield ScenarioProblem(
+                code="SC009",
+                steps=steps,
+                message="shares are 0 or more, and at least one of them is more",
+                found=", ".join(f"{one:g}" for one in turn.demand),
+            )
+
+
+def _too_late(spec: ScenarioSpec, steps: DocumentPath, at: float) -> ScenarioProblem:
+    return ScenarioProblem(
+        code="SC005",
+        steps=steps,
+        message=f"at {format_duration(at)} the requests are over",
+        allowed=f"before {format_duration(spec.lasts)}, which is what the scenario lasts",
+        hint="begin earlier, or let the scenario last longer",
+    )
+
+
+def _in_faults(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
+    names: set[str] = set()
+    for number, strike in enumerate(spec.faults):
+        steps: DocumentPath = ("spec", "faults", number)
+        name = fault_name(strike, number)
+        if name in names:
+            yield ScenarioProblem(
+                code="SC012",
+                steps=(*steps, "name"),
+                message=f"another fault is named {format_value(name)} already",
+            )
+        names.add(name)
+        yield from _in_time(spec, strike, steps)
+        yield from _in_target(spec, strike, steps)
+        yield from _in_reach(spec, strike, steps)
+
+
+def _in_time(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> Iterator[ScenarioProblem]:
+    ends = strike.at + strike.lasts
+    if strike.at >= spec.lasts:
+        yield _too_late(spec, (*steps, "at"), strike.at)
+    elif ends > spec.lasts + _SLACK_S:
+        yield ScenarioProblem(
+            code="SC005",
+            steps=(*steps, "lasts"),
+            message=f"it would be healed at {format_duration(ends)}, when the requests are over",
+            allowed=f"at most {format_duration(spec.lasts - strike.at)}",
+            hint="let it last shorter, or the scenario longer",
+        )
+    if strike.pause_percent and not strike.in_turn:
+        yield ScenarioProblem(
+            code="SC008",
+            steps=(*steps, "pausePercent"),
+            message="there are no turns to pause between",
+            hint="say inTurn: true, or take it out",
+        )
+
+
+def _in_target(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> Iterator[ScenarioProblem]:
+    steps = (*steps, "target")
+    target, aim = strike.target, strike.fault.aim
+    said = {name for name in target.model_fields_set if getattr(target, name) is not None}
+    for name in sorted(said - _FIELDS[aim]):
+        yield ScenarioProblem(
+            code="SC003",
+            steps=(*steps, name),
+            message=f"{strike.fault.kind} hits {_WORDS[aim]}, and {name} picks among others",
+            found=name,
+            allowed=", ".join(sorted(_FIELDS[aim])) or "no target",
+            hint="take it out, or use another fault",
+        )
+    if said - _FIELDS[aim]:
+        return
+    if target.zone is not None and target.zone not in spec.topology.zones:
+        yield _no_zone(spec, (*steps, "zone"), target.zone)
+        return
+    for name, there in (("engine", len(engine_placements(spec))), ("proxy", len(proxy_placements(spec)))):
+        number = getattr(target, name)
+        if number is not None and number >= there:
+            yield ScenarioProblem(
+                code="SC002",
+                steps=(*steps, name),
+                message=f"there is no {name} {number}",
+                allowed=f"0 to {there - 1}",
+                hint="they are counted from 0 in the order of the topology",
+            )
+            return
+    if target.fraction is not None and target.count is not None:
+        yield ScenarioProblem(
+            code="SC008",
+            steps=(*steps, "count"),
+            message="how many is said twice: by fraction and by count",
+            hint="keep one of them",
+        )
+        return
+    if aim is TargetKind.ZONES and target.zone is None and len(spec.topology.zones) > 1:
+        yield ScenarioProblem(
+            code="SC004",
+            steps=steps,
+            message=f"{strike.fault.kind} of which zone?",
+            allowed=f"zone: one of {', '.join(map(format_value, spec.topology.zones))}",
+            hint="all zones at once are one",
+        )
+        return
+    found = selected_targets(spec, strike)
+    if not found.names:
+        yield ScenarioProblem(
+            code="SC004",
+            steps=steps,
+            message="this picks nobody",
+            hint="what is said must all hold; skip leaves out those drawn first",
+        )
+    elif target.count is not None and target.count > len(found.names):
+        yield ScenarioProblem(
+            code="SC004",
+            steps=(*steps, "count"),
+            message=f"only {found.left} are left to pick {target.count} from",
+            allowed=f"at most {found.left}",
+        )
+
+
+def _in_reach(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> Iterator[ScenarioProblem]:
+    """Whether what the fault breaks is part of the topology."""
+    names = selected_targets(spec, strike).names
+    pulls = [pull for name in names[:1] for pull in strike.fault.actions(name)]
+    kind = (*steps, "fault", "kind")
+    if spec.topology.engine == "vllm" and any(isinstance(one, SetEngineFault | SetGpuState) for one in pulls):
+        yield ScenarioProblem(
+            code="SC010",
+            steps=kind,
+            message=f"{strike.fault.kind} needs simulated engines; of real ones only the process can be hit",
+            hint="say topology.engine: simulated, or stop or kill the process",
+        )
+    if not spec.topology.agents and any(_of_agents(one) for one in pulls):
+        yield ScenarioProblem(
+            code="SC010",
+            steps=kind,
+            message=f"{strike.fault.kind} is about agents, and this topology has none",
+            hint="say topology.agents: true",
+        )
+
+
+def _of_agents(pull: FaultAction) -> bool:
+    match pull:
+        case SetGpuState() | FalsifyReports():
+            return True
+        case KillProcess(part=part) | FreezeProcess(part=part):
+            return part is ProcessRole.AGENT
+        case _:
+            return False
+
+
+def _in_hypothesis(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
+    asked = spec.hypothesis
+    if spec.load.streaming_percent == 0 and spec.load.trace is None:
+        for name, value in (
+            ("firstTokenP99", asked.first_token_p99),
+            ("tokenGapP99", asked.token_gap_p99),
+            ("cutStreams", asked.cut_streams),
+        ):
+            if value is not None:
+                yield ScenarioProblem(
+                    code="SC011",
+                    steps=("spec", "hypothesis", name),
+                    message=f"{name} is about streams, and no request is streamed",
+                    hint="set load.streamingPercent, or take it out",
+                )
+    breaks = any(strike.fault.breaks and strike.fault.aim is TargetKind.ENGINES for strike in spec.faults)
+    for name, value in (("leftAloneWithin", asked.left_alone_within), ("backWithin", asked.back_within)):
+        if value is not None and not breaks:
+            yield ScenarioProblem(
+                code="SC011",
+                steps=("spec", "hypothesis", name),
+                message=f"{name} is about engines that are better left alone, and no fault makes one",
+                hint="take it out",
+            )

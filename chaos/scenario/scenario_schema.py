@@ -1,0 +1,28 @@
+"""JSON Schema of scenario files, for editors, and what there is to know of their fields and faults."""
+
+from collections.abc import Mapping
+from typing import get_args
+
+from chaos.faults.fault import Fault
+from chaos.faults.fault_registry import AnyFault
+from chaos.scenario.scenario_model import Scenario
+from policies.schema import FieldDoc, Schema, document_schema, fields_of
+
+FAULT = "spec.faults[].fault"
+"""Where faults stand; the settings of each follow below its kind."""
+
+
+def scenario_schema() -> Schema:
+    """JSON Schema (draft 2020-12) of a scenario document."""
+    return document_schema(Scenario)
+
+
+def scenario_fields() -> Mapping[str, FieldDoc]:
+    """Every field of a scenario by its path."""
+    return fields_of(Scenario)
+
+
+def fault_kinds() -> Mapping[str, type[Fault]]:
+    """Every kind of fault, by the name that scenarios give it."""
+    union, *_ = get_args(AnyFault)
+    return {one.model_fields["kind"].default: one for one in sorted(get_args(union), key=lambda one: one.__name__)}

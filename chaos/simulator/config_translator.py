@@ -1,0 +1,273 @@
+"""What the control plane's decisions tell a proxy, by the same functions that configure Envoys. Pure."""
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from chaos.simulator.proxy_config import (
+    ClusterConfig,
+    LocalityConfig,
+    OutlierDetectionConfig,
+    ProxyConfig,
+    RequestLimits,
+    RouteConfig,
+    UpstreamHost,
+)
+from chaos.testbed.request_shape import RequestShape
+from policies.model import PolicySet
+from policies.resilience import ResilienceSpec
+from policies.route import HeaderMatch, ModelRoute, PriorityClass
+from xds_server.decide.decisions import Decisions, Health
+from xds_server.decide.routing.time_limits import limits_for_cutting_proxies
+from xds_server.model.fleet import Fleet
+from xds_server.model.pool_traffic import Proxy
+from xds_server.translate.cluster_weights import live_weights, ready_pools
+from xds_server.translate.effective_spec import at_most_once_spec, effective_spec
+from xds_server.translate.endpoints import ENGINE_LABEL, HEALTH_STATUS, load_assignment
+from xds_server.translate.internal_listeners import uses_internal_listeners
+from xds_server.translate.memo import Memo
+from xds_server.translate.pool_clusters import CHOICE_COUNT, outlier_detection
+from xds_server.translate.retry_policy import hedge_delay_s, try_timers
+from xds_server.translate.route_configuration import (
+    by_specificity,
+    fallback_variants,
+    reachable_pools,
+    route_pools,
+)
+from xds_server.translate.runtime import with_hedge_budget
+
+_HEALTHY: Final = HEALTH_STATUS[Health.HEALTHY]
+_STATUS_CODES: Final = "retriable-status-codes"
+
+
+class ProxyConfigTranslator:
+    """Decisions to what each proxy is told; it remembers what it made, which changes no answer."""
+
+    def __init__(self, policies: PolicySet, shape: RequestShape, port: int) -> None:
+        self._policies = policies
+        self._memo = Memo()
+        on_port = [one for one in policies.routes.values() if one.spec.listener.port == port]
+        self._routes = by_specificity(on_port)
+        self._shape = shape
+        self._clusters = {
+            name: MappingProxyType({cuts: _cluster(policies.effective[name], cuts=cuts) for cuts in (False, True)})
+            for name in policies.pools
+        }
+
+    def proxy_config(self, fleet: Fleet, decisions: Decisions, proxy: Proxy) -> ProxyConfig:
+        """What this proxy is told of these decisions."""
+        pools = self._policies.pools
+        return ProxyConfig(
+            clusters=MappingProxyType({name: self._clusters[name][proxy.cuts] for name in pools}),
+            localities=MappingProxyType(
+                {name: self._localities(name, fleet, decisions, proxy.zone) for name in pools}
+            ),
+            limits=MappingProxyType({name: self._limits(name, decisions, proxy) for name in pools}),
+            rules=MappingProxyType(
+                {
+                    (batch, streaming): rules
+                    for batch in (False, True)
+                    for streaming in (False, True)
+                    if (rules := self._rules(fleet, decisions, proxy, batch=batch, streaming=streaming))
+                    is not None
+                }
+            ),
+            cut=frozenset(
+                (key.pool, key.engine)
+                for key, one in decisions.engines.items()
+                if one.cut and proxy.cuts and uses_internal_listeners(self._policies.effective[key.pool])
+            ),
+        )
+
+    def _localities(self, pool: str, fleet: Fleet, decisions: Decisions, zone: str) -> tuple[LocalityConfig, ...]:
+        spec = load_assignment(pool, fleet.pools[pool], decisions, zone, self._memo)
+        return tuple(
+            LocalityConfig(
+                zone=one.zone,
+                weight=one.weight,
+                hosts=tuple(
+                    UpstreamHost(
+                        engine=str(dict(host.labels)[ENGINE_LABEL]),
+                        weight=host.weight or 1,
+                        healthy=host.health == _HEALTHY,
+                    )
+                    for host in one.endpoints
+                ),
+            )
+            for one in spec.localities
+        )
+
+    def _limits(self, pool: str, decisions: Decisions, proxy: Proxy) -> RequestLimits:
+        decided = decisions.pools.get(pool)
+        own = None if decided is None or decided.admission is None else decided.admission.by_proxy.get(proxy.node)
+        ceiling = own or decisions.ceilings.get((pool, proxy.role))
+        if ceiling is None:
+            return RequestLimits()
+        hedging = self._policies.effective[pool].hedging
+        ceiling = with_hedge_budget(ceiling, hedging, None if decided is None else decided.hedge)
+        return RequestLimits(
+            interactive=ceiling.interactive,
+            batch=ceiling.batch,
+            retry_percent=ceiling.retry_percent,
+            retry_min_concurrency=ceiling.retry_min_concurrency,
+        )
+
+    def _rules(
+        self, fleet: Fleet, decisions: Decisions, proxy: Proxy, *, batch: bool, streaming: bool
+    ) -> RouteConfig | None:
+        """Of the route that such a request meets; None where none does."""
+        headers = {**self._shape.headers, **(self._shape.batch_headers if batch else {})}
+        route = next(
+            (
+                one
+                for one in self._routes
+                if _meets(one, self._shape.path, self._shape.model, headers, streaming=streaming)
+            ),
+            None,
+        )
+        return None if route is None else self._of_route(route, fleet, decisions, proxy, streaming=streaming)
+
+    def _of_route(
+        self, route: ModelRoute, fleet: Fleet, decisions: Decisions, proxy: Proxy, *, streaming: bool
+    ) -> RouteConfig:
+        # As for Envoy: the pool that is named first rules all of the route's pools.
+        first = route.spec.pools[0].pool
+        said, gated = self._policies.effective[first], self._policies.pools[first].spec.first_token_gate
+        decided = decisions.pools.get(first)
+        hedge, retries, limits, ladder = (
+            (decided.hedge, decided.retries, decided.limits, decided.degradation)
+            if decided is not None
+            else (None, None, None, None)
+        )
+        if limits is not None and proxy.cuts and said.breaker.cut_hung and uses_internal_listeners(said):
+            limits = limits_for_cutting_proxies(limits, said.timeouts)
+        spec = effective_spec(
+            said, streaming=streaming, hedge=hedge, retries=retries, limits=limits, ladder=ladder
+        )
+        if route.spec.side_effects:
+            spec, gated = at_most_once_spec(spec), False
+        models = {pool: self._policies.pools[pool].spec.model for pool in route_pools(route)}
+        # Callers here never say that they accept another model; the last variant is of those.
+        pools = reachable_pools(route, fallback_variants(route, models)[-1])
+        ladders = {name: one.degradation for name, one in decisions.pools.items() if one.degradation is not None}
+        return _rules(
+            spec,
+            live_weights(route, pools, ready_pools(fleet, decisions), ladders),
+            batch=route.spec.priority is PriorityClass.BATCH,
+            streaming=streaming,
+            gated=gated,
+            refuse="maintenance" if ladder is not None and ladder.maintenance else "",
+            max_tokens=None if ladder is None else ladder.max_tokens,
+            fallback=_other_model(route, models),
+        )
+
+
+def _rules(
+    spec: ResilienceSpec,
+    weights: Mapping[str, int],
+    *,
+    batch: bool,
+    streaming: bool,
+    gated: bool,
+    refuse: str,
+    max_tokens: int | None,
+    fallback: str,
+) -> RouteConfig:
+    timers = try_timers(spec, streaming=streaming, gated=gated)
+    hedges = hedge_delay_s(spec, streaming=streaming, gated=gated) is not None
+    retries = spec.retries
+    conditions = {one.value for one in retries.conditions} if retries.attempts else set()
+    if retries.attempts and retries.statuses_in_force:
+        conditions.add(_STATUS_CODES)
+    return RouteConfig(
+        weights=weights,
+        batch=batch,
+        retried=frozenset(conditions),
+        statuses=frozenset(retries.statuses_in_force if retries.attempts else ()),
+        attempts=max(retries.attempts, 1) if hedges else retries.attempts,
+        hedges=hedges,
+        elsewhere=True,
+        per_try_s=timers.per_try_s,
+        per_try_idle_s=timers.per_try_idle_s,
+        idle_s=timers.idle_s,
+        total_s=0.0 if streaming else spec.timeouts.non_streaming.total,
+        stream_total_s=spec.timeouts.streaming.total if streaming else 0.0,
+        backoff_base_s=retries.backoff.base,
+        backoff_max_s=max(retries.backoff.base, retries.backoff.max),
+        retry_after_most_s=retries.retry_after.max if retries.retry_after.honour else None,
+        refuse=refuse,
+        max_tokens=max_tokens,
+        fallback=fallback,
+    )
+
+
+def _cluster(spec: ResilienceSpec, *, cuts: bool) -> ClusterConfig:
+    said = outlier_detection(spec.breaker, hedged=spec.hedging.enabled, hop=cuts and uses_internal_listeners(spec))
+    enforced_local = bool(said.enforcing_consecutive_local_origin_failure)
+    as_gateway = bool(said.enforcing_consecutive_gateway_failure)
+    return ClusterConfig(
+        round_robin=False,
+        choices=CHOICE_COUNT,
+        panic_percent=0.0,
+        connect_s=spec.timeouts.connect,
+        hedged=spec.hedging.enabled,
+        outliers=OutlierDetectionConfig(
+            statuses=frozenset(spec.breaker.count_statuses),
+            consecutive=(said.consecutive_5xx or 0) if said.enforcing_consecutive_5xx else 0,
+            consecutive_local=(
+                (said.consecutive_local_origin_failure or 0)
+                if enforced_local
+                else (said.consecutive_gateway_failure or 0)
+                if as_gateway
+                else 0
+            ),
+            split=bool(said.split_external_local_origin_errors),
+            local_as_gateway=as_gateway,
+            failure_percent=(said.failure_percentage_threshold or 0) if said.enforcing_failure_percentage else 0,
+            failure_volume=said.failure_percentage_request_volume or 0,
+            interval_s=min(spec.breaker.interval, spec.breaker.local_ejection),
+            base_ejection_s=spec.breaker.local_ejection,
+            max_ejection_s=max(spec.breaker.cooldown, spec.breaker.local_ejection),
+            max_ejection_percent=float(said.max_ejection_percent or 0),
+        ),
+    )
+
+
+def _other_model(route: ModelRoute, models: Mapping[str, str]) -> str:
+    """The fallback, where it answers with another model and says so."""
+    fallback = route.spec.fallback
+    if fallback is None or models.get(fallback) == models.get(route.spec.pools[0].pool):
+        return ""
+    return fallback
+
+
+def _meets(
+    route: ModelRoute, path: str, model: str | None, headers: Mapping[str, str], *, streaming: bool
+) -> bool:
+    match = route.spec.match
+    return (
+        path.startswith(match.path_prefix)
+        and match.model in {None, model}
+        and match.stream in {None, streaming}
+        and all(_holds(one, headers) for one in match.headers)
+    )
+
+
+def _holds(match: HeaderMatch, headers: Mapping[str, str]) -> bool:
+    name = match.name.lower()
+    value = headers.get("host" if name == ":authority" else name)
+    if match.exact is not None:
+        met = value == match.exact
+    elif match.prefix is not None:
+        met = value is not None and value.startswith(match.prefix)
+    elif match.regex is not None:
+        met = value is not None and re.fullmatch(match.regex, value) is not None
+    else:
+        met = (value is not None) is (match.present is not False)
+    return met is not match.invert
+
+
+def pools_by_name(told: Sequence[ProxyConfig]) -> frozenset[str]:
+    """All pools that somebody was told of."""
+    return frozenset(name for one in told for name in one.clusters)

@@ -1,0 +1,151 @@
+"""One request inside a proxy, and its tries at engines, as Envoy's router has them."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from chaos.simulator.proxy_config import RouteConfig
+from chaos.simulator.simulated_clock import TimerHandle
+from chaos.simulator.simulated_engine import SimulatedCall
+
+_ANY_RESET: Final = frozenset({"reset", "5xx", "gateway-error"})
+_GATEWAY: Final = frozenset({502, 503, 504})
+
+
+class DownstreamCaller(Protocol):
+    """Who asked the proxy."""
+
+    def headers(self, status: int, *, refusal: str = "", fallback: str = "") -> None:
+        """The answer begins."""
+
+    def tokens(self, total: int) -> None:
+        """So many tokens of a stream are there."""
+
+    def ended(self) -> None:
+        """The answer is whole."""
+
+    def failed_inside(self) -> None:
+        """A stream that had begun ends with an error event."""
+
+    def broken(self) -> None:
+        """The answer breaks off."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ProxiedRequest:
+    """A request. ``final`` is the try whose answer goes to the caller."""
+
+    request_id: str
+    streaming: bool
+    batch: bool
+    prompt_tokens: int
+    max_tokens: int
+    caller: DownstreamCaller
+    rules: RouteConfig
+    pool: str
+    began_s: float
+    tries: list["UpstreamAttempt"] = field(default_factory=list)
+    made: int = 0
+    retries_left: int = 0
+    holds_retry: bool = False
+    final: "UpstreamAttempt | None" = None
+    done: bool = False
+    backing_off: bool = False
+    timers: list[TimerHandle] = field(default_factory=list)
+    idle: TimerHandle | None = None
+    tried: set[str] = field(default_factory=set)
+
+
+class AttemptRouter(Protocol):
+    """Who made the tries, and says what follows from what becomes of them."""
+
+    @property
+    def now_s(self) -> float:
+        """The time."""
+
+    def on_headers(self, one: "UpstreamAttempt", retry_after_s: float | None) -> None:
+        """An engine answers."""
+
+    def on_data(self, one: "UpstreamAttempt") -> None:
+        """Something moved."""
+
+    def on_ended(self, one: "UpstreamAttempt", *, failed_inside: bool = False) -> None:
+        """The answer is whole."""
+
+    def on_reset(self, one: "UpstreamAttempt") -> None:
+        """The connection broke."""
+
+
+class UpstreamAttempt:
+    """One attempt; the engine calls it back. What to do about it is the proxy's to say."""
+
+    __slots__ = (
+        "ask", "call", "done", "engine", "first_byte_s", "idle", "number", "proxy", "started_s", "status", "timer",
+    )  # fmt: skip
+
+    def __init__(self, proxy: AttemptRouter, ask: ProxiedRequest, engine: str, number: int) -> None:
+        self.proxy = proxy
+        self.ask = ask
+        self.engine = engine
+        self.number = number
+        self.started_s = proxy.now_s
+        self.first_byte_s = 0.0
+        self.status = 0
+        self.call: SimulatedCall | None = None
+        self.done = False
+        self.timer: TimerHandle | None = None
+        self.idle: TimerHandle | None = None
+
+    def headers(self, status: int, retry_after_s: float | None = None) -> None:
+        """From the engine."""
+        if not self.done:
+            self.status = status
+            self.first_byte_s = self.proxy.now_s - self.started_s
+            self.proxy.on_headers(self, retry_after_s)
+
+    def tokens(self, total: int) -> None:
+        """From the engine."""
+        if not self.done:
+            self.proxy.on_data(self)
+            if self.ask.final is self:
+                self.ask.caller.tokens(total)
+
+    def ended(self) -> None:
+        """From the engine."""
+        if not self.done:
+            self.proxy.on_ended(self)
+
+    def failed_inside(self) -> None:
+        """From the engine: to a proxy a success like any other."""
+        if not self.done:
+            self.proxy.on_ended(self, failed_inside=True)
+
+    def reset(self) -> None:
+        """From the engine."""
+        if not self.done:
+            self.proxy.on_reset(self)
+
+    def disarm(self) -> None:
+        """No more timers."""
+        for timer in (self.timer, self.idle):
+            if timer is not None:
+                timer.cancel()
+        self.timer = self.idle = None
+
+
+def is_retriable_status(rules: RouteConfig, status: int) -> bool:
+    """Whether an answer with this status is tried again."""
+    retried = rules.retried
+    return (
+        ("retriable-status-codes" in retried and status in rules.statuses)
+        or ("5xx" in retried and status >= 500)
+        or ("gateway-error" in retried and status in _GATEWAY)
+        or ("retriable-4xx" in retried and status == 409)
+    )
+
+
+def is_retriable_reset(retried: Collection[str], *, connected: bool) -> bool:
+    """Whether a try without an answer is made again; ``connected``: the engine had taken the connection."""
+    if not connected and ("connect-failure" in retried or "reset-before-request" in retried):
+        return True
+    return not _ANY_RESET.isdisjoint(retried)

@@ -1,0 +1,135 @@
+"""What a proxy is told: hosts, weights, limits, retries and timers, as values.
+
+Made from decisions by the functions that make Envoy's configuration of them (``xds_server.translate``), or from a
+static bootstrap. A simulated proxy obeys these and knows no more.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+NO_LIMIT: Final = 4_294_967_295
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutlierDetectionConfig:
+    """Outlier detection of one cluster. A count of 0 is off.
+
+    ``split``: timeouts, resets and refused connections are counted apart from answers. ``local_as_gateway``: they
+    are counted as gateway failures, in a row of their own that only an answer ends.
+    """
+
+    statuses: frozenset[int]
+    consecutive: int
+    consecutive_local: int
+    split: bool
+    local_as_gateway: bool
+    failure_percent: int
+    failure_volume: int
+    interval_s: float
+    base_ejection_s: float
+    max_ejection_s: float
+    max_ejection_percent: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthCheckConfig:
+    """Envoy's own look at /health."""
+
+    interval_s: float
+    timeout_s: float
+    unhealthy_after: int
+    healthy_after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamHost:
+    """One engine as a cluster has it."""
+
+    engine: str
+    weight: int = 1
+    healthy: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalityConfig:
+    """Hosts of one zone; ``weight`` None: no traffic."""
+
+    zone: str
+    weight: int | None
+    hosts: tuple[UpstreamHost, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLimits:
+    """How many requests may be in flight, by class, and how many retries."""
+
+    interactive: int = NO_LIMIT
+    batch: int = NO_LIMIT
+    retry_percent: float | None = None
+    retry_min_concurrency: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """A pool as configured. ``round_robin`` or else least request of ``choices``; ``panic_percent`` of hosts that
+    must be well before unwell ones are used too.
+    """
+
+    round_robin: bool
+    choices: int
+    panic_percent: float
+    connect_s: float
+    outliers: OutlierDetectionConfig | None = None
+    checks: HealthCheckConfig | None = None
+    hedged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteConfig:
+    """What becomes of the requests of one route and kind. None and 0 of a time is off.
+
+    ``refuse`` is why none is let through, empty where they are; ``max_tokens`` the longest answer that may be
+    asked for. ``weights`` is by pool. ``retried`` has Envoy's words.
+    """
+
+    weights: Mapping[str, int]
+    batch: bool = False
+    retried: frozenset[str] = frozenset()
+    statuses: frozenset[int] = frozenset()
+    attempts: int = 0
+    hedges: bool = False
+    elsewhere: bool = False
+    per_try_s: float | None = None
+    per_try_idle_s: float | None = None
+    idle_s: float | None = None
+    total_s: float = 0.0
+    stream_total_s: float = 0.0
+    backoff_base_s: float = 0.025
+    backoff_max_s: float = 0.25
+    retry_after_most_s: float | None = None
+    refuse: str = ""
+    max_tokens: int | None = None
+    fallback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyConfig:
+    """Everything one proxy was told. ``rules`` is by (batch, streaming); ``cut`` are engines, as (pool, engine),
+    of which it is to end what they hold.
+    """
+
+    clusters: Mapping[str, ClusterConfig]
+    localities: Mapping[str, tuple[LocalityConfig, ...]]
+    limits: Mapping[str, RequestLimits]
+    rules: Mapping[tuple[bool, bool], RouteConfig]
+    cut: frozenset[tuple[str, str]] = field(default=frozenset())
+
+
+EMPTY_CONFIG: Final = ProxyConfig(
+    clusters=MappingProxyType({}),
+    localities=MappingProxyType({}),
+    limits=MappingProxyType({}),
+    rules=MappingProxyType({}),
+)

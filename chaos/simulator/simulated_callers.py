@@ -1,0 +1,208 @@
+"""Open-loop callers in simulated time: the live load's schedule, its patience and its own retries."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from chaos.faults.actions import ChangeLoad
+from chaos.history.history_events import RequestRecord
+from chaos.history.request_outcomes import OutcomeReason
+from chaos.load.arrival_schedule import ArrivalSchedule
+from chaos.load.request_sender import FAULTS_OF_THE_CALLER, Arrival
+from chaos.simulator.proxied_request import ProxiedRequest
+from chaos.simulator.simulated_clock import SimulatedClock
+from chaos.simulator.simulated_proxy import SimulatedProxy
+
+_BUSY: Final = frozenset({429, 503})
+
+
+class SimulatedCallers:
+    """``begin`` sends the usual load; ``inject`` and ``revert`` change it. ``on_request`` hears of each try."""
+
+    def __init__(
+        self,
+        timeline: SimulatedClock,
+        schedule: ArrivalSchedule,
+        proxies: Mapping[str, SimulatedProxy],
+        *,
+        deadline_s: float,
+        seconds: float,
+        on_request: Callable[[RequestRecord], None],
+    ) -> None:
+        self.timeline = timeline
+        self.deadline_s = deadline_s
+        self.on_request = on_request
+        self.waiting = 0
+        self._schedule = schedule
+        self._proxies = proxies
+        self._until_s = timeline.began_s + seconds
+        self._pulled: list[tuple[ChangeLoad, int]] = []
+        self._orders = 0
+        self._rng = random.Random(f"{schedule.seed} fewer")  # noqa: S311 -- repeatable traffic, no secret
+
+    def begin(self) -> None:
+        """Send everything that the schedule has."""
+        self._follow(self._schedule.usual(), lambda: True)
+
+    def stop(self) -> None:
+        """Nothing more leaves."""
+        self._until_s = min(self._until_s, self.timeline.now_s)
+
+    def inject(self, callers: ChangeLoad) -> None:
+        """From now on callers behave so."""
+        self._orders += 1
+        order = (callers, self._orders)
+        self._pulled.append(order)
+        if callers.factor > 1:
+            more = self._schedule.more(f"more{self._orders}", callers.factor, self._now_s())
+            self._follow(more, lambda: order in self._pulled)
+
+    def revert(self, callers: ChangeLoad) -> None:
+        """They no longer do; what they ask at once is sent now."""
+        order = next((one for one in self._pulled if one[0] == callers), None)
+        if order is not None:
+            self._pulled.remove(order)
+            for arrival in self._schedule.herd(f"herd{order[1]}", callers.at_once, self._now_s()):
+                self._send(arrival, self.timeline.now_s, 1)
+
+    def ended(self, arrival: Arrival, request: RequestRecord) -> None:
+        """One try is over; perhaps another follows."""
+        self.waiting -= 1
+        self.on_request(request)
+        attempts, backoff_s = self._retries()
+        if request.ok or request.status in FAULTS_OF_THE_CALLER or request.try_number > attempts:
+            return
+        planned_s = self.timeline.now_s + backoff_s
+        if planned_s <= self._until_s:
+            self.timeline.at(planned_s, lambda: self._send(arrival, planned_s, request.try_number + 1))
+
+    def _now_s(self) -> float:
+        return max(0.0, self.timeline.now_s - self.timeline.began_s)
+
+    def _retries(self) -> tuple[int, float]:
+        """How often callers try again now, and after how long; of several orders the shortest wait holds."""
+        usual = self._schedule.retries
+        said = [one for one, _ in self._pulled if one.attempts]
+        waits = [one.backoff_s for one in said] + [usual.backoff_s] * (usual.attempts > 0 or not said)
+        return usual.attempts + sum(one.attempts for one in said), min(waits)
+
+    def _follow(self, arrivals: Iterator[Arrival], going: Callable[[], bool]) -> None:
+        """Send the next one when it is due, and then the one after."""
+        arrival = next(arrivals, None)
+        if arrival is None or not going():
+            return
+        at_s = self.timeline.began_s + arrival.at_s
+        if at_s > self._until_s:
+            return
+
+        def due() -> None:
+            if at_s <= self._until_s and going() and self._kept():
+                self._send(arrival, at_s, 1)
+            self._follow(arrivals, going)
+
+        self.timeline.at(at_s, due)
+
+    def _kept(self) -> bool:
+        """Whether a request is still asked when callers ask less."""
+        share = 1.0
+        for one, _ in self._pulled:
+            share *= min(1.0, one.factor)
+        return share >= 1.0 or self._rng.random() < share
+
+    def _send(self, arrival: Arrival, planned_s: float, number: int) -> None:
+        self.waiting += 1
+        _Try(self, arrival, planned_s, number).send(self._proxies[arrival.target.name])
+
+
+class _Try:
+    """One try of one caller."""
+
+    def __init__(self, callers: SimulatedCallers, arrival: Arrival, planned_s: float, number: int) -> None:
+        self._callers = callers
+        self._arrival = arrival
+        self._planned_s = planned_s
+        self._number = number
+        self._status = 0
+        self._refusal = self._fallback = ""
+        self._first_s: float | None = None
+        self._token_s: float | None = None
+        self._gap_s: float | None = None
+        self._tokens = 0
+        self._over = False
+        self._ask: ProxiedRequest | None = None
+
+    def send(self, proxy: SimulatedProxy) -> None:
+        arrival, timeline = self._arrival, self._callers.timeline
+        patience = timeline.at(self._planned_s + self._callers.deadline_s, lambda: self._give_up(proxy))
+        self._patience = patience
+        self._ask = proxy.send_request(
+            self._id,
+            self,
+            streaming=arrival.streaming,
+            batch=arrival.batch,
+            prompt_tokens=arrival.prompt_tokens,
+            max_tokens=arrival.max_tokens,
+        )
+
+    @property
+    def _id(self) -> str:
+        name = self._arrival.request_id
+        return name if self._number == 1 else f"{name}.{self._number}"
+
+    def headers(self, status: int, *, refusal: str = "", fallback: str = "") -> None:
+        self._status, self._refusal, self._fallback = status, refusal, fallback
+
+    def tokens(self, total: int) -> None:
+        now_s = self._callers.timeline.now_s
+        if self._first_s is None:
+            self._first_s = now_s - self._planned_s
+        if self._token_s is not None:
+            self._gap_s = max(self._gap_s or 0.0, now_s - self._token_s)
+        self._token_s, self._tokens = now_s, total
+
+    def ended(self) -> None:
+        if self._status == 200:
+            self._tokens = self._arrival.max_tokens
+            self._end(OutcomeReason.OK)
+        else:
+            self._end(OutcomeReason.SHED if self._status in _BUSY else OutcomeReason.HTTP_ERROR)
+
+    def failed_inside(self) -> None:
+        self._end(OutcomeReason.STREAM_ERROR)
+
+    def broken(self) -> None:
+        self._end(OutcomeReason.TRUNCATED if self._arrival.streaming else OutcomeReason.RESET)
+
+    def _give_up(self, proxy: SimulatedProxy) -> None:
+        if not self._over:
+            if self._ask is not None:
+                proxy.leave(self._ask)
+            self._end(OutcomeReason.TIMEOUT)
+
+    def _end(self, reason: OutcomeReason) -> None:
+        if self._over:
+            return
+        self._over = True
+        self._patience.cancel()
+        arrival, timeline = self._arrival, self._callers.timeline
+        self._callers.ended(
+            arrival,
+            RequestRecord(
+                at_s=self._planned_s - timeline.began_s,
+                request_id=self._id,
+                question=arrival.request_id,
+                try_number=self._number,
+                proxy=arrival.target.name,
+                streaming=arrival.streaming,
+                batch=arrival.batch,
+                lag_s=0.0,
+                status=self._status,
+                reason=reason,
+                first_token_s=self._first_s,
+                latency_s=timeline.now_s - self._planned_s,
+                tokens=self._tokens,
+                longest_gap_s=self._gap_s,
+                fallback=self._fallback,
+                refusal=self._refusal,
+            ),
+        )

@@ -1,0 +1,209 @@
+"""One pool as one proxy has it: who may be picked, what is in flight where, and how many retries run."""
+
+import random
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from chaos.simulator.envoy_health import ActiveHealthChecker, OutlierDetector
+from chaos.simulator.proxied_request import UpstreamAttempt
+from chaos.simulator.proxy_config import ClusterConfig, LocalityConfig, RequestLimits, UpstreamHost
+from chaos.simulator.simulated_clock import SimulatedClock
+from chaos.simulator.simulated_engine import SimulatedEngine
+
+_ATTEMPTS = 100
+"""Picks after which a retry settles for an engine that was already tried."""
+
+
+@dataclass(slots=True, eq=False)
+class HostPicker:
+    """``choose`` after ``update_hosts``; ``update_hosts`` again when hosts, or who of them is well, have
+    changed.
+    """
+
+    cluster: ClusterConfig
+    rng: random.Random
+    _zones: list[tuple[float, list[UpstreamHost], bool]] = field(default_factory=list)
+    _turn: int = 0
+
+    def update_hosts(self, localities: tuple[LocalityConfig, ...], out: Collection[str]) -> None:
+        """Who there is, and who of them is out by the proxy's own judgement."""
+        self._zones = []
+        for one in localities:
+            if one.weight is None or not one.hosts:
+                continue
+            well = [host for host in one.hosts if host.healthy and host.engine not in out]
+            if 100 * len(well) < self.cluster.panic_percent * len(one.hosts):
+                # Panic: too few are well to believe it.
+                well = list(one.hosts)
+            if well:
+                # A zone's weight shrinks with the share of its hosts that are well; decisions reckon with it.
+                share = one.weight * len(well) / len(one.hosts)
+                alike = len({host.weight for host in well}) == 1
+                self._zones.append((share, well, alike))
+
+    def choose(self, active: Mapping[str, int], avoid: Collection[str]) -> str | None:
+        """The host for one try; None where none is well."""
+        if not self._zones:
+            return None
+        for _ in range(_ATTEMPTS if avoid else 1):
+            found = self._once(active)
+            if found not in avoid:
+                break
+        return found
+
+    def _once(self, active: Mapping[str, int]) -> str:
+        _, hosts, alike = (
+            self._zones[0]
+            if len(self._zones) == 1
+            else self.rng.choices(self._zones, [share for share, _, _ in self._zones])[0]
+        )
+        if self.cluster.round_robin:
+            self._turn += 1
+            return hosts[self._turn % len(hosts)].engine
+        if not alike:
+            weights = [host.weight / (active.get(host.engine, 0) + 1) for host in hosts]
+            return self.rng.choices(hosts, weights)[0].engine
+        some = (hosts[int(self.rng.random() * len(hosts))].engine for _ in range(self.cluster.choices))
+        return min(some, key=lambda engine: active.get(engine, 0))
+
+
+_NO_LIMITS: Final = RequestLimits()
+
+
+class SimulatedCluster:
+    """``engines`` are those of the pool, by name. ``apply_config`` before anything else."""
+
+    def __init__(
+        self,
+        timeline: SimulatedClock,
+        cluster: ClusterConfig,
+        engines: Mapping[str, SimulatedEngine],
+        rng: random.Random,
+    ) -> None:
+        self.engines = engines
+        self.active: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
+        self.limits = _NO_LIMITS
+        self.localities: tuple[LocalityConfig, ...] = ()
+        self._timeline = timeline
+        self._picker = HostPicker(cluster, rng)
+        self._rng = rng
+        self._ejections = None if cluster.outliers is None else OutlierDetector(cluster.outliers, self.hosts)
+        self._checks = None if cluster.checks is None else ActiveHealthChecker(cluster.checks)
+        self._stale = True
+        self._in_flight: Counter[bool] = Counter()
+        self._retrying: Counter[bool] = Counter()
+        self._issued: Counter[str] = Counter()
+        self._held: dict[str, set[UpstreamAttempt]] = {}
+        if self._ejections is not None:
+            self._tick(self._ejections)
+
+    def apply_config(self, localities: tuple[LocalityConfig, ...], limits: RequestLimits) -> None:
+        """These hosts and limits from now on."""
+        first = not self.localities
+        self.limits = limits
+        if localities is not self.localities:
+            self.localities = localities
+            if self._ejections is not None:
+                self._ejections.forget(self.hosts())
+            self._stale = True
+        if first and self._checks is not None:
+            for host in self.hosts():
+                self._check_after(self._rng.random() * self._checks.rules.interval_s, self._checks, host)
+
+    def hosts(self) -> list[str]:
+        """All hosts, well or not."""
+        return [host.engine for zone in self.localities for host in zone.hosts]
+
+    @property
+    def ejected(self) -> tuple[str, ...]:
+        """Hosts that this proxy keeps out by its own outlier detection."""
+        return () if self._ejections is None else tuple(sorted(self._ejections.out))
+
+    def held(self, engine: str) -> tuple[UpstreamAttempt, ...]:
+        """The tries that an engine holds, in the order in which they began."""
+        return tuple(sorted(self._held.get(engine, ()), key=lambda one: (one.started_s, one.ask.request_id)))
+
+    # -- tries ---------------------------------------------------------------------------------------------
+
+    def choose(self, avoid: Collection[str]) -> str | None:
+        """The host for one try; None where none is well."""
+        if self._stale:
+            self._stale = False
+            ejected = set() if self._ejections is None else self._ejections.out
+            failed = set() if self._checks is None else self._checks.failed
+            self._picker.update_hosts(self.localities, ejected | failed)
+        return self._picker.choose(self.active, avoid)
+
+    def full(self, *, batch: bool) -> bool:
+        """Whether no more requests of this class may be in flight."""
+        return self._in_flight[batch] >= (self.limits.batch if batch else self.limits.interactive)
+
+    def opened(self, one: UpstreamAttempt) -> None:
+        """A try is in flight."""
+        self._in_flight[one.ask.batch] += 1
+        self.active[one.engine] += 1
+        self.sent[one.engine] += 1
+        self._issued[one.engine] += 1
+        self._held.setdefault(one.engine, set()).add(one)
+
+    def closed(self, one: UpstreamAttempt) -> None:
+        """It no longer is."""
+        self._in_flight[one.ask.batch] -= 1
+        self.active[one.engine] -= 1
+        self._held[one.engine].discard(one)
+
+    def may_retry(self, *, batch: bool) -> bool:
+        """Whether the budget has room for one more."""
+        percent = self.limits.retry_percent
+        if percent is None:
+            return True
+        most = max(self.limits.retry_min_concurrency, percent / 100 * self._in_flight[batch])
+        return self._retrying[batch] < most
+
+    def retrying(self, by: int, *, batch: bool) -> None:
+        """One more retry holds a place in the budget, or one less."""
+        self._retrying[batch] += by
+
+    # -- what becomes of them ------------------------------------------------------------------------------
+
+    def connected(self, engine: str) -> None:
+        """A connection was made."""
+        if self._ejections is not None:
+            self._ejections.connected(engine)
+
+    def answered(self, engine: str, status: int) -> None:
+        """Headers came."""
+        if self._ejections is not None and self._ejections.answered(engine, status, self._timeline.now_s):
+            self._stale = True
+
+    def failed(self, engine: str) -> None:
+        """None came, and none will."""
+        if self._ejections is not None and self._ejections.failed(engine, self._timeline.now_s):
+            self._stale = True
+
+    def load(self) -> Mapping[str, tuple[int, int]]:
+        """By engine, requests in progress, and those issued since this was asked last."""
+        issued, self._issued = self._issued, Counter()
+        return {
+            engine: (self.active[engine], issued[engine])
+            for engine in self.sent
+            if self.active[engine] or issued[engine]
+        }
+
+    def _tick(self, ejections: OutlierDetector) -> None:
+        if ejections.tick(self._timeline.now_s):
+            self._stale = True
+        self._timeline.after(ejections.rules.interval_s, lambda: self._tick(ejections))
+
+    def _check_after(self, seconds: float, checks: ActiveHealthChecker, host: str) -> None:
+        self._timeline.after(seconds, lambda: self._check(checks, host))
+
+    def _check(self, checks: ActiveHealthChecker, host: str) -> None:
+        engine = self.engines[host]
+        if checks.probe(engine):
+            self._stale = True
+        silent = engine.listening and (not engine.answers or engine.health == "slow")
+        self._check_after(checks.rules.interval_s + (checks.rules.timeout_s if silent else 0.0), checks, host)

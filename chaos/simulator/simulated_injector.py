@@ -1,0 +1,146 @@
+"""What faults do to a simulated site. What it cannot express is refused before anything begins."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from chaos.fake_engine.engine_faults import EngineCrash, EngineFault, EngineSigterm
+from chaos.faults.actions import (
+    ChangeLoad,
+    FalsifyTelemetry,
+    FaultAction,
+    FreezeProcess,
+    KillProcess,
+    ProcessRole,
+    RestartEngine,
+    SetEngineFault,
+)
+from chaos.scenario.experiment_plan import PlannedOutage
+from chaos.simulator.simulated_lab import SimulatedLab
+
+_WHY: Final = {
+    "Wire": "there are no bytes on its links",
+    "Gpu": "its engines have no GPU driver to ask",
+    "Reports": "its agents' reports cannot be falsified",
+    "Corrupt": "its proxies refuse no configuration",
+    "PushPolicy": "its policies never change",
+}
+
+
+class NotSimulatedError(Exception):
+    """The simulator cannot express this; the message says what, and why."""
+
+
+def refuse_unsupported(outages: Iterable[PlannedOutage], *, agents: bool) -> None:
+    """NotSimulatedError where one of these outages does something that has no counterpart in the simulator."""
+    for outage in outages:
+        for target in outage.targets:
+            for pull in outage.fault.actions(target):
+                why = _refusal(pull, agents=agents)
+                if why:
+                    raise NotSimulatedError(
+                        f"the simulator cannot do {outage.id} ({type(outage.fault).__name__}): {why}; "
+                        "run it in the lab: switchgear-chaos run"
+                    )
+
+
+def _refusal(pull: FaultAction, *, agents: bool) -> str:
+    if isinstance(pull, FreezeProcess):
+        if pull.part is ProcessRole.PROXY:
+            return "its proxies cannot stand still"
+        return "its processes stand still all the time or not at all" if pull.on_share < 1 else ""
+    if isinstance(pull, KillProcess):
+        return "its proxies cannot die" if pull.part is ProcessRole.PROXY else ""
+    if isinstance(pull, RestartEngine) and pull.drain_within_s is not None and agents:
+        return "nobody drains its engines"
+    if isinstance(pull, SetEngineFault | RestartEngine | ChangeLoad | FalsifyTelemetry):
+        return ""
+    return _WHY[type(pull).__name__]
+
+
+class SimulatedInjector:
+    """``inject`` and ``revert`` what a fault does; several on one engine hold one after another."""
+
+    def __init__(self, site: SimulatedLab) -> None:
+        self._site = site
+        self._faults: dict[str, list[tuple[FaultAction, EngineFault]]] = {}
+
+    def inject(self, pull: FaultAction) -> None:
+        """Do it."""
+        site = self._site
+        if isinstance(pull, SetEngineFault):
+            self._break(pull.engine, pull, pull.fault)
+        elif isinstance(pull, RestartEngine):
+            self._break(pull.engine, pull, EngineSigterm(shutdown_timeout_s=pull.shutdown_timeout_s))
+        elif isinstance(pull, ChangeLoad):
+            site.callers.inject(pull)
+        elif isinstance(pull, FalsifyTelemetry):
+            if site.control_plane is not None:
+                site.control_plane.hearing.spoilt[pull.proxy] = pull
+        elif isinstance(pull, KillProcess):
+            self._kill(pull)
+        elif isinstance(pull, FreezeProcess):
+            self._freeze(pull, frozen=True)
+
+    def revert(self, pull: FaultAction) -> None:
+        """Take it back."""
+        site = self._site
+        if isinstance(pull, SetEngineFault | RestartEngine):
+            self._heal(pull.engine, pull)
+        elif isinstance(pull, ChangeLoad):
+            site.callers.revert(pull)
+        elif isinstance(pull, FalsifyTelemetry):
+            if site.control_plane is not None:
+                site.control_plane.hearing.spoilt.pop(pull.proxy, None)
+        elif isinstance(pull, KillProcess):
+            self._revive(pull)
+        elif isinstance(pull, FreezeProcess):
+            self._freeze(pull, frozen=False)
+
+    def _break(self, engine: str, pull: FaultAction, fault: EngineFault) -> None:
+        self._faults.setdefault(engine, []).append((pull, fault))
+        self._site.engines[engine].set_fault(fault)
+
+    def _heal(self, engine: str, pull: FaultAction) -> None:
+        held = self._faults.get(engine, [])
+        found = next((one for one in held if one[0] == pull), None)
+        if found is not None:
+            held.remove(found)
+            self._site.engines[engine].set_fault(held[-1][1] if held else None)
+
+    def _kill(self, pull: KillProcess) -> None:
+        if pull.part is ProcessRole.ENGINE:
+            self._break(pull.target, pull, EngineCrash())
+        elif pull.part is ProcessRole.AGENT and pull.target in self._site.agents:
+            self._site.agents[pull.target].kill()
+            # A broken stream is known at once.
+            self._site.probers[pull.target].start()
+        elif pull.part is ProcessRole.CONTROL_PLANE and self._site.control_plane is not None:
+            self._site.control_plane.stop()
+
+    def _revive(self, pull: KillProcess) -> None:
+        if pull.stays_dead:
+            return
+        if pull.part is ProcessRole.ENGINE:
+            self._heal(pull.target, pull)
+        elif pull.part is ProcessRole.AGENT and pull.target in self._site.agents:
+            self._site.agents[pull.target].start()
+            self._site.receive_report(pull.target, heard=True)
+        elif pull.part is ProcessRole.CONTROL_PLANE and self._site.control_plane is not None:
+            self._site.control_plane.start(afresh=True)
+
+    def _freeze(self, pull: FreezeProcess, *, frozen: bool) -> None:
+        site = self._site
+        if pull.part is ProcessRole.ENGINE:
+            site.engines[pull.target].freeze(frozen)
+        elif pull.part is ProcessRole.AGENT and pull.target in site.agents:
+            agent = site.agents[pull.target]
+            if frozen:
+                agent.stop()
+            else:
+                agent.go_on()
+            site.receive_report(pull.target, heard=not frozen)
+        elif pull.part is ProcessRole.CONTROL_PLANE and site.control_plane is not None:
+            if frozen:
+                site.control_plane.stop()
+            else:
+                site.control_plane.start(afresh=False)

@@ -1,0 +1,392 @@
+"""A proxy in simulated time: it picks engines, tries again, hedges, refuses, ejects and tells, as Envoy does.
+
+It obeys what it was told last (``told``) and decides nothing that the control plane decides.
+"""
+
+import random
+from collections.abc import Mapping
+from typing import Final
+
+from chaos.history.history_events import ProxySample
+from chaos.simulator.access_log_entry import AccessLogEntry, attempt_entry, request_entry
+from chaos.simulator.proxied_request import (
+    DownstreamCaller,
+    ProxiedRequest,
+    UpstreamAttempt,
+    is_retriable_reset,
+    is_retriable_status,
+)
+from chaos.simulator.proxy_config import EMPTY_CONFIG, NO_LIMIT, ProxyConfig, RouteConfig
+from chaos.simulator.simulated_clock import SimulatedClock
+from chaos.simulator.simulated_cluster import SimulatedCluster
+from chaos.simulator.simulated_engine import CallRefusedError, EngineRequest, SimulatedEngine
+from xds_server.telemetry.attempt_outcome import NO_HOST, OVERFLOW, TIMEOUT
+
+_CONNECT_FAILED: Final = frozenset({"upstream_connection_failure"})
+_TERMINATED: Final = frozenset({"upstream_connection_termination"})
+_PROTOCOL_ERROR: Final = frozenset({"upstream_protocol_error"})
+_SILENT: Final = frozenset({"stream_idle_timeout"})
+_LATE: Final = frozenset({TIMEOUT})
+_NO_FLAGS: Final[frozenset[str]] = frozenset()
+
+
+class SimulatedProxy:
+    """``send_request`` is what callers do, ``apply_config`` what a push does; telemetry takes ``entries`` and
+    ``load``.
+    """
+
+    def __init__(
+        self,
+        timeline: SimulatedClock,
+        name: str,
+        zone: str,
+        engines: Mapping[str, Mapping[str, SimulatedEngine]],
+        *,
+        rng: random.Random,
+    ) -> None:
+        self.name = name
+        self.zone = zone
+        self.entries: list[AccessLogEntry] = []
+        self.retries = 0
+        self.refused = 0
+        self._timeline = timeline
+        self._engines = engines
+        self._rng = rng
+        self._told: ProxyConfig = EMPTY_CONFIG
+        self._clusters: dict[str, SimulatedCluster] = {}
+
+    @property
+    def now_s(self) -> float:
+        """The time."""
+        return self._timeline.now_s
+
+    def apply_config(self, told: ProxyConfig) -> None:
+        """Do as told from now on; requests in flight go on, but those of engines that are to be cut."""
+        before, self._told = self._told, told
+        for pool, said in told.clusters.items():
+            if pool not in self._clusters:
+                self._clusters[pool] = SimulatedCluster(self._timeline, said, self._engines[pool], self._rng)
+            self._clusters[pool].apply_config(told.localities[pool], told.limits[pool])
+        for pool, engine in sorted(told.cut - before.cut):
+            for one in self._clusters[pool].held(engine):
+                if not one.done:
+                    self._cancel(one)
+                    self.on_reset(one)
+
+    # -- requests ------------------------------------------------------------------------------------------
+
+    def send_request(
+        self,
+        request_id: str,
+        caller: DownstreamCaller,
+        *,
+        streaming: bool,
+        batch: bool,
+        prompt_tokens: int,
+        max_tokens: int,
+    ) -> ProxiedRequest | None:
+        """Take a request; None where it was answered at once."""
+        rules = self._told.rules.get((batch, streaming))
+        if rules is None:
+            caller.headers(404, refusal="no-route")
+            caller.ended()
+            return None
+        refuse = rules.refuse or (
+            "too-long-now" if rules.max_tokens is not None and max_tokens > rules.max_tokens else ""
+        )
+        if refuse:
+            caller.headers(503, refusal=refuse)
+            caller.ended()
+            return None
+        ask = ProxiedRequest(
+            request_id=request_id,
+            streaming=streaming,
+            batch=rules.batch,
+            prompt_tokens=prompt_tokens,
+            max_tokens=max_tokens,
+            caller=caller,
+            rules=rules,
+            pool=self._pool(rules),
+            began_s=self.now_s,
+            retries_left=rules.attempts,
+        )
+        if rules.total_s:
+            ask.timers.append(self._timeline.after(rules.total_s, lambda: self._over(ask, "response_timeout")))
+        if rules.stream_total_s:
+            ask.timers.append(
+                self._timeline.after(rules.stream_total_s, lambda: self._over(ask, "max_duration_timeout"))
+            )
+        self._arm_idle(ask)
+        self._try(ask)
+        return None if ask.done else ask
+
+    def leave(self, ask: ProxiedRequest) -> None:
+        """The caller is gone: what runs for it is cancelled."""
+        if not ask.done:
+            for one in tuple(ask.tries):
+                self._drop(one, flags=_NO_FLAGS)
+            self._finish(ask)
+
+    def _pool(self, rules: RouteConfig) -> str:
+        pools = list(rules.weights)
+        weights = [rules.weights[pool] for pool in pools]
+        return pools[0] if len(pools) == 1 or not any(weights) else self._rng.choices(pools, weights)[0]
+
+    def _try(self, ask: ProxiedRequest) -> None:
+        cluster, first = self._clusters[ask.pool], not ask.made
+        engine = cluster.choose(ask.tried if ask.rules.elsewhere else ())
+        if engine is None:
+            self._refuse(ask, "no-engine", NO_HOST)
+            return
+        ask.made += 1
+        ask.tried.add(engine)
+        one = UpstreamAttempt(self, ask, engine, ask.made)
+        if cluster.full(batch=ask.batch):
+            self._log(one, flags=frozenset({OVERFLOW}), complete=False)
+            self._refuse(ask, "overload", "")
+            return
+        ask.tries.append(one)
+        cluster.opened(one)
+        self.retries += not first
+        rules = ask.rules
+        if rules.per_try_s:
+            one.timer = self._timeline.after(rules.per_try_s, lambda: self._per_try(one))
+        if rules.per_try_idle_s:
+            one.idle = self._timeline.after(rules.per_try_idle_s, lambda: self._silent(one))
+        asked = EngineRequest(
+            request_id=ask.request_id,
+            number=one.number,
+            streaming=ask.streaming,
+            prompt_tokens=ask.prompt_tokens,
+            max_tokens=ask.max_tokens,
+        )
+        try:
+            one.call = cluster.engines[engine].call(asked, one)
+        except CallRefusedError:
+            self._lost(one, _CONNECT_FAILED, connected=False)
+            return
+        cluster.connected(engine)
+
+    # -- answers -------------------------------------------------------------------------------------------
+
+    def on_headers(self, one: UpstreamAttempt, retry_after_s: float | None) -> None:
+        """An engine answers."""
+        ask = one.ask
+        self._clusters[ask.pool].answered(one.engine, one.status)
+        if one.timer is not None:
+            one.timer.cancel()
+            one.timer = None
+        self.on_data(one)
+        if ask.final is None and is_retriable_status(ask.rules, one.status) and self._again(one, retry_after_s):
+            return
+        if ask.final is None and one.status >= 500 and len(ask.tries) > 1:
+            # A hedge that failed; the other one may still win.
+            self._end(one, complete=True)
+            return
+        if ask.final is None:
+            ask.final = one
+            for other in tuple(ask.tries):
+                if other is not one:
+                    self._drop(other, flags=_LATE)
+            self._release_retry(ask)
+        ask.caller.headers(one.status, fallback=ask.rules.fallback if ask.pool == ask.rules.fallback else "")
+
+    def on_data(self, one: UpstreamAttempt) -> None:
+        """Something moved."""
+        if one.idle is not None:
+            one.idle.cancel()
+            one.idle = self._timeline.after(one.ask.rules.per_try_idle_s or 0.0, lambda: self._silent(one))
+        self._arm_idle(one.ask)
+
+    def on_ended(self, one: UpstreamAttempt, *, failed_inside: bool = False) -> None:
+        """The answer is whole."""
+        ask = one.ask
+        self._end(one, complete=True)
+        if ask.final is one:
+            self._finish(ask)
+            if failed_inside:
+                ask.caller.failed_inside()
+            else:
+                ask.caller.ended()
+
+    def on_reset(self, one: UpstreamAttempt) -> None:
+        """The connection broke."""
+        self._lost(one, _PROTOCOL_ERROR if one.status else _TERMINATED, connected=True)
+
+    def _per_try(self, one: UpstreamAttempt) -> None:
+        one.timer = None
+        ask = one.ask
+        if one.done or one.status:
+            return
+        if ask.rules.hedges:
+            if ask.retries_left > 0 and self._clusters[ask.pool].may_retry(batch=ask.batch):
+                ask.retries_left -= 1
+                self._hold_retry(ask)
+                self._try(ask)
+            return
+        self._cancel(one)
+        self._lost(one, _LATE, connected=True)
+
+    def _silent(self, one: UpstreamAttempt) -> None:
+        one.idle = None
+        if not one.done:
+            self._cancel(one)
+            self._lost(one, _SILENT, connected=True)
+
+    def _over(self, ask: ProxiedRequest, details: str) -> None:
+        """A limit of the whole request has passed."""
+        if ask.done:
+            return
+        last = ask.tries[-1] if ask.tries else None
+        for one in tuple(ask.tries):
+            self._drop(one, flags=_NO_FLAGS)
+        self._log_request(ask, details=details, engine="" if last is None else last.engine)
+        self._answer_or_cut(ask, 504, "timeout")
+
+    def _lost(self, one: UpstreamAttempt, flags: frozenset[str], *, connected: bool) -> None:
+        """A try ended without a whole answer."""
+        ask, answered = one.ask, one.status
+        # What breaks off after the headers is not held against the host, but for its own silence.
+        if not answered or flags is _SILENT:
+            self._clusters[ask.pool].failed(one.engine)
+        self._end(one, flags=flags)
+        if ask.final is one:
+            self._finish(ask)
+            ask.caller.broken()
+            return
+        if ask.done or ask.final is not None:
+            return
+        if is_retriable_reset(ask.rules.retried, connected=connected) and self._schedule(ask, None):
+            return
+        if not ask.tries and not ask.backing_off:
+            reason = "timeout" if flags in (_LATE, _SILENT) else "engine-reset" if connected else "connect-failure"
+            self._answer_or_cut(ask, 504 if reason == "timeout" else 503, reason)
+
+    def _again(self, one: UpstreamAttempt, retry_after_s: float | None) -> bool:
+        """Try again after an answer, if there is room; then the answer is dropped."""
+        if not self._schedule(one.ask, retry_after_s):
+            return False
+        self._end(one, complete=True)
+        return True
+
+    def _schedule(self, ask: ProxiedRequest, retry_after_s: float | None) -> bool:
+        """Plan another try; False where there is none left, or no room in the budget."""
+        if ask.retries_left <= 0 or ask.done:
+            return False
+        self._release_retry(ask)
+        if not self._clusters[ask.pool].may_retry(batch=ask.batch):
+            self.refused += 1
+            return False
+        ask.retries_left -= 1
+        self._hold_retry(ask)
+        rules = ask.rules
+        most_s = rules.retry_after_most_s
+        if retry_after_s is not None and most_s is not None and retry_after_s <= most_s:
+            wait_s = retry_after_s * (1 + self._rng.random() / 2)
+        else:
+            made = rules.attempts - ask.retries_left
+            wait_s = self._rng.random() * min(rules.backoff_base_s * (2**made - 1), rules.backoff_max_s)
+        ask.backing_off = True
+
+        def again() -> None:
+            ask.backing_off = False
+            if not ask.done:
+                self._try(ask)
+
+        ask.timers.append(self._timeline.after(wait_s, again))
+        return True
+
+    def _hold_retry(self, ask: ProxiedRequest) -> None:
+        if not ask.holds_retry:
+            ask.holds_retry = True
+            self._clusters[ask.pool].retrying(1, batch=ask.batch)
+
+    def _release_retry(self, ask: ProxiedRequest) -> None:
+        if ask.holds_retry:
+            ask.holds_retry = False
+            self._clusters[ask.pool].retrying(-1, batch=ask.batch)
+
+    # -- ends ----------------------------------------------------------------------------------------------
+
+    def _refuse(self, ask: ProxiedRequest, reason: str, flag: str) -> None:
+        """No engine got this try; the request ends, unless another try still runs."""
+        if ask.tries:
+            return
+        if flag:
+            self._log_request(ask, flags=frozenset({flag}))
+        self._finish(ask)
+        ask.caller.headers(503, refusal=reason)
+        ask.caller.ended()
+
+    def _answer_or_cut(self, ask: ProxiedRequest, status: int, reason: str) -> None:
+        begun = ask.final is not None
+        self._finish(ask)
+        if begun:
+            ask.caller.broken()
+        else:
+            ask.caller.headers(status, refusal=reason)
+            ask.caller.ended()
+
+    def _finish(self, ask: ProxiedRequest) -> None:
+        ask.done = True
+        self._release_retry(ask)
+        for timer in ask.timers:
+            timer.cancel()
+        if ask.idle is not None:
+            ask.idle.cancel()
+
+    def _arm_idle(self, ask: ProxiedRequest) -> None:
+        if ask.rules.idle_s:
+            if ask.idle is not None:
+                ask.idle.cancel()
+            ask.idle = self._timeline.after(ask.rules.idle_s, lambda: self._over(ask, "stream_idle_timeout"))
+
+    def _drop(self, one: UpstreamAttempt, *, flags: frozenset[str]) -> None:
+        """End a try that nobody waits for any more."""
+        self._cancel(one)
+        self._end(one, flags=flags)
+
+    def _cancel(self, one: UpstreamAttempt) -> None:
+        if one.call is not None:
+            self._engines[one.ask.pool][one.engine].leave(one.call)
+
+    def _end(self, one: UpstreamAttempt, *, flags: frozenset[str] = _NO_FLAGS, complete: bool = False) -> None:
+        if one.done:
+            return
+        one.done = True
+        one.disarm()
+        ask = one.ask
+        if one in ask.tries:
+            ask.tries.remove(one)
+            self._clusters[ask.pool].closed(one)
+        self._log(one, flags=flags, complete=complete)
+
+    # -- telling -------------------------------------------------------------------------------------------
+
+    def _log(self, one: UpstreamAttempt, *, flags: frozenset[str], complete: bool) -> None:
+        self.entries.append(attempt_entry(one, flags=flags, complete=complete, now_s=self.now_s))
+
+    def _log_request(
+        self, ask: ProxiedRequest, *, flags: frozenset[str] = _NO_FLAGS, details: str = "", engine: str = ""
+    ) -> None:
+        self.entries.append(request_entry(ask, engine, flags=flags, details=details, now_s=self.now_s))
+
+    def load(self) -> Mapping[str, Mapping[str, tuple[int, int]]]:
+        """A load report: by pool and engine, requests in progress, and issued since the report before."""
+        return {pool: cluster.load() for pool, cluster in self._clusters.items()}
+
+    def sample(self, pool: str) -> ProxySample:
+        """What its admin page would show of a pool that it was told of."""
+        cluster = self._clusters[pool]
+        limit = cluster.limits.interactive
+        return ProxySample(
+            at_s=self.now_s - self._timeline.began_s,
+            proxy=self.name,
+            in_flight={engine: count for engine, count in cluster.active.items() if count},
+            sent=dict(cluster.sent),
+            ejected=cluster.ejected,
+            unhealthy=tuple(host.engine for zone in cluster.localities for host in zone.hosts if not host.healthy),
+            ceiling=None if limit == NO_LIMIT else float(limit),
+            retries=self.retries,
+            refused=self.refused,
+        )

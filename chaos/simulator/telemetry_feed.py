@@ -1,0 +1,86 @@
+"""What proxies tell, on its way into the control plane's own book of telemetry."""
+
+from typing import Final
+
+from chaos.faults.actions import FalsifyTelemetry
+from chaos.simulator.access_log_entry import AccessLogEntry
+from chaos.simulator.simulated_proxy import SimulatedProxy
+from policies.model import PolicySet
+from policies.route import PriorityClass
+from xds_server.telemetry.attempt_outcome import (
+    RETRYABLE_CLIENT_ERRORS,
+    TIMEOUT,
+    AttemptOutcome,
+    attempt_outcome,
+    request_outcome,
+)
+from xds_server.telemetry.pool_directory import build_directory
+from xds_server.telemetry.traffic_store import TrafficStore
+
+_ALL: Final = 1.0
+
+
+class TelemetryFeed:
+    """``hear`` what one proxy has to tell; ``book`` is what is known of it all. ``spoilt`` is by proxy."""
+
+    def __init__(self, policies: PolicySet) -> None:
+        self.book = TrafficStore()
+        self.book.set_directory(build_directory(policies, {}))
+        self.spoilt: dict[str, FalsifyTelemetry] = {}
+
+    def logs(self, proxy: SimulatedProxy, now_s: float) -> bool:
+        """Take its access log; whether there was anything in it."""
+        entries, proxy.entries = proxy.entries, []
+        spoilt = self.spoilt.get(proxy.name)
+        if not entries or (spoilt is not None and spoilt.lost):
+            return False
+        newest_s = entries[-1].ended_s
+        for one in entries:
+            if one.whole:
+                self._request(proxy.name, one, now_s)
+            else:
+                self._attempt(proxy.name, one, spoilt, newest_s - one.ended_s, now_s)
+        return True
+
+    def load(self, proxy: SimulatedProxy, now_s: float) -> None:
+        """Take its load report."""
+        told = proxy.load()
+        spoilt = self.spoilt.get(proxy.name)
+        if spoilt is not None and spoilt.lost:
+            return
+        for pool, counts in told.items():
+            self.book.record_load(proxy.name, self.book.directory.pools[pool], counts, now_s)
+
+    def _attempt(
+        self, node: str, one: AccessLogEntry, spoilt: FalsifyTelemetry | None, late_s: float, now_s: float
+    ) -> None:
+        facts = self.book.directory.pools[one.pool]
+        outcome = attempt_outcome(
+            one.code, one.flags, complete=one.complete, count_statuses=facts.count_statuses, hedged=facts.hedged
+        )
+        if spoilt is not None and spoilt.says and outcome is not AttemptOutcome.NOT_SENT:
+            outcome = AttemptOutcome.FAILURE if spoilt.says == "all-failed" else AttemptOutcome.SUCCESS
+        self.book.record_attempt(
+            node,
+            facts,
+            one.engine,
+            outcome,
+            first=one.number == 1 or (facts.hedged and TIMEOUT in one.flags),
+            asks=not 400 <= one.code < 500 or one.code in RETRYABLE_CLIENT_ERRORS,
+            priority=PriorityClass.BATCH if one.batch else PriorityClass.INTERACTIVE,
+            streaming=one.streaming,
+            duration_s=one.duration_s,
+            first_byte_s=one.first_byte_s,
+            late_s=late_s,
+            weight=_ALL,
+            now_s=now_s,
+        )
+
+    def _request(self, node: str, one: AccessLogEntry, now_s: float) -> None:
+        facts = self.book.directory.pools[one.pool]
+        outcome = request_outcome(one.flags, one.details, one.number)
+        if outcome is AttemptOutcome.NOT_SENT:
+            priority = PriorityClass.BATCH if one.batch else PriorityClass.INTERACTIVE
+            self.book.record_shed(node, facts, priority, weight=_ALL, now_s=now_s)
+        elif outcome is AttemptOutcome.FAILURE and one.engine:
+            self.book.record_failure(facts, one.engine, weight=_ALL, now_s=now_s)

@@ -1,0 +1,138 @@
+"""What a lab will be for one experiment and one subject, before anything of it stands. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chaos.history.history_events import EngineRecord, ExperimentBegan, ProxyRecord
+from chaos.load.request_sender import RequestTemplate
+from chaos.real_vllm.vllm_replica import MODEL as REAL_MODEL
+from chaos.scenario.experiment_plan import EnginePlacement, Experiment
+from chaos.testbed.policy_fit import PolicyFit, policy_fit
+from chaos.testbed.static_envoy import POOL
+from chaos.testbed.subjects import PolicySubject, StaticSubject, Subject
+from policies.resilience import ResilienceSpec
+
+SIMULATED_MODEL: Final = "lab"
+"""Of engines whose subject names none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolBlueprint:
+    """Engines of one pool that are wanted; ``service_s`` is the mean time a request takes one that is not slow."""
+
+    model: str
+    gate: bool
+    service_s: float
+    engines: tuple[EnginePlacement, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabBlueprint:
+    """Everything about a lab that is known beforehand.
+
+    ``experiment`` is the one that will be done: policies may have made its engines slower. ``max_wait_s`` is what
+    the subject lets a request wait; where it does not say, as long as Switchgear does by itself.
+    """
+
+    experiment: Experiment
+    subject: Subject
+    fitting: PolicyFit | None
+    pools: tuple[PoolBlueprint, ...]
+    pool: str
+    asking: RequestTemplate
+    time_scale: float
+    max_wait_s: float
+
+    @property
+    def engines(self) -> tuple[EnginePlacement, ...]:
+        """Of all pools."""
+        return tuple(one for pool in self.pools for one in pool.engines)
+
+    @property
+    def named_pools(self) -> Mapping[str, PoolBlueprint]:
+        """The pools by their names, the one under test first."""
+        sides = self.fitting.side_pools if self.fitting is not None else ()
+        names = (self.pool, *(one.name for one in sides))
+        return dict(zip(names, self.pools, strict=True))
+
+
+def experiment_began(
+    plan: LabBlueprint, *, policies: str, at_unix_s: float, versions: Mapping[str, str]
+) -> ExperimentBegan:
+    """What a history of this plan begins with; ``policies`` is the text that the subject has."""
+    experiment = plan.experiment
+    spec = experiment.spec.model_dump(mode="json", by_alias=True)
+    return ExperimentBegan(
+        at_unix_s=at_unix_s,
+        name=experiment.name,
+        subject=plan.subject.name,
+        scenario={"kind": "Scenario", "metadata": {"name": experiment.name}, "spec": spec},
+        policies=policies,
+        pool=plan.pool,
+        time_scale=plan.time_scale,
+        max_wait_s=plan.max_wait_s,
+        service_s=experiment.service_s,
+        rate_per_s=experiment.rate_per_s,
+        seconds=experiment.seconds,
+        seed=experiment.seed,
+        engines=tuple(
+            EngineRecord(name=one.name, zone=one.zone, slots=one.slots, slowness=one.slowness, pool=name)
+            for name, pool in plan.named_pools.items()
+            for one in pool.engines
+        ),
+        proxies=tuple(ProxyRecord(name=one.name, zone=one.zone, demand=one.demand) for one in experiment.proxies),
+        versions=versions,
+    )
+
+
+def lab_blueprint(experiment: Experiment, subject: Subject) -> LabBlueprint:
+    """What stands for this experiment with this subject; FittingError when its policies cannot be rehearsed."""
+    topology = experiment.spec.topology
+    real = topology.engine == "vllm"
+    deadline_s = experiment.spec.load.deadline
+    if isinstance(subject, StaticSubject):
+        gate = bool(topology.first_token_gate) or real
+        model = REAL_MODEL if real else SIMULATED_MODEL
+        own = PoolBlueprint(model=model, gate=gate, service_s=experiment.service_s, engines=experiment.engines)
+        return LabBlueprint(
+            experiment=experiment,
+            subject=subject,
+            fitting=None,
+            pools=(own,),
+            pool=POOL,
+            asking=RequestTemplate(deadline_s=deadline_s, model=model),
+            time_scale=1.0,
+            max_wait_s=ResilienceSpec().limits.max_wait,
+        )
+    fitting = policy_fit(subject.policies, experiment, pool=subject.pool, model=REAL_MODEL if real else None)
+    fitted, shape = fitting.experiment, fitting.shape
+    own = PoolBlueprint(model=fitting.model, gate=fitting.gate, service_s=fitted.service_s, engines=fitted.engines)
+    sides = tuple(
+        PoolBlueprint(model=one.model, gate=one.gate, service_s=one.service_s, engines=one.engines)
+        for one in fitting.side_pools
+    )
+    return LabBlueprint(
+        experiment=fitted,
+        subject=subject,
+        fitting=fitting,
+        pools=(own, *sides),
+        pool=fitting.pool,
+        asking=RequestTemplate(
+            deadline_s=deadline_s,
+            model=shape.model or fitting.model,
+            headers=shape.headers,
+            batch_headers=shape.batch_headers,
+            path=shape.path,
+        ),
+        time_scale=fitting.time_scale,
+        max_wait_s=fitting.max_wait_s,
+    )
+
+
+def shared_experiment(experiment: Experiment, subjects: Sequence[Subject]) -> Experiment:
+    """The experiment as all of these can do it: with engines as slow as any of their policies expects."""
+    for one in subjects:
+        if isinstance(one, PolicySubject):
+            experiment = lab_blueprint(experiment, one).experiment
+    return experiment

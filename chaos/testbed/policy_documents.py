@@ -1,0 +1,177 @@
+"""A fitting written out: the policy file that a lab's control plane serves. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+
+from chaos.scenario.experiment_plan import EnginePlacement
+from chaos.testbed.policy_fit import PolicyFit, slots_ratio
+from chaos.testbed.service_costs import longest_request_s
+from policies.document import API_VERSION
+from policies.merge import DEFAULT
+from policies.pool import EnginePool
+from policies.quantity import format_duration, parse_duration
+from policies.resilience import ResiliencePolicy, ResilienceSpec
+from policies.route import ModelRoute
+
+LISTEN_ADDRESS: Final = "127.0.0.1"
+
+REQUEST_TIMES: Final = (
+    ("limits", "maxWait"),
+    ("retries", "retryAfter", "max"),
+    ("timeouts", "streaming", "firstToken"),
+    ("timeouts", "streaming", "betweenTokens"),
+    ("timeouts", "streaming", "total"),
+    ("timeouts", "nonStreaming", "perTry"),
+    ("timeouts", "nonStreaming", "total"),
+    ("hedging", "delay"),
+    ("drain", "deadline"),
+)
+"""Fields of a ResiliencePolicy that are about how long requests take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabEngineAddress:
+    """Where an engine of the lab is reached; ``agent_port`` None without an agent."""
+
+    port: int
+    agent_port: int | None = None
+
+
+def policy_documents(
+    fitting: PolicyFit, addresses: Mapping[str, LabEngineAddress], ports: Mapping[int, int]
+) -> str:
+    """The policy file that the lab's control plane serves.
+
+    ``addresses`` are those of all engines by name, ``ports`` the ports of the lab's listeners by the operator's.
+    """
+    experiment = fitting.experiment
+    kept = {fitting.pool, *(one.name for one in fitting.side_pools)}
+    said = [
+        _pool(
+            fitting.policies.pools[fitting.pool],
+            model=fitting.model,
+            engines=experiment.engines,
+            addresses=addresses,
+            service_s=experiment.service_s,
+            longest=longest_request_s(experiment),
+            gate=fitting.gate,
+        )
+    ]
+    said += [
+        _pool(
+            fitting.policies.pools[side.name],
+            model=side.model,
+            engines=side.engines,
+            addresses=addresses,
+            service_s=side.service_s,
+            longest=longest_request_s(experiment) / experiment.service_s * side.service_s,
+            gate=side.gate,
+        )
+        for side in fitting.side_pools
+    ]
+    said += [_route(one, ports) for one in fitting.routes]
+    said += _policies(fitting, kept)
+    return yaml.safe_dump_all([{"apiVersion": API_VERSION, **one} for one in said], sort_keys=False)
+
+
+def _written(document: EnginePool | ModelRoute | ResiliencePolicy) -> dict[str, Any]:
+    """What the operator wrote of the spec, as YAML has it."""
+    dumped: dict[str, Any] = document.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return dumped
+
+
+def _document(kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {"kind": kind, "metadata": {"name": name}, "spec": dict(spec)}
+
+
+def _pool(
+    pool: EnginePool,
+    *,
+    model: str,
+    engines: Sequence[EnginePlacement],
+    addresses: Mapping[str, LabEngineAddress],
+    service_s: float,
+    longest: float,
+    gate: bool,
+) -> dict[str, Any]:
+    endpoints = []
+    for one in engines:
+        at = addresses[one.name]
+        agent = {} if at.agent_port is None else {"agentPort": at.agent_port}
+        zone = {"zone": one.zone} if one.zone else {}
+        where = {"name": one.name, "address": "127.0.0.1", "port": at.port, **agent, **zone}
+        endpoints.append({**where, "slots": one.slots})
+    changed = {
+        "model": model,
+        "endpoints": endpoints,
+        "slotsPerEngine": max(one.slots for one in engines),
+        "serviceTime": _text(service_s),
+        "longestServiceTime": _text(max(service_s, longest)),
+        "firstTokenGate": gate,
+    }
+    written = _written(pool)
+    # The lab's engines speak plain HTTP on loopback: certificates would be those of other machines.
+    written.pop("tls", None)
+    return _document("EnginePool", pool.metadata.name, {**written, **changed})
+
+
+def _route(route: ModelRoute, ports: Mapping[int, int]) -> dict[str, Any]:
+    listener = {"port": ports[route.spec.listener.port], "address": LISTEN_ADDRESS}
+    return _document("ModelRoute", route.metadata.name, {**_written(route), "listener": listener})
+
+
+def _policies(fitting: PolicyFit, kept: set[str]) -> list[dict[str, Any]]:
+    """Every policy that is for a kept pool; the one for all says every time of requests, default or not."""
+    scale, found = fitting.time_scale, []
+    ratio = slots_ratio(fitting.policies.pools[fitting.pool], fitting.experiment)
+    usual = ResilienceSpec().model_dump(mode="json", by_alias=True)
+    everywhere: dict[str, Any] = {}
+    for path in REQUEST_TIMES:
+        _put(everywhere, path, _got(usual, path))
+    for name, policy in {DEFAULT: None, **fitting.policies.policies}.items():
+        said = _laid(everywhere, {}) if name == DEFAULT else {}
+        if policy is not None:
+            said = _laid(said, _written(policy))
+        if "pools" in said:
+            said["pools"] = [one for one in said["pools"] if one in kept]
+            if not said["pools"]:
+                continue
+        for path in REQUEST_TIMES:
+            value = _got(said, path)
+            if value is not None:
+                _put(said, path, _text(parse_duration(value) / scale))
+        most = _got(said, ("limits", "maxConcurrent"))
+        if most is not None:
+            _put(said, ("limits", "maxConcurrent"), max(1, round(most * ratio)))
+        found.append(_document("ResiliencePolicy", name, said))
+    return found
+
+
+def _laid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of ``below`` with what ``above`` says laid over it."""
+    found = {name: _laid(value, {}) if isinstance(value, dict) else value for name, value in below.items()}
+    for name, value in above.items():
+        deeper = isinstance(value, dict) and isinstance(found.get(name, {}), dict)
+        found[name] = _laid(found.get(name, {}), value) if deeper else value
+    return found
+
+
+def _got(said: Mapping[str, Any], path: Sequence[str]) -> Any:
+    for step in path:
+        said = said.get(step) or {}
+    return said or None
+
+
+def _put(said: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    if value is None:
+        return
+    for step in path[:-1]:
+        said = said.setdefault(step, {})
+    said[path[-1]] = value
+
+
+def _text(seconds: float) -> str:
+    return format_duration(round(seconds, 4))

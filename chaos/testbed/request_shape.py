@@ -1,0 +1,144 @@
+"""How a request must look so that a route sends it to the pool under test. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from policies.route import HeaderMatch, ModelRoute, PriorityClass
+
+PATHS: Final = ("/v1/completions", "/v1/chat/completions")
+"""What engines answer."""
+
+_SOMETHING: Final = "switchgear-lab"
+_TRIED: Final = ("1", "true", "batch", "a", "a1", "user-1", _SOMETHING)
+"""Values that are tried against a regular expression, besides what it spells out itself."""
+
+
+class RequestShapeError(Exception):
+    """No request can be made up that goes to the pool; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestShape:
+    """``batch_headers`` come on top for requests of the batch class; empty where no route tells them apart."""
+
+    path: str
+    model: str | None
+    headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    batch_headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def request_shape(
+    routes: Iterable[ModelRoute], pool: str, streaming: frozenset[bool]
+) -> tuple[ModelRoute, RequestShape]:
+    """The route to ask by, and how; ``streaming`` are the sorts of requests there will be.
+
+    ``routes`` are those that send something to the pool. Batch requests get the headers of a batch route of the
+    same port beside it, where there is one that only adds to what others ask for.
+    """
+    ordered = sorted(
+        routes,
+        key=lambda one: (
+            one.spec.priority is not PriorityClass.INTERACTIVE,
+            one.spec.match.stream is not None,
+            -_share(one, pool),
+            one.metadata.name,
+        ),
+    )
+    refusals: list[str] = []
+    for route in ordered:
+        try:
+            found = _shape(route)
+            _answers(route, ordered, streaming)
+        except RequestShapeError as problem:
+            refusals.append(f"route {route.metadata.name}: {problem}")
+            continue
+        batch = next((_more(found, one) for one in ordered if _is_batch_of(one, route)), None)
+        return route, RequestShape(
+            path=found.path, model=found.model, headers=found.headers, batch_headers=batch or MappingProxyType({})
+        )
+    raise RequestShapeError(f"no request can be made up for pool {pool}: {'; '.join(refusals)}")
+
+
+def _shape(route: ModelRoute) -> RequestShape:
+    match = route.spec.match
+    path = next((one for one in PATHS if one.startswith(match.path_prefix)), None)
+    if path is None:
+        raise RequestShapeError(f"engines answer {' and '.join(PATHS)} only, and it asks for {match.path_prefix}")
+    headers: dict[str, str] = {}
+    for one in match.headers:
+        value = _value(one)
+        if value is not None:
+            headers["host" if one.name.lower() == ":authority" else one.name.lower()] = value
+    return RequestShape(path=path, model=match.model, headers=MappingProxyType(headers))
+
+
+def _answers(route: ModelRoute, beside: Iterable[ModelRoute], streaming: frozenset[bool]) -> None:
+    """ShapeError where some of the requests would not match the route, nor one that differs only in ``stream``."""
+    alike = {
+        one.spec.match.stream
+        for one in beside
+        if one.spec.listener.port == route.spec.listener.port
+        and one.spec.match.model_copy(update={"stream": None})
+        == route.spec.match.model_copy(update={"stream": None})
+    }
+    if None not in alike and not streaming <= alike:
+        sort = "streams" if alike == {True} else "whole answers"
+        raise RequestShapeError(f"it takes {sort} only, and the load has others too")
+
+
+def _value(match: HeaderMatch) -> str | None:
+    """What the header must say; None for one that must not be there."""
+    name = match.name.lower()
+    if name.startswith(":") and name != ":authority":
+        raise RequestShapeError(f"a condition on {name} is not made up")
+    wanted: str | None
+    if match.exact is not None:
+        wanted = _other(match.exact) if match.invert else match.exact
+    elif match.prefix is not None:
+        wanted = _other(match.prefix) if match.invert else match.prefix
+    elif match.regex is not None:
+        wanted = _matching(match.regex, wanted=not match.invert)
+        if wanted is None:
+            raise RequestShapeError(f"no value of {match.name} was found for {match.regex!r}")
+    else:
+        wanted = _SOMETHING if (match.present is not False) is not match.invert else None
+    return wanted
+
+
+def _other(value: str) -> str:
+    return _SOMETHING if not _SOMETHING.startswith(value) else "other"
+
+
+def _matching(regex: str, *, wanted: bool) -> str | None:
+    spelled = re.split(r"[|()]", regex.strip("^$"))
+    try:
+        return next((one for one in (*spelled, *_TRIED) if one and bool(re.fullmatch(regex, one)) is wanted), None)
+    except re.error:
+        return None  # RE2 knows what Python does not
+
+
+def _is_batch_of(batch: ModelRoute, route: ModelRoute) -> bool:
+    return (
+        batch.spec.priority is PriorityClass.BATCH
+        and batch is not route
+        and batch.spec.listener.port == route.spec.listener.port
+    )
+
+
+def _more(found: RequestShape, batch: ModelRoute) -> Mapping[str, str] | None:
+    """Headers that make a request of this shape one of the batch route; None where headers alone do not."""
+    match = batch.spec.match
+    if not found.path.startswith(match.path_prefix) or match.model not in {None, found.model}:
+        return None
+    try:
+        headers = _shape(batch).headers
+    except RequestShapeError:
+        return None
+    return headers or None
+
+
+def _share(route: ModelRoute, pool: str) -> int:
+    return sum(one.weight for one in route.spec.pools if one.pool == pool)

@@ -1,0 +1,25 @@
+"""What work costs a simulated engine, so that requests take as long as an experiment says. Pure."""
+
+from typing import Final
+
+from chaos.scenario.experiment_plan import Experiment
+
+PREFILL_SHARE: Final = 0.1
+"""Of the mean service time: half a second is 0.05 s of prefill and 45 tokens at 10 ms."""
+
+
+def token_costs_s(experiment: Experiment) -> tuple[float, float]:
+    """What a token of a prompt, and one of an answer after its first, costs an engine that is not slow."""
+    load = experiment.spec.load
+    prompt = (load.prompt_tokens.shortest + load.prompt_tokens.longest) / 2
+    later = (load.output_tokens.shortest + load.output_tokens.longest) / 2 - 1
+    share = PREFILL_SHARE if later > 0 else 1.0
+    return share * experiment.service_s / prompt, (1 - share) * experiment.service_s / later if later > 0 else 0.0
+
+
+def longest_request_s(experiment: Experiment) -> float:
+    """The longest time that a healthy request holds a slot: the longest answer on the slowest engine."""
+    prefill_s, token_s = token_costs_s(experiment)
+    load = experiment.spec.load
+    longest = prefill_s * load.prompt_tokens.longest + token_s * (load.output_tokens.longest - 1)
+    return longest * max((one.slowness for one in experiment.engines), default=1.0)

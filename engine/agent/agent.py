@@ -1,0 +1,332 @@
+"""One agent at work: it follows its engine, serves what is known of it, and ends when told to.
+
+All tasks live in one group; cancelling it is the way out. SIGTERM first drains the engine, within its deadline, so
+that an agent which is stopped together with its engine takes no request down with it.
+"""
+
+import asyncio
+import contextlib
+import random
+import secrets
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Final
+
+import grpc.aio
+import structlog
+from aiohttp import web
+
+from engine.address import ListenAddress
+from engine.agent import agent_report, kubelet_probes
+from engine.agent.agent_config import AgentConfig, AgentConfigError
+from engine.agent.agent_engine_state import DrainOrder, EngineHealthState
+from engine.agent.agent_http import application
+from engine.agent.agent_tls import AgentTls, engine_client_tls
+from engine.agent.drain import DrainOutcome, DrainResult, DrainWaiter
+from engine.agent.engine_monitor import EngineMonitor
+from engine.agent.gpu_monitor import GpuMonitor
+from engine.agent.grpc_health import GrpcHealthService
+from engine.agent.kubelet_probes import KubeletProbeResult
+from engine.engine_http import EngineHttp, EngineTarget, http_session
+from engine.gpu.gpu_judgement import GpuJudgement
+from engine.heartbeat import Heartbeat
+from engine.limited_listener import LimitedListener
+from engine.report import Verdict
+from engine.tls.engine_trust import EngineIdentity
+from engine.watch_server import RemovalProgress, WatchServer
+
+log = structlog.get_logger()
+
+# After the drain, watchers are left this long to have read the last report before their streams end.
+_LAST_WORDS_S: Final = 0.2
+
+# A connection that has asked nothing, or nothing more, for so long is closed: each takes a descriptor.
+_IDLE_S: Final = 75.0
+
+# Of the HTTP port; those of one host, and of the port that control planes watch.
+_MOST_CONNECTIONS: Final = 256
+_MOST_OF_HOST: Final = 64
+_GRPC_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_allowed_incoming_connections", 256),
+    ("grpc.server_handshake_timeout_ms", 20_000),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundPorts:
+    """The ports that were taken."""
+
+    http_port: int
+    grpc_port: int
+
+
+class Agent:
+    """``await run(announce)`` until SIGTERM or SIGINT; ``announce`` gets the ports once both listen."""
+
+    def __init__(self, config: AgentConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._clock = clock
+        self._rng = random.Random()  # noqa: S311 -- varies prompts, guards no secret
+        self._heartbeat = Heartbeat(clock)
+        self._locks = None if config.tls is None else AgentTls(config.tls, config.allowed_clients)
+        self._watch = WatchServer(
+            boot_id=_boot_id(1),
+            permits=(lambda _: True) if self._locks is None else self._locks.permits_watch,
+            lasts_unix_s=(lambda: None) if self._locks is None else self._locks.validity_unix_s,
+            on_change=self._removal_changed,
+        )
+        self._health = GrpcHealthService()
+        self._answers_changed = asyncio.Event()
+        self._drains = DrainWaiter(lambda: self._standing, self._removal, clock)
+        self._gpus = GpuMonitor(config, self._hear_gpu)
+        self._samples = agent_report.AgentMetrics()
+        self._follower: EngineMonitor | None = None
+        self._nothing_yet = EngineHealthState.new(config, clock())
+        self._boot = 1
+        self._draining_since_sequence = 0
+        self._verdict: Verdict | None = None
+        self._ended = asyncio.Event()
+        self._goodbye: asyncio.Task[None] | None = None
+
+    # -- what the HTTP port answers from ------------------------------------------------------------------------
+
+    @property
+    def remote_drain(self) -> bool:
+        """Whether other machines may drain."""
+        return self._config.remote_drain
+
+    @property
+    def permits(self) -> Callable[[tuple[str, ...]], bool] | None:
+        """Whether whoever proved these identities may change anything; None where nobody proves anything."""
+        return None if self._locks is None else self._locks.permits
+
+    @property
+    def drain_deadline_s(self) -> float:
+        """The deadline of a drain that names none."""
+        return self._config.drain_deadline_s
+
+    def ready(self) -> KubeletProbeResult:
+        """Whether traffic may come."""
+        return kubelet_probes.readiness(self._standing)
+
+    def alive(self) -> KubeletProbeResult:
+        """Whether to leave the engine's process running."""
+        return kubelet_probes.liveness(self._standing, self._config, self._clock())
+
+    def started(self) -> KubeletProbeResult:
+        """Whether the engine has started."""
+        return kubelet_probes.startup(self._standing, self._config)
+
+    def metrics(self) -> bytes:
+        """One page for Prometheus."""
+        return self._samples.text(
+            self._standing,
+            self._config,
+            self._clock(),
+            watchers=len(self._watch.watchers),
+            look_s=0.0 if self._follower is None else self._follower.look_s,
+        )
+
+    def report_json(self) -> bytes:
+        """The newest report and the three answers; an object without a verdict before the first."""
+        told = self._watch.report
+        if told is None:
+            return b'{"verdict": null}\n'
+        return agent_report.report_json(told, self._standing, self._config, self._clock())
+
+    async def drain(self, deadline_s: float) -> DrainResult:
+        """Drain the engine; how far it came within ``deadline_s`` seconds."""
+        now_s = self._clock()
+        until_s = now_s + deadline_s
+        since_s = now_s if self._standing.order is None else self._standing.order.since_s
+        log.info("drain.ordered", deadline_s=deadline_s)
+        self._following.set_drain_order(DrainOrder(since_s=since_s, deadline_s=until_s))
+        answer = await self._drains.wait(until_s)
+        log.info("drain.ended", outcome=answer.outcome.value, waited_s=answer.waited_s, in_flight=answer.in_flight)
+        return answer
+
+    def undrain(self) -> bool:
+        """Take requests again; whether the engine was draining."""
+        was_draining = self._standing.order is not None
+        if was_draining:
+            log.info("drain.taken_back")
+            self._following.set_drain_order(None)
+        return was_draining
+
+    def check_soon(self) -> bool:
+        """Whether a deep check of the GPUs will run."""
+        return self._gpus.check_soon()
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    async def run(self, announce: Callable[[BoundPorts], None]) -> None:
+        """Follow, serve and tell until ended. ConfigError when a port cannot be had."""
+        config = self._config
+        trust = config.engine_trust
+        means = None if trust is None else engine_client_tls(trust)
+        target = EngineTarget(
+            address=config.engine.host,
+            port=config.engine.port,
+            model=config.model,
+            probe=config.probe,
+            name=None if trust is None else EngineIdentity(server_name=config.engine_server_name),
+        )
+        self._heartbeat.start()
+        try:
+            async with http_session() as http, self._grpc() as grpc_port, self._http() as http_port:
+                engine = EngineHttp(http, target, self._clock, self._heartbeat.late_since, means=means)
+                self._follower = EngineMonitor(engine, config, self._changed, clock=self._clock, rng=self._rng)
+                self._listen_to_signals()
+                async with asyncio.TaskGroup() as tasks:
+                    running = [tasks.create_task(self._follower.run()), tasks.create_task(self._say_health())]
+                    if self._locks is not None:
+                        running.append(tasks.create_task(self._locks.run()))
+                    if config.gpu != "off":
+                        running.append(tasks.create_task(self._gpus.run()))
+                    announce(BoundPorts(http_port=http_port, grpc_port=grpc_port))
+                    await self._ended.wait()
+                    for task in running:
+                        task.cancel()
+        finally:
+            self._heartbeat.stop()
+
+    @contextlib.asynccontextmanager
+    async def _grpc(self) -> AsyncIterator[int]:
+        server = grpc.aio.server(options=_GRPC_OPTIONS)
+        self._watch.add_to(server)
+        self._health.add_to(server)
+        try:
+            if self._locks is None:
+                port = server.add_insecure_port(str(self._config.grpc))
+            else:
+                port = server.add_secure_port(str(self._config.grpc), self._locks.grpc_credentials())
+        except RuntimeError as error:
+            raise AgentConfigError(f"--grpc: cannot listen on {self._config.grpc}") from error
+        await server.start()
+        try:
+            yield port
+        finally:
+            await server.stop(None)
+
+    @contextlib.asynccontextmanager
+    async def _http(self) -> AsyncIterator[int]:
+        runner = web.AppRunner(application(self), access_log=None, shutdown_timeout=0.5, keepalive_timeout=_IDLE_S)
+        await runner.setup()
+        try:
+            assert runner.server is not None  # noqa: S101 -- setup() made it
+            address = self._config.http
+            visitors = LimitedListener(
+                runner.server,
+                what="connections to --http",
+                most=_MOST_CONNECTIONS,
+                most_of_host=_MOST_OF_HOST,
+                turned_away=self._samples.refused.inc,
+                tls=None if self._locks is None else self._locks.http_context(),
+            )
+            try:
+                port = await visitors.open(address)
+            except OSError as error:
+                raise AgentConfigError(f"--http: cannot listen on {address}: {error.strerror}") from error
+            try:
+                yield port
+            finally:
+                visitors.close()
+        finally:
+            await runner.cleanup()
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._ended.set)
+        loop.add_signal_handler(signal.SIGTERM, self._terminate)
+
+    def _terminate(self) -> None:
+        """Drain and end; told twice, end."""
+        if self._goodbye is None:
+            self._goodbye = asyncio.create_task(self._leave())
+        else:
+            self._ended.set()
+
+    async def _leave(self) -> None:
+        try:
+            order = self._standing.order
+            if order is None or (order.deadline_s or 0.0) > self._clock():
+                answer = await self.drain(self._config.drain_deadline_s)
+                if answer.outcome is not DrainOutcome.UNDRAINED:
+                    await asyncio.sleep(_LAST_WORDS_S)
+        finally:
+            self._ended.set()
+
+    # -- telling ------------------------------------------------------------------------------------------------
+
+    @property
+    def _standing(self) -> EngineHealthState:
+        return self._nothing_yet if self._follower is None else self._follower.standing
+
+    @property
+    def _following(self) -> EngineMonitor:
+        assert self._follower is not None  # noqa: S101 -- the ports open after it is made
+        return self._follower
+
+    def _hear_gpu(self, gpu: GpuJudgement) -> None:
+        self._following.on_gpu_judgement(gpu)
+
+    def _changed(self) -> None:
+        """Tell everyone of the standing as it is now."""
+        now, follower, at_s = self._standing, self._following, self._clock()
+        if now.boot.number != self._boot:
+            self._boot = now.boot.number
+            self._watch.new_boot(_boot_id(self._boot))
+            self._draining_since_sequence = 0
+            self._gpus.engine_restarted()
+        gpu = agent_report.gpu_summary(now, self._gpus.readings, self._gpus.xids)
+        report = agent_report.report(
+            now, self._config, at_s, model=follower.model, revision=follower.revision, gpu=gpu
+        )
+        if report is None:
+            return
+        told = self._watch.publish(report)
+        if now.order is None:
+            self._draining_since_sequence = 0
+        elif not self._draining_since_sequence:
+            self._draining_since_sequence = told.sequence
+        if now.verdict is not self._verdict:
+            log.info("verdict", was=self._verdict, now=now.verdict, evidence=told.evidence, boot=self._boot)
+            self._verdict = now.verdict
+        self._drains.notify()
+        self._answers_changed.set()
+
+    async def _say_health(self) -> None:
+        """Keep the gRPC health service current; liveness also changes by waiting."""
+        while True:
+            self._answers_changed.clear()
+            ready = self.ready().yes
+            await self._health.set_statuses(
+                {"": ready, "readyz": ready, "livez": self.alive().yes, "startupz": self.started().yes}
+            )
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._answers_changed.wait()
+
+    def _removal(self) -> RemovalProgress:
+        return self._watch.removal(self._draining_since_sequence)
+
+    def _removal_changed(self) -> None:
+        self._drains.notify()
+
+
+def _boot_id(number: int) -> str:
+    """A name that no other life of an engine has, whichever agent saw it."""
+    return f"{number}-{secrets.token_hex(8)}"
+
+
+def startup_line(listening: BoundPorts, config: AgentConfig) -> dict[str, object]:
+    """What a script that asked for port 0 wants to know."""
+    http, scheme = config.http, "http" if config.tls is None else "https"
+    return {
+        "http_port": listening.http_port,
+        "grpc_port": listening.grpc_port,
+        "http": f"{scheme}://{ListenAddress(http.host, listening.http_port)}",
+    }

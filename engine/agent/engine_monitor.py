@@ -1,0 +1,223 @@
+"""Follows one engine: looks at it, asks it for tokens, warms it up, and tells its standing after every reading.
+
+This is the shell round ``standing`` and ``pace``: sockets, timers and tasks, and no opinion. At most one look, one
+one-token completion and one warm-up prompt are ever out, so an engine that is slow to answer is asked less.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from engine.agent.agent_config import AgentConfig
+from engine.agent.agent_engine_state import DrainOrder, EngineHealthState
+from engine.agent.probe_schedule import COUNT_INTERVAL_S, canary_due, is_idle, metrics_due, pause_s
+from engine.engine_http import EngineHttp
+from engine.engine_readings import CanaryReading, MetricsReading
+from engine.gpu.gpu_judgement import GpuJudgement
+
+log = structlog.get_logger()
+
+_VERSION_PATH: Final = "/version"
+_MODELS_PATH: Final = "/v1/models"
+_GATE_PATH: Final = "/switchgear/in_flight"
+# A warm-up prompt that fails is tried again so soon, and given up after so many times.
+_WARM_UP_PAUSE_S: Final = 1.0
+_WARM_UP_TRIES: Final = 5
+_TRIPWIRE_SPACE_S: Final = 1.0
+
+
+class EngineMonitor:
+    """Follows ``engine`` until cancelled; ``standing`` is what is known now, ``told`` is called after each change.
+
+    ``model`` and ``revision`` are what the engine says of itself, empty before it did.
+    """
+
+    def __init__(
+        self,
+        engine: EngineHttp,
+        config: AgentConfig,
+        told: Callable[[], None],
+        *,
+        clock: Callable[[], float],
+        rng: random.Random,
+    ) -> None:
+        self._engine = engine
+        self._config = config
+        self._told = told
+        self._clock = clock
+        self._rng = rng
+        self._look_now = asyncio.Event()
+        self._asked_at_s: float | None = None
+        self._load_counts = False
+        self.standing = EngineHealthState.new(config, clock())
+        self.model = config.model
+        self.revision = ""
+        self.look_s = 0.0
+
+    def set_drain_order(self, order: DrainOrder | None) -> None:
+        """Tell the engine's standing to drain, or no longer to."""
+        self._change(self.standing.with_drain_order(order, self._clock(), self._config))
+        self._look_now.set()
+
+    def on_gpu_judgement(self, gpu: GpuJudgement) -> None:
+        """Take in news of the GPUs; bad ones are worth a look at the engine at once."""
+        if gpu == self.standing.gpu:
+            return
+        worse = self.standing.gpu is not None and gpu.action.severity > self.standing.gpu.action.severity
+        self._change(self.standing.with_gpu(gpu, self._clock(), self._config))
+        if worse:
+            self._look_now.set()
+
+    async def run(self) -> None:
+        """Look, ask, tell, wait: until cancelled."""
+        canary: asyncio.Task[CanaryReading] | None = None
+        side: dict[str, asyncio.Task[None]] = {}
+        introduced = 0
+        try:
+            while True:
+                if self._look_now.is_set() or metrics_due(self.standing, self._clock(), counts=self._counts):
+                    self._look_now.clear()
+                    await self._look()
+                boot = self.standing.boot
+                if boot.heard and introduced != boot.number and await self._introduce():
+                    introduced = boot.number
+                at_s = self._clock()
+                if self.model and canary_due(self.standing, self._config, at_s, self._asked_at_s):
+                    self._asked_at_s = at_s
+                    self.standing = self.standing.canary_sent(at_s)
+                    canary = asyncio.create_task(self._engine.send_canary(self._prompt(2)))
+                self._keep_running(side)
+                canary = await self._rest(canary)
+        finally:
+            out = [*side.values(), *([canary] if canary is not None else [])]
+            for task in out:
+                task.cancel()
+            if out:
+                await asyncio.wait(out)
+
+    async def _look(self) -> None:
+        answer = self.standing.judgement.books.answer
+        began_s = self._clock()
+        look = await self._engine.read_metrics(suspect=answer is not None and answer.status >= 500)
+        self.look_s = look.at_s - began_s
+        self._trust_load(look)
+        self._hear(look)
+
+    async def _rest(self, canary: asyncio.Task[CanaryReading] | None) -> asyncio.Task[CanaryReading] | None:
+        """Wait until the next look or token is due; the canary that is still out then."""
+        due_at_s = self._clock() + self._pause_s()
+        called = asyncio.create_task(self._look_now.wait())
+        try:
+            while (wait_s := due_at_s - self._clock()) > 0 and not self._look_now.is_set():
+                counting = canary is None and self._counts and is_idle(self.standing)
+                out: list[asyncio.Task[CanaryReading] | asyncio.Task[bool]] = [called]
+                if canary is not None:
+                    out.append(canary)
+                # A token that an idle engine owes for so long is worth a look before it counts as missing.
+                owing = canary is not None and self._asked_after_look and is_idle(self.standing)
+                limit_s = min(wait_s, COUNT_INTERVAL_S) if counting or owing else wait_s
+                done, _ = await asyncio.wait(out, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+                if canary is not None and canary in done:
+                    answer, canary = canary.result(), None
+                    self._hear(answer)
+                    if answer.failure is not None and not answer.failure.answered:
+                        self._look_now.set()  # what the counters say right now decides what this silence means
+                    due_at_s = min(due_at_s, self._clock() + self._pause_s())
+                elif done or limit_s >= wait_s:
+                    continue
+                elif owing or await self._engine.count() != 0:
+                    self._look_now.set()  # or else work has come, or the engine has stopped counting
+        finally:
+            called.cancel()
+        return canary
+
+    def _keep_running(self, side: dict[str, asyncio.Task[None]]) -> None:
+        """Start what should run beside the looks, and take note of what ended."""
+        for name in [name for name, task in side.items() if task.done()]:
+            side.pop(name).result()
+        now = self.standing
+        if "tripwire" not in side and now.boot.heard and now.judgement.books.trouble is None:
+            side["tripwire"] = asyncio.create_task(self._tripwire())
+        warming = now.boot.first_token and now.order is None and self.model
+        if "warm_up" not in side and warming and now.warm_up_left(self._config):
+            side["warm_up"] = asyncio.create_task(self._warm_up(now.boot.number))
+
+    async def _tripwire(self) -> None:
+        """A connection that asks nothing, and ends when the process does."""
+        await self._engine.wait_disconnected()
+        self._look_now.set()
+        # A server that closes whoever is silent must not be looked at for ever.
+        await asyncio.sleep(_TRIPWIRE_SPACE_S)
+
+    async def _warm_up(self, boot: int) -> None:
+        """Run the prompts that are left, one after the other, for as long as this life of the engine lasts."""
+        tries = 0
+        while self.standing.boot.number == boot and self.standing.order is None:
+            left = self.standing.warm_up_left(self._config)
+            if not left:
+                return
+            answer = await self._engine.send_canary(self._prompt(left[0]), self._config.warm_up_timeout_s)
+            tries += 1
+            failure = answer.failure
+            if failure is not None and not failure.refusal and tries < _WARM_UP_TRIES:
+                await asyncio.sleep(_WARM_UP_PAUSE_S)
+                continue
+            seconds = round(answer.at_s - answer.sent_at_s, 3)
+            if failure is None:
+                log.info("warm_up.done", words=left[0], seconds=seconds)
+            else:
+                # An engine that serves all but this prompt must not stay out for it.
+                log.warning("warm_up.given_up", words=left[0], reason=failure.detail)
+            tries = 0
+            if self.standing.boot.number == boot:
+                self._change(self.standing.warm_up_prompt_done(self._clock(), self._config))
+
+    async def _introduce(self) -> bool:
+        """Whether the engine has said who it is."""
+        version = await self._engine.value(_VERSION_PATH)
+        if isinstance(version, dict) and isinstance(version.get("version"), str):
+            self.revision = f"vllm {version['version']}"
+        if self._config.model:
+            self._engine.name_model(self._config.model)
+            return True
+        models = await self._engine.value(_MODELS_PATH)
+        try:
+            self.model = str(models["data"][0]["id"])
+        except (KeyError, IndexError, TypeError):
+            return False
+        self._engine.name_model(self.model)
+        return True
+
+    @property
+    def _asked_after_look(self) -> bool:
+        asked_at_s, looked_at_s = (
+            self.standing.judgement.books.asked_at_s,
+            self.standing.judgement.books.looked_at_s,
+        )
+        return asked_at_s is not None and looked_at_s is not None and asked_at_s > looked_at_s
+
+    @property
+    def _counts(self) -> bool:
+        """Whether the engine's count shows work: the gate's does; vLLM's stays 0 unless it is told to count."""
+        return self._engine.count_path == _GATE_PATH or (self._load_counts and bool(self._engine.count_path))
+
+    def _trust_load(self, look: MetricsReading) -> None:
+        if look.in_flight:
+            self._load_counts = True
+
+    def _pause_s(self) -> float:
+        return pause_s(self.standing, self._config, self._clock(), look_s=self.look_s, counts=self._counts)
+
+    def _hear(self, reading: MetricsReading | CanaryReading) -> None:
+        self._change(self.standing.after(reading, self._config))
+
+    def _change(self, standing: EngineHealthState) -> None:
+        self.standing = standing
+        self._told()
+
+    def _prompt(self, words: int) -> str:
+        """So many words that no prefix cache has seen: already the first is different each time."""
+        return " ".join(f"{self._rng.getrandbits(32):x}" for _ in range(words))

@@ -1,0 +1,85 @@
+"""Latency histograms of an engine's metrics page, and the quantiles of what was added to one.
+
+An engine's histograms count since it started; what matters is lately. So two readings are subtracted, and the
+quantile is taken of the difference, with a straight line inside each bucket as Prometheus does.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from engine.report import Quantiles
+
+FIRST_TOKEN: Final = b"vllm:time_to_first_token_seconds_bucket"
+# The second is the name older engines use.
+PER_TOKEN: Final = (b"vllm:inter_token_latency_seconds_bucket", b"vllm:time_per_output_token_seconds_bucket")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """Cumulative counts by upper bound in seconds; the last bound is infinite."""
+
+    bounds_s: tuple[float, ...]
+    counts: tuple[float, ...]
+
+    @property
+    def total(self) -> float:
+        """How many were counted."""
+        return self.counts[-1] if self.counts else 0.0
+
+
+def histogram(text: bytes, name: bytes) -> Histogram | None:
+    """The buckets of this name, summed over ranks; None where the page has none that can be read."""
+    sums: dict[float, float] = {}
+    start = text.find(b"\n" + name + b"{")
+    while start != -1:
+        end = text.find(b"\n", start + 1)
+        line = text[start + 1 : end if end != -1 else len(text)]
+        bound, value = _bucket(line)
+        if not (value >= 0 and bound > 0):
+            return None
+        sums[bound] = sums.get(bound, 0.0) + value
+        start = text.find(b"\n" + name + b"{", end) if end != -1 else -1
+    if not sums or math.inf not in sums:
+        return None
+    bounds_s = tuple(sorted(sums))
+    return Histogram(bounds_s=bounds_s, counts=tuple(sums[bound] for bound in bounds_s))
+
+
+def histogram_delta(before: Histogram | None, now: Histogram | None) -> Histogram | None:
+    """What was counted between two readings; all of ``now`` when the engine has started anew in between."""
+    if now is None or before is None or before.bounds_s != now.bounds_s or now.total < before.total:
+        return now
+    counts = tuple(max(0.0, new - old) for new, old in zip(now.counts, before.counts, strict=True))
+    return Histogram(bounds_s=now.bounds_s, counts=counts)
+
+
+def quantiles(counted: Histogram | None) -> Quantiles | None:
+    """Median and 99th percentile; None when nothing was counted."""
+    if counted is None or counted.total <= 0:
+        return None
+    return Quantiles(p50_s=_quantile(counted, 0.5), p99_s=_quantile(counted, 0.99))
+
+
+def _quantile(counted: Histogram, share: float) -> float:
+    rank = share * counted.total
+    low_s, below = 0.0, 0.0
+    for bound_s, count in zip(counted.bounds_s, counted.counts, strict=True):
+        if count >= rank:
+            if math.isinf(bound_s):
+                return low_s  # beyond the last bound nothing is known but that it was longer
+            inside = count - below
+            return low_s + (bound_s - low_s) * ((rank - below) / inside if inside > 0 else 1.0)
+        low_s, below = bound_s, max(below, count)
+    return low_s
+
+
+def _bucket(line: bytes) -> tuple[float, float]:
+    """Upper bound and count of one sample line; zeros when it cannot be read."""
+    at = line.find(b'le="')
+    try:
+        bound = float(line[at + 4 : line.index(b'"', at + 4)])
+        value = float(line[line.rindex(b"}") + 1 :].split()[0])
+    except (ValueError, IndexError):
+        return 0.0, 0.0
+    return bound, value

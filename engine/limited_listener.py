@@ -1,0 +1,302 @@
+"""A port that stays open to those it answers, however many others connect: what listens, counts and makes room.
+
+A connection takes a descriptor from the moment it is accepted, so that is when it is counted: so many at once, so
+many of one host. As long as nothing was said on it there is no TLS either, and it costs next to nothing. Where
+there is no room, a newcomer takes the place of a connection that nobody vouched for yet: of one that said nothing
+before one that did, the longest here first, and where all hosts together are too many, of the host that has most
+such. Who was let in (``mark_authenticated``) is never closed for somebody else. So a flood of connections closes
+its own, also when those it answers come from the same host, as they do behind a proxy.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import ssl
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import structlog
+
+from engine.address import ListenAddress, source_network
+
+SILENT_S: Final = 15.0
+"""For the first byte, and once more for all of a TLS handshake: those who come to ask do so at once."""
+
+_BACKLOG: Final = 512
+_AT_ONCE: Final = 64
+"""Connections taken before others have their turn on the loop."""
+
+_WAIT_S: Final = 1.0
+"""Where descriptors, or memory for them, are used up: to try at once again would be all that is done."""
+
+_OUT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+_log = structlog.get_logger()
+
+
+class LimitedListener:
+    """Listens, and hands connections to ``server``. At most ``most`` at once, and ``most_of_host`` of one host.
+
+    ``turned_away`` is called for each that is closed for want of room. ``what`` is what the port is, for people.
+    """
+
+    def __init__(
+        self,
+        server: Callable[[], asyncio.Protocol],
+        *,
+        what: str,
+        most: int,
+        most_of_host: int,
+        turned_away: Callable[[], None] = lambda: None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._server = server
+        self._what = what
+        self._most = most
+        self._most_of_host = most_of_host
+        self._turned_away = turned_away
+        self._tls = tls
+        self._sockets: list[socket.socket] = []
+        self._waits: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._by_host: dict[str, dict[_LimitedConnection, None]] = {}
+        self._count = 0
+        self._told: set[str] = set()
+        self._is_out = False
+
+    async def open(self, address: ListenAddress) -> int:
+        """Listen there and return the port; ``OSError`` when it cannot be had."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        try:
+            for family, kind, protocol, _, where in dict.fromkeys(found):
+                try:
+                    listening = socket.socket(family, kind, protocol)
+                except OSError:
+                    continue  # a machine without IPv6, say, where a name has an address of it
+                self._sockets.append(listening)
+                listening.setblocking(False)
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listening.bind(where)
+                listening.listen(_BACKLOG)
+        except OSError:
+            self.close()
+            raise
+        if not self._sockets:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        for listening in self._sockets:
+            loop.add_reader(listening, self._accept, listening)
+        return int(self._sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        """Listen no more, and close those that nothing was asked on; ``server`` has the others."""
+        loop = asyncio.get_running_loop()
+        for listening in self._sockets:
+            loop.remove_reader(listening)
+            if (wait := self._waits.pop(listening, None)) is not None:
+                wait.cancel()
+            listening.close()
+        self._sockets.clear()
+        for visit in [one for visits in self._by_host.values() for one in visits if not one.handed_on]:
+            visit.end()
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                connection, peer = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _OUT:
+                    self._rest(listening, error)
+                    return
+                continue  # whoever it was has gone already
+            self._is_out = False
+            connection.setblocking(False)
+            self._take(connection, source_network(str(peer[0])))
+
+    def _rest(self, listening: socket.socket, error: OSError) -> None:
+        """Look away from the port for a while, and make room in it: those who wait there wait on."""
+        if not self._is_out:
+            self._is_out = True
+            _log.error("port.waits", what=self._what, reason=error.strerror)
+        if (visit := _least_known(self._fullest())) is not None:
+            self._turn_away(visit)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listening)
+        self._waits[listening] = loop.call_later(_WAIT_S, self._again, listening)
+
+    def _again(self, listening: socket.socket) -> None:
+        del self._waits[listening]
+        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _take(self, connection: socket.socket, host: str) -> None:
+        """Count a connection and wait for its first word; or close it, or another in its place."""
+        of_host = self._by_host.get(host, {})
+        full = len(of_host) >= self._most_of_host
+        if full or self._count >= self._most:
+            if full and host not in self._told:
+                # Once, until there is room again: who is refused comes back each second.
+                self._told.add(host)
+                _log.warning("peers.host_full", host=host, what=self._what, most=self._most_of_host)
+            visit = _least_known(of_host if full else self._fullest())
+            if visit is None:
+                self._turned_away()
+                _reset(connection)
+                return
+            self._turn_away(visit)
+        visit = _LimitedConnection(connection, self._server, self._tls, lambda one: self._leave(one, host))
+        self._by_host.setdefault(host, {})[visit] = None
+        self._count += 1
+
+    def _fullest(self) -> Iterable["_LimitedConnection"]:
+        """Those of the host that has most of whom nobody vouched for."""
+        counts = (
+            (sum(not one.let_in for one in visits), number) for number, visits in enumerate(self._by_host.values())
+        )
+        count, number = max(counts, default=(0, 0), key=lambda one: (one[0], -one[1]))
+        return list(self._by_host.values())[number] if count else ()
+
+    def _turn_away(self, visit: "_LimitedConnection") -> None:
+        self._turned_away()
+        visit.end()
+
+    def _leave(self, visit: "_LimitedConnection", host: str) -> None:
+        of_host = self._by_host[host]
+        del of_host[visit]
+        self._count -= 1
+        if not of_host:
+            del self._by_host[host]
+        if len(of_host) < self._most_of_host // 2:
+            self._told.discard(host)
+
+
+def mark_authenticated(transport: asyncio.BaseTransport | None) -> None:
+    """Say that whoever is at the other end was let in: this connection is closed for nobody else from now on."""
+    if isinstance(transport, asyncio.Transport) and isinstance(
+        visit := transport.get_protocol(), _LimitedConnection
+    ):
+        visit.let_in = True
+
+
+class _LimitedConnection(asyncio.Protocol):
+    """One connection, from its accept on; once something is said it hands all on to a protocol of the server.
+
+    ``gone`` is called once, when it has ended or will at once.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        server: Callable[[], asyncio.Protocol],
+        tls: ssl.SSLContext | None,
+        gone: Callable[["_LimitedConnection"], None],
+    ) -> None:
+        self.let_in = False
+        self._connection: socket.socket | None = connection
+        self._make = server
+        self._tls = tls
+        self._gone: Callable[[_LimitedConnection], None] | None = gone
+        self._server: asyncio.Protocol | None = None
+        self._transport: asyncio.Transport | None = None
+        self._beginning: asyncio.Task[None] | None = None
+        loop = asyncio.get_running_loop()
+        loop.add_reader(connection, self._said)
+        self._silence = loop.call_later(SILENT_S, self.end)
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing was said on it."""
+        return self._connection is not None
+
+    @property
+    def handed_on(self) -> bool:
+        """Whether the server has it."""
+        return self._server is not None
+
+    def end(self) -> None:
+        """Close it at once."""
+        if self._connection is not None:
+            _reset(self._not_silent(self._connection))
+        elif self._transport is not None:
+            self._transport.abort()
+        elif self._beginning is not None:
+            self._beginning.cancel()
+        self._leave()
+
+    def _said(self) -> None:
+        if self._connection is not None:
+            connection = self._not_silent(self._connection)
+            self._beginning = asyncio.get_running_loop().create_task(self._begin(connection))
+
+    def _not_silent(self, connection: socket.socket) -> socket.socket:
+        asyncio.get_running_loop().remove_reader(connection)
+        self._silence.cancel()
+        self._connection = None
+        return connection
+
+    async def _begin(self, connection: socket.socket) -> None:
+        # What goes wrong in a handshake is the other end's affair, and closes the connection.
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self,
+                connection,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else SILENT_S,
+            )
+        if self._transport is None:
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._gone is not None:
+            gone, self._gone = self._gone, None
+            gone(self)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Hand on to the server; the one event of a protocol that this may keep to itself is a late one."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 -- what a socket gets, with TLS and without
+        self._transport = transport
+        self._beginning = None
+        if self._gone is None:
+            transport.abort()
+            return
+        self._server = self._make()
+        self._server.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
+        if self._server is not None:
+            self._server.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._server is not None:
+            self._server.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._server.eof_received() if self._server is not None else None
+
+    def pause_writing(self) -> None:
+        if self._server is not None:
+            self._server.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._server is not None:
+            self._server.resume_writing()
+
+
+def _least_known(visits: Iterable[_LimitedConnection]) -> _LimitedConnection | None:
+    """Who gives way: who is silent for longest, else who is here for longest and was not let in; else nobody."""
+    strangers = [one for one in visits if not one.let_in]
+    return next((one for one in strangers if one.silent), strangers[0] if strangers else None)
+
+
+def _reset(connection: socket.socket) -> None:
+    """Close it without the farewells of TCP, which would keep an entry in the kernel for a minute."""
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+    connection.close()

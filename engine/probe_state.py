@@ -1,0 +1,236 @@
+"""The books of one engine: what is known of it after some readings, whatever that amounts to.
+
+A pure fold. ``after_metrics`` and ``after_canary`` give the books with one more reading, ``findings`` reads from
+them what the engine's state is, and ``judgement`` puts both together.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, ProbeFailureReason
+from engine.report import CanaryResults
+from engine.vllm_metrics import VllmCounters
+
+# Cache blocks are handed out whole, so an engine that cannot take another request may stand a little below 1.
+KV_FULL_RATIO: Final = 0.97
+
+RECOVERED_CANARIES: Final = 16
+"""An engine that owed a token is asked often until so many came in a row: somebody waits for them."""
+
+_SLOW_CANARY: Final = 2.0
+_CANARY_NOISE_S: Final = 0.03
+# What is slow for minutes becomes usual, or an engine that works more slowly now would be asked often for ever.
+_USUAL_GROWS: Final = 1.002
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeState:
+    """What is known of one engine after some readings.
+
+    Times are monotonic seconds; ``*_since_s`` is None when not so. ``usual_canary_s`` is what a canary takes when
+    nothing holds it up, and ``slow_canaries`` how many more are worth asking for soon since one took clearly
+    longer.
+    """
+
+    slots: int
+    looked_at_s: float | None = None
+    heard_at_s: float | None = None
+    counters: VllmCounters | None = None
+    trouble: ProbeFailure | None = None
+    in_flight: int | None = None
+    others: int = 0
+    progressed: bool = False
+    progressed_at_s: float | None = None
+    stalled_since_s: float | None = None
+    tokens_per_s: float | None = None
+    token_seen: bool = False
+    asked_at_s: float | None = None
+    unanswered_since_s: float | None = None
+    answer: ProbeFailure | None = None
+    answered_since_look: int = 0
+    cuts_in_row: int = 0
+    shed_since_s: float | None = None
+    errored: bool = False
+    canary: CanaryResults | None = None
+    canary_failed: bool = False
+    usual_canary_s: float | None = None
+    slow_canaries: int = 0
+
+    @property
+    def saturated(self) -> bool:
+        """Whether a new request would queue."""
+        if self.counters is None:
+            return False
+        own = 1 if self.asked_at_s is not None else 0
+        return self.counters.waiting > own or self.counters.running - own >= self.slots or self.cache_full
+
+    @property
+    def cache_full(self) -> bool:
+        """Whether the KV cache has no room for a new request: a shortage that ends when requests do."""
+        usage = None if self.counters is None else self.counters.kv_cache_usage_ratio
+        return usage is not None and usage >= KV_FULL_RATIO
+
+    @property
+    def recovering(self) -> bool:
+        """Whether its canaries failed, or were slow, until only lately, and more of them are worth asking for.
+
+        A judge beside the engine is not told that others keep it out for being slow. But its own canaries were
+        slow then, too, and the first quick one is what brings the engine back.
+        """
+        return (self.canary_failed or self.slow_canaries > 0) and not self.saturated
+
+    def wants_canary(self, *, good: bool) -> bool:
+        """Whether to ask an engine that is taken for ``good``, or is not, for a token now."""
+        if self.asked_at_s is not None:
+            return False
+        if self.trouble is not None and (self.trouble.gone or self.trouble.unproved):
+            return False
+        return not (good and self.progressed and self.saturated)
+
+    def canary_sent(self, at_s: float) -> "ProbeState":
+        """The books while a canary sent at ``at_s`` is out."""
+        since = self.unanswered_since_s
+        return replace(self, asked_at_s=at_s, unanswered_since_s=at_s if since is None else since)
+
+
+def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
+    """What is known after a look at the counters."""
+    if isinstance(look.counters, ProbeFailure):
+        unsure = look.counters.trouble in (ProbeFailureReason.SILENT, ProbeFailureReason.OURS)
+        if unsure and (before.heard_at_s is not None or look.counters.trouble is ProbeFailureReason.OURS):
+            # What was known stays known for as long as the silence may still be an accident.
+            return replace(before, looked_at_s=look.at_s, trouble=look.counters, progressed=False)
+        if look.counters.gone:
+            # Nothing learnt from a process that is gone holds for the next one at this address.
+            return ProbeState(
+                slots=before.slots,
+                looked_at_s=look.at_s,
+                heard_at_s=before.heard_at_s,
+                trouble=look.counters,
+            )
+        return replace(
+            before,
+            looked_at_s=look.at_s,
+            # An engine that was never heard is silent from the first look on.
+            heard_at_s=look.at_s if look.counters.spoke else (before.heard_at_s or look.at_s),
+            trouble=look.counters,
+            # No canary is sent to a stranger, so the looks speak for themselves.
+            answer=None if look.counters.unproved else before.answer,
+            progressed=False,
+            counters=None,
+            in_flight=look.in_flight,
+            errored=look.errored,
+            others=0,
+            stalled_since_s=None,
+        )
+    fresh, known = look.counters, before.counters
+    reborn = known is not None and (
+        fresh.tokens < known.tokens
+        or (None not in (fresh.started_at_s, known.started_at_s) and fresh.started_at_s != known.started_at_s)
+    )
+    own = 1 if before.asked_at_s is not None else 0
+    others = max(0, fresh.running + fresh.waiting - own, (look.in_flight or 0) - own)
+    progressed = known is not None and not reborn and fresh.tokens > known.tokens
+    if progressed and known is not None and not others and not before.others:
+        # Tokens that canaries had long since brought are no news: the engine may have stopped after them.
+        progressed = fresh.generation_tokens - known.generation_tokens > before.answered_since_look
+    return replace(
+        before,
+        looked_at_s=look.at_s,
+        heard_at_s=look.at_s,
+        trouble=None,
+        counters=fresh,
+        in_flight=look.in_flight,
+        errored=look.errored,
+        answered_since_look=0,
+        others=others,
+        progressed=progressed,
+        progressed_at_s=look.at_s if progressed else (None if reborn else before.progressed_at_s),
+        stalled_since_s=None if progressed or not others else _stalled_since_s(before, look.at_s),
+        tokens_per_s=_tokens_per_s(before, look.at_s, fresh) if progressed else 0.0,
+        token_seen=fresh.tokens > 0 or (before.token_seen and not reborn),
+        # Full and moving: what a canary heard before the slots filled no longer says anything.
+        answer=None if progressed and _outdated(before, fresh, own) else before.answer,
+        shed_since_s=None if progressed or others else before.shed_since_s,
+    )
+
+
+def after_canary(before: ProbeState, answer: CanaryReading) -> ProbeState:
+    """What is known after a canary has ended."""
+    ended = replace(before, asked_at_s=None)
+    failure = answer.failure
+    if failure is None:
+        in_row = 1 if before.canary is None else before.canary.in_row + 1
+        took_s, usual_s = answer.at_s - answer.sent_at_s, before.usual_canary_s
+        slow = usual_s is not None and took_s > _SLOW_CANARY * usual_s + _CANARY_NOISE_S
+        return replace(
+            ended,
+            heard_at_s=answer.at_s,
+            trouble=before.trouble if before.trouble is not None and before.trouble.answered else None,
+            progressed=True,
+            progressed_at_s=answer.at_s,
+            stalled_since_s=None,
+            token_seen=True,
+            answered_since_look=before.answered_since_look + 1,
+            unanswered_since_s=None,
+            answer=None,
+            cuts_in_row=0,
+            shed_since_s=None,
+            canary=CanaryResults(in_row=in_row, at_s=answer.at_s, took_s=took_s),
+            canary_failed=before.canary_failed and in_row < RECOVERED_CANARIES,
+            usual_canary_s=took_s if usual_s is None else min(took_s, usual_s * _USUAL_GROWS),
+            slow_canaries=RECOVERED_CANARIES if slow else max(0, before.slow_canaries - 1),
+        )
+    if failure.trouble is not ProbeFailureReason.OURS and not failure.shed:
+        # To be turned away for want of room is no failure, and no proof either.
+        known = ended.canary
+        ended = replace(ended, canary=known and replace(known, in_row=0), canary_failed=True)
+    if failure.trouble is ProbeFailureReason.SILENT:
+        return replace(ended, progressed=False, answer=None, shed_since_s=None)
+    if failure.trouble is ProbeFailureReason.OURS:
+        return replace(restart_timers(ended, answer.at_s), progressed=False, unanswered_since_s=None)
+    if failure.trouble is ProbeFailureReason.REFUSED:
+        return after_metrics(ended, MetricsReading(at_s=answer.at_s, counters=failure))
+    if failure.trouble is ProbeFailureReason.CUT:
+        # Once is the race of a kept connection that the engine was closing just then; twice is not.
+        cuts = ended.cuts_in_row + 1
+        return replace(ended, cuts_in_row=cuts, answer=failure if cuts > 1 else ended.answer, progressed=False)
+    return replace(
+        ended,
+        heard_at_s=answer.at_s,
+        progressed=ended.progressed and failure.shed,
+        unanswered_since_s=None,
+        answer=failure,
+        cuts_in_row=0,
+        shed_since_s=(ended.shed_since_s or answer.at_s) if failure.shed else None,
+    )
+
+
+def restart_timers(before: ProbeState, at_s: float) -> ProbeState:
+    """All patience begun anew: time we did not watch is no evidence of anything."""
+    return replace(
+        before,
+        heard_at_s=None if before.heard_at_s is None else at_s,
+        stalled_since_s=None if before.stalled_since_s is None else at_s,
+        unanswered_since_s=None if before.unanswered_since_s is None else at_s,
+        shed_since_s=None if before.shed_since_s is None else at_s,
+    )
+
+
+def _stalled_since_s(before: ProbeState, at_s: float) -> float:
+    """Since when others' requests have been seen to stand still."""
+    if before.stalled_since_s is not None:
+        return before.stalled_since_s
+    seen_s = before.looked_at_s if before.others and before.looked_at_s is not None else at_s
+    return max(seen_s, before.progressed_at_s or seen_s)
+
+
+def _tokens_per_s(before: ProbeState, at_s: float, fresh: VllmCounters) -> float | None:
+    if before.counters is None or before.looked_at_s is None or at_s <= before.looked_at_s:
+        return None
+    return (fresh.tokens - before.counters.tokens) / (at_s - before.looked_at_s)
+
+
+def _outdated(before: ProbeState, fresh: VllmCounters, own: int) -> bool:
+    full = fresh.waiting > own or fresh.running - own >= before.slots
+    return full and before.answer is not None and not (before.answer.draining or before.answer.refusal)

@@ -1,0 +1,115 @@
+"""What becomes of the fields of a ModelRoute in Istio."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from istio.export.field_outcome import FieldContext, FieldOutcome, Judge, Table, approximated, kept, lost
+from istio.export.fields_of_pool import DOCUMENT
+from istio.export.virtual_service_match import BODY_HEADERS
+from policies.route import ModelChange, PriorityClass
+from xds_server.decide.admission.ceiling import classes_by_pool
+
+_HEADER: Final = "headers; what Istio cannot compare is added by a patch of the route"
+_BODY: Final = "Istio reads no bodies: the caller, or an ext_proc filter, has to set the header {}"
+
+TABLE: Final[Table] = MappingProxyType(
+    {
+        **DOCUMENT,
+        "spec.listener.port": kept("port of the host that callers ask for, or of the gateway", "VirtualService"),
+        "spec.listener.address": kept("Istio's proxies listen at every address", "VirtualService"),
+        "spec.match.pathPrefix": kept("uri.prefix", "VirtualService"),
+        "spec.match.headers[].name": kept(_HEADER, "VirtualService"),
+        "spec.match.headers[].exact": kept(_HEADER, "VirtualService"),
+        "spec.match.headers[].prefix": kept(_HEADER, "VirtualService"),
+        "spec.match.headers[].regex": kept(_HEADER, "VirtualService"),
+        "spec.match.headers[].present": kept(_HEADER, "VirtualService"),
+        "spec.match.headers[].invert": approximated(
+            "withoutHeaders, which also holds where the header is absent", "VirtualService"
+        ),
+        "spec.match.model": kept("any model is taken", "VirtualService"),
+        "spec.match.stream": approximated(
+            f"streams are known by the header {BODY_HEADERS['stream']}; without it a request has the limits of "
+            "other requests and the longer total",
+            "VirtualService",
+        ),
+        "spec.pools[].pool": kept("route.destination", "VirtualService"),
+        "spec.pools[].weight": kept("route.weight", "VirtualService"),
+        "spec.priority": kept("every request is under the ceiling of its class", "DestinationRule"),
+        "spec.fallback": kept("there is none", ""),
+        "spec.modelChange": kept("without a fallback nobody gets another model", ""),
+        "spec.sideEffects": kept("routes of their own, by the same headers, without retries", "VirtualService"),
+        "spec.allowedRegions": kept("a subset of the engines in these regions", "DestinationRule"),
+        "spec.maxBodyBytes": kept("request_body_buffer_limit of the route", "EnvoyFilter"),
+    }
+)
+
+
+def _address(seen: FieldContext) -> FieldOutcome | None:
+    return None if seen.value in ("0.0.0.0", "::") else lost("Istio chooses where its proxies listen")
+
+
+def _body(field: str) -> Judge:
+    return lambda seen: None if seen.value is None else lost(_BODY.format(BODY_HEADERS[field]))
+
+
+def _pool(seen: FieldContext) -> FieldOutcome | None:
+    route = seen.policies.routes[seen.name]
+    models = {seen.policies.pools[share.pool].spec.model for share in route.spec.pools}
+    if len(models) > 1:
+        return approximated(
+            "the pools have different models; bodies are not rewritten to name theirs", "VirtualService"
+        )
+    return None
+
+
+def _priority(seen: FieldContext) -> FieldOutcome | None:
+    classes = classes_by_pool(seen.policies)
+    pools = [share.pool for share in seen.policies.routes[seen.name].spec.pools]
+    if all(len(classes[pool]) == 1 for pool in pools):
+        return None
+    if seen.value == PriorityClass.BATCH:
+        return approximated(
+            "Envoy's HIGH priority, whose own, smaller threshold is added to the cluster; shares do not move",
+            "EnvoyFilter",
+        )
+    return approximated("the cluster's own threshold; what batch leaves free it cannot use", "DestinationRule")
+
+
+def _fallback(seen: FieldContext) -> FieldOutcome | None:
+    if seen.value is None:
+        return None
+    return lost("Istio knows no service that takes over for another; callers get 503 instead")
+
+
+def _model_change(seen: FieldContext) -> FieldOutcome | None:
+    if seen.policies.routes[seen.name].spec.fallback is None or seen.value == ModelChange.NEVER:
+        return None
+    return lost("there is no fallback in Istio, so no caller gets another model")
+
+
+def _regions(seen: FieldContext) -> FieldOutcome | None:
+    if not seen.value:
+        return kept("all regions are allowed", "")
+    route = seen.policies.routes[seen.name]
+    found = any(seen.policies.pools[share.pool].spec.kubernetes is not None for share in route.spec.pools)
+    if found and len(seen.value) > 1:
+        return approximated("pods are held to the first of these regions: a subset takes one", "DestinationRule")
+    if any(len(region) > 63 for region in seen.value):
+        return approximated("no engine has so long a label: none is allowed", "DestinationRule")
+    return None
+
+
+JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
+    {
+        "spec.listener.address": _address,
+        "spec.match.headers[].invert": lambda seen: None if seen.value else kept(_HEADER, "VirtualService"),
+        "spec.match.model": _body("model"),
+        "spec.match.stream": _body("stream"),
+        "spec.pools[].pool": _pool,
+        "spec.priority": _priority,
+        "spec.fallback": _fallback,
+        "spec.modelChange": _model_change,
+        "spec.allowedRegions": _regions,
+    }
+)

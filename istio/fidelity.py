@@ -1,0 +1,50 @@
+"""What becomes of each field of a policy in another configuration language: kept, approximated or lost.
+
+Exporters say it beside what they write, so that nobody has to find out in an outage. A field that an exporter says
+nothing about is a bug, and a test finds it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Fidelity(StrEnum):
+    """What became of a field."""
+
+    EXACT = "exact"
+    APPROXIMATED = "approximated"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldFidelity:
+    """What became of one field of one document.
+
+    ``document`` is ``Kind/name`` and ``path`` as in YAML (``spec.breaker.cooldown``); ``value`` is the effective
+    value as an operator would write it, ``set_by`` where it was said (``file:line``), or ``default``. ``how`` is
+    one sentence: what stands for it, or why nothing does. ``target`` names the object that carries it
+    (``Kind/name``), empty where none does.
+    """
+
+    document: str
+    path: str
+    value: str
+    fate: Fidelity
+    how: str
+    set_by: str = "default"
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportResult:
+    """Objects in the order in which they should be applied, and the fate of every field."""
+
+    objects: tuple[dict[str, object], ...]
+    fields: tuple[FieldFidelity, ...]
+
+
+def worst_fidelity(fates: Sequence[FieldFidelity]) -> Fidelity:
+    """The worst fate among those of fields that somebody set; exact where nobody set any."""
+    order = list(Fidelity)
+    return max((one.fate for one in fates if one.set_by != "default"), key=order.index, default=Fidelity.EXACT)

@@ -1,0 +1,25 @@
+"""What a judge of fates looks at."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from istio.export.field_outcome import FieldOutcome
+from istio.gateway_api.backends import PoolBackends
+from istio.gateway_api.gateway_objects import GatewayTarget
+from policies.model import PolicySet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayFieldContext:
+    """A document, or a pool where what is in force for one is meant, by name; and what came of all of them."""
+
+    policies: PolicySet
+    site: GatewayTarget
+    backends: Mapping[str, PoolBackends]
+    left_out: Mapping[str, str]
+    name: str
+
+
+Judge: TypeAlias = Callable[[GatewayFieldContext], FieldOutcome | None]
+"""Another outcome where what the policies say makes one; None keeps the one of the table."""

@@ -1,0 +1,62 @@
+"""The fate of every field of every document, with its value and who set it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from istio.export.field_outcome import Table, lost
+from istio.export.istio_fields import field_fidelities as fields_of_documents
+from istio.fidelity import FieldFidelity
+from istio.gateway_api import gateway_fields_of_policy, gateway_fields_of_pool, gateway_fields_of_route
+from istio.gateway_api.backends import PoolBackends
+from istio.gateway_api.gateway_field_context import GatewayFieldContext, Judge
+from istio.gateway_api.gateway_objects import GatewayTarget
+from policies.model import PolicySet
+
+TABLES: Final[Mapping[str, Table]] = MappingProxyType(
+    {
+        "EnginePool": gateway_fields_of_pool.TABLE,
+        "ModelRoute": gateway_fields_of_route.TABLE,
+        "ResiliencePolicy": gateway_fields_of_policy.TABLE,
+    }
+)
+_JUDGES: Final[Mapping[str, Mapping[str, Judge]]] = MappingProxyType(
+    {
+        "EnginePool": gateway_fields_of_pool.JUDGES,
+        "ModelRoute": gateway_fields_of_route.JUDGES,
+        "ResiliencePolicy": gateway_fields_of_policy.JUDGES,
+    }
+)
+_UNKNOWN: Final = lost("nothing that is exported stands for it")
+_FOR: Final = " for "
+_OF_THE_DOCUMENT: Final = ("apiVersion", "kind", "metadata.")
+_NAMED_AS_ITS_ROUTE: Final = frozenset({"HTTPRoute", "BackendTrafficPolicy"})
+
+
+def gateway_field_fidelities(
+    policies: PolicySet, site: GatewayTarget, left_out: Mapping[str, str], backends: Mapping[str, PoolBackends]
+) -> tuple[FieldFidelity, ...]:
+    """The fate of every field; ``left_out`` are routes that could not be said, and why."""
+    return tuple(_fates(policies, site, left_out, backends))
+
+
+def _fates(
+    policies: PolicySet, site: GatewayTarget, left_out: Mapping[str, str], backends: Mapping[str, PoolBackends]
+) -> Iterator[FieldFidelity]:
+    # Which fields there are, what they hold and who said so is the same for every export.
+    for one in fields_of_documents(policies, site.istio_target):
+        kind, _, rest = one.document.partition("/")
+        name = rest.rpartition(_FOR)[2]
+        seen = GatewayFieldContext(policies=policies, site=site, backends=backends, left_out=left_out, name=name)
+        outcome = TABLES[kind].get(one.path, _UNKNOWN)
+        judge = _JUDGES[kind].get(one.path) if kind != "ResiliencePolicy" or _FOR in rest else None
+        outcome = (judge(seen) if judge is not None else None) or outcome
+        if kind == "ResiliencePolicy" and site.plain:
+            outcome = gateway_fields_of_policy.without_envoy_gateway(one.path, outcome)
+        if kind == "ModelRoute" and name in left_out and not one.path.startswith(_OF_THE_DOCUMENT):
+            outcome = lost(f"the route is left out: {left_out[name]}")
+        target = outcome.target
+        if kind == "ModelRoute" and target in _NAMED_AS_ITS_ROUTE:
+            target = f"{target}/{name}"
+        yield replace(one, fate=outcome.fidelity, how=outcome.how, target=target)

@@ -1,0 +1,174 @@
+"""What becomes of the fields of an EnginePool in the Gateway API."""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from istio.export.destination_tls import shared_server_name
+from istio.export.field_outcome import FieldOutcome, Table, approximated, kept, lost
+from istio.export.fields_of_pool import DOCUMENT
+from istio.gateway_api.backend_tls import MOST_NAMES, BackendTlsNames, backend_tls_names
+from istio.gateway_api.backends import PoolBackends
+from istio.gateway_api.gateway_field_context import GatewayFieldContext, Judge
+
+_JUDGED: Final = "a gateway judges engines by their answers alone"
+_AGENT: Final = "a gateway asks no agent"
+_TRUST: Final = (
+    "caCertificateRefs, of a ConfigMap of this name with ca.crt; what proxies show is said at the Gateway, by hand"
+)
+_SUMS: Final = "it is in the ceiling as it was when exported; it no longer follows what is measured"
+_SLICES: Final = "EndpointSlice"
+
+TABLE: Final[Table] = MappingProxyType(
+    {
+        **DOCUMENT,
+        "spec.model": approximated("requests keep the model name they have; nobody compares it with the pool's"),
+        "spec.endpoints[].address": kept("addresses of the endpoint", _SLICES),
+        "spec.endpoints[].port": kept("port of the endpoint", _SLICES),
+        "spec.endpoints[].agentPort": lost(_AGENT),
+        "spec.endpoints[].name": lost("an endpoint is its address"),
+        "spec.endpoints[].zone": kept("zone of the endpoint", _SLICES),
+        "spec.endpoints[].region": lost("endpoints have zones only"),
+        "spec.endpoints[].revision": lost("nothing tells which revision of the model an endpoint serves"),
+        "spec.endpoints[].slots": approximated(
+            "part of the ceiling; where a pool comes to several backends, also of their weights; engines are "
+            "filled by the fewest requests, whatever their slots"
+        ),
+        "spec.endpoints[].weight": lost("endpoints of a backend are alike"),
+        "spec.endpoints[].gpus": approximated("Switchgear does not interpret it either; objects do not carry it"),
+        "spec.endpoints[].tensorParallelGroup": lost("engines are ejected one by one"),
+        "spec.endpoints[].labels": lost("endpoints have no labels"),
+        "spec.kubernetes.service": kept("the Service is the backend", "HTTPRoute"),
+        "spec.kubernetes.selector": kept(
+            "selector.matchLabels; its endpoint picker has to be there", "InferencePool"
+        ),
+        "spec.kubernetes.port": kept("targetPorts", "InferencePool"),
+        "spec.kubernetes.agentPort": lost(_AGENT),
+        "spec.slotsPerEngine": approximated(_SUMS, "BackendTrafficPolicy"),
+        "spec.serviceTime": approximated(_SUMS, "BackendTrafficPolicy"),
+        "spec.longestServiceTime": approximated(
+            "no limit is derived from it; limits are those that the policy gives"
+        ),
+        "spec.probe.interval": lost(_JUDGED),
+        "spec.probe.timeout": lost(_JUDGED),
+        "spec.probe.stallAfter": lost(_JUDGED),
+        "spec.probe.unhealthyAfter": lost(_JUDGED),
+        "spec.probe.healthyAfter": lost(_JUDGED),
+        "spec.probe.path": lost(_JUDGED),
+        "spec.probe.metricsPath": lost(_JUDGED),
+        "spec.probe.loadPath": lost(_JUDGED),
+        "spec.probe.enabled": lost(_JUDGED),
+        "spec.firstTokenGate": lost("no limit on the first token is exported, with or without the gate"),
+        "spec.tls.secret": approximated(_TRUST, "BackendTLSPolicy"),
+        "spec.tls.serverName": kept("hostname", "BackendTLSPolicy"),
+        "spec.tls.subjectAltNames": kept("subjectAltNames", "BackendTLSPolicy"),
+    }
+)
+
+
+def _stands(of: PoolBackends, kind: str) -> bool:
+    return any(one.kind == kind for one in of.of)
+
+
+def _endpoint(seen: GatewayFieldContext) -> FieldOutcome | None:
+    """Engines may be in a Backend, in slices, or left out because their names cannot be said."""
+    found = seen.backends[seen.name]
+    if found.left_out:
+        return lost(f"left out, for their names cannot be said: {', '.join(found.left_out[:3])}")
+    return kept("endpoints", "Backend") if _stands(found, "Backend") else None
+
+
+def _zone(seen: GatewayFieldContext) -> FieldOutcome | None:
+    if not any(one.zone for one in seen.policies.pools[seen.name].spec.endpoints):
+        return kept("no engine says where it stands", "")
+    if _stands(seen.backends[seen.name], "Backend"):
+        return lost("endpoints that are host names have no zone")
+    return None
+
+
+def _none_said(name: str) -> Judge:
+    """Lost only where an engine says something."""
+    return lambda seen: (
+        None
+        if any(getattr(one, name) for one in seen.policies.pools[seen.name].spec.endpoints)
+        else kept("no engine says one", "")
+    )
+
+
+def _alike(seen: GatewayFieldContext) -> FieldOutcome | None:
+    weights = {one.weight for one in seen.policies.pools[seen.name].spec.endpoints}
+    return kept("all are alike, here and there", "") if len(weights) == 1 else None
+
+
+def _asked(seen: GatewayFieldContext) -> FieldOutcome | None:
+    """Whether every engine is asked for the name that Switchgear asks it for."""
+    pool = seen.policies.pools[seen.name]
+    wrong = [one.hostname for one in _names(seen) if one.hostname != shared_server_name(pool).lower()]
+    if not wrong:
+        return None
+    return lost(f"every engine is asked for {wrong[0]}, as one name has to be said; give serverName")
+
+
+def _proved(seen: GatewayFieldContext) -> FieldOutcome | None:
+    """Names with * are no patterns, and some cannot be said."""
+    left_out = [name for one in _names(seen) for name in one.left_out]
+    if left_out:
+        return lost(f"an engine with none of the first {MOST_NAMES} sayable names is refused: {left_out[0]}")
+    if any("*" in name for one in _names(seen) for name in one.alternatives):
+        return lost("names are compared whole: one with * fits only a certificate that has it with the *")
+    return None
+
+
+def _names(seen: GatewayFieldContext) -> Iterator[BackendTlsNames]:
+    pool = seen.policies.pools[seen.name]
+    if pool.spec.tls is not None:
+        yield from (backend_tls_names(pool, pool.spec.tls, one) for one in seen.backends[seen.name].of)
+
+
+def _port(seen: GatewayFieldContext) -> FieldOutcome | None:
+    found = seen.policies.pools[seen.name].spec.kubernetes
+    if found is not None and not isinstance(found.port, int):
+        return lost("a backend needs the number of the port; 8000 is written in its place")
+    if found is not None and found.service is not None:
+        return approximated("it is taken for the Service's port; where that is another one, say that", "HTTPRoute")
+    return None
+
+
+def _sums(seen: GatewayFieldContext) -> FieldOutcome | None:
+    if seen.site.plain:
+        return lost("the Gateway API has no ceilings; Envoy Gateway's policies have one")
+    pool = seen.policies.pools[seen.name]
+    if pool.spec.kubernetes is not None and seen.policies.effective[seen.name].limits.max_concurrent is None:
+        return lost("how many engines the cluster has is not known here; give limits.maxConcurrent for a ceiling")
+    return None
+
+
+def _probing(seen: GatewayFieldContext) -> FieldOutcome | None:
+    on = seen.policies.pools[seen.name].spec.probe.enabled
+    return None if on else kept("nobody asks the engines, here or there", "")
+
+
+JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
+    {
+        "spec.endpoints[].address": _endpoint,
+        "spec.endpoints[].port": _endpoint,
+        "spec.endpoints[].zone": _zone,
+        "spec.endpoints[].weight": _alike,
+        **{
+            f"spec.endpoints[].{path}": _none_said(name)
+            for path, name in (
+                ("region", "region"),
+                ("revision", "revision"),
+                ("agentPort", "agent_port"),
+                ("tensorParallelGroup", "tensor_parallel_group"),
+                ("labels", "labels"),
+            )
+        },
+        "spec.kubernetes.port": _port,
+        "spec.slotsPerEngine": _sums,
+        "spec.serviceTime": _sums,
+        "spec.tls.serverName": _asked,
+        "spec.tls.subjectAltNames": _proved,
+        **{path: _probing for path in TABLE if path.startswith("spec.probe.")},
+    }
+)

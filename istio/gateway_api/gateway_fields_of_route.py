@@ -1,0 +1,182 @@
+"""What becomes of the fields of a ModelRoute in the Gateway API."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from istio.export.field_outcome import FieldOutcome, Table, approximated, kept, lost
+from istio.export.fields_of_pool import DOCUMENT
+from istio.gateway_api.gateway_field_context import GatewayFieldContext, Judge
+from istio.gateway_api.http_route_match import MODEL_HEADER, STREAM_HEADER, path_match
+from policies.model import PolicySet
+from policies.route import HeaderMatch, ModelChange, PriorityClass
+
+_HEADERS: Final = "matches[].headers"
+
+TABLE: Final[Table] = MappingProxyType(
+    {
+        **DOCUMENT,
+        "spec.listener.port": approximated("parentRefs[].port: the Gateway has to listen there", "HTTPRoute"),
+        "spec.listener.address": kept("the Gateway says where it listens", ""),
+        "spec.match.pathPrefix": kept("matches[].path", "HTTPRoute"),
+        "spec.match.headers[].name": kept(_HEADERS, "HTTPRoute"),
+        "spec.match.headers[].exact": kept(_HEADERS, "HTTPRoute"),
+        "spec.match.headers[].prefix": approximated(
+            "a regular expression, which implementations may take or refuse", "HTTPRoute"
+        ),
+        "spec.match.headers[].regex": approximated(
+            "a regular expression, which implementations may take or refuse", "HTTPRoute"
+        ),
+        "spec.match.headers[].present": approximated(
+            "a regular expression that any value fits, which implementations may take or refuse", "HTTPRoute"
+        ),
+        "spec.match.headers[].invert": kept("nothing is turned round", ""),
+        "spec.match.model": lost(
+            f"the Gateway API reads no bodies: somebody before it has to set the header {MODEL_HEADER}, as the "
+            "inference extension's body-based router does"
+        ),
+        "spec.match.stream": lost(
+            f"the Gateway API reads no bodies: the caller has to set the header {STREAM_HEADER}"
+        ),
+        "spec.pools[].pool": kept("backendRefs", "HTTPRoute"),
+        "spec.pools[].weight": kept("backendRefs[].weight", "HTTPRoute"),
+        "spec.priority": kept("every request is under the ceiling of its class", "BackendTrafficPolicy"),
+        "spec.fallback": kept("there is none", ""),
+        "spec.modelChange": kept("without a fallback nobody gets another model", ""),
+        "spec.sideEffects": approximated(
+            "the header x-switchgear-side-effects of a single request is not looked at", "BackendTrafficPolicy"
+        ),
+        "spec.allowedRegions": kept("all regions are allowed", ""),
+        "spec.maxBodyBytes": approximated(
+            "requestBuffer.limit: larger requests are refused, and none of them is sent on", "BackendTrafficPolicy"
+        ),
+    }
+)
+
+
+def _address(seen: GatewayFieldContext) -> FieldOutcome | None:
+    address = seen.policies.routes[seen.name].spec.listener.address
+    return None if address in {"0.0.0.0", "::"} else lost("a Gateway says where it listens")
+
+
+def _path(seen: GatewayFieldContext) -> FieldOutcome | None:
+    prefix = seen.policies.routes[seen.name].spec.match.path_prefix
+    if path_match(prefix)["type"] != "PathPrefix":
+        return approximated("a regular expression, which implementations may take or refuse", "HTTPRoute")
+    if prefix != "/":
+        return approximated(
+            "compared element by element: /v1 is not the beginning of /v1x, and /v1/ is /v1", "HTTPRoute"
+        )
+    return None
+
+
+def _header(seen: GatewayFieldContext, name: str) -> FieldOutcome | None:
+    headers = seen.policies.routes[seen.name].spec.match.headers
+    return None if any(_says(one, name) for one in headers) else kept("not said", "")
+
+
+def _says(one: HeaderMatch, name: str) -> bool:
+    if name == "present":
+        others = (one.exact, one.prefix, one.regex)
+        return one.present is not None or all(other is None for other in others)
+    return getattr(one, name) is not None
+
+
+def _judge_header(name: str) -> Judge:
+    return lambda seen: _header(seen, name)
+
+
+def _unless(field: str) -> Judge:
+    """The table's outcome only where the match says this."""
+    return lambda seen: (
+        None
+        if getattr(seen.policies.routes[seen.name].spec.match, field) is not None
+        else kept("any is taken", "")
+    )
+
+
+def _pools(seen: GatewayFieldContext) -> FieldOutcome | None:
+    route = seen.policies.routes[seen.name]
+    names = [share.pool for share in route.spec.pools]
+    if len({_stack(seen.policies, name) for name in names}) > 1:
+        return approximated(f"the policy of {names[0]}, the first, holds for all pools of the route", "HTTPRoute")
+    if len({seen.policies.pools[name].spec.model for name in names}) > 1:
+        return approximated(
+            "the pools have different models; bodies are not rewritten to name theirs", "HTTPRoute"
+        )
+    return None
+
+
+def _stack(policies: PolicySet, pool: str) -> tuple[str, ...]:
+    return policies.layers.get(pool, ())
+
+
+def _priority(seen: GatewayFieldContext) -> FieldOutcome | None:
+    if seen.site.plain:
+        return lost("the Gateway API has no ceilings and no classes")
+    route = seen.policies.routes[seen.name]
+    pools = {share.pool for share in route.spec.pools}
+    others = {
+        other.spec.priority
+        for other in seen.policies.routes.values()
+        if pools & {share.pool for share in other.spec.pools}
+    }
+    if len(others) > 1:
+        return approximated(
+            "each class has its own ceiling; what the other leaves free it cannot use", "BackendTrafficPolicy"
+        )
+    if route.spec.priority is PriorityClass.BATCH:
+        return approximated("the ceiling of batch requests, of which there are no others", "BackendTrafficPolicy")
+    return None
+
+
+def _fallback(seen: GatewayFieldContext) -> FieldOutcome | None:
+    if seen.policies.routes[seen.name].spec.fallback is None:
+        return None
+    return lost("no backend takes over for another when that one has no engine left; callers get 503")
+
+
+def _model_change(seen: GatewayFieldContext) -> FieldOutcome | None:
+    spec = seen.policies.routes[seen.name].spec
+    if spec.fallback is None or spec.model_change is ModelChange.NEVER:
+        return None
+    return lost("there is no fallback, so no caller gets another model")
+
+
+def _side_effects(seen: GatewayFieldContext) -> FieldOutcome | None:
+    if not seen.site.plain:
+        return None
+    return approximated(
+        "only connections and requests that never reached an engine are tried again, as implementations do; the "
+        "header of a single request is not looked at",
+        "HTTPRoute",
+    )
+
+
+def _regions(seen: GatewayFieldContext) -> FieldOutcome | None:
+    regions = seen.policies.routes[seen.name].spec.allowed_regions
+    return lost("backends know no regions: requests may go anywhere") if regions else None
+
+
+def _body(seen: GatewayFieldContext) -> FieldOutcome | None:
+    return lost("the Gateway API has no limit on bodies") if seen.site.plain else None
+
+
+JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
+    {
+        "spec.listener.address": _address,
+        "spec.match.pathPrefix": _path,
+        **{
+            f"spec.match.headers[].{name}": _judge_header(name) for name in ("exact", "prefix", "regex", "present")
+        },
+        "spec.match.model": _unless("model"),
+        "spec.match.stream": _unless("stream"),
+        "spec.pools[].pool": _pools,
+        "spec.priority": _priority,
+        "spec.fallback": _fallback,
+        "spec.modelChange": _model_change,
+        "spec.sideEffects": _side_effects,
+        "spec.allowedRegions": _regions,
+        "spec.maxBodyBytes": _body,
+    }
+)

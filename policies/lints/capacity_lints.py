@@ -1,0 +1,175 @@
+"""Lint: pools that cannot afford to lose what they will lose, and limits that do not do what they seem to."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from policies.findings import Finding
+from policies.lints.lint_context import LintContext, PoolRule, SetRule
+from policies.merge import setter
+from policies.model import PolicySet
+from policies.route import PriorityClass
+
+_FULL_PERCENT: Final = 100.0
+
+
+def _no_zone_to_lose(one: LintContext) -> Iterator[Finding]:
+    slots: Counter[str] = Counter()
+    for endpoint in one.pool.endpoints:
+        slots[endpoint.zone] += endpoint.slots or one.pool.slots_per_engine
+    if "" in slots or len(one.pool.endpoints) < 2:
+        return  # nothing is said about zones, or there is only one engine to speak of
+    zone, most = max(slots.items(), key=lambda item: (item[1], item[0]))
+    left = _FULL_PERCENT * (1 - most / one.slots)
+    floor = one.spec.breaker.capacity_floor_percent
+    if left < floor < _FULL_PERCENT:
+        everything = "everything is" if len(slots) == 1 else f"{_FULL_PERCENT - left:.0f} % of the slots are"
+        yield one.engines(
+            "SG120",
+            "spec.endpoints",
+            f"{everything} in zone {zone}; without it {left:.0f} % are left, "
+            f"below the pool's own floor of {floor:g} %",
+            "spread the engines over more zones, or add some in the smaller ones",
+        )
+    engines = Counter(endpoint.zone for endpoint in one.pool.endpoints)
+    alone = sorted(zone for zone, count in engines.items() if count == 1)
+    if alone and not one.spec.zones.spill and len(engines) > 1:
+        yield one.policy(
+            "SG120",
+            "spec.zones.spill",
+            f"nothing may leave its zone, and zone {alone[0]} has one engine: when it goes, the zone has none",
+            "allow spill, or give each zone two engines",
+        )
+
+
+def _few_engines(one: LintContext) -> Iterator[Finding]:
+    count = len(one.pool.endpoints)
+    if one.pool.kubernetes is not None and count < 2:
+        return  # a cluster says how many there are, and differently tomorrow
+    if count == 0:
+        yield one.engines(
+            "SG122", "spec.endpoints", "has no engine, so every request to it fails", "list its engines"
+        )
+    elif count == 1:
+        yield one.engines(
+            "SG121",
+            "spec.endpoints",
+            "has one engine: no breaker, retry or hedge can help when it fails",
+            "add a second engine, or give the routes that use it a fallback",
+        )
+
+
+def _floor_at_an_end(one: LintContext) -> Iterator[Finding]:
+    floor, path = one.spec.breaker.capacity_floor_percent, "spec.breaker.capacityFloorPercent"
+    if floor == 0:
+        yield one.policy(
+            "SG123",
+            path,
+            "soft evidence may take every engine out: one bad prompt that all of them fail on empties the pool",
+            "say 50; a dead or hung engine leaves whatever the floor",
+        )
+    elif floor >= _FULL_PERCENT:
+        yield one.policy(
+            "SG124",
+            path,
+            "no engine is ever taken out for errors or slowness; only dead and hung ones are",
+            "say 50, or leave it if that is what is wanted",
+        )
+
+
+def _limits_twice(one: LintContext) -> Iterator[Finding]:
+    limits = one.spec.limits
+    ways = (
+        ("spec.limits.maxConcurrent", limits.max_concurrent is not None),
+        ("spec.limits.concurrentPerSlot", limits.concurrent_per_slot is not None),
+        ("spec.limits.maxWait", True),
+    )
+    winner = next(path for path, given in ways if given)
+    order = (None, *one.policies.layers.get(one.name, ()))
+    since = order.index(setter(one.policies, one.name, winner))
+    for path, given in ways:
+        # What a layer below the winner's says was overridden on purpose.
+        said = order.index(setter(one.policies, one.name, path))
+        if given and path != winner and said >= max(since, 1):
+            yield one.policy(
+                "SG126",
+                path,
+                f"this has no effect: {winner} is said too, and comes before it",
+                f"remove one of the two; {winner}: null takes back what a layer below said",
+            )
+
+
+def _unequal_weights(one: LintContext) -> Iterator[Finding]:
+    if len({endpoint.weight for endpoint in one.pool.endpoints}) > 1:
+        first = one.pool.endpoints[0].weight
+        number = next(n for n, endpoint in enumerate(one.pool.endpoints) if endpoint.weight != first)
+        yield one.engines(
+            "SG128",
+            f"spec.endpoints[{number}].weight",
+            "engines have unequal weights, and Envoy then no longer picks the engine with the fewest requests",
+            "say slots for engines that can hold more; weights are for moving traffic by hand",
+        )
+
+
+def _probe_off(one: LintContext) -> Iterator[Finding]:
+    if not one.pool.probe.enabled:
+        yield one.engines(
+            "SG129",
+            "spec.probe.enabled",
+            "engines are not probed: one that hangs while its /health says 200 stays in until requests time out",
+            "leave probing on, unless something else reports on these engines",
+        )
+
+
+def _shares(policies: PolicySet) -> Iterator[Finding]:
+    classes: dict[str, set[PriorityClass]] = {}
+    for route in policies.routes.values():
+        for target in route.spec.pools:
+            classes.setdefault(target.pool, set()).add(route.spec.priority)
+    for pool, used in classes.items():
+        priorities = policies.effective[pool].limits.priorities
+        total = priorities.interactive.share_percent + priorities.batch.share_percent
+        if len(used) < 2 or total <= _FULL_PERCENT + 0.01:
+            continue
+        advised = LintContext(
+            policies=policies, name=pool, pool=policies.pools[pool].spec, spec=policies.effective[pool]
+        )
+        path = "spec.limits.priorities.interactive.sharePercent"
+        if setter(policies, pool, path) is None:
+            path = "spec.limits.priorities.batch.sharePercent"
+        yield advised.policy(
+            "SG125",
+            path,
+            f"the shares of interactive and batch are {total:g} % together: neither can be sure of all of its own",
+            "make the two add up to 100 or less",
+        )
+
+
+def _shared_engines(policies: PolicySet) -> Iterator[Finding]:
+    first: dict[tuple[str, int], tuple[str, int]] = {}
+    for name, pool in policies.pools.items():
+        for number, endpoint in enumerate(pool.spec.endpoints):
+            other, at = first.setdefault((endpoint.address, endpoint.port), (name, number))
+            if other == name:
+                continue
+            place = policies.origin("EnginePool", other, f"spec.endpoints[{at}]")
+            path = f"spec.endpoints[{number}]"
+            yield Finding(
+                code="SG127",
+                origin=policies.origin("EnginePool", name, path),
+                path=path,
+                message=f"pool {name}: {endpoint.address}:{endpoint.port} is also in pool {other} ({place}): "
+                "each pool admits as if the engine were its own",
+                fix="put it in one pool, and tell requests apart by routes and priority classes",
+            )
+
+
+CAPACITY_RULES: Final[tuple[PoolRule, ...]] = (
+    _no_zone_to_lose,
+    _few_engines,
+    _floor_at_an_end,
+    _limits_twice,
+    _unequal_weights,
+    _probe_off,
+)
+SHARED_RULES: Final[tuple[SetRule, ...]] = (_shares, _shared_engines)

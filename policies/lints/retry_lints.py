@@ -1,0 +1,113 @@
+"""Lint: second tries that cost more than they save."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from policies.findings import Finding
+from policies.lints.lint_context import LintContext, PoolRule
+from policies.resilience import RetryCondition
+
+_TRIES_UNREMARKED: Final = 4
+"""The default: three retries were measured best when half a fleet dies at once."""
+
+_HEDGED_TRIES_UNREMARKED: Final = 2
+"""One request and one hedge."""
+
+_CEILING_PER_SLOT: Final = 20.0
+"""Requests per slot above which a ceiling is none: most of what it lets in will wait out its deadline."""
+
+_BUDGET_WITHOUT_CEILING: Final = 20.0
+"""Percent. Envoy's own default, and right where nothing else stops a retry storm."""
+
+# `reset` is not among them though it can repeat work: it is what rescues requests of a hung or crashed engine, is
+# part of the defaults, and its price is said where they are documented.
+_REPEATS_WORK: Final = {
+    RetryCondition.SERVER_ERROR: "any 5xx answer, after the GPU has done its work",
+    RetryCondition.GATEWAY_ERROR: "any 502, 503 or 504, whether or not the engine had begun",
+    RetryCondition.RETRIABLE_4XX: "409, which an engine gives to a request it has read",
+}
+_BEFORE_WORK: Final = frozenset({429, 503})  # an engine that sheds has not begun
+
+
+def worst_load(one: LintContext) -> float:
+    """By how much retries and hedges can multiply a pool's load, at worst."""
+    budget = _budget_percent(one)
+    # Envoy has one budget for retries and hedges; the smaller of the two rules both.
+    fleet = 1 + (min(budget, one.spec.hedging.max_percent) if one.spec.hedging.enabled else budget) / 100
+    return min(fleet, one.tries)
+
+
+def _amplification(one: LintContext) -> Iterator[Finding]:
+    hedged, tries = one.spec.hedging.enabled, one.tries
+    if tries <= (_HEDGED_TRIES_UNREMARKED if hedged else _TRIES_UNREMARKED):
+        return
+    at_once = ", all of them at the same time" if hedged else ""
+    yield one.policy(
+        "SG110",
+        "spec.retries.attempts",
+        f"worst case: one request runs on {tries} engines{at_once} ({tries}x its GPU work), "
+        f"and the whole pool gets {worst_load(one):.2g}x its load",
+        "lower retries.attempts" + (" to 1 where hedging is on" if hedged else f" to {_TRIES_UNREMARKED - 1}"),
+    )
+
+
+def _repeats_work(one: LintContext) -> Iterator[Finding]:
+    for number, condition in enumerate(one.spec.retries.conditions):
+        if condition in _REPEATS_WORK and one.tries > 1:
+            yield one.policy(
+                "SG111",
+                f"spec.retries.conditions[{number}]",
+                f"{condition.value} retries on {_REPEATS_WORK[condition]}: GPU work is done twice, and a "
+                "prompt that breaks engines is handed to the next one",
+                "remove it; connect-failure, refused-stream, reset and derived statuses rescue what can be",
+            )
+    # What is derived stops by itself where it would hand bad requests round.
+    for number, status in enumerate(one.spec.retries.statuses or ()):
+        if status not in _BEFORE_WORK and one.tries > 1:
+            yield one.policy(
+                "SG111",
+                f"spec.retries.statuses[{number}]",
+                f"{status} may be said after the GPU has done its work, which is then done again",
+                "leave statuses out, which retries 500 except where requests are what fails; or keep to 503 (and "
+                "429, where engines shed with it)",
+            )
+
+
+def _budget_shut(one: LintContext) -> Iterator[Finding]:
+    budget = one.spec.retry_budget
+    if one.tries > 1 and budget.percent == 0 and budget.min_concurrency == 0:
+        yield one.policy(
+            "SG112",
+            "spec.retryBudget.percent",
+            f"the budget allows no retry at all, so the {one.spec.retries.attempts} attempts never happen",
+            "raise percent or minConcurrency, or say retries.attempts: 0",
+        )
+
+
+def _budget_without_ceiling(one: LintContext) -> Iterator[Finding]:
+    per_slot, percent = 1 + one.wait_s / one.pool.service_time, _budget_percent(one)
+    if one.tries > 1 and per_slot > _CEILING_PER_SLOT and percent > _BUDGET_WITHOUT_CEILING:
+        said = one.spec.retry_budget.percent is not None
+        yield one.policy(
+            "SG113",
+            "spec.retryBudget.percent" if said else one.limit_path,
+            f"the limits admit {per_slot:.3g} requests per slot, which stops no retry storm, and the retry budget "
+            f"of {percent:g} %{'' if said else ', derived because there is a ceiling,'} lets "
+            f"{one.spec.retries.attempts} retries through for each",
+            f"lower the limits, or say retryBudget.percent: {_BUDGET_WITHOUT_CEILING:g}",
+        )
+
+
+def _budget_percent(one: LintContext) -> float:
+    """The budget as it comes out: derived from whether a ceiling is in force, where nobody says it."""
+    budget = one.spec.retry_budget
+    in_force = not one.spec.shadowed(one.spec.limits.mode)
+    return budget.percent_under_ceiling if in_force else budget.percent_without_ceiling
+
+
+RETRY_RULES: Final[tuple[PoolRule, ...]] = (
+    _amplification,
+    _repeats_work,
+    _budget_shut,
+    _budget_without_ceiling,
+)

@@ -1,0 +1,80 @@
+"""One parsed policy document to a model, or to everything that is wrong with it, and what it refers to."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, cast
+
+from policies.findings import Problem
+from policies.model import KINDS, Document
+from policies.origin import Places, Spot, Step, nearest, path_text
+from policies.validation import Steps, Vocabulary, validate_document
+from policies.yaml_text import RawDocument, Value
+
+POLICIES: Final = Vocabulary(
+    noun="policy document",
+    kinds=KINDS,
+    elsewhere={"Scenario": "this rehearses an incident: give it to `switchgear-chaos run`"},
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidatedDocument:
+    """A document that says its kind and name. ``model`` is None when the rest of it is wrong.
+
+    ``pools`` are the pools it refers to and where, known even then: a wrong name should not have to wait its turn.
+    ``digest`` is a hash of what the document says, whatever its layout and comments.
+    """
+
+    kind: str
+    name: str
+    model: Document | None
+    places: Places
+    digest: str
+    pools: tuple[tuple[Steps, str], ...] = ()
+
+    @property
+    def key(self) -> str:
+        """``Kind/name``."""
+        return f"{self.kind}/{self.name}"
+
+    def at(self, *steps: Step, key: bool = False) -> Spot:
+        """Where a field of the document stands."""
+        return nearest(self.places, steps, key=key)
+
+
+def validate_policy(raw: RawDocument) -> tuple[ValidatedDocument | None, tuple[Problem, ...]]:
+    """The document when it says what it is, and all its problems."""
+    found = validate_document(raw, POLICIES)
+    name = _name(raw.value)
+    if not found.kind or name is None or not isinstance(raw.value, dict):
+        return None, found.problems
+    judged = ValidatedDocument(
+        kind=found.kind,
+        name=name,
+        model=cast("Document | None", found.model),
+        places=raw.places,
+        digest=hashlib.sha256(json.dumps(raw.value, sort_keys=True).encode()).hexdigest(),
+        pools=tuple(_pools(raw.value, {problem.path for problem in found.problems})),
+    )
+    return judged, found.problems
+
+
+def _pools(value: dict[str, Value], wrong: set[str]) -> Iterator[tuple[Steps, str]]:
+    """Pools that a route or a policy refers to, save those whose very name is wrong."""
+    spec = value.get("spec")
+    if not isinstance(spec, dict):
+        return
+    listed = spec.get("pools")
+    found: list[tuple[Steps, Value]] = [(("spec", "fallback"), spec.get("fallback"))]
+    for number, one in enumerate(listed if isinstance(listed, list) else ()):
+        steps: Steps = ("spec", "pools", number)
+        found.append(((*steps, "pool"), one.get("pool")) if isinstance(one, dict) else (steps, one))
+    yield from ((steps, name) for steps, name in found if isinstance(name, str) and path_text(steps) not in wrong)
+
+
+def _name(value: Value) -> str | None:
+    metadata = value.get("metadata") if isinstance(value, dict) else None
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) else None

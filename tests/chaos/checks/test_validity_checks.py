@@ -1,0 +1,128 @@
+"""Whether an experiment can be believed."""
+
+from typing import Any
+
+import pytest
+
+from chaos.checks.check_finding import CheckResult
+from chaos.checks.check_input import check_input
+from chaos.checks.validity_checks import (
+    bench_validity,
+    blast_radius,
+    history_complete,
+    processes_alive,
+    ran_to_the_end,
+)
+from chaos.history.history_events import CpuUsage, ExperimentAborted, ProcessExit
+from chaos.history.recorded_history import History
+from tests.chaos import history_builders
+
+FAULTS = {"faults": [{"fault": {"kind": "hang"}, "at": "10s", "lasts": "10s"}]}
+
+
+def seen(*outages: Any, spec: dict[str, Any] | None = None, **more: Any) -> History:
+    return history_builders.history(
+        *(outages or (history_builders.outage("e0"),)),
+        began=history_builders.began(spec=spec or FAULTS),
+        requests=more.pop("requests", [history_builders.request(1, 12.0)]),
+        **more,
+    )
+
+
+def test_a_whole_history_is_complete() -> None:
+    assert history_complete(check_input(seen())).answer is CheckResult.YES
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"ended_s": None}, "breaks off at 20.0 s of 30.0 s"),
+        ({"unread": ("line 7: no JSON",)}, "line 7: no JSON"),
+        ({"aborted": ExperimentAborted(at_s=12.0, why="goodput")}, "stopped at 12.0 s"),
+        (
+            {"gone": (ProcessExit(at_s=11.0, process="engine-e3", status=-9),)},
+            "engine-e3 ended by itself at 11.0 s",
+        ),
+    ],
+)
+def test_gaps_of_a_history_are_reported(change: dict[str, Any], said: str) -> None:
+    found = history_complete(check_input(seen(**change)))
+    assert found.answer is CheckResult.UNKNOWN
+    assert said in found.why
+
+
+def test_faults_that_never_began_never_ended_or_are_unknown_are_gaps() -> None:
+    never = history_builders.history(began=history_builders.began(spec=FAULTS))
+    assert "1 of its faults never began" in history_complete(check_input(never)).why
+    assert "never healed" in history_complete(check_input(seen(history_builders.outage("e0", end_s=None)))).why
+    strange = history_builders.outage("e0", fault={"kind": "alien"})
+    assert "does not know the fault 'alien'" in history_complete(check_input(seen(strange))).why
+
+
+def test_a_scenario_of_another_version_is_not_known() -> None:
+    began = history_builders.began(spec={"newField": 1})
+    found = history_complete(check_input(history_builders.history(began=began)))
+    assert found.answer is CheckResult.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"requests": [history_builders.request(1, 12.0, lag_s=1.5)]}, "left late"),
+        ({"requests": []}, "no request was sent"),
+        ({"used": CpuUsage(at_s=30.0, processes={}, machine=99.0, ours=9.0)}, "others used 90 %"),
+        ({"attempts": [history_builders.attempt(1, "e0", 5.0, closed_s=6.0)]}, "engines sent answers late"),
+    ],
+)
+def test_overloaded_load_generator_makes_every_check_inconclusive(more: dict[str, Any], said: str) -> None:
+    found = bench_validity(check_input(seen(**more)))
+    assert found.answer is CheckResult.UNKNOWN
+    assert said in found.why
+
+
+def test_what_a_fault_does_to_engines_is_not_the_bench_s() -> None:
+    late = history_builders.attempt(1, "e0", 12.0, closed_s=19.0)
+    assert bench_validity(check_input(seen(attempts=[late]))).answer is CheckResult.YES
+
+
+@pytest.mark.parametrize(
+    ("process", "said"),
+    [
+        ("control-plane", CheckResult.NO),
+        ("proxy-p0", CheckResult.NO),
+        ("agent-e1", CheckResult.NO),
+        ("wiretap", CheckResult.UNKNOWN),
+    ],
+)
+def test_who_ended_by_itself_is_named(process: str, said: CheckResult) -> None:
+    found = processes_alive(check_input(seen(gone=[ProcessExit(at_s=13.0, process=process, status=-11)])))
+    assert found.answer is said
+    assert f"{process} ended by itself at 13.0 s (signal 11)" in found.why
+    assert processes_alive(check_input(seen())).answer is CheckResult.YES
+
+
+def test_an_abort_is_a_no_where_the_scenario_has_a_condition_for_it() -> None:
+    spec = {**FAULTS, "abort": {"goodputBelowPercent": 20}}
+    aborted = ExperimentAborted(at_s=14.0, why="3 % of the last 5 s were good")
+    found = ran_to_the_end(check_input(seen(spec=spec, aborted=aborted)))
+    assert found is not None
+    assert (found.answer, found.at_s) == (CheckResult.NO, 14.0)
+    interrupted = ran_to_the_end(check_input(seen(aborted=aborted)))
+    assert interrupted is not None
+    assert interrupted.answer is CheckResult.UNKNOWN
+    assert ran_to_the_end(check_input(seen())) is None
+
+
+def test_more_than_the_blast_radius_at_once_is_a_no_and_one_after_the_other_is_not() -> None:
+    spec = {**FAULTS, "blastRadius": {"enginesPercent": 25, "controlPlane": False}}
+    both = (history_builders.outage("e0"), history_builders.outage("e1", start_s=15.0, name="second"))
+    found = blast_radius(check_input(seen(*both, spec=spec)))
+    assert found.answer is CheckResult.NO
+    assert "at 15.0 s 2 of 4 engines were hit at once, 50.0 % where 25.0 % are allowed" in found.why
+    in_turn = (
+        history_builders.outage("e0"),
+        history_builders.outage("e1", start_s=19.9, end_s=25.0, name="second"),
+    )
+    assert blast_radius(check_input(seen(*in_turn, spec=spec))).answer is CheckResult.YES
+    dead = history_builders.outage("control-plane", fault={"kind": "control_plane_killed"})
+    assert "control plane was hit at 10.0 s" in blast_radius(check_input(seen(dead, spec=spec))).why

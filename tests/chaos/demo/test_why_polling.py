@@ -1,0 +1,53 @@
+"""What is asked about can change while the question is on its way; then it is asked again, and not for ever."""
+
+import io
+import time
+
+import pytest
+from rich.console import Console
+
+from chaos.demo import fault_schedule
+from chaos.demo.demo_context import DemoContext
+from chaos.demo.demo_plan import DemoPlan
+
+NOT_YET = "pool tiny is degraded to level 1"
+THERE = "pool tiny is degraded to level 2: 60 % of the requests go to\n  the fallback"
+
+
+@pytest.fixture
+def scene():
+    return DemoContext(
+        plan=DemoPlan(spans=(), rate_per_s=1.0, streaming_share=0.0, seed=1),
+        stage=None,
+        ours=None,
+        theirs=None,
+        session=None,
+        console=Console(file=io.StringIO(), width=100),
+        live=False,
+        began_s=time.monotonic(),
+    )
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """What is answered, in order; the last one for ever."""
+    answers = [NOT_YET, NOT_YET, THERE]
+
+    async def why(_scene: DemoContext, _name: str) -> str:
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    monkeypatch.setattr(fault_schedule, "_why", why)
+    monkeypatch.setattr(fault_schedule, "_AGAIN_S", 0.0)
+    return answers
+
+
+async def test_it_is_asked_again_until_the_answer_has_the_words(scene, said):
+    await fault_schedule.run_why(scene, "tiny", "go to the fallback", until_s=60.0)
+    assert [answer.text for answer in scene.answers] == [THERE]
+    assert said == [THERE]
+
+
+async def test_the_last_answer_counts_when_the_time_is_over(scene, said):
+    await fault_schedule.run_why(scene, "tiny", "go to the fallback", until_s=0.0)
+    assert [answer.text for answer in scene.answers] == [NOT_YET]
+    assert len(said) == 2

@@ -1,0 +1,55 @@
+"""All kinds of faults: what a scenario may name, and what a lab must know to do."""
+
+import typing
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from chaos.faults import fault_registry
+from chaos.faults.fault import Fault, TargetKind
+from chaos.lab.injectors.injector_registry import INJECTORS
+
+KINDS: tuple[type[Fault], ...] = typing.get_args(typing.get_args(fault_registry.AnyFault)[0])
+TARGETS = {
+    TargetKind.ENGINES: "e0",
+    TargetKind.PROXIES: "p0",
+    TargetKind.ZONES: "e0",
+    TargetKind.CONTROL_PLANE: "control-plane",
+}
+NAMES = [one.model_fields["kind"].default for one in KINDS]
+
+
+def test_every_file_of_a_fault_is_in_the_library() -> None:
+    folder = Path(fault_registry.__file__).parent
+    written = {
+        path.stem for path in folder.glob("*.py") if "    kind: Literal[" in path.read_text(encoding="utf-8")
+    }
+    assert set(NAMES) == written
+    assert len(NAMES) == len(set(NAMES))
+
+
+@pytest.mark.parametrize("fault", KINDS, ids=NAMES)
+def test_a_fault_says_where_it_happens_and_what_it_is(fault: type[Fault]) -> None:
+    assert fault.__module__ == f"chaos.faults.{fault.model_fields['kind'].default}"
+    assert fault.incident.endswith(".")
+    assert fault.__doc__
+
+
+@pytest.mark.parametrize("fault", KINDS, ids=NAMES)
+def test_a_fault_survives_its_own_text_and_one_lever_does_each_of_its_pulls(fault: type[Fault]) -> None:
+    made = fault()
+    assert TypeAdapter(fault_registry.AnyFault).validate_json(made.model_dump_json(by_alias=True)) == made
+    pulls = made.actions(TARGETS.get(fault.aim, "clients"))
+    assert pulls
+    for pull in pulls:
+        assert len([lever for lever in INJECTORS if isinstance(pull, lever.handles)]) == 1
+        # Levers keep account of pulls by their value.
+        assert hash(pull) == hash(pull)
+
+
+@pytest.mark.parametrize("fault", KINDS, ids=NAMES)
+def test_every_fault_has_a_test_that_it_takes_effect(fault: type[Fault]) -> None:
+    chaos = Path(__file__).parents[1]
+    tests = (*chaos.glob("faults/test_*_faults.py"), *chaos.glob("lab/levers/test_*.py"))
+    assert any(f"{fault.__name__}(" in path.read_text(encoding="utf-8") for path in tests)

@@ -1,0 +1,77 @@
+"""What outcomes add up to."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaos.history.request_outcomes import (
+    OutcomeReason,
+    RequestOutcome,
+    outcome_summary,
+    outcome_windows,
+    quantile,
+)
+
+
+def outcome(
+    at_s: float,
+    reason: OutcomeReason = OutcomeReason.OK,
+    *,
+    latency_s: float = 1.0,
+    first_token_s: float | None = None,
+) -> RequestOutcome:
+    return RequestOutcome(
+        request_id="r",
+        target="a",
+        streaming=first_token_s is not None,
+        arrived_at_s=at_s,
+        lag_s=0.0,
+        status=200,
+        reason=reason,
+        first_token_s=first_token_s,
+        latency_s=latency_s,
+        tokens=1,
+    )
+
+
+def test_a_quantile_is_a_value_that_occurred() -> None:
+    values = [float(i) for i in range(1, 101)]
+    assert (quantile(values, 0.5), quantile(values, 0.99), quantile(values, 1.0)) == (50.0, 99.0, 100.0)
+    assert quantile([3.0], 0.99) == 3.0
+    assert quantile([], 0.5) is None
+
+
+def test_a_summary_keeps_good_answers_and_all_answers_apart() -> None:
+    seen = outcome_summary(
+        [
+            outcome(0.0, latency_s=0.2, first_token_s=0.1),
+            outcome(1.0, latency_s=0.4),
+            outcome(2.0, OutcomeReason.SHED, latency_s=0.001),
+            outcome(4.0, OutcomeReason.TIMEOUT, latency_s=10.0, first_token_s=9.0),
+        ]
+    )
+    assert (seen.requests, seen.ok, seen.goodput_ratio, seen.goodput_per_s) == (4, 2, 0.5, 0.5)
+    assert (seen.good_latency_p50_s, seen.good_latency_p99_s, seen.all_latency_p99_s) == (0.2, 0.4, 10.0)
+    assert seen.first_token_p99_s == 0.1
+    assert seen.reasons == {"ok": 2, "shed": 1, "timeout": 1}
+
+
+def test_a_summary_of_nothing_claims_nothing() -> None:
+    seen = outcome_summary([])
+    assert (seen.requests, seen.goodput_ratio, seen.goodput_per_s, seen.all_latency_p99_s) == (0,) + (None,) * 3
+
+
+@given(
+    arrivals=st.lists(st.floats(0, 100), max_size=50),
+    width_s=st.floats(0.5, 60),
+    end_s=st.floats(1, 100),
+)
+def test_windows_hold_every_arrival_once(arrivals: list[float], width_s: float, end_s: float) -> None:
+    seen = outcome_windows([outcome(at_s) for at_s in arrivals], start_s=0.0, end_s=end_s, width_s=width_s)
+    assert sum(window.summary.requests for window in seen) == sum(at_s < end_s for at_s in arrivals)
+    assert seen[0].start_s == 0.0
+    assert seen[-1].end_s == pytest.approx(end_s)
+    for before, after in itertools.pairwise(seen):
+        assert before.end_s == pytest.approx(after.start_s)

@@ -1,0 +1,38 @@
+"""What a lab that was killed left behind is gone when the next one opens."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from chaos.lab.scratch_folder import remove_stale_folders, scratch_folder
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from chaos.lab.scratch_folder import scratch
+with scratch(Path(sys.argv[1])) as folder:
+    print(folder, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_it_is_gone_at_the_end(tmp_path: Path) -> None:
+    with scratch_folder(tmp_path) as folder:
+        (folder / "logs").mkdir()
+        assert folder.parent == tmp_path
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_lab_left_is_swept_and_what_is_in_use_or_not_ours_stays(tmp_path: Path) -> None:
+    others = tmp_path / "switchgear-lab-of-somebody"
+    others.mkdir()
+    with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        left = Path(holder.stdout.readline().strip())
+        remove_stale_folders(tmp_path)
+        assert left.is_dir()
+        holder.send_signal(signal.SIGKILL)
+    assert left.is_dir()
+    with scratch_folder(tmp_path) as folder:
+        assert set(tmp_path.iterdir()) == {others, folder}

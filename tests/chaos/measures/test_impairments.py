@@ -1,0 +1,104 @@
+"""What faults mean for those who measure: who is bad, for whom, how much is left, and what is known of it."""
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import pytest
+from pydantic import ValidationError
+
+from chaos.faults.fault_registry import AnyFault
+from chaos.history.history_events import ProxyRecord
+from chaos.history.recorded_history import History
+from chaos.measures.impairments import Impairment, ejectable, fault_of_event, impairments
+from tests.chaos import history_builders
+
+KINDS = get_args(get_args(AnyFault)[0])
+ZONES = (ProxyRecord(name="p0", zone="a", demand=1.0), ProxyRecord(name="p1", zone="b", demand=1.0))
+
+
+def seen(fault: Mapping[str, Any], *targets: str, **more: Any) -> History:
+    began = history_builders.began(engines=history_builders.engines(4, zones=("a", "b")), proxies=ZONES)
+    return history_builders.history(
+        history_builders.outage(*(targets or ("e1",)), fault=fault, **more), began=began
+    )
+
+
+def trouble(fault: Mapping[str, Any], *targets: str, **more: Any) -> Impairment:
+    (found,) = impairments(seen(fault, *targets, **more))
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_fault_there_is_has_a_meaning(kind: Any) -> None:
+    """Also that whatever is written down of a fault is understood again."""
+    try:
+        fault = kind()
+    except ValidationError:
+        pytest.skip("it has no usual settings")
+    said = fault.model_dump(mode="json", by_alias=True)
+    assert fault_of_event(said) == fault
+    found = impairments(seen(said, "e1", "p0"))
+    assert [one.engine for one in found] in ([], ["e1"])
+    assert all(0.0 <= one.nature.capacity_left <= 1.0 for one in found)
+
+
+@pytest.mark.parametrize(
+    ("fault", "left"),
+    [
+        ({"kind": "hang"}, 0.0),
+        ({"kind": "engine_error", "share": 0.25}, 0.75),
+        ({"kind": "slow", "factor": 4}, 0.25),
+        ({"kind": "kv_cache_full", "factor": 2}, 0.5),
+    ],
+)
+def test_how_much_of_an_engine_is_left(fault: Mapping[str, Any], left: float) -> None:
+    assert trouble(fault).nature.capacity_left == pytest.approx(left)
+
+
+def test_a_hung_gpu_stands_still_and_a_crashed_process_keeps_no_book() -> None:
+    assert trouble(history_builders.HANG).nature.stands_still
+    assert not trouble(history_builders.HANG).nature.unseen
+    for fault in (history_builders.CRASH, {"kind": "oom_kill"}, {"kind": "freeze"}, {"kind": "black_hole"}):
+        assert trouble(fault).nature.unseen, fault
+
+
+@pytest.mark.parametrize(
+    ("fault", "takes"),
+    [
+        (history_builders.CRASH, True),
+        ({"kind": "rolling_restart", "drain": False}, True),
+        ({"kind": "rolling_restart", "drain": True}, False),
+        ({"kind": "shed"}, False),
+        ({"kind": "flap", "fault": {"kind": "crash"}}, True),
+    ],
+)
+def test_which_faults_take_streams(fault: Mapping[str, Any], takes: bool) -> None:
+    assert trouble(fault).nature.takes_streams is takes
+
+
+def test_a_slow_engine_is_worth_less_and_need_not_be_left() -> None:
+    found = trouble({"kind": "slow"})
+    assert not found.bad
+    assert ejectable([found]) == []
+
+
+@pytest.mark.parametrize("fault", [{"kind": "reports_lie"}, {"kind": "agent_killed"}, {"kind": "lying_health"}])
+def test_an_engine_of_which_only_lies_are_told_is_well(fault: Mapping[str, Any]) -> None:
+    assert impairments(seen(fault)) == ()
+
+
+def test_a_partition_concerns_the_proxies_of_other_zones_only() -> None:
+    # e1 and p1 stand in zone b.
+    found = trouble({"kind": "partition"}, "e1", "p1")
+    assert found.engine == "e1"
+    assert found.proxies == {"p0"}
+
+
+def test_an_engine_that_is_left_dead_is_never_healed() -> None:
+    assert trouble({"kind": "oom_kill", "staysDead": True}).end_s == float("inf")
+    assert trouble(history_builders.HANG, end_s=None).end_s == float("inf")
+
+
+def test_a_fault_of_another_version_is_none() -> None:
+    assert impairments(seen({"kind": "alien"})) == ()
+    assert fault_of_event({"kind": "hang", "newSetting": 1}) is None

@@ -1,0 +1,191 @@
+"""Pools as they stand, what changes make of them, what they can take and until when."""
+
+import math
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chaos.planning.demand_growth import growth_projection
+from chaos.planning.error import PlanError
+from chaos.planning.fleet_capacity import WaitPromise, fleet_capacity, most_arrivals_kept, spares_per_nine
+from chaos.planning.pool_change import WhatIfChange, changed_pool, pool_outcome
+from chaos.planning.pool_situation import (
+    EngineSlots,
+    PoolSituation,
+    chosen_pool,
+    pool_from_server,
+    uniform_engines,
+)
+from xds_server.model.status_types import EngineStatus, PoolStatus
+
+POOL = uniform_engines(engines=60, slots=8, service_s=4.0, arrivals_per_s=100, zones=3, max_wait_s=2.0)
+PROMISE = WaitPromise()
+
+
+def row(name: str, zone: str = "a", **more: object) -> dict[str, object]:
+    usual = {"pool": "chat", "engine": name, "zone": zone, "slots": 8.0, "service_s": 2.0, "health": "HEALTHY"}
+    return {**usual, "in_flight": 4, "done_per_s": 2.0, **more}
+
+
+CHAT = {"pool": "chat", "arrivals_per_s": 6.0, "ceiling": 36, "held": 4, "slots": 16.0}
+
+
+def test_rows_are_as_the_admin_port_has_them() -> None:
+    assert set(CHAT) <= {one.name for one in fields(PoolStatus)}
+    assert set(row("e0")) <= {one.name for one in fields(EngineStatus)}
+
+
+def test_what_a_server_tells_becomes_a_pool() -> None:
+    found = pool_from_server([CHAT], [row("e0"), row("e1", "b", health="UNHEALTHY"), row("e2", pool="other")], "")
+    assert [(one.name, one.zone, one.up) for one in found.engines] == [("e0", "a", True), ("e1", "b", False)]
+    assert (found.slots, found.service_s, found.arrivals_per_s) == (8.0, 2.0, 6.0)
+    # (36 - 4) / 16 slots: as many again as the slots may wait, for the length of a call.
+    assert found.max_wait_s == pytest.approx(2.0)
+
+
+def test_durations_of_a_full_engine_are_not_taken_for_its_service_time() -> None:
+    found = pool_from_server([CHAT], [row("e0", in_flight=16, done_per_s=4.0, service_s=4.0)], "chat")
+    assert found.service_s == pytest.approx(8 / 4)
+
+
+def test_an_engine_without_calls_is_like_the_others() -> None:
+    found = pool_from_server(
+        [CHAT], [row("e0"), row("e1", service_s=None, in_flight=None, done_per_s=None)], "chat"
+    )
+    assert found.engines[1].service_s == 2.0
+
+
+def test_a_server_that_is_told_nothing_is_said_so() -> None:
+    with pytest.raises(PlanError, match="no proxy tells"):
+        pool_from_server([{**CHAT, "arrivals_per_s": None}], [row("e0")], "")
+    with pytest.raises(PlanError, match="no service time"):
+        pool_from_server([CHAT], [row("e0", service_s=None, in_flight=None)], "")
+    with pytest.raises(PlanError, match="there are a, b"):
+        chosen_pool(["b", "a"], "")
+    with pytest.raises(PlanError, match="no pool 'c'"):
+        chosen_pool(["b", "a"], "c")
+
+
+def test_the_room_is_the_ceiling_of_the_control_plane() -> None:
+    queue = POOL.queue()
+    assert queue is not None
+    assert (queue.servers, queue.room) == (480, 480 * 3 // 2)
+
+
+def test_engines_of_unequal_speed_add_up_by_what_they_do() -> None:
+    pool = PoolSituation(
+        pool="",
+        engines=(
+            EngineSlots(name="fast", zone="a", slots=4, service_s=1.0),
+            EngineSlots(name="slow", zone="a", slots=4, service_s=4.0),
+        ),
+        arrivals_per_s=1,
+        max_wait_s=None,
+        source="",
+    )
+    assert pool.capacity_per_s == 5
+    assert pool.service_s == pytest.approx(8 / 5)
+    assert changed_pool(pool, WhatIfChange(lose_engines=1)).up[0].name == "slow"
+
+
+@given(st.integers(0, 59), st.floats(0.1, 4), st.floats(0.5, 3))
+@settings(max_examples=40)
+def test_losing_more_is_never_better(lost: int, load: float, slower: float) -> None:
+    change = WhatIfChange(lose_engines=lost, load_times=load, slower_times=slower)
+    then = pool_outcome(changed_pool(POOL, change))
+    worse = pool_outcome(changed_pool(POOL, replace(change, lose_engines=lost + 1)))
+    assert worse.refused >= then.refused - 1e-9
+    # What can be served sets what is refused, when much more comes.
+    if then.pressure > 1.2:
+        assert then.refused == pytest.approx(1 - 1 / then.pressure, abs=0.02)
+    assert then.answered_per_s <= then.arrivals_per_s
+
+
+def test_losing_a_zone_under_load_refuses_and_keeps_the_wait() -> None:
+    then = pool_outcome(changed_pool(POOL, WhatIfChange(lose_zones=("zone-1",))))
+    assert then.engines == 40
+    assert then.refused == pytest.approx(0.2, abs=1e-3)
+    assert then.wait_mean_s <= 2.0
+    assert then.in_flight == pytest.approx(then.answered_per_s * (then.wait_mean_s + 4.0), rel=1e-6)
+
+
+def test_with_nothing_left_all_is_refused() -> None:
+    zones = ("zone-0", "zone-1", "zone-2")
+    assert pool_outcome(changed_pool(POOL, WhatIfChange(lose_zones=zones))).refused == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (WhatIfChange(lose_zones=("z",)), "no engine that is in stands in zone 'z'; there are zone-0"),
+        (WhatIfChange(lose_engines=61), "60 are in"),
+        (WhatIfChange(load_times=-1), "factors"),
+        (WhatIfChange(slower_times=0), "factors"),
+    ],
+)
+def test_changes_that_cannot_be_are_refused(change: WhatIfChange, says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        changed_pool(POOL, change)
+
+
+def test_capacity_says_what_a_zone_leaves_and_what_is_needed() -> None:
+    found = fleet_capacity(POOL, PROMISE)
+    assert found.whole.kept
+    assert [one.kept for one in found.without_zone] == [False] * 3
+    assert found.whole.now.in_flight == pytest.approx(400, abs=0.1), "Little's law"
+    enough = uniform_engines(engines=found.need, slots=8, service_s=4.0, arrivals_per_s=100)
+    assert fleet_capacity(enough, PROMISE).whole.kept
+    assert not fleet_capacity(replace(enough, engines=enough.engines[1:]), PROMISE).whole.kept
+    assert found.need_with_zone_lost is not None
+    wider = uniform_engines(engines=found.need_with_zone_lost, slots=8, service_s=4.0, arrivals_per_s=100, zones=3)
+    assert all(one.kept for one in fleet_capacity(wider, PROMISE).without_zone)
+
+
+def test_each_nine_costs_at_least_as_much_as_the_one_before() -> None:
+    found = spares_per_nine(52, 0.005, (1e-2, 1e-3, 1e-4), cost_per_hour=2)
+    assert sum(more for _, more in found) == found[-1][0].spares
+    assert all(more >= 0 for _, more in found)
+
+
+def test_growth_reaches_what_the_fleet_takes() -> None:
+    one_zone = uniform_engines(engines=60, slots=8, service_s=4.0, arrivals_per_s=100)
+    found = growth_projection(one_zone, PROMISE, growth=0.05, lead_months=2, months=6)
+    assert found.runs_out is not None
+    assert 100 * 1.05**found.runs_out == pytest.approx(most_arrivals_kept(one_zone, PROMISE))
+    assert found.order_by == pytest.approx(found.runs_out - 2)
+    assert [one.engines_needed for one in found.months] == sorted(one.engines_needed for one in found.months)
+    before = found.months[3]
+    assert before.engines_needed <= 60 < found.months[4].engines_needed
+
+
+def test_a_zone_less_is_reached_first() -> None:
+    light = replace(POOL, arrivals_per_s=60)
+    found = growth_projection(light, PROMISE, growth=0.05)
+    assert found.runs_out is not None
+    assert found.runs_out_without_zone is not None
+    assert found.runs_out_without_zone < found.runs_out
+    assert found.order_by == found.runs_out_without_zone
+
+
+def test_what_does_not_grow_is_never_too_much() -> None:
+    found = growth_projection(replace(POOL, arrivals_per_s=60), PROMISE, growth=-0.01)
+    assert (found.runs_out, found.order_by) == (None, None)
+    assert growth_projection(POOL, PROMISE, growth=0.0).runs_out_without_zone == 0.0
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"growth": -1.0}, {"growth": 0.1, "months": 0}, {"growth": 0.1, "lead_months": -1}]
+)
+def test_projections_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(PlanError):
+        growth_projection(POOL, PROMISE, **wrong)  # type: ignore[arg-type]
+
+
+def test_a_pool_without_engines_has_no_queue() -> None:
+    empty = replace(POOL, engines=())
+    assert empty.queue() is None
+    assert math.isnan(empty.service_s)
+    with pytest.raises(PlanError):
+        fleet_capacity(empty, PROMISE)

@@ -1,0 +1,120 @@
+"""A pool out of a recording: at its busiest, with what had been learned by then."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from chaos.planning.error import PlanError
+from chaos.planning.recorded_pool import recorded_pool
+from policies.load import load_contents
+from policies.route import PriorityClass
+from xds_server.cli import main
+from xds_server.ledger.decision_recording import DecisionRecorder, RecordedInputs
+from xds_server.ledger.jsonl_writer import JsonlWriter
+from xds_server.model.fleet import declared, with_traffic
+from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic, Proxy, ProxyTraffic
+
+POLICIES = """\
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: chat}
+spec:
+  model: m
+  slotsPerEngine: 4
+  serviceTime: 1s
+  endpoints:
+    - {address: 127.0.0.1, port: 1, name: r1, zone: a}
+    - {address: 127.0.0.1, port: 2, name: r2, zone: b}
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: ResiliencePolicy
+metadata: {name: chat}
+spec:
+  pools: [chat]
+  limits: {maxWait: 3s}
+"""
+
+
+def moments(rates: Sequence[float]) -> list[RecordedInputs]:
+    """A round each second; calls take two seconds, twice what the policy declares."""
+    policies = load_contents({Path("chat.yaml"): POLICIES.encode()})
+    fleet, found = declared(policies), []
+    for step, rate in enumerate(rates):
+        now_s = 100.0 + step
+        proxy = ProxyTraffic(arrivals_per_s={PriorityClass.INTERACTIVE: rate}, load_at_s=now_s, heard_at_s=now_s)
+        engine = EngineTraffic(
+            window_calls=25,
+            succeeded=10 * step,
+            done_per_s=rate / 2,
+            busy=rate,
+            service_s=2.0,
+            in_flight=int(rate),
+            heard_at_s=now_s,
+        )
+        traffic = PoolTraffic(engines={"r1": engine, "r2": engine}, proxies={"gw": proxy}, heard_at_s=now_s)
+        fleet = with_traffic(fleet, {"chat": traffic} if rate else {})
+        found.append(
+            RecordedInputs(
+                now_s=now_s,
+                unix_s=1e9 + now_s,
+                texts={"chat.yaml": POLICIES},
+                fleet=fleet,
+                proxies={"gw": Proxy(node="gw", zone="a", role="gateway")},
+                proxies_by_role={"gateway": 1},
+                calling_zones=frozenset({"a"}),
+                orders={},
+            )
+        )
+    return found
+
+
+async def write(file: Path, rounds: Sequence[RecordedInputs]) -> None:
+    lines = JsonlWriter(file, 10_000_000)
+    recorder = DecisionRecorder(lines)
+    writer = asyncio.create_task(lines.run())
+    for moment in rounds:
+        recorder.record(moment)
+    await asyncio.sleep(0)
+    writer.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await writer
+
+
+async def test_the_busiest_seconds_count_with_what_was_learned(tmp_path: Path) -> None:
+    await write(tmp_path / "r", moments([2.0] * 20 + [3.0] * 30 + [1.0] * 20))
+    found = recorded_pool(tmp_path / "r")
+    assert found.pool == "chat"
+    assert found.arrivals_per_s == pytest.approx(3.0)
+    assert [(one.name, one.zone, one.slots, one.up) for one in found.engines] == [
+        ("r1", "a", 4.0, True),
+        ("r2", "b", 4.0, True),
+    ]
+    assert found.service_s == pytest.approx(2.0, rel=0.1), "as measured, not as declared"
+    assert found.max_wait_s == 3.0
+
+
+async def test_a_recording_can_be_asked_what_if(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await write(tmp_path / "r", moments([3.0] * 30))
+    argv = ["plan", "whatif", "--recording", str(tmp_path / "r")]
+    assert main([*argv, "--load-times", "0.5"]) == 0
+    assert main([*argv, "--lose-zone", "a"]) == 1
+    capsys.readouterr()
+    assert main([*argv, "--lose-zone", "a", "--json"]) == 1
+    # Three a second of two seconds each, for four slots: a third is too much.
+    assert json.loads(capsys.readouterr().out)["after"]["refused"] == pytest.approx(1 / 3, abs=0.05)
+    assert main([*argv, "--lose-zone", "c"]) == 2
+    assert main([*argv, "--pool", "prose", "--load-times", "2"]) == 2
+    assert "there are chat" in capsys.readouterr().err
+
+
+async def test_recordings_that_say_nothing_are_refused(tmp_path: Path) -> None:
+    await write(tmp_path / "r", moments([0.0] * 5))
+    with pytest.raises(PlanError, match="no proxy tells of traffic"):
+        recorded_pool(tmp_path / "r")
+    (tmp_path / "x").write_text("no\n")
+    with pytest.raises(PlanError, match="no recording"):
+        recorded_pool(tmp_path / "x")

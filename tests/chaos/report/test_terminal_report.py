@@ -1,0 +1,79 @@
+"""The report in a terminal: verdicts, promises, measures and timelines of several subjects side by side."""
+
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from chaos.checks.check_finding import CheckResult
+from chaos.checks.experiment_verdict import ExperimentVerdict, verdict
+from chaos.report.report_rows import measure_rows, objections, promise_rows, timeline_rows
+from chaos.report.terminal_report import overview, print_report
+from tests.chaos.simulated_history import Play, played
+
+GOOD = Play(
+    seconds=16.0,
+    start_s=5.0,
+    end_s=10.0,
+    hypothesis={"goodputPercent": 80, "leftAloneWithin": "1s"},
+    bad=("e0", "e1"),
+)
+BAD = replace(GOOD, subject="policies/bad", left_after_s=None, retries=5, try_timeout_s=0.4)
+
+
+def both() -> list[ExperimentVerdict]:
+    return [verdict(played(GOOD)), verdict(played(BAD))]
+
+
+def shown(verdicts: list[ExperimentVerdict], width: int = 200) -> str:
+    text = io.StringIO()
+    print_report(verdicts, Console(file=text, width=width))
+    return text.getvalue()
+
+
+def test_each_row_has_a_cell_for_each_subject() -> None:
+    some = both()
+    rows = [*promise_rows(some), *measure_rows(some), *(row for _, found in timeline_rows(some) for row in found)]
+    assert {len(row.cells) for row in rows} == {2}
+    (left_alone,) = [row for row in rows if row.title == "leftAloneWithin (<= 1.00 s)"]
+    assert left_alone.answers == (CheckResult.YES, CheckResult.NO)
+    assert left_alone.cells[0] == "held: 0 requests late"
+
+
+def test_the_timeline_counts_from_the_break_and_from_the_healing() -> None:
+    ((title, rows),) = timeline_rows(both())
+    assert title == "fault-0: hang of e0 and e1"
+    told = {row.title: row.cells for row in rows}
+    assert told["broke"] == ("at 5.0 s", "at 5.0 s")
+    assert told["decided"] == ("+800 ms", "-")
+    assert told["ACKed by all"] == ("+812 ms", "-")
+    assert told["readmitted"] == ("+500 ms", "-")
+    assert told["last request"][1] == "-"
+
+
+def test_what_did_not_hold_comes_before_what_is_not_known() -> None:
+    answers = [one.answer for one in objections(both()[1])]
+    assert answers == sorted(answers, key=[CheckResult.NO, CheckResult.UNKNOWN].index)
+    assert CheckResult.YES not in answers
+
+
+def test_the_report_says_who_failed_and_why_and_nothing_is_taken_for_markup() -> None:
+    some = both()
+    text = shown([some[0], replace(some[1], findings=(*some[1].findings[:-1],))])
+    assert "PASSED" in text
+    assert "FAILED" in text
+    assert "policies/bad: goodputPercent BROKEN at 5.0 s" in text
+    assert "broken: hang of e0 and e1 (5.0 s to 10.0 s)" in text
+    odd = ExperimentVerdict(
+        history=replace(some[0].history, began=replace(some[0].history.began, subject="[red]x")),
+        findings=some[0].findings,
+        answer=some[0].answer,
+    )
+    assert "[red]x" in shown([odd])
+    text = io.StringIO()
+    Console(file=text, width=200).print(overview([odd]))
+    assert "[red]x" in text.getvalue()
+
+
+def test_it_fits_a_narrow_terminal() -> None:
+    assert all(len(line) <= 80 for line in shown(both(), width=80).splitlines())

@@ -1,0 +1,78 @@
+"""The scenarios that come with Switchgear: sound, small enough for two cores, and findable by name."""
+
+import pytest
+
+from chaos.scenario.scenario_library import (
+    FOLDER,
+    FULL,
+    QUICK,
+    STANDARD,
+    chosen_scenarios,
+    scenario_library,
+    suite,
+)
+from chaos.scenario.scenario_reader import LoadedScenario, read_scenarios
+from policies.findings import PolicyError, PolicyErrors
+
+FILES = sorted(FOLDER.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_scenario_resolves_and_fits_a_small_machine(file: object) -> None:
+    (one,) = read_scenarios([next(known for known in FILES if known == file)])
+    experiment = one.experiment()
+    assert one.name == one.file.stem
+    assert experiment.outages
+    assert experiment.rate_per_s <= 110
+    assert experiment.seconds <= 38
+    # Who comes back has to be seen to come back.
+    assert experiment.seconds - experiment.healed_s >= 3
+    assert experiment.fault_s >= 5
+    spec = one.scenario.spec
+    assert len(spec.incident) > 100
+    assert spec.hypothesis.amplification is not None
+    assert spec.hypothesis.wasted_percent is not None
+    assert (spec.hypothesis.goodput_percent or spec.hypothesis.goodput_of_possible_percent) is not None
+
+
+def test_there_are_enough_and_no_two_are_alike() -> None:
+    assert len(scenario_library()) >= 18
+    assert len({one.scenario.spec.title for one in scenario_library().values()}) == len(scenario_library())
+
+
+def test_quick_fits_three_minutes_for_four_policy_sets() -> None:
+    (only,) = suite(QUICK)
+    assert only.experiment().seconds <= 30
+    assert only.experiment().rate_per_s <= 70
+    assert len({one.fault.kind for one in only.experiment().outages}) >= 4
+
+
+def test_full_is_the_whole_library_and_standard_the_usual_incidents() -> None:
+    assert [one.name for one in suite(FULL)] == sorted(file.stem for file in FILES)
+    standard = {one.name for one in suite(STANDARD)}
+    assert {"one-hangs", "half-crash", "zone-loss", "control-plane-dies", "retry-storm"} < standard
+    assert QUICK not in standard
+
+
+def test_scenarios_are_chosen_by_name_and_by_file() -> None:
+    file = str(FOLDER / "half-hangs.yaml")
+    names = [one.name for one in chosen_scenarios(["one-hangs", file, "one-hangs"])]
+    assert names == ["one-hangs", "half-hangs"]
+    assert len(chosen_scenarios([str(FOLDER)])) == len(FILES)
+
+
+def test_unknown_names_are_told_with_the_nearest() -> None:
+    with pytest.raises(PolicyErrors) as caught:
+        chosen_scenarios(["half-hang", "one-hangs", "no/such/file.yaml"])
+    first, second = (one for one in caught.value.exceptions if isinstance(one, PolicyError))
+    assert (first.code, first.hint) == ("SC014", "did you mean half-hangs?")
+    assert second.code == "SG001"
+    with pytest.raises(PolicyErrors, match="no suite quik"):
+        suite_named("quik")
+
+
+def suite_named(name: str) -> tuple[LoadedScenario, ...]:
+    try:
+        return suite(name)
+    except PolicyErrors as errors:
+        raise PolicyErrors(str(errors.exceptions[0]), list(errors.exceptions)) from errors

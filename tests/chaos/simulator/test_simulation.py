@@ -1,0 +1,156 @@
+"""A simulated fleet does what the lab does: same decisions, same faults, same history."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import chaos.simulator
+from chaos.history.recorded_history import History
+from chaos.measures.experiment_measures import measures_summary
+from chaos.simulator.simulated_injector import NotSimulatedError
+from chaos.simulator.simulation import simulate
+from chaos.testbed.subjects import StaticSubject, Subject, subjects
+from tests.chaos.lab.experiments import experiment
+
+EXAMPLE = Path(__file__).parents[3] / "policies" / "examples" / "single-pool.yaml"
+HANG = {"fault": {"kind": "hang"}, "target": {"engine": 1}, "at": "2s", "lasts": "4s"}
+CRASH = {"fault": {"kind": "crash"}, "target": {"fraction": 0.5}, "at": "2s", "lasts": "4s"}
+
+
+@pytest.fixture(scope="module")
+def steered() -> Subject:
+    (subject,) = subjects([str(EXAMPLE)])
+    return subject
+
+
+def static(name: str) -> StaticSubject:
+    (subject,) = subjects([name])
+    assert isinstance(subject, StaticSubject)
+    return subject
+
+
+@pytest.fixture(scope="module")
+def hung(steered: Subject) -> History:
+    return simulate(experiment(HANG), steered)
+
+
+def calls(history: History, engine: str, start_s: float, end_s: float) -> int:
+    return sum(one.engine == engine and start_s <= one.at_s < end_s for one in history.attempts)
+
+
+def test_the_same_seed_gives_the_same_history(hung: History, steered: Subject) -> None:
+    assert simulate(experiment(HANG), steered) == hung
+
+
+def test_another_seed_gives_another_one(hung: History, steered: Subject) -> None:
+    other = simulate(experiment(HANG), steered, seed=7)
+    assert other.began.seed == 7
+    assert [one.at_s for one in other.requests] != [one.at_s for one in hung.requests]
+
+
+def test_hung_engine_is_ejected_on_detection_and_readmitted_after_healing(
+    hung: History,
+) -> None:
+    assert calls(hung, "e1", 0.0, 2.0) > 0
+    (out, *_) = [one for one in hung.decided if one.engine == "e1" and one.out]
+    assert 2.3 < out.at_s < 5.0
+    assert calls(hung, "e1", 2.0, out.at_s) > 0, "nobody knows at once"
+    assert calls(hung, "e1", out.at_s + 0.1, 6.0) == 0
+    assert calls(hung, "e1", 6.0, 8.0) > 0
+    assert any(one.engine == "e1" and one.verdict == "hung" for one in hung.detected)
+
+
+def test_requests_of_a_hung_engine_are_cut_and_retried_elsewhere(hung: History) -> None:
+    assert all(one.ok for one in hung.requests)
+    assert any(one.number > 1 for one in hung.attempts)
+
+
+def test_decisions_are_pushed_before_they_are_obeyed(hung: History) -> None:
+    (out, *_) = [one for one in hung.decided if one.engine == "e1" and one.out]
+    assert any(one.type == "eds" and abs(one.at_s - out.at_s) < 1e-9 for one in hung.pushed)
+    left = [one for one in hung.samples if "e1" in one.unhealthy]
+    assert left
+    assert out.at_s < left[0].at_s < out.at_s + 0.2
+
+
+def test_excess_load_of_half_a_fleet_is_shed_at_once(steered: Subject) -> None:
+    history = simulate(experiment(CRASH, load={"percent": 90}), steered)
+    found = measures_summary(history)
+    assert found.possible_fault_percent is not None
+    assert found.measures.fault.goodput_percent is not None
+    assert found.measures.fault.goodput_percent > found.possible_fault_percent - 8
+    assert set(found.measures.fault.reasons) == {"shed"}
+    assert found.measures.calls_per_request < 1.1
+
+
+def test_envoy_alone_with_naive_retries_amplifies(steered: Subject) -> None:
+    failing = {"fault": {"kind": "engine_error"}, "target": {"fraction": 0.5}, "at": "2s", "lasts": "10s"}
+    site = experiment(failing, seconds=14.0, load={"percent": 90})
+    naive, own = (measures_summary(simulate(site, one)).measures for one in (static("naive"), steered))
+    assert naive.calls_per_request > 1.5
+    assert own.calls_per_request < 1.2
+    assert naive.waste.wasted_s > 4 * own.waste.wasted_s
+    assert (own.fault.good_p99_s or 99.0) < (naive.fault.good_p99_s or 0.0) / 2
+
+
+def test_active_health_check_ejects_a_crashed_engine_after_two_failures() -> None:
+    history = simulate(experiment({**CRASH, "target": {"engine": 0}}), static("envoy"))
+    failed = [one.ended_at_s for one in history.requests if not one.ok]
+    assert min(failed) >= 2.0
+    assert max(failed) < 5.0, "then it is left alone"
+
+
+def test_streams_have_first_tokens_and_gaps(steered: Subject) -> None:
+    history = simulate(experiment(seconds=3.0, load={"streamingPercent": 100}), steered)
+    assert all(one.ok and one.first_token_s and one.longest_gap_s for one in history.requests)
+
+
+def test_proxies_keep_their_configuration_without_a_control_plane(steered: Subject) -> None:
+    dead = {
+        "fault": {"kind": "control_plane_killed", "staysDead": True},
+        "at": "1s",
+        "lasts": "7s",
+    }
+    history = simulate(experiment(dead, HANG), steered)
+    assert not [one for one in history.decided if one.at_s > 1.0]
+    assert sum(one.ok for one in history.requests) > 0.5 * len(history.requests)
+
+
+def test_without_agents_the_prober_detects_faults(steered: Subject) -> None:
+    history = simulate(experiment(HANG, topology={"agents": False}), steered)
+    assert not history.detected
+    assert [one for one in history.decided if one.engine == "e1" and one.out]
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ({"kind": "latency"}, "no bytes on its links"),
+        ({"kind": "gpu_xid"}, "no GPU driver"),
+        ({"kind": "proxy_frozen"}, "cannot stand still"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_with_the_reason(
+    fault: dict[str, object], why: str, steered: Subject
+) -> None:
+    with pytest.raises(NotSimulatedError, match=why):
+        simulate(experiment({"fault": fault, "at": "1s", "lasts": "1s"}), steered)
+
+
+def test_no_rule_of_the_control_plane_is_written_twice() -> None:
+    """Health, ceilings, weights and hedging are made by ``xds_server`` alone: none is constructed here."""
+    made = {"EngineDecision", "Ceiling", "Admission", "HedgeDecision", "TimeLimits", "ZoneShares", "Decisions"}
+    folder = Path(chaos.simulator.__file__).parent
+    trees = {path.name: ast.parse(path.read_text(encoding="utf-8")) for path in folder.glob("*.py")}
+    for name, tree in trees.items():
+        called = {
+            node.func.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        assert not called & made, name
+    imported = {
+        node.module for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+    }
+    assert "xds_server.decide.decide" in imported

@@ -1,0 +1,211 @@
+"""The control plane as the chart starts it, behind somebody who lets through only what the chart's RBAC grants.
+
+The cluster is a double, which lets everybody do everything; in front of it stands a gatekeeper that reads the
+rendered Roles as an API server would. A control plane that has to ask for more is found here, not in production.
+"""
+
+import re
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, ClientTimeout, web
+
+from chaos.processes import ChildProcesses, free_ports
+from deploy import render
+from tests.cluster import Cluster, running_cluster
+from tests.cluster_double import kubeconfig
+from tests.deploy import helm_rendering
+from tests.deploy.helm_rendering import Document
+from tests.eventually import eventually
+from xds_server.k8s.api_resources import ENGINE_POOLS, EVENTS, PODS
+from xds_server.k8s.kube_api import ApiError
+
+NAMESPACE = render.NAMESPACE
+GATE = "switchgear.dev/engine-ready"
+_PATH = re.compile(
+    r"/(?:api/(?P<core>[^/]+)|apis/(?P<group>[^/]+)/[^/]+)(?:/namespaces/(?P<namespace>[^/]+))?"
+    r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<part>[^/]+))?)?"
+)
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+@dataclass(frozen=True, slots=True)
+class AccessReview:
+    """One thing to be allowed: what a request comes to in RBAC."""
+
+    verb: str
+    group: str
+    resource: str
+    namespace: str
+    name: str
+
+
+def _wishes(request: web.Request) -> Iterator[AccessReview]:
+    found = _PATH.fullmatch(request.path)
+    if found is None:
+        return  # /version and its like, open to every account
+    resource = "/".join(part for part in (found["resource"], found["part"]) if part)
+    rest = (found["group"] or "", resource, found["namespace"] or "", found["name"] or "")
+    if request.method == "GET":
+        verb = "get" if found["name"] else "watch" if "watch" in request.query else "list"
+        yield AccessReview(verb, *rest)
+        return
+    yield AccessReview(_VERBS[request.method], *rest)
+    if request.content_type == "application/apply-patch+yaml":
+        # What is applied may have to be made.
+        yield AccessReview("create", *rest[:3], "")
+
+
+def _granted(found: Sequence[Document], account: str, wish: AccessReview) -> bool:
+    """What an API server's RBAC would say."""
+    for binding in helm_rendering.of_kind(found, "RoleBinding", "ClusterRoleBinding"):
+        where = binding["metadata"].get("namespace")
+        if account not in {one["name"] for one in binding["subjects"]} or where not in (None, wish.namespace):
+            continue
+        kind, name = binding["roleRef"]["kind"], binding["roleRef"]["name"]
+        (role,) = [
+            one
+            for one in helm_rendering.of_kind(found, kind)
+            if one["metadata"]["name"] == name and (kind == "ClusterRole" or one["metadata"]["namespace"] == where)
+        ]
+        for rule in role["rules"]:
+            names = rule.get("resourceNames")
+            if (
+                wish.group in rule["apiGroups"]
+                and wish.resource in rule["resources"]
+                and wish.verb in rule["verbs"]
+                and (names is None or wish.name in names)
+            ):
+                return True
+    return False
+
+
+@dataclass(kw_only=True)
+class AuthorizingProxy:
+    """Hands on to ``server`` what ``rights`` allow, and remembers the rest."""
+
+    server: str
+    rights: Sequence[Document]
+    refused: set[tuple[str, str]] = field(default_factory=set)
+    asked: set[tuple[str, str]] = field(default_factory=set)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        for wish in _wishes(request):
+            self.asked.add((wish.verb, wish.resource))
+            if not _granted(self.rights, "switchgear", wish):
+                self.refused.add((wish.verb, wish.resource))
+                said = {"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden"}
+                return web.json_response(said | {"message": f"{wish} is forbidden"}, status=403)
+        headers = {key: request.headers[key] for key in ("Content-Type", "Accept") if key in request.headers}
+        body = await request.read()
+        async with (
+            ClientSession(timeout=ClientTimeout(total=None)) as session,
+            session.request(
+                request.method, self.server + request.path_qs, data=body or None, headers=headers
+            ) as answer,
+        ):
+            response = web.StreamResponse(status=answer.status, headers={"Content-Type": answer.content_type})
+            await response.prepare(request)
+            async for part in answer.content.iter_any():
+                await response.write(part)
+            await response.write_eof()
+            return response
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> Any:
+    """A cluster with our definitions, the example's policies, and a pod with a gate."""
+    async with running_cluster(tmp_path) as one:
+        one.must_be_double()
+        await one.define()
+        await one.namespace(NAMESPACE)
+        await one.node("gpu-0", zone="z1")
+        (port,) = free_ports(1)
+        await one.pod(
+            "chat-0",
+            namespace=NAMESPACE,
+            labels={"app": "chat"},
+            node="gpu-0",
+            ip="127.0.0.1",
+            ports={"http": port, "agent-grpc": port},
+            readinessGates=[{"conditionType": GATE}],
+        )
+        ports = {"http": "http", "agent-grpc": "agent-grpc"}
+        await one.service("chat", namespace=NAMESPACE, selector={"app": "chat"}, ports=ports)
+        for document in helm_rendering.written("examples/policies.yaml"):
+            await one.put(document, namespace=NAMESPACE)
+        yield one
+
+
+@asynccontextmanager
+async def _serving(cluster: Cluster, rights: Sequence[Document], folder: Path) -> AsyncIterator[AuthorizingProxy]:
+    """A control plane with the chart's own arguments, but for where it listens and how it finds the cluster."""
+    gatekeeper = AuthorizingProxy(server=cluster.server, rights=rights)
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", gatekeeper.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        at = folder / "limited"
+        at.write_text(kubeconfig(f"http://127.0.0.1:{runner.addresses[0][1]}"))
+        (container,) = helm_rendering.named(rights, "Deployment", "switchgear")["spec"]["template"]["spec"][
+            "containers"
+        ]
+        ours = ("--listen=", "--admin=", "--state-dir=")
+        words = [word.replace("$(POD_NAME)", "switchgear-0") for word in container["args"]]
+        said = [word for word in words if not word.startswith(ours)]
+        here = ["--listen=127.0.0.1:0", "--admin=127.0.0.1:0", f"--state-dir={folder / 'state'}"]
+        async with ChildProcesses(log_dir=folder, stop_limit_s=60) as processes:
+            command = [sys.executable, "-m", "xds_server", "serve", *said, *here, f"--kubeconfig={at}"]
+            await processes.start("serve", command, ready_within_s=60)
+            yield gatekeeper
+    finally:
+        await runner.cleanup()
+
+
+async def _told(cluster: Cluster) -> bool:
+    status = (await cluster.api.get(ENGINE_POOLS, NAMESPACE, "chat")).get("status") or {}
+    return any(one["type"] == "Accepted" and one["status"] == "True" for one in status.get("conditions", ()))
+
+
+async def _gated(cluster: Cluster) -> bool:
+    status = (await cluster.api.get(PODS, NAMESPACE, "chat-0"))["status"]
+    return any(one["type"] == GATE for one in status["conditions"])
+
+
+async def test_rbac_suffices_to_watch_to_write_status_and_readiness_gates(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    rights = helm_rendering.documents("engines")
+    async with _serving(cluster, rights, tmp_path) as gatekeeper:
+        await eventually(lambda: _told(cluster), "the pool's status", 60)
+        await eventually(lambda: _gated(cluster), "the pod's gate", 60)
+        await eventually(lambda: ("create", "events") in gatekeeper.asked, "an Event of the dead engine", 60)
+    assert gatekeeper.refused == set()
+    # It let go of what it held, which takes rights as well.
+    assert ("delete", "leases") in gatekeeper.asked
+
+
+async def test_reading_one_namespace_takes_nothing_else_and_lives_without_nodes(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    rights = helm_rendering.documents("namespaced")
+    async with _serving(cluster, rights, tmp_path) as gatekeeper:
+        await eventually(lambda: ("patch", "leases") in gatekeeper.asked, "its Lease", 60)
+    assert {what for _, what in gatekeeper.refused} <= {"nodes"}
+    assert not {verb for verb, what in gatekeeper.asked if what != "leases"} - {"list", "watch"}
+
+
+async def test_authorizing_proxy_denies_what_no_role_grants(cluster: Cluster, tmp_path: Path) -> None:
+    rights = [one for one in helm_rendering.documents("engines") if one["metadata"]["name"] != "switchgear-lease"]
+    async with _serving(cluster, rights, tmp_path) as gatekeeper:
+        await eventually(lambda: ("get", "leases") in gatekeeper.refused, "the Lease is refused", 60)
+    with pytest.raises(ApiError):
+        await cluster.api.get(EVENTS, NAMESPACE, "none")
+    assert not await _told(cluster)

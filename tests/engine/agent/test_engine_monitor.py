@@ -1,0 +1,67 @@
+"""How often an engine is asked, whatever it does."""
+
+import asyncio
+import contextlib
+import random
+import time
+from typing import Any
+
+from engine.agent.agent_config import AgentConfig
+from engine.agent.engine_monitor import EngineMonitor
+from engine.engine_http import EngineHttp, EngineTarget
+from engine.engine_readings import CanaryReading, MetricsReading
+from engine.vllm_metrics import VllmCounters
+
+
+class Closing(EngineHttp):
+    """An engine that is well, counts, and closes every connection that is silent."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        target = EngineTarget(address="127.0.0.1", port=1, model="m", probe=config.probe)
+        super().__init__(None, target, time.monotonic, lambda _since_s: False)  # type: ignore[arg-type] # unused
+        self.looks = 0
+        self.answers = 0
+        self.counted = asyncio.Event()
+
+    @property
+    def count_path(self) -> str:
+        return "/switchgear/in_flight"
+
+    async def look(self, *, suspect: bool = False) -> MetricsReading:
+        assert not suspect
+        self.looks += 1
+        counters = VllmCounters(generation_tokens=5.0 + self.answers, prompt_tokens=0, running=0, waiting=0)
+        return MetricsReading(at_s=time.monotonic(), counters=counters, in_flight=0)
+
+    async def ask(self, prompt: str, timeout_s: float | None = None) -> CanaryReading:
+        assert prompt
+        assert timeout_s is None
+        self.answers += 1
+        return CanaryReading(sent_at_s=time.monotonic(), at_s=time.monotonic())
+
+    async def count(self) -> int | None:
+        self.counted.set()
+        return 0
+
+    async def value(self, path: str) -> Any:
+        return {"version": "1"} if path == "/version" else {"data": [{"id": "m"}]}
+
+    async def gone(self) -> None:
+        return
+
+
+async def test_an_engine_that_closes_silent_connections_is_not_asked_without_end() -> None:
+    config = AgentConfig()
+    engine = Closing(config)
+    follower = EngineMonitor(engine, config, lambda: None, clock=time.monotonic, rng=random.Random(1))
+    task = asyncio.create_task(follower.run())
+    for _ in range(3):
+        engine.counted.clear()
+        await asyncio.wait_for(engine.counted.wait(), 60)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert follower.standing.produces
+    assert engine.looks <= 6, "one at first, one for each time the wire was cut, and no more"
+    assert engine.answers <= 6
+    assert (follower.model, follower.revision) == ("m", "vllm 1")

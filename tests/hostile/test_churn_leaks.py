@@ -1,0 +1,109 @@
+"""What comes and goes leaves nothing behind: after many turns a server holds what it held after a few."""
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+import structlog
+
+from tests.hostile.churn import OURS, Churn, caches, objects, sizes
+from tests.reference_cycles import left
+from xds_server.app import log_config
+from xds_server.observe import eject_latency
+from xds_server.publish import nack_log, view_registry
+from xds_server.reconcile import proxy_counts
+from xds_server.telemetry import loss_monitor, proxy_telemetry, traffic_store
+from xds_server.xds import response_cache
+
+WARM_UP: Final = 12
+TURNS: Final = 36
+MOST: Final = 6
+"""Of anything that is remembered by number."""
+
+LOOKS: Final = 6
+"""So often, a turn apart, it is looked whether something has gone that need not be there."""
+
+SOON_S: Final = 0.05
+"""Of anything that is remembered for a time: less than a turn."""
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Hours of log in seconds help nobody; tests that follow expect theirs."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    log_config.configure("json", "critical")
+    yield
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def churn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Churn:
+    """A server whose every limit is small, so that what has one is full, or over, after the warm-up."""
+    for module, name in (
+        (proxy_counts, "HOLD_S"),
+        (eject_latency, "FOLLOWED_S"),
+        (loss_monitor, "LOST_S"),
+        (traffic_store, "_FORGET_S"),
+        (traffic_store, "STALE_S"),
+        (proxy_telemetry, "_CHECK_EACH_S"),
+    ):
+        monkeypatch.setattr(module, name, SOON_S)
+    for module, name in (
+        (view_registry, "MAX_IDLE_VIEWS"),
+        (response_cache, "REMEMBERED"),
+        (nack_log, "MOST_REMEMBERED"),
+    ):
+        monkeypatch.setattr(module, name, MOST)
+    made = Churn(tmp_path)
+    monkeypatch.setattr(made.server._archive, "_max_versions", MOST)
+    monkeypatch.setattr(made.server._ledger.book, "_most", MOST)
+    return made
+
+
+@pytest.mark.usefixtures("quiet")
+async def test_churn_leaks_no_memory(churn: Churn) -> None:
+    async with churn.running():
+        for _ in range(WARM_UP):
+            await churn.turn()
+        re.purge()  # what other tests left there is at its limit, perhaps
+        held, made, cached = sizes(churn.server), objects(), caches()
+        for _ in range(TURNS):
+            await churn.turn()
+        for _ in range(LOOKS):
+            left_behind = {
+                name: _too_much(before, now)
+                for name, before, now in (
+                    ("held", held, sizes(churn.server)),
+                    ("objects", made, objects()),
+                    ("caches", cached, caches()),
+                )
+            }
+            if not any(left_behind.values()):
+                break
+            # Files that were read twice are there twice, until they are read again; what is left behind stays.
+            await churn.turn()
+    assert left_behind == {"held": {}, "objects": {}, "caches": {}}
+
+
+@pytest.mark.usefixtures("quiet")
+async def test_churn_leaves_no_reference_cycles(churn: Churn) -> None:
+    """Rings stay until the collector comes by, which is seldom; memory would climb by them meanwhile."""
+    async with churn.running():
+        await churn.turn()
+        with left() as found:
+            for _ in range(4):
+                await churn.turn()
+    ours = {kind: count for kind, count in found.items() if kind.startswith((*OURS, "json."))}
+    assert {kind: count for kind, count in ours.items() if count >= 3} == {}, "nearly one of it for each turn"
+
+
+def _too_much(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """What is more by nearly one for each turn."""
+    counts = {name: (before.get(name, 0), count) for name, count in now.items()}
+    return {name: (then, count) for name, (then, count) in counts.items() if count - then >= 3 * TURNS // 4}

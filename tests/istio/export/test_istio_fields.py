@@ -1,0 +1,345 @@
+"""Every field has a fate, and the fates are true of what is exported."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from istio.export.istio_export import export_to_istio
+from istio.export.istio_fields import TABLES, leaves
+from istio.export.istio_objects import IstioTarget
+from istio.fidelity import ExportResult, Fidelity, FieldFidelity
+from istio.loss_report import BUILT_IN
+from policies.load import load
+from policies.model import KINDS
+from tests.istio import istiod
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "policies" / "examples").glob("*.yaml"))
+POOL = """
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: chat}
+spec:
+  model: llama
+  endpoints:
+    - {address: 10.0.0.1, port: 8000}
+    - {address: 10.0.0.2, port: 8000}
+"""
+ROUTE = """
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: front}
+spec:
+  listener: {port: 8080}
+  pools: [{pool: chat}]
+"""
+
+
+def policy(spec: str) -> str:
+    return f"""
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: ResiliencePolicy
+metadata: {{name: default}}
+spec: {spec}
+"""
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Callable[..., ExportResult]:
+    def made(text: str, place: IstioTarget | None = None) -> ExportResult:
+        (tmp_path / "policy.yaml").write_text(text)
+        return export_to_istio(load([tmp_path / "policy.yaml"]), place or IstioTarget())
+
+    return made
+
+
+def fate_of(result: ExportResult, path: str, kind: str = "") -> FieldFidelity:
+    (found,) = (one for one in result.fields if one.path == path and one.document.startswith(kind))
+    return found
+
+
+def one_of(result: ExportResult, kind: str, name: str = "") -> Any:
+    (found,) = (one for one in result.objects if one["kind"] == kind and named(one).startswith(name))
+    return found
+
+
+def named(one: Mapping[str, Any]) -> str:
+    return str(one["metadata"]["name"])
+
+
+BY_NAME = "  tls: {secret: engines, serverName: engine.example.com}\n"
+HOSTS = POOL.replace("10.0.0.1", "e1.example.com").replace("10.0.0.2", "e2.example.com")
+INGRESS = IstioTarget(gateway="ingress/public")
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "tls"),
+    [
+        (POOL, None, None),
+        (
+            POOL + BY_NAME,
+            None,
+            {
+                "mode": "SIMPLE",
+                "caCertificates": "/etc/switchgear/secrets/engines/ca.crt",
+                "sni": "engine.example.com",
+                "subjectAltNames": ["engine.example.com"],
+            },
+        ),
+        (
+            POOL + "  tls: {secret: engines, serverName: a.example.com, subjectAltNames: [b, spiffe://x/y]}\n",
+            INGRESS,
+            {
+                "mode": "SIMPLE",
+                "credentialName": "engines",
+                "sni": "a.example.com",
+                "subjectAltNames": ["b", "spiffe://x/y"],
+            },
+        ),
+        (
+            HOSTS + "  tls: {secret: engines}\n",
+            INGRESS,
+            {
+                "mode": "SIMPLE",
+                "credentialName": "engines",
+                "subjectAltNames": ["e1.example.com", "e2.example.com"],
+            },
+        ),
+        (
+            HOSTS.replace("e2", "e1")
+            .replace("8000}\n    - {", "8000}\n    - {name: other, ", 1)
+            .replace("e1.example.com, port: 8000}\n    -", "e1.example.com, port: 8001}\n    -", 1)
+            + "  tls: {secret: engines}\n",
+            INGRESS,
+            {
+                "mode": "SIMPLE",
+                "credentialName": "engines",
+                "sni": "e1.example.com",
+                "subjectAltNames": ["e1.example.com"],
+            },
+        ),
+    ],
+    ids=["plain", "sidecars", "gateway", "names-of-their-own", "one-name"],
+)
+def test_tls_always_says_whose_name_an_engine_has_to_prove(
+    export: Callable[..., ExportResult], text: str, place: IstioTarget | None, tls: object
+) -> None:
+    rule = one_of(export(text + ROUTE, place), "DestinationRule")
+    assert rule["spec"]["trafficPolicy"].get("tls") == tls
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "fate"),
+    [
+        (POOL + BY_NAME, "spec.tls.secret", Fidelity.APPROXIMATED),
+        (POOL + BY_NAME, "spec.tls.serverName", Fidelity.EXACT),
+        (HOSTS + "  tls: {secret: engines}\n", "spec.tls.serverName", Fidelity.APPROXIMATED),
+        (POOL + "  tls: {secret: engines, subjectAltNames: [a]}\n", "spec.tls.subjectAltNames", Fidelity.EXACT),
+        (POOL + '  tls: {secret: engines, subjectAltNames: ["*.a"]}\n', "spec.tls.subjectAltNames", Fidelity.LOST),
+    ],
+)
+def test_what_becomes_of_tls_goes_by_what_it_says(
+    export: Callable[..., ExportResult], text: str, path: str, fate: Fidelity
+) -> None:
+    assert fate_of(export(text + ROUTE), path).fate is fate
+
+
+def test_of_a_pool_without_tls_nothing_is_lost_of_it(export: Callable[..., ExportResult]) -> None:
+    assert not [one for one in export(POOL + ROUTE).fields if one.path.startswith("spec.tls")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_policy_field_has_a_fidelity_entry(kind: str) -> None:
+    assert {doc.path for doc in leaves(kind)} == set(TABLES[kind])
+
+
+def test_every_sentence_says_something() -> None:
+    for table in TABLES.values():
+        for path, outcome in table.items():
+            assert len(outcome.how) > 5, path
+            assert not outcome.target if outcome.fidelity is Fidelity.LOST else True, path
+
+
+def test_each_field_of_a_document_is_told_of_once(export: Callable[..., ExportResult]) -> None:
+    result = export(POOL + ROUTE + policy("{retries: {attempts: 2}}"))
+    seen = [(one.document, one.path) for one in result.fields]
+    assert len(set(seen)) == len(seen)
+    told = {one.path for one in result.fields if one.document == "ResiliencePolicy/default for chat"}
+    of_documents = {"apiVersion", "kind", "spec.pools"}
+    wanted = {doc.path for doc in leaves("ResiliencePolicy") if not doc.path.startswith("metadata.")}
+    assert told == wanted - of_documents
+
+
+def test_who_set_a_field_is_told_with_its_line(export: Callable[..., ExportResult]) -> None:
+    result = export(POOL + ROUTE + policy("{retries: {attempts: 2}}"))
+    assert fate_of(result, "spec.retries.attempts").set_by.endswith("policy.yaml:23")
+    assert fate_of(result, "spec.retries.attempts").value == "2"
+    assert fate_of(result, "spec.timeouts.connect").set_by == BUILT_IN
+    assert fate_of(result, "spec.timeouts.connect").value == "250ms"
+    assert fate_of(result, "spec.endpoints[].address").value == "10.0.0.1, 10.0.0.2"
+
+
+@pytest.mark.parametrize(
+    ("spec", "path", "fate"),
+    [
+        ("{straggler: {slowerThan: 4}}", "spec.straggler.slowerThan", Fidelity.LOST),
+        ("{straggler: {enabled: false, slowerThan: 4}}", "spec.straggler.slowerThan", Fidelity.EXACT),
+        ("{hedging: {enabled: true}}", "spec.hedging.enabled", Fidelity.LOST),
+        ("{hedging: {enabled: true, delay: 1s}}", "spec.hedging.enabled", Fidelity.EXACT),
+        ("{limits: {maxConnections: 4000000000}}", "spec.limits.maxConnections", Fidelity.APPROXIMATED),
+        ("{limits: {maxConnections: 10}}", "spec.limits.maxConnections", Fidelity.EXACT),
+        ("{zones: {spill: false}}", "spec.zones.spill", Fidelity.LOST),
+        ("{timeouts: {connect: 0.1ms}}", "spec.timeouts.connect", Fidelity.APPROXIMATED),
+        ("{degradation: {maintenance: {enabled: true}}}", "spec.degradation.maintenance.enabled", Fidelity.LOST),
+        ("{timeouts: {adaptive: false}}", "spec.timeouts.adaptive", Fidelity.EXACT),
+    ],
+)
+def test_the_fate_depends_on_what_is_said(
+    export: Callable[..., ExportResult], spec: str, path: str, fate: Fidelity
+) -> None:
+    assert fate_of(export(POOL + ROUTE + policy(spec)), path).fate is fate
+
+
+@pytest.mark.parametrize(
+    ("rest", "path", "fate"),
+    [
+        ("  match: {model: llama}", "spec.match.model", Fidelity.LOST),
+        ("  match: {stream: true}", "spec.match.stream", Fidelity.LOST),
+        ("  fallback: chat", "spec.fallback", Fidelity.LOST),
+        ("  match: {headers: [{name: x, exact: a}]}", "spec.match.headers[].exact", Fidelity.EXACT),
+        ("  allowedRegions: [eu]", "spec.allowedRegions", Fidelity.EXACT),
+    ],
+)
+def test_what_a_route_asks_for(export: Callable[..., ExportResult], rest: str, path: str, fate: Fidelity) -> None:
+    other = POOL.replace("chat", "other").replace("10.0.0", "10.0.1")
+    rest = rest.replace("fallback: chat", "fallback: other")
+    result = export(f"{POOL}---{other}{ROUTE}{rest}\n")
+    assert fate_of(result, path, "ModelRoute").fate is fate
+
+
+def test_a_model_in_the_body_becomes_a_header(export: Callable[..., ExportResult]) -> None:
+    result = export(POOL + ROUTE + "  match: {model: llama}\n")
+    matches = [rule["match"][0] for rule in one_of(result, "VirtualService")["spec"]["http"]]
+    assert all(match["headers"]["x-switchgear-model"] == {"exact": "llama"} for match in matches)
+    assert "x-switchgear-model" in fate_of(result, "spec.match.model").how
+
+
+def test_conditions_that_istio_cannot_hold_are_patched_in(export: Callable[..., ExportResult]) -> None:
+    headers = (
+        "[{name: x-tier, exact: gold}, {name: X-Tier, prefix: go}, {name: ':method', exact: POST}, "
+        "{name: ':path', regex: '.*x'}]"
+    )
+    result = export(POOL + ROUTE + f"  match: {{headers: {headers}}}\n")
+    rule = one_of(result, "VirtualService")["spec"]["http"][-1]
+    assert rule["match"][0]["headers"] == {"x-tier": {"exact": "gold"}}
+    assert rule["match"][0]["method"] == {"exact": "POST"}
+    patches = one_of(result, "EnvoyFilter", "models")["spec"]["configPatches"]
+    added = patches[-1]["patch"]["value"]["match"]["headers"]
+    assert [one["name"] for one in added] == ["X-Tier", ":path"]
+
+
+def test_no_route_hides_those_that_follow_it(export: Callable[..., ExportResult]) -> None:
+    odd = ROUTE.replace("front", "odd") + "  match: {headers: [{name: ':path', regex: '.*x'}]}\n"
+    result = export(POOL + odd + ROUTE)
+    names = [rule["name"] for rule in one_of(result, "VirtualService")["spec"]["http"]]
+    (host,) = istiod.virtual_hosts(result.objects)
+    assert [route["name"] for route in host["routes"]] == names
+    assert {name.partition("/")[0] for name in names} == {"odd", "front"}
+
+
+def test_allowed_regions_are_a_subset_that_holds_no_other_engine(export: Callable[..., ExportResult]) -> None:
+    pool = POOL.replace("port: 8000}", "port: 8000, region: eu, zone: a}", 1)
+    result = export(pool + ROUTE + "  allowedRegions: [eu, us]\n")
+    rule = one_of(result, "DestinationRule")["spec"]
+    (subset,) = rule["subsets"]
+    entries = [one for one in result.objects if one["kind"] == "WorkloadEntry"]
+    inside = [
+        one
+        for one in entries
+        if subset["labels"].items() <= one["spec"]["labels"].items()  # type: ignore[index]  # a mapping
+    ]
+    assert [one["spec"]["address"] for one in inside] == ["10.0.0.1"]  # type: ignore[index]  # a mapping
+    destinations = [
+        to["destination"] for rule in one_of(result, "VirtualService")["spec"]["http"] for to in rule["route"]
+    ]
+    assert {one["subset"] for one in destinations} == {subset["name"]}
+
+
+def test_pods_are_restricted_to_one_region_rather_than_unrestricted(export: Callable[..., ExportResult]) -> None:
+    pool = POOL[: POOL.index("  endpoints")] + "  kubernetes: {service: engines, port: 8000}\n"
+    result = export(pool + ROUTE + "  allowedRegions: [eu, us]\n")
+    (subset,) = one_of(result, "DestinationRule")["spec"]["subsets"]
+    assert subset["labels"] == {"topology.kubernetes.io/region": "eu"}
+    assert fate_of(result, "spec.allowedRegions").fate is Fidelity.APPROXIMATED
+
+
+@pytest.mark.parametrize(
+    ("block", "host", "port", "selects"),
+    [
+        ("{service: engines, port: 9000}", "engines.default.svc.test", {"number": 9000}, None),
+        ("{service: engines, port: api}", "engines.default.svc.test", None, None),
+        ("{selector: {app: vllm}, port: 9000}", "chat.default.svc.test", {"number": 9000}, {"app": "vllm"}),
+    ],
+)
+def test_engines_of_the_cluster_are_a_service(
+    export: Callable[..., ExportResult], block: str, host: str, port: Any, selects: Any
+) -> None:
+    pool = POOL[: POOL.index("  endpoints")] + f"  kubernetes: {block}\n"
+    result = export(pool + ROUTE, IstioTarget(host_suffix="svc.test"))
+    to = one_of(result, "VirtualService")["spec"]["http"][0]["route"][0]["destination"]
+    assert (to["host"], to.get("port")) == (host, port)
+    assert one_of(result, "DestinationRule")["spec"]["host"] == host
+    entries = [one for one in result.objects if one["kind"] == "ServiceEntry" and named(one) == "chat"]
+    assert [one["spec"]["workloadSelector"]["labels"] for one in entries] == ([selects] if selects else [])  # type: ignore[index]  # a mapping
+    # Nobody knows how many engines there are, so there is no ceiling, and that is said.
+    assert (
+        "http2MaxRequests"
+        not in one_of(result, "DestinationRule")["spec"]["trafficPolicy"]["connectionPool"]["http"]
+    )
+    assert fate_of(result, "spec.limits.maxWait").fate is Fidelity.LOST
+
+
+@pytest.mark.parametrize(
+    "place", [IstioTarget(), IstioTarget(host="models.test"), IstioTarget(gateway="edge/public")]
+)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_what_carries_a_field_is_exported(path: Path, place: IstioTarget) -> None:
+    result = export_to_istio(load([path]), place)
+    names = {f"{one['kind']}/{named(one)}" for one in result.objects}
+    kinds = {one["kind"] for one in result.objects}
+    for one in result.fields:
+        assert one.target in names | kinds | {""}, one
+        assert (one.fate is Fidelity.LOST) <= (one.target == ""), one
+
+
+def test_equal_policies_give_equal_objects(export: Callable[..., ExportResult]) -> None:
+    text = POOL + ROUTE + policy("{retries: {attempts: 2}}")
+    assert export(text) == export(text)
+    digests = {one["metadata"]["annotations"]["switchgear.dev/digest"] for one in export(text).objects}  # type: ignore[index]  # a mapping
+    changed = {one["metadata"]["annotations"]["switchgear.dev/digest"] for one in export(POOL + ROUTE).objects}  # type: ignore[index]  # a mapping
+    assert len(digests | changed) == 2
+
+
+def test_a_pool_of_batch_requests_alone_has_their_ceiling_and_no_patched_one(
+    export: Callable[..., ExportResult],
+) -> None:
+    result = export(POOL + ROUTE + "  priority: batch\n" + policy("{limits: {maxConcurrent: 40}}"))
+    http = one_of(result, "DestinationRule")["spec"]["trafficPolicy"]["connectionPool"]["http"]
+    assert http["http2MaxRequests"] == 40
+    (patch,) = one_of(result, "EnvoyFilter", "pool")["spec"]["configPatches"]
+    assert "circuit_breakers" not in patch["patch"]["value"]
+    assert fate_of(result, "spec.priority").fate is Fidelity.EXACT
+
+
+def test_ports_of_one_host_are_one_virtual_service_for_sidecars(export: Callable[..., ExportResult]) -> None:
+    two = POOL + ROUTE + ROUTE.replace("front", "back").replace("8080", "9090")
+    one = one_of(export(two, IstioTarget(host="models.test")), "VirtualService")
+    assert one["spec"]["hosts"] == ["models.test"]
+    ports = [rule["match"][0]["port"] for rule in one["spec"]["http"]]
+    assert sorted(set(ports)) == [8080, 9090]
+    apart = [one for one in export(two).objects if one["kind"] == "VirtualService"]
+    assert [named(one) for one in apart] == ["models-8080", "models-9090"]
+    assert fate_of(export(two), "spec.listener.port", "ModelRoute/back").target == "VirtualService/models-9090"

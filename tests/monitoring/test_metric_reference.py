@@ -1,0 +1,167 @@
+"""The table of metrics is what a server exposes: every one, with its type and its labels, and no other."""
+
+import asyncio
+import re
+import sys
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+
+import aiohttp
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from deploy.render import ROOT
+from tests.eventually import eventually
+from tests.monitoring.large_fleet import exposed
+from tests.monitoring.promtool import needed, promtool
+from xds_server.app.cluster_feed import ClusterFeed
+from xds_server.auth.lab_ca import LAB_CERTIFICATES, make_certificates
+from xds_server.auth.server_auth import ServerAuth
+from xds_server.metric_reference.metric_spec import OPEN, MetricSpec
+from xds_server.metric_reference.metric_table import LARGE, TABLE, markdown
+from xds_server.observe.tracing.batch_processor import batch_processor
+from xds_server.secrets.secret_folder import SecretFolder
+from xds_server.serve_config import ServeConfig
+
+LIMIT_S = 60.0
+ALERTED = {"switchgear_departure_hop_seconds"}
+"""The histogram that an alert goes by."""
+SERVE = str(Path(sys.executable).with_name("switchgear"))
+POLICY = """\
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: chat}
+spec: {model: m, endpoints: [{address: 127.0.0.1, port: 9}], probe: {enabled: false}}
+"""
+
+
+async def scraped(policies: Path) -> str:
+    """What a server that has just started says at /metrics."""
+    server = await asyncio.create_subprocess_exec(
+        *(SERVE, "serve", "--policies", str(policies), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"),
+        *("--log-format", "json"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        assert server.stdout is not None
+        admin = (await asyncio.wait_for(server.stdout.readline(), LIMIT_S)).decode().split('"admin": "')[1]
+        async with aiohttp.ClientSession() as session:
+
+            async def asked() -> str:
+                async with session.get(f"http://{admin.split(chr(34))[0]}/metrics") as answer:
+                    return await answer.text()
+
+            await eventually(asked, "it answers", LIMIT_S)
+            return await asked()
+    finally:
+        server.terminate()
+        await asyncio.wait_for(server.wait(), LIMIT_S)
+
+
+def documented(family: Metric) -> MetricSpec:
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    assert name in TABLE, f"{name} is exposed, and not in xds_server/metric_table"
+    return TABLE[name]
+
+
+def judge(families: Iterable[Metric]) -> set[str]:
+    """The names of what is exposed, each held against its row."""
+    found = set()
+    for family in families:
+        row = documented(family)
+        found.add(row.name)
+        assert family.type == row.kind, row.name
+        for sample in family.samples:
+            labels = {key: value for key, value in sample.labels.items() if key != "le"}
+            assert set(labels) == set(row.labels), f"{sample.name}: {labels}"
+            for key, value in labels.items():
+                assert key in OPEN or value in row.labels[key], f"{sample.name}: {key}={value}"
+    return found
+
+
+async def test_a_running_server_exposes_the_table_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "chat.yaml").write_text(POLICY)
+    families = list(text_string_to_metric_families(await scraped(tmp_path)))
+    found = judge(families)
+    assert {name for name, row in TABLE.items() if not row.where} == found
+    for family in families:
+        row = documented(family)
+        if row.labels and not row.per and (family.type == "counter" or row.name in ALERTED):
+            assert len(family.samples) == row.most_series({}), (
+                f"{row.name}: its first event would be no rise to Prometheus"
+            )
+
+
+def test_what_is_there_only_with_some_settings_is_in_the_table_too(tmp_path: Path) -> None:
+    make_certificates(tmp_path, LAB_CERTIFICATES, lasts=timedelta(days=1))
+    secrets = tmp_path / "secrets"
+    (secrets / "engines").mkdir(parents=True)
+    (secrets / "engines" / "ca.crt").write_bytes((tmp_path / "ca.crt").read_bytes())
+    rules = tmp_path / "access.yaml"
+    rules.write_text("apiVersion: switchgear.dev/v1alpha1\nkind: Access\nmetadata: {name: a}\nspec: {}\n")
+    config = ServeConfig(
+        kubernetes=True,
+        tls_cert=tmp_path / "server.crt",
+        tls_key=tmp_path / "server.key",
+        tls_ca=tmp_path / "ca.crt",
+        access=rules,
+    )
+    traces = batch_processor("http://127.0.0.1:4318")  # nothing is sent
+    traces.stop()
+    folder = SecretFolder(secrets)
+    found = judge(
+        [
+            *ClusterFeed(config).families(),
+            *ServerAuth(config).families(),
+            *folder.families(),
+            *traces.families(),
+        ]
+    )
+    assert {name for name, row in TABLE.items() if row.where} <= found
+
+
+def test_a_large_fleet_stays_within_the_series_that_are_stated() -> None:
+    families = list(text_string_to_metric_families(exposed(LARGE).decode()))
+    judge(families)
+    for family in families:
+        row = documented(family)
+        assert len(family.samples) <= row.most_series(LARGE), row.name
+    told = {family.name: len(family.samples) for family in families}
+    assert told["switchgear_engine_admitted_ratio"] == LARGE["engine"], "the fleet is as large as it says"
+    assert told["switchgear_telemetry_age_seconds"] == 2 * LARGE["node"]
+
+
+@needed
+def test_names_are_as_prometheus_wants_them() -> None:
+    code, said = promtool("check", "metrics", stdin=exposed({**LARGE, "engine": 4, "node": 2, "pool": 2}).decode())
+    assert (code, said.splitlines()) == (0, [])
+
+
+def test_the_reference_is_made_from_the_table() -> None:
+    assert (ROOT / "docs" / "metrics.md").read_text() == markdown(), "run `make manifests`"
+
+
+@needed
+def test_prometheus_takes_what_the_reference_says_to_scrape_with(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", markdown(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 1
+    for number, block in enumerate(blocks):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(block)
+        code, said = promtool("check", "config", "--syntax-only", str(path))
+        assert code == 0, said
+
+
+def test_every_row_says_what_it_is_and_what_to_do() -> None:
+    for name, row in TABLE.items():
+        assert row.meaning.endswith("."), name
+        assert row.do, name
+        assert all(values or key in OPEN for key, values in row.labels.items()), name
+        opened = [key for key, values in row.labels.items() if not values]
+        assert not opened or row.per, f"{name}: nothing bounds {opened}"
+        unit = {"seconds": "_seconds", "bytes": "_bytes", "ratio": "_ratio", "GPU-seconds": "_seconds"}.get(
+            row.unit
+        )
+        assert unit is None or unit in name, name

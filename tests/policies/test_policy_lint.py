@@ -1,0 +1,290 @@
+"""Advice: said where the cause was written, once, and not where it does not hold."""
+
+from pathlib import Path
+
+import pytest
+
+from policies.findings import PolicyError
+from policies.lints.lint import lint
+from policies.load import load
+
+HEAD = "apiVersion: switchgear.dev/v1alpha1\nkind: ResiliencePolicy\nmetadata: {name: default}\nspec: "
+
+
+def advice(folder: Path, *texts: str) -> list[tuple[str, str]]:
+    (folder / "a.yaml").write_text("---\n".join(texts))
+    return [(one.code, one.message) for one in lint(load([folder]))]
+
+
+def test_sound_policies_draw_nothing(tmp_path: Path, sound: str) -> None:
+    assert advice(tmp_path, sound) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "codes"),
+    [
+        ("{timeouts: {nonStreaming: {perTry: 10s}}}", []),  # exactly wait plus longest service: 2 s + 8 s
+        ("{timeouts: {nonStreaming: {perTry: 9.9s}}}", ["SG102"]),
+        ("{timeouts: {nonStreaming: {perTry: 7.9s}}}", ["SG103"]),
+        ("{timeouts: {nonStreaming: {perTry: 75s}}}", []),  # 4 x 75 s = 5 m
+        ("{timeouts: {nonStreaming: {perTry: 76s}}}", ["SG101"]),
+        ("{timeouts: {nonStreaming: {perTry: 76s, total: 0s}}}", []),  # 0s is off
+        ("{timeouts: {nonStreaming: {total: 10s}}}", ["SG106"]),
+        ("{timeouts: {nonStreaming: {total: 12s}}}", []),  # 0.6 x (12 s - 8 s) = 2.4 s
+        ("{timeouts: {streaming: {total: 0s}}}", ["SG107"]),
+        ("{timeouts: {streaming: {betweenTokens: 3s}}}", []),
+        ("{timeouts: {streaming: {betweenTokens: 0s}}}", []),
+        ("{limits: {concurrentPerSlot: 2}}", []),  # a wait of one service time
+        ("{limits: {concurrentPerSlot: 3}, timeouts: {nonStreaming: {perTry: 10s}}}", ["SG102"]),
+        ("{limits: {maxConcurrent: 72}, timeouts: {nonStreaming: {perTry: 10s}}}", ["SG102"]),
+        ("{retries: {attempts: 3}}", []),
+        ("{retries: {attempts: 4}}", ["SG110"]),
+        ("{retries: {conditions: [connect-failure, reset]}}", []),  # the price of reset is documented
+        ("{retries: {conditions: [gateway-error, retriable-4xx]}}", ["SG111", "SG111"]),
+        ("{retries: {statuses: [429, 503]}}", []),
+        ("{retries: {statuses: [500]}}", ["SG111"]),
+        ("{retries: {statuses: [500], attempts: 0}}", []),
+        ("{retryBudget: {percent: 0, minConcurrency: 1}}", []),
+        ("{limits: {concurrentPerSlot: 30}, retryBudget: {percent: 20}}", ["SG105"]),
+        ("{hedging: {enabled: false, maxPercent: 100}}", []),
+        (
+            "{hedging: {enabled: true, delay: 1s, belowUtilizationPercent: 100}, retries: {attempts: 1}}",
+            ["SG115", "SG117"],
+        ),
+        ("{zones: {spill: false}}", ["SG120"]),
+        ("{breaker: {errorRatePercent: 0.4}}", ["SG170"]),
+        ("{breaker: {errorRatePercent: 1}, retryBudget: {percent: 0, minConcurrency: 1}}", []),
+        ("{limits: {priorities: {batch: {sharePercent: 0.1}}}, retryBudget: {percent: 0.2}}", ["SG170"] * 2),
+    ],
+)  # fmt: skip
+def test_rules_at_their_edges(tmp_path: Path, sound: str, spec: str, codes: list[str]) -> None:
+    assert sorted(code for code, _ in advice(tmp_path, sound, f"{HEAD}{spec}\n")) == codes
+
+
+@pytest.mark.parametrize(
+    ("spec", "allowed"),
+    [
+        ("{limits: {maxWait: 4m}}", "175.2s"),  # 0.6 x (5 m - 8 s)
+        ("{limits: {maxWait: 176s}}", "175.2s"),
+        ("{limits: {maxWait: 175s}}", None),
+        ("{limits: {maxWait: 2s}, timeouts: {nonStreaming: {total: 10s}}}", "1.2s"),
+        ("{limits: {maxWait: 2s}, timeouts: {streaming: {total: 5s}}}", "0s"),
+        ("{limits: {maxWait: 0s}, timeouts: {streaming: {total: 5s}}}", None),
+        ("{limits: {maxWait: 4m}, timeouts: {nonStreaming: {total: 0s}, streaming: {total: 0s}}}", None),
+        ("{limits: {maxWait: 4m, maxConcurrent: 9}}", None),  # has no effect
+        ("{timeouts: {nonStreaming: {total: 10s}}}", None),  # whoever shortens a deadline has not chosen the wait
+    ],
+)
+def test_too_long_written_wait_is_rejected_at_its_place(
+    tmp_path: Path, sound: str, spec: str, allowed: str | None
+) -> None:
+    text = f"{sound}---\n{HEAD}\n  {spec}\n".replace("spec: \n  {", "spec:\n  {")
+    (tmp_path / "a.yaml").write_text(text)
+    if allowed is None:
+        load([tmp_path])
+        return
+    with pytest.raises(ExceptionGroup) as refused:
+        load([tmp_path])
+    (error,) = refused.value.exceptions
+    assert "SG042" in str(error)
+    assert "pool chat" in str(error)
+    assert isinstance(error, PolicyError)
+    assert f"at most {allowed}" in error.allowed
+    place = str(error).partition(": ")[0].rsplit(":", 2)
+    assert text.splitlines()[int(place[1]) - 1].strip() == spec
+
+
+@pytest.mark.parametrize(
+    ("spec", "codes"),
+    [
+        ("{limits: {concurrentPerSlot: 30}}", ["SG105", "SG113"]),  # derived: 100 % under the ceiling
+        ("{limits: {concurrentPerSlot: 30, mode: shadow}}", ["SG105"]),  # derived: 20 % where none is in force
+        ("{limits: {concurrentPerSlot: 30, mode: shadow}, retryBudget: {percent: 50}}", ["SG105", "SG113"]),
+    ],
+)
+def test_the_retry_budget_is_judged_as_it_comes_out(
+    tmp_path: Path, sound: str, spec: str, codes: list[str]
+) -> None:
+    assert sorted(code for code, _ in advice(tmp_path, sound, f"{HEAD}{spec}\n")) == codes
+
+
+def test_retry_worst_case_is_a_number(tmp_path: Path, sound: str) -> None:
+    gated = sound.replace("model: llama", "model: llama\n  firstTokenGate: true")
+    spec = (
+        "{retries: {attempts: 2}, hedging: {enabled: true, delay: 1s, maxPercent: 10}, retryBudget: {percent: 50}}"
+    )
+    said = dict(advice(tmp_path, gated, f"{HEAD}{spec}\n"))
+    assert said.keys() == {"SG110", "SG118"}  # the budget of hedges holds for retries, too
+    assert "3 engines, all of them at the same time (3x its GPU work)" in said["SG110"]
+    assert "1.1x its load" in said["SG110"]
+
+
+def test_a_limit_of_a_lower_layer_is_overridden_without_a_word(tmp_path: Path, sound: str) -> None:
+    below = f"{HEAD}{{limits: {{maxWait: 1s}}}}\n"
+    above = HEAD.replace("default", "own") + "{pools: [chat], limits: {maxConcurrent: 48}}\n"
+    assert advice(tmp_path, sound, below, above) == []
+    below = f"{HEAD}{{limits: {{maxConcurrent: 48}}}}\n"
+    above = HEAD.replace("default", "own") + "{pools: [chat], limits: {maxWait: 1s}}\n"
+    assert [code for code, _ in advice(tmp_path, sound, below, above)] == ["SG126"]
+
+
+def test_one_line_that_hurts_many_pools_is_said_once(tmp_path: Path, sound: str) -> None:
+    pool, route = sound.split("---\n")
+    other = pool.replace("chat", "code").replace("10.0.0", "10.0.1")
+    routes = route, route.replace("front", "second").replace("port: 80", "port: 81").replace("chat", "code")
+    path = tmp_path / "a.yaml"
+    path.write_text("---\n".join((pool, other, *routes, f"{HEAD}\n  retries: {{attempts: 9}}\n")))
+    (finding,) = lint(load([tmp_path]))
+    assert "(and 1 more like this)" in finding.message
+    assert finding.origin is not None
+    assert path.read_text().splitlines()[finding.origin.line - 1] == "  retries: {attempts: 9}"
+    assert str(finding).startswith(f"{finding.origin}: SG110: spec.retries.attempts: pool chat")
+
+
+def test_zones_that_are_not_said_are_not_judged(tmp_path: Path, sound: str) -> None:
+    assert advice(tmp_path, sound.replace(", zone: a", "")) == []
+    assert [code for code, _ in advice(tmp_path, sound.replace("zone: b", "zone: a"))] == ["SG120"]
+
+
+@pytest.mark.parametrize(
+    ("hedging", "others", "codes"),
+    [
+        ("enabled: true, delay: 1s", "", []),
+        ("enabled: true", "", []),  # the delay is measured
+        ("enabled: true, belowUtilizationPercent: 0", "", ["SG114"]),
+        ("enabled: true, maxPercent: 0", "", ["SG114"]),
+        ("belowUtilizationPercent: 0", "", []),
+        ("enabled: true, delay: 1s, belowUtilizationPercent: 100", "", ["SG115"]),
+        ("delay: 1s, belowUtilizationPercent: 60", "timeouts: {nonStreaming: {perTry: 75s}}", []),
+        ("enabled: true", "timeouts: {nonStreaming: {perTry: 75s}}", ["SG118"]),
+        ("enabled: true, delay: 1s", "timeouts: {nonStreaming: {perTry: 75s}}", ["SG118"]),
+        ("enabled: true, delay: 1s", "timeouts: {streaming: {firstToken: 20s}}", ["SG118"]),
+        ("enabled: true, delay: 1s", "breaker: {consecutiveLocalErrors: 2}", ["SG118"]),
+        ("enabled: true, delay: 1s", "breaker: {consecutiveLocalErrors: 0}", []),
+        ("enabled: true, delay: 1s", "retryBudget: {percent: 6}", ["SG118"]),
+        ("enabled: true, delay: 1s", "retryBudget: {percent: 5}", []),
+    ],
+)
+def test_lint_of_hedging_with_other_timeouts(
+    tmp_path: Path, sound: str, hedging: str, others: str, codes: list[str]
+) -> None:
+    gated = sound.replace("model: llama", "model: llama\n  firstTokenGate: true")
+    spec = f"{{hedging: {{{hedging}}}, retries: {{attempts: 1}}, {others}}}"
+    assert sorted(code for code, _ in advice(tmp_path, gated, f"{HEAD}{spec}\n")) == codes
+
+
+BATCH = """\
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: night}
+spec: {listener: {port: 81}, priority: batch, pools: [{pool: chat}]}
+"""
+
+FALLBACK = """\
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: small}
+spec:
+  model: llama
+  endpoints:
+    - {address: 10.0.1.1, port: 8000, zone: a}
+    - {address: 10.0.1.2, port: 8000, zone: b}
+    - {address: 10.0.1.3, port: 8000, zone: c}
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: spare}
+spec: {listener: {port: 82}, fallback: small, pools: [{pool: chat}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("ladder", "others", "codes"),
+    [
+        ("", [], []),
+        ("fallback: {abovePressurePercent: 100, maxSharePercent: 99}", [FALLBACK], []),
+        ("fallback: {abovePressurePercent: 99}", [FALLBACK], ["SG140"]),
+        ("fallback: {abovePressurePercent: 131}", [FALLBACK], ["SG140"]),
+        ("noHedging: {enabled: false}, fallback: {abovePressurePercent: 50}", [FALLBACK], []),
+        ("fallback: {enabled: false, abovePressurePercent: 50}", [], []),
+        ("fallback: {maxSharePercent: 50}", [], ["SG141"]),
+        ("fallback: {maxSharePercent: 50}", [FALLBACK], []),
+        ("shed: {abovePressurePercent: 120}", [], ["SG142"]),
+        ("shed: {abovePressurePercent: 120, maxTokens: 100}", [], []),
+        ("shed: {abovePressurePercent: 120}", [BATCH], []),
+        ("maintenance: {enabled: true}", [], []),
+        ("maintenance: {enabled: true, abovePressurePercent: 200}", [], []),
+        ("maintenance: {enabled: true, abovePressurePercent: 199}", [], ["SG143"]),
+        ("maintenance: {abovePressurePercent: 199}", [], []),
+        ("leaveAfter: 2s", [], []),
+        ("leaveAfter: 1999ms", [], ["SG144"]),
+        ("enterAfter: 6s", [], ["SG144"]),
+        ("marginPercent: 0", [], ["SG144"]),
+    ],
+)
+def test_degradation_thresholds_at_their_edges(
+    tmp_path: Path, sound: str, ladder: str, others: list[str], codes: list[str]
+) -> None:
+    spec = f"{HEAD.replace('default', 'own')}{{pools: [chat], degradation: {{{ladder}}}}}\n"
+    assert sorted(code for code, _ in advice(tmp_path, sound, *others, spec)) == codes
+
+
+SMALL = """\
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: small}
+spec:
+  model: MODEL
+  endpoints: [{address: 10.1.0.1, port: 80}, {address: 10.1.0.2, port: 80}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "route", "codes"),
+    [
+        ("tiny", "fallback: small", []),
+        ("tiny", "fallback: small, modelChange: opt-in", []),
+        ("tiny", "fallback: small, modelChange: never", ["SG134"]),
+        ("llama", "fallback: small, modelChange: never", []),
+        ("llama", "fallback: small, modelChange: opt-in", ["SG135"]),
+        ("llama", "fallback: small, modelChange: disclosed", []),
+        ("tiny", "fallback: small, sideEffects: true", []),
+    ],
+)
+def test_lint_of_routes_that_may_serve_another_model(
+    tmp_path: Path, sound: str, model: str, route: str, codes: list[str]
+) -> None:
+    routed = sound.replace("pools: [{pool: chat}]", f"pools: [{{pool: chat}}]\n  {route}".replace(", ", "\n  "))
+    assert [code for code, _ in advice(tmp_path, routed, SMALL.replace("MODEL", model))] == codes
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ("name: X-Envoy-Force-Trace, exact: a", "never holds"),
+        ("name: x-envoy-attempt-count, present: true", "never holds"),
+        ("name: x-envoy-attempt-count", "never holds"),
+        ("name: x-envoy-attempt-count, present: false", "always holds"),
+        ("name: x-envoy-attempt-count, present: false, invert: true", "never holds"),
+        ("name: x-envoy-attempt-count, prefix: a, invert: true", "always holds"),
+        ("name: x-envoy-external-address, prefix: '10.'", ""),
+        ("name: x-envoys, exact: a", ""),
+    ],
+)
+def test_headers_that_listeners_take_out_are_asked_for_in_vain(
+    tmp_path: Path, sound: str, header: str, said: str
+) -> None:
+    routed = sound.replace(
+        "pools: [{pool: chat}]", f"pools: [{{pool: chat}}]\n  match: {{headers: [{{{header}}}]}}"
+    )
+    found = advice(tmp_path, routed)
+    assert [code for code, _ in found] == (["SG138"] if said else [])
+    assert all(said in message for _, message in found)
+
+
+@pytest.mark.parametrize(
+    ("model", "weight", "codes"), [("tiny", 5, ["SG137"]), ("tiny", 0, ["SG130"]), ("llama", 5, [])]
+)
+def test_a_split_between_models(tmp_path: Path, sound: str, model: str, weight: int, codes: list[str]) -> None:
+    routed = sound.replace("pools: [{pool: chat}]", f"pools: [{{pool: chat}}, {{pool: small, weight: {weight}}}]")
+    assert [code for code, _ in advice(tmp_path, routed, SMALL.replace("MODEL", model))] == codes

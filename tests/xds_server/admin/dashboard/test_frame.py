@@ -1,0 +1,144 @@
+"""What the page is told."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.xds_server.admin.dashboard.fake_server_backend import FakeServerBackend
+from xds_server.admin.dashboard.frame import MOST_EVENTS, DashboardFrame, delta_message, frame, full_message
+from xds_server.model.status_types import FileDefect, FileProblem
+from xds_server.publish.nack_log import RolledBackResource
+
+
+def laid_over(told: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """What a page has after a change, as ``live.js`` does it."""
+    tables = {name: dict(table) for name, table in told["tables"].items()}
+    for name, rows in change["tables"].items():
+        table = tables.setdefault(name, {})
+        for key, row in rows.items():
+            if row is None:
+                table.pop(key, None)
+            else:
+                table[key] = {**table.get(key, {}), **row}
+    return {"at": change["at"], "tables": tables, "events": [*told["events"], *change["events"]]}
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("load"), st.integers(0, 11), st.integers(0, 8)),
+        st.tuples(st.just("health"), st.integers(0, 11), st.sampled_from(["HEALTHY", "UNHEALTHY", "DRAINING"])),
+        st.tuples(st.just("gone"), st.integers(0, 11), st.none()),
+        st.tuples(st.just("event"), st.integers(1, 3), st.none()),
+        st.tuples(st.just("proxies"), st.integers(0, 5), st.none()),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=60)
+@given(STEPS)
+def test_changes_lead_from_each_frame_to_the_next(steps: list[tuple[str, int, Any]]) -> None:
+    made = FakeServerBackend(12)
+    before = frame(made, 1.0)
+    told: dict[str, Any] = json.loads(json.dumps(full_message(before)))
+    for at, (what, which, value) in enumerate(steps):
+        name = f"vllm-{which}"
+        if what == "load":
+            made.change(name, in_flight=value)
+        elif what == "health":
+            made.change(name, health=value)
+        elif what == "gone":
+            made.rows = [row for row in made.rows if row.engine != name]
+        elif what == "event":
+            last = made.happened[-1]
+            made.happened += [replace(last, number=last.number + 1 + more) for more in range(which)]
+        else:
+            made.count = which
+        now = frame(made, 2.0 + at)
+        told = laid_over(told, json.loads(json.dumps(delta_message(before, now))))
+        assert told == json.loads(json.dumps(full_message(now)))
+        before = now
+
+
+def test_nothing_different_is_nearly_nothing_to_say() -> None:
+    made = FakeServerBackend(200)
+    one, other = frame(made, 1.0), frame(made, 2.0)
+    assert delta_message(one, other) == {"at": 2.0, "tables": {}, "events": []}
+
+
+def test_one_load_is_a_few_bytes() -> None:
+    made = FakeServerBackend(1000)
+    before = frame(made, 1.0)
+    made.change("vllm-7", in_flight=99)
+    changed = delta_message(before, frame(made, 2.0))["tables"]
+    assert changed["engines"] == {"chat/vllm-7": {"inFlight": 99}}
+
+
+def test_a_ledger_that_is_long_is_told_from_its_end() -> None:
+    made = FakeServerBackend(1)
+    last = made.happened[-1]
+    made.happened = [replace(last, number=number) for number in range(1, MOST_EVENTS + 50)]
+    told = frame(made, 1.0)
+    assert len(told.events) == MOST_EVENTS
+    assert told.newest == MOST_EVENTS + 49
+
+
+def test_a_server_that_knows_nothing_yet_has_a_frame() -> None:
+    made = FakeServerBackend(0)
+    made.happened, made.ready = [], False
+    told = frame(made, 1.0)
+    assert told.newest == 0
+    assert told.tables["engines"] == {}
+    assert told.tables["server"]["server"]["ready"] is False
+    assert isinstance(told, DashboardFrame)
+
+
+def test_troubles_are_told_without_an_age_so_that_they_travel_once() -> None:
+    made = FakeServerBackend(2)
+    calm = frame(made, 1.0)
+    made.wrong = [FileProblem(what="token", defect=FileDefect.OPEN, file="/t", sentence="chmod it", age_s=3.0)]
+    made.refused = [
+        RolledBackResource(
+            type="CDS",
+            name="chat",
+            version="v",
+            origins=("a.yaml:3",),
+            refused_by=("n1",),
+            refusals=1,
+            age_s=9.0,
+            reason="no",
+            on_content_before=1,
+            on_nothing=0,
+            on_trial=0,
+        )
+    ]
+    troubled = frame(made, 2.0)
+    told = delta_message(calm, troubled)["tables"]["server"]["server"]["troubles"]
+    assert [one.split()[0] for one in told] == ["SG217", "SG215"]
+    made.wrong = [replace(made.wrong[0], age_s=4.0)]
+    assert "server" not in delta_message(troubled, frame(made, 3.0))["tables"]
+
+
+def test_a_canary_that_was_rolled_back_is_told_for_an_hour_and_once() -> None:
+    made = FakeServerBackend(2)
+    made.tried = {"state": "running", "ended_s": None}
+    calm = frame(made, 1.0)
+    assert calm.tables["server"]["server"]["troubles"] == []
+    made.tried = {
+        "state": "rolled-back",
+        "digest": "5c1d0ffee5c1d0ffee",
+        "by": "bob",
+        "reasons": ("30 % of 100 requests fail",),
+        "ended_s": 3.0,
+    }
+    told = frame(made, 2.0)
+    assert told.tables["server"]["server"]["troubles"] == [
+        "SG219 canary: 5c1d0ffee5c1 of bob was rolled back: 30 % of 100 requests fail"
+    ]
+    made.tried |= {"ended_s": 4.0}
+    assert "server" not in delta_message(told, frame(made, 3.0))["tables"]
+    made.tried |= {"ended_s": 3601.0}
+    assert frame(made, 4.0).tables["server"]["server"]["troubles"] == []

@@ -1,0 +1,206 @@
+"""The admin port answers in JSON, refusals too, over real HTTP."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from engine.address import ListenAddress
+from xds_server.admin import json_http
+from xds_server.admin.admin_server import AdminServer
+from xds_server.metrics import Metrics, gauge
+from xds_server.model.status_types import (
+    EngineStatus,
+    PoliciesStatus,
+    ProxyStatus,
+    Readiness,
+    RefusedResource,
+    SnapshotStatus,
+    SyncState,
+    TypeStatus,
+)
+from xds_server.serve_config import ConfigError
+
+
+class Answers:
+    """A server's facts, set by the test."""
+
+    def __init__(self) -> None:
+        self.ready = Readiness(ready=False, reason="no verdicts yet")
+        self.held = False
+
+    def readiness(self) -> Readiness:
+        return self.ready
+
+    def proxies(self) -> list[ProxyStatus]:
+        refused = RefusedResource(name="port-1", version="v2", origins=("a.yaml:3:1",), reason="bad regex")
+        kind = TypeStatus(
+            type="RDS", state=SyncState.NACK, age_s=1.5, version="v2", resources=1, refused=(refused,)
+        )
+        return [
+            ProxyStatus(
+                node="n1",
+                zone="z1",
+                role="gateway",
+                pools=(),
+                peer="ipv4:127.0.0.1:5",
+                protocol="delta",
+                connected_s=3.0,
+                types=(kind,),
+            )
+        ]
+
+    def engines(self) -> list[EngineStatus]:
+        return [
+            EngineStatus(
+                pool=pool,
+                engine="e1",
+                address="10.0.0.1",
+                port=8000,
+                zone="z1",
+                verdict=None,
+                evidence="",
+                report_age_s=None,
+                health="HEALTHY",
+                reason="nothing heard yet",
+                health_age_s=1.0,
+                requests_in_flight=None,
+                requests_waiting=None,
+            )
+            for pool in ("p1", "p2")
+        ]
+
+    def policies(self) -> PoliciesStatus:
+        return PoliciesStatus(
+            state="accepted", digest="d", serving_digest="d", stale=False, age_s=1.0, pools=("p1",), routes=()
+        )
+
+    def snapshot(self, zone: str, role: str) -> SnapshotStatus:
+        return SnapshotStatus(zone=zone, role=role, resources=())
+
+    def release_shrink(self) -> str:
+        return "" if self.held else "no policies are held back"
+
+
+@pytest.fixture
+def answers() -> Answers:
+    return Answers()
+
+
+@pytest.fixture
+async def client(answers: Answers) -> AsyncIterator[aiohttp.ClientSession]:
+    metrics = Metrics()
+    metrics.nacks.labels(type="RDS").inc()
+    metrics.observe(lambda: [gauge("switchgear_xds_connections", "Proxies.", ("protocol",), {("delta",): 2.0})])
+    async with (
+        AdminServer(ListenAddress("127.0.0.1", 0), answers, metrics) as admin,
+        aiohttp.ClientSession(f"http://127.0.0.1:{admin.port}") as session,
+    ):
+        yield session
+
+
+async def test_liveness_is_not_readiness(client: aiohttp.ClientSession, answers: Answers) -> None:
+    async with client.get("/healthz") as answer:
+        assert (answer.status, await answer.json()) == (200, {"status": "ok"})
+    async with client.get("/readyz") as answer:
+        assert (answer.status, await answer.json()) == (503, {"ready": False, "reason": "no verdicts yet"})
+    answers.ready = Readiness(ready=True, reason="serving")
+    async with client.get("/readyz") as answer:
+        assert answer.status == 200
+
+
+async def test_metrics_are_prometheus_text(client: aiohttp.ClientSession) -> None:
+    async with client.get("/metrics") as answer:
+        text = await answer.text()
+        assert answer.headers["Content-Type"].startswith("text/plain")
+    assert 'switchgear_xds_nacks_total{type="RDS"} 1.0' in text
+    assert 'switchgear_xds_connections{protocol="delta"} 2.0' in text
+
+
+async def test_a_refused_resource_names_its_place_in_the_policies(client: aiohttp.ClientSession) -> None:
+    async with client.get("/v1/proxies") as answer:
+        (proxy,) = (await answer.json())["proxies"]
+    assert proxy["types"][0]["state"] == "NACK"
+    assert proxy["types"][0]["refused"] == [
+        {"name": "port-1", "version": "v2", "origins": ["a.yaml:3:1"], "reason": "bad regex"}
+    ]
+
+
+async def test_engines_of_one_pool(client: aiohttp.ClientSession) -> None:
+    async with client.get("/v1/engines", params={"pool": "p2"}) as answer:
+        assert [engine["pool"] for engine in (await answer.json())["engines"]] == ["p2"]
+    async with client.get("/v1/engines") as answer:
+        assert len((await answer.json())["engines"]) == 2
+
+
+async def test_snapshot_of_a_zone_and_role(client: aiohttp.ClientSession) -> None:
+    async with client.get("/v1/snapshot", params={"zone": "z9", "role": "sidecar"}) as answer:
+        assert await answer.json() == {"zone": "z9", "role": "sidecar", "resources": []}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "says"),
+    [
+        ("GET", "/v1/snapshot?role=king", 400, "allowed: gateway, sidecar"),
+        ("GET", "/v1/snapshot?zoen=a", 400, "unknown parameter 'zoen'; allowed: zone, role"),
+        ("GET", "/v1/snapshot?zone=a&zone=b", 400, "given twice"),
+        ("GET", "/healthz?x=1", 400, "none is allowed"),
+        ("GET", "/v1/events?since=" + "9" * 5_000, 400, "the number of an event"),
+        ("GET", "/nothing", 404, "Not Found"),
+        ("POST", "/v1/proxies", 405, "Method Not Allowed"),
+        ("POST", "/v1/allow-shrink", 409, "no policies are held back"),
+    ],
+)
+async def test_what_cannot_be_answered(
+    client: aiohttp.ClientSession, method: str, path: str, status: int, says: str
+) -> None:
+    async with client.request(method, path) as answer:
+        assert answer.status == status
+        assert says in (await answer.json())["error"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status"),
+    [
+        (b"Content-Encoding: gzip\r\nContent-Length: 3\r\n", b"\x1f\x8bx", 415),
+        (b"Content-Length: 70000\r\n", b"x" * 70_000, 413),
+        (b"Transfer-Encoding: chunked\r\n", b"11170\r\n" + b"x" * 70_000 + b"\r\n0\r\n\r\n", 413),
+        (b"Transfer-Encoding: chunked\r\n", b"zz\r\n", 400),
+        (b"Content-Length: 9\r\n", b"half", 408),
+    ],
+    ids=["packed", "large", "large in pieces", "broken pieces", "late"],
+)
+async def test_a_body_that_is_not_taken_is_told_why(
+    client: aiohttp.ClientSession,
+    answers: Answers,
+    monkeypatch: pytest.MonkeyPatch,
+    headers: bytes,
+    body: bytes,
+    status: int,
+) -> None:
+    monkeypatch.setattr(answers, "order", None, raising=False)  # nobody comes so far
+    if status == 408:
+        monkeypatch.setattr(json_http, "BODY_S", 0.2)
+    assert client._base_url is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", client._base_url.port)
+    writer.write(b"POST /v1/orders HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+    writer.write(headers + b"\r\n" + body)
+    assert int((await reader.readline()).split()[1]) == status
+    writer.close()
+    with contextlib.suppress(ConnectionResetError):
+        await writer.wait_closed()
+
+
+async def test_held_policies_are_released(client: aiohttp.ClientSession, answers: Answers) -> None:
+    answers.held = True
+    async with client.post("/v1/allow-shrink") as answer:
+        assert (answer.status, await answer.json()) == (200, {"released": True})
+
+
+async def test_a_taken_port_is_the_operators_error(answers: Answers) -> None:
+    async with AdminServer(ListenAddress("127.0.0.1", 0), answers, Metrics()) as first:
+        with pytest.raises(ConfigError, match="cannot listen on --admin"):
+            async with AdminServer(ListenAddress("127.0.0.1", first.port), answers, Metrics()):
+                pass

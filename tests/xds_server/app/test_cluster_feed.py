@@ -1,0 +1,47 @@
+"""Who a replica is among others, and what it says before it has read anything."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from xds_server.app import cluster_feed
+from xds_server.app.cluster_feed import ClusterFeed, lease_identity
+from xds_server.model.remote_proxies import NO_REMOTE_PROXIES
+from xds_server.serve_config import ServeConfig
+
+
+def test_the_lease_is_the_one_named_or_that_of_the_own_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_feed, "_NAMESPACE_FILE", tmp_path / "namespace")
+    outside = lease_identity(ServeConfig(kubernetes=True))
+    assert (outside.namespace, outside.lease, outside.identity) == ("default", "switchgear", socket.gethostname())
+    (tmp_path / "namespace").write_text("fleet\n")
+    assert lease_identity(ServeConfig(kubernetes=True)).namespace == "fleet"
+    named = lease_identity(ServeConfig(kubernetes=True, lease="east/gear", identity="one"))
+    assert (named.namespace, named.lease, named.identity) == ("east", "gear", "one")
+
+
+def test_a_feed_that_has_not_begun_knows_nobody_and_misses_nothing() -> None:
+    feed = ClusterFeed(ServeConfig(kubernetes=True))
+    assert feed.remote_proxies({}) is NO_REMOTE_PROXIES
+    assert feed.lost_s == {}
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value for one in feed.families() for sample in one.samples
+    }
+    assert samples["switchgear_source_stale_seconds", "pods"] == 0
+    assert samples["switchgear_lease_held",] == 0
+    assert len(samples) == 7
+
+
+def test_a_replica_that_is_not_to_write_is_no_candidate_for_the_lease() -> None:
+    feed = ClusterFeed(ServeConfig(kubernetes=True, write_status=False))
+    assert "switchgear_lease_held" not in {one.name for one in feed.families()}
+
+
+def test_contact_is_told_by_what_is_out_of_touch() -> None:
+    lost = cluster_feed._contact(frozenset(), {"pods": 4.0, "nodes": 3.0})
+    assert (lost.before, lost.after, lost.alarm) == ("in touch", "lost: nodes, pods", True)
+    back = cluster_feed._contact(frozenset({"pods"}), {})
+    assert (back.before, back.after, back.alarm) == ("lost: pods", "in touch", False)

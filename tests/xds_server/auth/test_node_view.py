@@ -1,0 +1,51 @@
+"""What a proxy says of itself decides its view, and nothing it says can make the view unusable."""
+
+import pytest
+
+from xds_server.auth.node_view import view_of
+from xds_server.model.view import View
+from xds_server.xds import NodeInfo
+
+
+def node(metadata=None, *, agent="envoy", zone="a"):
+    return NodeInfo(id="n", zone=zone, user_agent_name=agent, metadata=metadata or {})
+
+
+def test_node_without_metadata_is_a_gateway_of_its_locality_zone():
+    assert view_of(node()) == View(zone="a", role="gateway")
+
+
+def test_role_pools_and_address_come_from_the_metadata():
+    said = {"role": "sidecar", "pools": ["big", "small"], "listen_address": "127.0.0.2"}
+    assert view_of(node(said)) == View(
+        zone="a", role="sidecar", pools=frozenset({"big", "small"}), listen_address="127.0.0.2"
+    )
+
+
+def test_a_grpc_client_with_its_own_xds_stack_is_known_by_its_agent():
+    assert view_of(node(agent="gRPC Python")).role == "grpc"
+
+
+@pytest.mark.parametrize(
+    ("said", "cuts"), [(True, True), (False, False), ("true", False), (1, False), (None, False)]
+)
+def test_only_declared_capability_enables_internal_listeners(said, cuts):
+    assert view_of(node({"cuts": said})).cuts is cuts
+
+
+def test_a_grpc_client_has_no_listeners_to_cut_with():
+    assert not view_of(node({"cuts": True, "role": "grpc"})).cuts
+
+
+@pytest.mark.parametrize("address", ["localhost", "", 7, None, ["127.0.0.2"], "127.0.0.1:80"])
+def test_an_address_nobody_can_bind_is_ignored(address):
+    assert view_of(node({"listen_address": address})).listen_address == ""
+
+
+@pytest.mark.parametrize("pools", ["big", 7, [], [7], None])
+def test_pools_that_are_no_names_mean_all(pools):
+    assert view_of(node({"pools": pools})).pools == frozenset()
+
+
+def test_the_region_is_what_the_proxy_says():
+    assert view_of(NodeInfo(id="n", zone="a", region="eu")).region == "eu"

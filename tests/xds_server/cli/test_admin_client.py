@@ -1,0 +1,204 @@
+"""How a command connects: never in plain text where that would ignore or give away what was said."""
+
+import http.client
+import http.server
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.xds_server.rollout.test_policy_versions import text
+from xds_server.cli import admin_client, main
+from xds_server.cli.admin_client import _META, _no_http, admin_connection
+
+
+def connection(admin: str, said: dict[str, object]) -> tuple[http.client.HTTPConnection, dict[str, str]]:
+    with click.Context(click.Command("x")) as context:
+        context.meta[_META] = said
+        return admin_connection(admin)
+
+
+@pytest.mark.parametrize("option", ["cacert", "cert", "key", "server_name"])
+@pytest.mark.parametrize("admin", ["prod:18001", "http://127.0.0.1:18001"])
+def test_what_is_for_https_is_refused_over_http(option: str, admin: str) -> None:
+    with pytest.raises(click.UsageError, match=f"--{option.replace('_', '-')} is for https.*write https://"):
+        connection(admin, {option: "x"})
+
+
+def test_a_token_goes_in_plain_text_to_this_machine_only(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("t" * 32)
+    for admin in ("prod:18001", "http://10.2.0.1:18001"):
+        with pytest.raises(click.UsageError, match="plain text"):
+            connection(admin, {"token_file": token})
+    for admin in ("127.0.0.1:18001", "http://localhost:18001", "http://[::1]:18001", "https://prod:18001"):
+        assert connection(admin, {"token_file": token})[1] == {"Authorization": f"Bearer {'t' * 32}"}
+
+
+def test_a_server_that_takes_the_connection_and_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(admin_client, "TIMEOUT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        assert main(["status", "--admin", f"http://127.0.0.1:{port}"]) == 2
+        assert "within 0.05 s: it hangs, is overloaded" in capsys.readouterr().err
+        assert main(["status", "--admin", f"https://127.0.0.1:{port}"]) == 2
+        assert "within 0.05 s: it hangs, is overloaded" in capsys.readouterr().err
+
+
+def test_how_long_to_wait_can_be_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        admin = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert main(["status", "--admin", admin, "--timeout", "100ms"]) == 2
+        assert "within 0.1 s: it hangs" in capsys.readouterr().err
+        monkeypatch.setenv("SWITCHGEAR_TIMEOUT", "0.2s")
+        assert main(["rollback", "--admin", admin]) == 2
+        assert "within 0.2 s: it hangs" in capsys.readouterr().err
+    for wrong in ("0s", "5", "11m", "soon", "-1s"):
+        assert main(["status", "--timeout", wrong]) == 2
+        assert "--timeout" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("status", [b"500 Internal Server Error", b"502 Bad Gateway"])
+def test_a_server_that_fails_is_not_taken_for_another(status: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+
+        def fails() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(4096)
+                peer.sendall(b"HTTP/1.1 " + status + b"\r\nContent-Length: 5\r\n\r\n<html")
+
+        done = pool.submit(fails)
+        assert main(["status", "--admin", f"http://127.0.0.1:{listener.getsockname()[1]}"]) == 2
+        done.result()
+    said = capsys.readouterr().err
+    assert f"answered {status.decode()}: a fault of the server, which its log tells" in said
+    assert "is it the --admin port" not in said
+
+
+def test_a_server_that_breaks_off_in_the_middle(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+
+        def half() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(4096)
+                peer.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"proxies": [')
+
+        done = pool.submit(half)
+        assert main(["status", "--admin", f"http://127.0.0.1:{listener.getsockname()[1]}"]) == 2
+        done.result(timeout=30)
+    assert "broke off in the middle of its answer" in capsys.readouterr().err
+
+
+class Answering:
+    """Whatever listens at a port: it answers the same to everything."""
+
+    def __init__(self) -> None:
+        self.status, self.page = 200, b""
+        stranger = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                self.send_response(stranger.status)
+                self.send_header("Content-Length", str(len(stranger.page)))
+                self.end_headers()
+                self.wfile.write(stranger.page)
+
+            def do_POST(self) -> None:
+                self.do_GET()
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+
+@pytest.fixture
+def stranger() -> Iterator[Answering]:
+    made = Answering()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "page"),
+    [
+        (200, b"{}"),
+        (200, b"[]"),
+        (200, b"null"),
+        (200, b'{"proxies": null, "engines": 3, "pools": [1], "orders": {}, "versions": "x", "resources": [[]]}'),
+        (
+            200,
+            b'{"proxies": [{}], "engines": [{}], "pools": [{}], "versions": [{}], "state": "canary"}',
+        ),
+        (200, b"[" * 100_000 + b"]" * 100_000),
+        (200, b"<html>"),
+        (200, bytes(range(256))),
+        (404, b'{"detail": "Not Found"}'),
+        (302, b""),
+    ],
+)
+def test_nothing_that_answers_is_taken_for_a_server_or_ends_a_command_in_the_middle(
+    stranger: Answering, status: int, page: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stranger.status, stranger.page = status, page
+    policies = tmp_path / "p.yaml"
+    policies.write_text(text("p"))
+    for command in (
+        ["status"],
+        ["status", "-o", "json"],
+        *(["get", kind, "-o", "wide"] for kind in ("engines", "pools", "proxies", "orders", "audit", "shadow")),
+        ["get", "engines", "--pool", "chat"],
+        ["why", "r1"],
+        ["top"],
+        ["diff", "--policies", str(policies)],
+        ["history"],
+        ["history", "1", "-o", "yaml"],
+        ["apply", str(policies)],
+        ["apply", str(policies), "--canary", "10%"],
+        ["rollback"],
+        ["config-dump", "n1"],
+        ["eject", "r1", "--for", "1m", "--reason", "x"],
+        ["restore", "r1"],
+    ):
+        assert main([*command, "--admin", stranger.url]) == 2, command
+        said = capsys.readouterr()
+        assert (said.out, said.err.startswith("Error: ") or said.err.startswith("Usage: ")) == ("", True), command
+    assert main(["doctor", "--admin", stranger.url]) == 1
+    assert "SG220" in capsys.readouterr().out
+    assert main(["bug-report", "--admin", stranger.url, "-o", str(tmp_path / "bundle.tar.gz")]) == 1
+    assert "missing: " in capsys.readouterr().err
+
+
+def test_doctor_and_bug_report_do_what_they_can_where_they_are_refused(
+    stranger: Answering, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stranger.status, stranger.page = 401, b'{"error": "who is asking?"}'
+    assert main(["doctor", "--admin", stranger.url]) == 1
+    said = capsys.readouterr().out
+    assert "fail SG220 server: " in said
+    assert "refuses: who is asking?" in said
+    assert "ok   version" in said
+    target = tmp_path / "bundle.tar.gz"
+    assert main(["bug-report", "--admin", stranger.url, "-o", str(target)]) == 1
+    assert "missing: server: who is asking?" in capsys.readouterr().err
+    assert target.exists()
+
+
+def test_a_server_that_hangs_up_after_the_handshake_makes_one_look_at_the_certificate() -> None:
+    ended = http.client.RemoteDisconnected("closed")
+    assert "See --cert" in _no_http("https://cp:18001", ended)
+    assert "is it the --admin port?" in _no_http("http://cp:18001", ended)
+    assert "is it the --admin port?" in _no_http("https://cp:18001", http.client.BadStatusLine("x"))

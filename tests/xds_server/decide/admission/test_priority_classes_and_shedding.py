@@ -1,0 +1,146 @@
+"""Classes of priority, the ladder and shadow: who is let in to what others leave free."""
+
+import itertools
+
+import pytest
+
+from policies.model import PolicySet
+from policies.pool import EnginePool
+from policies.route import ModelRoute, PriorityClass
+from tests.xds_server.decide.admission.eight_engines import (
+    BATCH,
+    BOTH,
+    INTERACTIVE,
+    ONE,
+    POOL,
+    Pool,
+    gateway,
+    parts,
+)
+from xds_server.decide.admission.ceiling import admission_decision, ceiling_for_role, classes_by_pool
+from xds_server.decide.decisions import DegradationState
+from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic
+
+
+def test_priority_class_borrows_unused_share_and_keeps_its_guarantee() -> None:
+    pool = Pool(classes=BOTH)
+    calm = pool.decide(a=pool.told(20, 20), b=pool.told(0))
+    assert calm.interactive + calm.batch == pytest.approx(320, abs=1)
+    pool.last = None
+    mostly_batch = pool.decide(a=pool.told(20, 300), b=pool.told(0))
+    assert mostly_batch.batch >= 220
+    assert mostly_batch.interactive >= 20 * 2.5
+    pool.last = None
+    too_much = pool.decide(a=pool.told(300, 300), b=pool.told(0))
+    assert (too_much.interactive, too_much.batch) == (288, 32)
+
+
+def test_priority_class_that_sheds_gets_its_share_in_the_next_round() -> None:
+    pool = Pool(classes=BOTH)
+    for _ in range(30):
+        before = pool.decide(a=pool.told(0, 300, shed_per_s={BATCH: 150.0}), b=pool.told(0))
+    assert before.batch >= 280
+    assert before.interactive >= 20
+    shed = {BATCH: 150.0, INTERACTIVE: 0.5}
+    after = pool.decide(a=pool.told(30, 300, shed_per_s=shed), b=pool.told(0))
+    assert (after.interactive, after.batch) == (288, 32)
+    assert after.by_proxy["a"].interactive >= 250
+
+
+def test_degradation_sheds_batch_and_closes_the_retry_budget() -> None:
+    pool = Pool(classes=BOTH)
+    wants = {INTERACTIVE: 150.0}
+    pool.decide(a=pool.told(150, 20, shed_per_s=wants), b=pool.told(0))
+    pool.ladder = DegradationState(level=3, reason="", since_s=0, shed_batch=True, retries_minimum=True)
+    shed = pool.decide(a=pool.told(150, 20, shed_per_s=wants), b=pool.told(0))
+    assert (shed.interactive, shed.batch) == (320, 0)
+    assert {limit.batch for limit in shed.by_proxy.values()} == {0}
+    assert {(one.retry_percent, one.retry_min_concurrency) for one in shed.by_proxy.values()} == {(0.0, 6)}
+    other = ceiling_for_role(shed, pool.resilience, "sidecar", {"gateway": 2, "sidecar": 1})
+    assert (other.batch, other.retry_percent) == (0, 0.0)
+
+
+def test_degradation_sheds_no_batch_while_capacity_is_idle() -> None:
+    pool = Pool(classes=BOTH)
+    pool.ladder = DegradationState(level=3, reason="", since_s=0, shed_batch=True)
+    flooded = {"shed_per_s": {BATCH: 250.0}}
+    left = pool.decide(a=pool.told(20, 300, **flooded), b=pool.told(0))
+    assert left.interactive + left.batch == pytest.approx(320, abs=2)
+    assert left.interactive > 2.5 * 20
+    assert left.batch > 128, "what fills the slots that interactive requests leave idle"
+    alone = Pool(classes=frozenset({BATCH}))
+    alone.ladder = pool.ladder
+    assert alone.decide(a=alone.told(0, 300, **flooded), b=alone.told(0)).batch == 320
+    shadow = Pool(classes=BOTH, limits={"mode": "shadow"})
+    shadow.ladder = pool.ladder
+    assert shadow.decide(a=shadow.told(20, 300), b=shadow.told(0)).by_proxy["a"].batch == 0
+
+
+def test_shadow_mode_sheds_nothing_and_keeps_the_strict_retry_budget() -> None:
+    pool = Pool(limits={"mode": "shadow"})
+    shadow = pool.decide(a=pool.told(500), b=pool.told(0))
+    assert not shadow.in_force
+    assert shadow.total == 320
+    assert set(parts(shadow).values()) == {100_000}
+    assert shadow.retry_percent == 20
+    assert ceiling_for_role(shadow, pool.resilience, "gateway", {"gateway": 2}).interactive == 100_000
+
+
+# -- numbers to go by -----------------------------------------------------------------------------------------
+
+
+def test_pressure_is_what_is_asked_and_utilization_what_is_in_use() -> None:
+    pool = Pool()
+    busy = {f"e{place}": EngineTraffic(in_flight=4 if place else 20, busy=1.0) for place in range(8)}
+    one = admission_decision(
+        POOL,
+        pool.resilience,
+        pool.engines,
+        pool.decisions,
+        pool.capacities,
+        traffic=PoolTraffic(engines=busy, proxies={"a": pool.told(96)}),
+        classes=ONE,
+        proxies={"a": gateway("a")},
+        proxies_by_role={"gateway": 1},
+        ladder=None,
+        before=None,
+        now_s=100.0,
+    )
+    assert one.pressure == pytest.approx(0.75)
+    assert one.utilization == pytest.approx((8 + 7 * 4) / 64)
+    silent = pool.decide()
+    assert (silent.pressure, silent.utilization) == (None, None)
+
+
+def test_a_round_without_news_changes_nothing() -> None:
+    pool = Pool()
+    for _ in range(40):
+        pool.decide(a=pool.told(50), b=pool.told(20))
+    first, second = itertools.islice(iter(lambda: pool.decide(a=pool.told(50), b=pool.told(20)), None), 2)
+    assert first == second
+    assert first.by_proxy is second.by_proxy
+
+
+# -- classes of a pool ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fallback", [True, False])
+def test_a_pool_knows_the_classes_that_reach_it(fallback: bool) -> None:
+    def route(name: str, pool: str, priority: str) -> ModelRoute:
+        spec: dict[str, object] = {"listener": {"port": 80}, "pools": [{"pool": pool}], "priority": priority}
+        return ModelRoute.model_validate({"metadata": {"name": name}, "spec": spec})
+
+    def document(name: str) -> EnginePool:
+        return EnginePool.model_validate({"metadata": {"name": name}, "spec": {"model": "m"}})
+
+    batch = route("r1", "big", "batch")
+    if fallback:
+        batch = batch.model_copy(update={"spec": batch.spec.model_copy(update={"fallback": "small"})})
+    routes = {"r0": route("r0", "small", "interactive"), "r1": batch}
+    setup = PolicySet(
+        pools={name: document(name) for name in ("big", "small", "idle")}, routes=routes, policies={}, effective={}
+    )
+    assert classes_by_pool(setup) == {
+        "big": {PriorityClass.BATCH},
+        "small": BOTH if fallback else {PriorityClass.INTERACTIVE},
+    }

@@ -1,0 +1,226 @@
+"""Hedging: off at once, on with patience, with a delay that rests."""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.resilience import Hedging
+from xds_server.decide.decisions import DegradationState, HedgeCause, HedgeDecision
+from xds_server.decide.routing.hedge_decision import (
+    CALM_S,
+    DELAY_INTERVAL_S,
+    MIN_CALLS,
+    MIN_DELAY_S,
+    ON_INTERVAL_S,
+    hedge_decision,
+    hedge_due_s,
+    quantile,
+)
+from xds_server.model.pool_traffic import STALE_S, LatencyTail, PoolTraffic
+
+FORBIDS = DegradationState(level=1, reason="level 1: 95 % asked", since_s=0.0, hedging_off=True)
+ALLOWS = DegradationState(level=0, reason="", since_s=0.0)
+
+
+def policy(**said: Any) -> Hedging:
+    return Hedging.model_validate({"enabled": True, **said})
+
+
+def tail(p95_s: float, calls: int = 1000) -> LatencyTail:
+    return LatencyTail(p50_s=p95_s / 3, p95_s=p95_s, p99_s=2 * p95_s, calls=calls, longest_s=3 * p95_s)
+
+
+def told(first_byte_s: float = 0.3, answer_s: float = 4.0, *, at_s: float, calls: int = 1000) -> PoolTraffic:
+    return PoolTraffic(first_byte=tail(first_byte_s, calls), answer=tail(answer_s, calls), heard_at_s=at_s)
+
+
+def decided(
+    before: HedgeDecision | None = None,
+    said: Hedging | None = None,
+    *,
+    used: float | None = 0.3,
+    traffic: PoolTraffic | None = None,
+    ladder: DegradationState | None = ALLOWS,
+    gated: bool = True,
+    shadow: bool = False,
+    now_s: float = 100.0,
+) -> HedgeDecision:
+    return hedge_decision(
+        said or policy(delay="1s"),
+        before,
+        traffic=traffic,
+        utilization=used,
+        ladder=ladder,
+        gated=gated,
+        shadow=shadow,
+        now_s=now_s,
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "used", "ladder", "cause"),
+    [
+        ({"delay": "1s"}, 0.3, None, HedgeCause.ROOM),
+        ({"delay": "1s"}, 0.59, ALLOWS, HedgeCause.ROOM),
+        ({"delay": "1s"}, 0.6, ALLOWS, HedgeCause.FULL),
+        ({"delay": "1s"}, 0.3, FORBIDS, HedgeCause.LADDER),
+        ({"delay": "1s"}, None, FORBIDS, HedgeCause.LADDER),
+        ({"delay": "1s"}, None, ALLOWS, HedgeCause.ROOM),  # whoever gave a delay wanted it before it was measured
+        ({}, None, ALLOWS, HedgeCause.DELAY),
+        ({}, 0.3, ALLOWS, HedgeCause.DELAY),
+        ({"delay": "1s", "enabled": False}, 0.3, ALLOWS, HedgeCause.POLICY),
+    ],
+)
+def test_what_decides(
+    said: dict[str, Any], used: float | None, ladder: DegradationState | None, cause: HedgeCause
+) -> None:
+    decision = decided(None, policy(**said), used=used, ladder=ladder)
+    assert decision.cause is cause
+    assert decision.on is (cause is HedgeCause.ROOM)
+    assert decision.reason.startswith("on" if decision.on else "off")
+
+
+def test_hedging_turns_off_at_once_and_on_with_hysteresis() -> None:
+    on = decided(used=0.3, now_s=0.0)
+    off = decided(on, used=0.61, now_s=50.0)
+    assert not off.on
+    assert "61 % of the slots are in use, limit 60 %" in off.reason
+    still = decided(off, used=0.55, now_s=70.0)
+    assert (still.on, still.calm_since_s) == (False, None)
+    calm = decided(still, used=0.49, now_s=80.0)
+    assert (calm.on, calm.calm_since_s) == (False, 80.0)
+    assert hedge_due_s(calm, 80.0) == 80.0 + CALM_S
+    assert not decided(calm, used=0.49, now_s=80.0 + CALM_S - 0.01).on
+    assert decided(calm, used=0.49, now_s=80.0 + CALM_S).on
+    broken = decided(calm, used=0.51, now_s=82.0)
+    assert broken.calm_since_s is None
+
+
+def test_hedging_cooldown_holds_when_the_pool_empties() -> None:
+    off = decided(decided(now_s=49.0), used=0.9, now_s=50.0)
+    calm = decided(off, used=0.1, now_s=50.1)
+    assert hedge_due_s(calm, 50.1) == 50.0 + ON_INTERVAL_S
+    assert not decided(calm, used=0.1, now_s=50.0 + ON_INTERVAL_S - 0.01).on
+    assert decided(calm, used=0.1, now_s=50.0 + ON_INTERVAL_S).on
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.integers(1, 30)), max_size=30),
+    st.sampled_from([0.0, 5.0, 60.0, 100.0]),
+)
+def test_hedging_cooldown_between_activations(spells: list[tuple[float, bool, int]], limit_percent: float) -> None:
+    said = policy(delay="1s", belowUtilizationPercent=limit_percent)
+    decision: HedgeDecision | None = None
+    began, now_s = [], 0.0
+    for used, forbidden in [(used, forbidden) for used, forbidden, long in spells for _ in range(long)]:
+        ladder, now_s = FORBIDS if forbidden else ALLOWS, now_s + 0.5
+        before, decision = decision, decided(decision, said, used=used, ladder=ladder, now_s=now_s)
+        assert not (decision.on and (forbidden or used * 100 >= limit_percent))  # off at once
+        if decision.on and not (before is not None and before.on):
+            began.append(now_s)
+    assert all(later - earlier >= ON_INTERVAL_S for earlier, later in pairwise(began))
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0.501, 0.599), max_size=100))
+def test_hedging_hysteresis_margin(used: list[float]) -> None:
+    for start in (0.3, 0.9):
+        decision = decided(decided(used=0.3, now_s=-100.0), used=start, now_s=0.0)
+        was = decision.on
+        for number, one in enumerate(used):
+            decision = decided(decision, used=one, now_s=float(number))
+            assert decision.on is was
+
+
+# The delay
+
+
+def test_a_given_delay_is_kept_and_without_the_gate_only_whole_answers_are_hedged() -> None:
+    gated = decided(gated=True)
+    assert (gated.delay_s, gated.answer_delay_s) == (1.0, 1.0)
+    blind = decided(gated=False)
+    assert (blind.delay_s, blind.answer_delay_s) == (None, 1.0)
+
+
+def test_a_delay_that_is_not_given_is_measured_for_each_kind() -> None:
+    decision = decided(None, policy(), traffic=told(at_s=100.0))
+    assert decision.on
+    assert decision.delay_s == pytest.approx(0.3)
+    assert decision.answer_delay_s == pytest.approx(4.0)
+    assert decided(None, policy(), traffic=told(at_s=100.0), gated=False).delay_s is None
+    assert decided(None, policy(), traffic=told(0.001, at_s=100.0)).delay_s == MIN_DELAY_S
+
+
+def test_too_few_calls_measure_nothing_and_take_nothing_back() -> None:
+    few = decided(None, policy(), traffic=told(at_s=100.0, calls=MIN_CALLS - 1))
+    assert (few.on, few.cause) == (False, HedgeCause.DELAY)
+    known = decided(None, policy(), traffic=told(at_s=100.0))
+    quiet = decided(known, policy(), traffic=told(9.0, at_s=200.0, calls=3), now_s=200.0)
+    assert (quiet.on, quiet.delay_s) == (True, known.delay_s)
+
+
+def test_a_measured_delay_ends_with_the_measurements_and_a_given_one_does_not() -> None:
+    measured = decided(None, policy(), traffic=told(at_s=100.0))
+    assert decided(measured, policy(), traffic=told(at_s=100.0), now_s=100.0 + STALE_S).on
+    assert not decided(measured, policy(), traffic=told(at_s=100.0), now_s=100.1 + STALE_S).on
+    assert not decided(measured, policy(), traffic=None).on
+    assert decided(decided(), used=None, traffic=None, now_s=500.0).on
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0.06, 5), min_size=1, max_size=100))
+def test_hedging_delay_updates_are_damped(p95_s: list[float]) -> None:
+    decision: HedgeDecision | None = None
+    moved: list[float] = []
+    for number, one in enumerate(p95_s):
+        now_s = 100.0 + 2 * number
+        before = decision
+        decision = decided(before, policy(), traffic=told(one, at_s=now_s), now_s=now_s)
+        assert decision.delay_s is not None
+        if before is not None and before.delay_s is not None and decision.delay_s != before.delay_s:
+            assert abs(decision.delay_s - before.delay_s) > 0.2 * before.delay_s
+            moved.append(now_s)
+    assert all(later - earlier >= DELAY_INTERVAL_S for earlier, later in pairwise(moved))
+
+
+@settings(deadline=None)
+@given(st.floats(50, 99.9), st.floats(50, 99.9), st.tuples(st.floats(0, 5), st.floats(0, 5), st.floats(0, 5)))
+def test_quantiles_rise_and_meet_what_is_known(
+    one: float, other: float, parts: tuple[float, float, float]
+) -> None:
+    known = LatencyTail(p50_s=parts[0], p95_s=parts[0] + parts[1], p99_s=sum(parts), calls=100)
+    low, high = sorted((one, other))
+    assert quantile(known, low) <= quantile(known, high) + 1e-9
+    for percent, time_s in ((50, known.p50_s), (95, known.p95_s), (99, known.p99_s)):
+        assert quantile(known, percent) == pytest.approx(time_s)
+
+
+def test_an_exponential_tail_is_met_everywhere() -> None:
+    known = LatencyTail(p50_s=-math.log(0.5), p95_s=-math.log(0.05), p99_s=-math.log(0.01), calls=100)
+    for percent in (60.0, 90.0, 97.0, 99.5):
+        assert quantile(known, percent) == pytest.approx(-math.log(1 - percent / 100))
+
+
+# Shadow and identity
+
+
+def test_shadow_mode_hedges_nothing() -> None:
+    shadow = decided(shadow=True)
+    assert (shadow.on, shadow.delay_s, shadow.answer_delay_s) == (False, None, None)
+    assert shadow.shadow == decided()
+    assert shadow.reason.startswith("shadow")
+    later = decided(decided(shadow, used=0.9, shadow=True, now_s=101.0), used=0.3, shadow=True, now_s=102.0)
+    assert later.shadow is not None
+    assert not later.shadow.on  # with the same patience
+
+
+@pytest.mark.parametrize("shadow", [False, True])
+@pytest.mark.parametrize("used", [0.3, 0.9])
+def test_the_same_object_comes_back_where_nothing_changed(used: float, shadow: bool) -> None:
+    before = decided(used=used, shadow=shadow)
+    assert decided(before, used=used + 0.01, shadow=shadow, now_s=101.0) is before

@@ -1,0 +1,217 @@
+"""Zone weights: by capacity and measured demand, and steady while chance alone moves them."""
+
+import itertools
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.resilience import Zones
+from xds_server.decide.decision_memory import Demand
+from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health, ZoneShares
+from xds_server.decide.routing.zone_shares import zone_shares
+from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.pool_traffic import Proxy
+
+
+class Map:
+    """Engines of eight slots and half a second, one per letter and in the zone of that letter; time goes by."""
+
+    def __init__(self, zones: str = "aabbcc", *, shadow: bool = False, **policy: Any) -> None:
+        self.engines = [
+            Engine(
+                id=EngineId("pool", f"e{place}"), address="10.0.0.1", port=8000, zone=zone, region="", slots=8,
+                weight=1, tensor_parallel_group="", labels={},
+            )
+            for place, zone in enumerate(zones)
+        ]  # fmt: skip
+        self.decisions = {
+            one.id: EngineDecision(health=Health.HEALTHY, reason="", since_s=0) for one in self.engines
+        }
+        self.capacities = {one.id: EngineCapacity(slots=8, service_s=0.5, source="") for one in self.engines}
+        self.policy, self.shadow = Zones.model_validate(policy), shadow
+        self.known: dict[str, ZoneShares] = {}
+        self.now_s = 0.0
+        self.picked_at_s = -1.0
+
+    def out(self, *places: int) -> "Map":
+        for place in places:
+            self.decisions[EngineId("pool", f"e{place}")] = EngineDecision(
+                health=Health.UNHEALTHY, reason="", since_s=0
+            )
+        return self
+
+    def decide(self, asked: Mapping[str, float] | None = None, passed_s: float = 1.0) -> dict[str, ZoneShares]:
+        """The shares after ``passed_s`` in which a gateway in each zone was asked so many requests per second."""
+        self.now_s += passed_s
+        self.known = zone_shares(
+            self.engines,
+            self.decisions,
+            self.policy,
+            callers="abc",
+            capacities=self.capacities,
+            demand={
+                zone: Demand(
+                    interactive_per_s=per_s, batch_per_s=0, sheds_interactive=False, sheds_batch=False, at_s=0
+                )
+                for zone, per_s in (asked or {}).items()
+            },
+            proxies={zone: Proxy(node=zone, zone=zone, role="gateway") for zone in "abc"},
+            shadow=self.shadow,
+            previous=self.known,
+            picked_at_s=self.picked_at_s,
+            now_s=self.now_s,
+        )
+        return self.known
+
+    def load(self, asked: Mapping[str, float]) -> dict[str, float]:
+        """How full each zone's engines become when every caller follows its weights; Envoy's product is made."""
+        per_s: dict[str, float] = {}
+        for caller, rate in asked.items():
+            weights = self.known[caller].weights
+            product = {
+                zone: weight * sum(self._in(one) for one in self.engines if one.zone == zone)
+                / sum(one.zone == zone for one in self.engines)
+                for zone, weight in weights.items()
+            }  # fmt: skip
+            for zone, value in product.items():
+                per_s[zone] = per_s.get(zone, 0.0) + rate * value / sum(product.values())
+        able = {
+            zone: sum(
+                self.capacities[one.id].slots / self.capacities[one.id].service_s
+                for one in self.engines
+                if one.zone == zone and self._in(one)
+            )
+            for zone in per_s
+        }
+        return {zone: rate / able[zone] for zone, rate in per_s.items()}
+
+    def _in(self, one: Engine) -> bool:
+        return self.decisions[one.id].health is Health.HEALTHY
+
+
+def test_zone_with_spare_capacity_keeps_traffic_local() -> None:
+    site = Map().out(0)
+    assert site.decide()["a"].weights["a"] < 800, "not knowing the demand, half is taken not to fit"
+    site.known = {}
+    assert site.decide({"a": 10, "b": 20, "c": 20})["a"].weights["a"] == 1000
+
+
+def test_zone_overflow_spills_to_zones_with_capacity() -> None:
+    asked = {"a": 48.0, "b": 24.0, "c": 4.0}  # each can serve 32
+    site = Map()
+    site.decide(asked)
+    load = site.load(asked)
+    assert load["a"] == pytest.approx(0.9, abs=0.02)
+    assert max(load.values()) <= 0.92
+    assert load["c"] > load["b"] - 0.75, "the emptier zone gets more of it"
+    assert site.known["c"].weights["c"] == 1000
+
+
+def test_zone_overload_is_spread_equally() -> None:
+    asked = {"a": 90.0, "b": 30.0, "c": 24.0}
+    site = Map()
+    site.decide(asked)
+    assert site.load(asked) == pytest.approx(dict.fromkeys("abc", 1.5), rel=0.05)
+
+
+def test_engines_count_by_what_they_can_do() -> None:
+    site = Map("aabb")
+    site.capacities[EngineId("pool", "e0")] = EngineCapacity(slots=24, service_s=0.5, source="")
+    site.capacities[EngineId("pool", "e2")] = EngineCapacity(slots=8, service_s=2.0, source="")
+    # a can serve 64 per second, b 20
+    assert site.decide()[""].weights == pytest.approx({"a": 760, "b": 240}, abs=11)
+    site.known = {}
+    asked = {"a": 30.0, "b": 30.0, "c": 0.0}
+    site.decide(asked)
+    assert site.load(asked)["b"] == pytest.approx(0.9, abs=0.03)
+
+
+def test_zone_without_telemetry_has_average_demand() -> None:
+    site = Map()
+    told = site.decide({"a": 48, "b": 10, "c": 29})["a"].weights
+    site.known = {}
+    assert site.decide({"a": 48, "b": 10})["a"].weights == told
+
+
+def test_zone_loss_and_return_reroute_at_once() -> None:
+    asked = {"a": 20.0, "b": 20.0, "c": 10.0}
+    site = Map()
+    site.decide(asked)
+    site.out(0, 1)
+    lost = site.decide(asked, passed_s=0.05)
+    assert "a" not in lost["a"].weights
+    assert lost["a"].weights["c"] > lost["a"].weights["b"]
+    assert site.load(asked)["b"] <= 1
+    site.decisions = dict.fromkeys(site.decisions, EngineDecision(health=Health.HEALTHY, reason="", since_s=0))
+    assert site.decide(asked, passed_s=0.05)["a"].weights["a"] == 1000
+
+
+def test_cross_zone_limit_holds() -> None:
+    site = Map(maxCrossZonePercent=20)
+    assert site.decide({"a": 90, "b": 1, "c": 1})["a"].weights["a"] == 800
+
+
+def test_shadow_mode_zone_weights_follow_capacity() -> None:
+    site = Map(shadow=True)
+    shares = site.decide({"a": 90, "b": 1, "c": 1})
+    assert shares["a"].weights == shares["b"].weights == shares[""].weights == dict.fromkeys("abc", 330)
+    assert "not in force" in shares["a"].reason
+
+
+def test_chance_moves_nothing_and_a_real_change_is_followed_in_seconds() -> None:
+    site, draw = Map(), random.Random(7)
+    moves = dict.fromkeys("abc", 0)
+
+    def second(means: Mapping[str, float]) -> None:
+        for _ in range(10):
+            before = dict(site.known)
+            # Rates are over two seconds, so chance is that of two seconds' requests.
+            asked = {zone: max(0.0, draw.gauss(mean, (mean / 2) ** 0.5)) for zone, mean in means.items()}
+            site.decide(asked, passed_s=0.1)
+            for zone in moves:
+                moves[zone] += bool(before) and before[zone].weights is not site.known[zone].weights
+
+    for _ in range(5):
+        second({"a": 25.0, "b": 20.0, "c": 12.0})
+    moves = dict.fromkeys(moves, 0)
+    for _ in range(60):
+        second({"a": 25.0, "b": 20.0, "c": 12.0})
+    assert moves == {"a": 0, "b": 0, "c": 0}
+    for _ in range(15):
+        second({"a": 60.0, "b": 20.0, "c": 5.0})
+    assert site.known["a"].weights["a"] == pytest.approx(480, abs=60)
+
+
+def test_weights_of_zones_keep_their_distance_from_those_of_engines() -> None:
+    site = Map()
+    first = site.decide({"a": 20, "b": 20, "c": 20})["a"]
+    site.picked_at_s = 1.9
+    assert site.decide({"a": 90, "b": 20, "c": 20}, passed_s=1.3)["a"].weights is first.weights
+    assert site.decide({"a": 90, "b": 20, "c": 20}, passed_s=0.2)["a"].weights["a"] < 1000
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_zone_weight_updates_are_rate_limited(data: st.DataObject) -> None:
+    site = Map(data.draw(st.sampled_from(["aabbcc", "abc", "aaaabb"])))
+    moved: dict[str, list[float]] = {zone: [] for zone in ("", *"abc")}
+    for _ in range(data.draw(st.integers(1, 20))):
+        before = site.known
+        asked = {zone: data.draw(st.floats(0, 200)) for zone in data.draw(st.sets(st.sampled_from("abc")))}
+        for place in data.draw(st.sets(st.integers(0, len(site.engines) - 1), max_size=1)):
+            site.capacities[EngineId("pool", f"e{place}")] = EngineCapacity(
+                slots=data.draw(st.integers(1, 8)), service_s=0.5, source=""
+            )
+        after = site.decide(asked, passed_s=data.draw(st.floats(0.01, 1.0)))
+        for zone, share in after.items():
+            assert all(1 <= weight <= 1000 for weight in share.weights.values())
+            assert 950 <= sum(share.weights.values()) <= 1050
+            assert share.reason
+            if zone in before and before[zone].weights is not share.weights:
+                moved[zone].append(site.now_s)
+    for times in moved.values():
+        assert all(later - earlier >= 0.5 - 1e-9 for earlier, later in itertools.pairwise(times))

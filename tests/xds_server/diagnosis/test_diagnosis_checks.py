@@ -1,0 +1,192 @@
+"""What is said of versions, clocks, files, rights, pods, proxies and engines."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy import test_rbac_least_privilege as granted
+from xds_server.diagnosis import cluster_checks, process_checks, status_findings
+from xds_server.diagnosis.check_result import CheckState
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_least_versions_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    said = {"python": project["requires-python"].removeprefix(">=")}
+    for one in project["dependencies"]:
+        name, _, version = one.partition(">=")
+        said[name] = version.partition(",")[0]
+    assert {name: process_checks.parsed(said[name]) for name in process_checks.LEAST} == dict(process_checks.LEAST)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "asked", "answered", "skew"),
+    [(100.5, 100, 101, 0), (90, 100, 101, -10), (111, 100, 101, 10), (100, 100, 100, 0)],
+)
+def test_what_the_way_of_an_answer_explains_is_no_skew(
+    theirs: float, asked: float, answered: float, skew: float
+) -> None:
+    assert process_checks.skew_s(theirs, asked, answered) == skew
+
+
+def test_clocks_that_are_apart_are_told_with_the_direction() -> None:
+    assert process_checks.on_clock("x", 2.0) is None
+    ahead, behind = process_checks.on_clock("x", 30.0), process_checks.on_clock("x", -30.0)
+    assert ahead is not None
+    assert ahead.sentence == "30 s ahead of the clock of this machine"
+    assert behind is not None
+    assert behind.code == "SG232"
+
+
+def test_old_versions_fail_and_others_of_ours_warn() -> None:
+    (old,) = process_checks.on_versions("the server", "3.11.2", {"grpcio": "1.60.1", "protobuf": ""})
+    assert (old.state, old.code) == (CheckState.FAIL, "SG231")
+    assert "grpcio 1.60.1 (least 1.70)" in old.sentence
+    assert "protobuf missing" in old.sentence
+    (fine,) = process_checks.on_versions("the server", "3.12.0rc1", {"grpcio": "1.70.0"})
+    assert fine.state is CheckState.OK
+    assert process_checks.on_server_version("1.0", "2.0").code == "SG230"
+    assert process_checks.on_server_version("1.0", "1.0").state is CheckState.OK
+
+
+def test_open_files_and_disk() -> None:
+    assert process_checks.on_files({"open_files": 90, "open_files_limit": 100}, 1).state is CheckState.FAIL
+    assert process_checks.on_files({"open_files": 10, "open_files_limit": 100}, 30).state is CheckState.WARN
+    assert process_checks.on_files({"open_files": 10, "open_files_limit": 100}, 20).state is CheckState.OK
+    assert process_checks.on_files({"open_files": 10, "open_files_limit": None}, 2000).state is CheckState.OK
+    assert process_checks.on_disk(None) is None
+    disk = {"folder": "/s", "total_bytes": 1 << 40, "free_bytes": 1 << 30, "writable": True}
+    for change, state in (
+        ({}, CheckState.OK),
+        ({"free_bytes": 1}, CheckState.FAIL),
+        ({"writable": False}, CheckState.FAIL),
+    ):
+        found = process_checks.on_disk(disk | change)
+        assert found is not None
+        assert found.state is state
+
+
+def test_envoys_that_are_old_or_lack_something_are_named() -> None:
+    proxies: list[Any] = [
+        {"node": "fine", "user_agent": "envoy", "version": "1.40.0", "lacks": []},
+        {"node": "old", "user_agent": "envoy", "version": "1.30.1", "lacks": []},
+        {"node": "bare", "user_agent": "envoy", "version": "1.41.0", "lacks": ["envoy.filters.http.lua"]},
+        {"node": "client", "user_agent": "gRPC Python", "version": "1.80", "lacks": None},
+    ]
+    found = {(one.subject, one.state.value, one.code) for one in process_checks.on_envoys(proxies)}
+    assert found == {
+        ("proxy old", "warn", "SG252"),
+        ("proxy bare", "fail", "SG253"),
+        ("Envoy", "ok", ""),
+    }
+
+
+def test_the_rights_asked_for_are_those_of_the_chart() -> None:
+    def rights(of: Any) -> set[granted.Right]:
+        return {(one.group, f"{one.resource}/{one.part}" if one.part else one.resource, one.verb) for one in of}
+
+    assert rights(cluster_checks.READS) == granted.READ | granted.REPLICAS
+    assert rights(cluster_checks.NODES) == granted.NODES
+    assert rights(cluster_checks.WRITES) == granted.WRITE_STATUS | granted.WRITER
+    assert rights(cluster_checks.GATES) == granted.GATES
+
+
+def test_a_right_that_is_missing_fails_where_it_is_vital() -> None:
+    answers: dict[cluster_checks.Right, bool | None] = dict.fromkeys(
+        (*cluster_checks.READS, *cluster_checks.GATES, *cluster_checks.NODES), True
+    )
+    assert {one.state for one in cluster_checks.rbac_checks(answers)} == {CheckState.OK}
+    answers |= {cluster_checks.READS[0]: False, cluster_checks.GATES[0]: False, cluster_checks.NODES[0]: None}
+    found = {one.subject: (one.state, one.code) for one in cluster_checks.rbac_checks(answers) if one.code}
+    assert found == {
+        "rights to read policies": (CheckState.FAIL, "SG240"),
+        "rights to set readiness gates": (CheckState.WARN, "SG240"),
+        "rights to read zones and taints": (CheckState.WARN, "SG241"),
+    }
+
+
+def pod(grace_s: int | None, *args: str, hook: tuple[str, ...] = ()) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "containers": [{"args": list(args), "lifecycle": {"preStop": {"exec": {"command": list(hook)}}}}]
+    }
+    if grace_s is not None:
+        spec["terminationGracePeriodSeconds"] = grace_s
+    return {"metadata": {"name": "chat-0", "namespace": "inference"}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("one", "states"),
+    [
+        (pod(30, hook=("python3", "ask_agent.py", "drain", "--deadline=900")), [CheckState.FAIL]),
+        (pod(905, hook=("python3", "ask_agent.py", "drain", "--deadline=900")), [CheckState.OK]),
+        (pod(None, "--drain-deadline=45s"), [CheckState.FAIL]),
+        (pod(None, "--drain-deadline=20s"), [CheckState.OK]),
+        (pod(1, "--drain-deadline=$(DEADLINE)"), []),
+        (pod(1), []),
+        ({}, []),
+    ],
+)
+def test_pods_must_be_given_as_long_as_their_drain_takes(one: dict[str, Any], states: list[CheckState]) -> None:
+    found = list(cluster_checks.grace_period_checks([one]))
+    assert [check.state for check in found] == states
+    if states == [CheckState.FAIL]:
+        assert found[0].code == "SG243"
+        assert found[0].subject == "pod inference/chat-0"
+
+
+def policies(**said: Any) -> dict[str, Any]:
+    return {
+        "state": "accepted",
+        "held": "",
+        "stale": False,
+        "errors": [],
+        "serving_digest": "d",
+        "lost_s": {},
+    } | said
+
+
+@pytest.mark.parametrize(
+    ("said", "codes"),
+    [
+        ({}, []),
+        ({"state": "refused", "errors": [{"place": "a:1:1", "message": "no"}]}, ["SG200"]),
+        ({"state": "held", "held": "would drop 9 of 10"}, ["SG201"]),
+        ({"lost_s": {"pods": 3.0}, "stale": True}, ["SG202", "SG203"]),
+        ({"state": "unread"}, ["SG207"]),
+    ],
+)
+def test_what_is_said_of_policies(said: dict[str, Any], codes: list[str]) -> None:
+    assert [one.code for one in status_findings.on_policies(policies(**said))] == codes
+
+
+def test_what_is_said_of_proxies() -> None:
+    def proxy(state: str, age_s: float, **more: Any) -> dict[str, Any]:
+        refused = [{"name": "r", "reason": "bad"}] if state == "NACK" else []
+        kind = {"type": "RDS", "state": state, "age_s": age_s, "refused": refused}
+        return {"node": "n", "types": [kind], "connected_s": 100.0, **more}
+
+    assert [one.code for one in status_findings.on_proxies([])] == ["SG206"]
+    assert [one.code for one in status_findings.on_proxies([proxy("STALE", 5)])] == []
+    assert [one.code for one in status_findings.on_proxies([proxy("STALE", 50), proxy("NACK", 1)])] == [
+        "SG205",
+        "SG204",
+    ]
+    silent = proxy("SYNCED", 1, traffic=[{"pool": "chat", "telemetry_age_s": None}])
+    assert [one.code for one in status_findings.on_telemetry([silent])] == ["SG224"]
+    assert not list(status_findings.on_telemetry([silent | {"connected_s": 1.0}]))
+
+
+def test_what_is_said_of_engines() -> None:
+    well = {"pool": "p", "engine": "e", "health": "HEALTHY", "agent": None, "report_age_s": 0.5}
+    lost = {"connected": False, "trouble": "refused"}
+    assert not list(status_findings.on_engines([well]))
+    for change, code in (
+        ({"health": "UNHEALTHY"}, "SG208"),
+        ({"agent": lost}, "SG222"),
+        ({"report_age_s": None}, "SG223"),
+        ({"report_age_s": 99.0}, "SG223"),
+    ):
+        assert [one.code for one in status_findings.on_engines([well | change])] == [code], change

@@ -1,0 +1,84 @@
+"""The board of ``switchgear top`` follows frames and differences, and puts first what needs a look."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xds_server.diagnosis.live_state import LiveState, bar, utilization, window
+
+
+def engine(**said: Any) -> dict[str, Any]:
+    return {
+        "pool": "chat", "health": "HEALTHY", "verdict": "ready", "floor": False, "order": None, "shunned": 0,
+        "trafficPercent": 100.0, "slots": 10.0, "inFlight": 2, "reason": "", "errorPercent": None,
+    } | said  # fmt: skip
+
+
+def board(engines: dict[str, Any]) -> LiveState:
+    made = LiveState()
+    made.take("frame", {"at": 1.0, "tables": {"engines": engines}, "events": []})
+    return made
+
+
+def test_differences_are_laid_over_the_frame() -> None:
+    made = board({"a": engine(), "b": engine()})
+    event = {"number": 1, "pool": "chat"}
+    change = {"engines": {"a": {"inFlight": 9}, "b": None, "c": engine(inFlight=1)}, "zones": {"z": {"x": 1}}}
+    made.take("change", {"at": 2.0, "tables": change, "events": [event]})
+    assert sorted(made.of("engines")) == ["a", "c"]
+    assert made.of("engines")["a"] == engine(inFlight=9)
+    assert (made.at_unix_s, made.of("zones"), made.of("none")) == (2.0, {"z": {"x": 1}}, {})
+    assert made.latest(5) == [event]
+    assert made.latest(5, "other") == []
+    made.take("frame", {"at": 3.0, "tables": {}, "events": []})
+    assert (made.of("engines"), made.events) == ({}, []), "a whole frame begins anew"
+
+
+def test_the_worst_come_first_then_the_busiest() -> None:
+    made = board(
+        {
+            "calm": engine(inFlight=0),
+            "busy": engine(inFlight=9),
+            "kept": engine(floor=True),
+            "out": engine(health="UNHEALTHY"),
+            "slow": engine(verdict="stalled", inFlight=1),
+            "other": engine(pool="other", health="DRAINING"),
+        }
+    )
+    assert [name for name, _ in made.engines("chat")] == ["out", "kept", "slow", "busy", "calm"]
+    assert [name for name, _ in made.engines("chat", "load")][:1] == ["busy"]
+    assert [name for name, _ in made.engines("", "name")] == ["busy", "calm", "kept", "other", "out", "slow"]
+
+
+def test_refusals_stand_before_what_is_only_late() -> None:
+    made = LiveState()
+    rows = {
+        "late": {"types": {"CDS": "STALE"}, "refused": []},
+        "fine": {"types": {"CDS": "SYNCED"}, "refused": []},
+        "no": {"types": {"RDS": "NACK", "CDS": "SYNCED"}, "refused": ["RDS r: bad"]},
+    }
+    made.take("frame", {"at": 1.0, "tables": {"proxies": rows}, "events": []})
+    assert made.behind() == [("no", "RDS NACK: RDS r: bad"), ("late", "CDS STALE")]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "shown"), [(None, "-   "), (0, "····"), (0.5, "██··"), (1, "████"), (7.0, "████"), (-1, "····")]
+)
+def test_a_bar_never_leaves_its_cells(ratio: float | None, shown: str) -> None:
+    assert bar(ratio, 4) == shown
+
+
+def test_no_slots_is_no_load() -> None:
+    assert utilization(engine(slots=0)) is None
+    assert utilization(engine(inFlight=None)) is None
+    assert utilization(engine()) == 0.2
+
+
+@given(st.integers(0, 60), st.integers(1, 30), st.data())
+def test_the_chosen_row_is_always_in_the_window(count: int, room: int, data: st.DataObject) -> None:
+    selected = data.draw(st.integers(0, max(0, count - 1)))
+    first = window(range(count), selected, room)
+    assert 0 <= first <= max(0, count - room)
+    assert count == 0 or first <= selected < first + room

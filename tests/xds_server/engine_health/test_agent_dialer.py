@@ -1,0 +1,365 @@
+"""The dialer against real agents' servers over real gRPC: changes, losses, restarts and lies."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+import yaml
+
+from engine.proto import engine_report_pb2 as pb
+from engine.report import DrainRequest, EngineReport, GpuSummary, ReportSource, Verdict
+from engine.report_wire import MAX_REPORT_BYTES, ReportDropReason
+from engine.watch_server import WATCH, WatchServer
+from policies.load import load_contents
+from policies.model import PolicySet
+from tests.reference_cycles import left
+from xds_server.engine_health import agent_dialer
+from xds_server.engine_health.agent_dialer import AgentDialer
+from xds_server.model.drain_progress import DrainProgress
+from xds_server.model.fleet import EngineId
+
+LIMIT_S = 60.0
+KEY = EngineId("chat", "e1")
+
+
+def policies(port: int | None, address: str = "127.0.0.1") -> PolicySet:
+    endpoint: dict[str, Any] = {"name": "e1", "address": address, "port": 1, "agentPort": port}
+    pool = {
+        "apiVersion": "switchgear.dev/v1alpha1",
+        "kind": "EnginePool",
+        "metadata": {"name": "chat"},
+        "spec": {"model": "m", "endpoints": [endpoint, {"name": "agentless", "address": address, "port": 2}]},
+    }
+    return load_contents({Path("pool.yaml"): yaml.safe_dump(pool).encode()})
+
+
+def report(verdict: Verdict = Verdict.READY, *, drain: bool = False, drain_s: float = 3600.0) -> EngineReport:
+    return EngineReport(
+        pool="",
+        engine="",
+        verdict=verdict,
+        evidence=f"a test said {verdict}",
+        observed_at_s=0.0,
+        drain=DrainRequest(deadline_in_s=drain_s) if drain else None,
+        gpu=GpuSummary(action="none", statement="a test"),
+    )
+
+
+@contextlib.asynccontextmanager
+async def listening(add: Callable[[grpc.aio.Server], None], port: int = 0) -> AsyncIterator[int]:
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    add(server)
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(None)
+
+
+class Dialed:
+    """A dialer at work, and what came of it."""
+
+    def __init__(self) -> None:
+        self.reports: list[EngineReport] = []
+        self.flaws: list[ReportDropReason] = []
+        self.coverage: list[frozenset[EngineId]] = []
+        self.dialer = AgentDialer(
+            self.reports.append, watcher="me", on_error=self.flaws.append, on_coverage=self._covered
+        )
+
+    def _covered(self) -> None:
+        self.coverage.append(self.dialer.covered)
+
+    @property
+    def last(self) -> EngineReport | None:
+        return self.reports[-1] if self.reports else None
+
+    async def says(self, verdict: Verdict) -> EngineReport:
+        await until(lambda: self.last is not None and self.last.verdict is verdict)
+        assert self.last is not None
+        return self.last
+
+
+@contextlib.asynccontextmanager
+async def dialing(policies: PolicySet) -> AsyncIterator[Dialed]:
+    dialed = Dialed()
+    dialed.dialer.watch(policies)
+    task = asyncio.create_task(dialed.dialer.run())
+    try:
+        yield dialed
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled(), task.exception()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def two_pools(port: int) -> PolicySet:
+    """One engine, named by two pools: as it is while a pool gets another name."""
+    pools = [
+        {
+            "apiVersion": "switchgear.dev/v1alpha1",
+            "kind": "EnginePool",
+            "metadata": {"name": name},
+            "spec": {
+                "model": "m",
+                "endpoints": [{"name": "e1", "address": "127.0.0.1", "port": 1, "agentPort": port}],
+            },
+        }
+        for name in ("chat", "talk")
+    ]
+    return load_contents({Path("pools.yaml"): yaml.safe_dump_all(pools).encode()})
+
+
+async def test_two_pools_listen_to_one_agent_and_both_are_waited_for() -> None:
+    server = WatchServer(boot_id="b1")
+    server.publish(report())
+    both = {KEY, EngineId("talk", "e1")}
+    async with listening(server.add_to) as port, dialing(two_pools(port)) as dialed:
+        await until(lambda: len(server.watchers) == 2)
+        draining = server.publish(report(Verdict.DRAINING, drain=True))
+        await until(
+            lambda: {one.pool for one in dialed.reports if one.verdict is Verdict.DRAINING} == {"chat", "talk"}
+        )
+        dialed.dialer.send_drain_progress(KEY, DrainProgress(proxies_total=2, proxies_acknowledged=2))
+        await until(lambda: server.removal(draining.sequence).heard == 1)
+        assert not server.removal(draining.sequence).complete
+        dialed.dialer.send_drain_progress(
+            EngineId("talk", "e1"), DrainProgress(proxies_total=1, proxies_acknowledged=1)
+        )
+        await until(lambda: server.removal(draining.sequence).complete)
+        assert dialed.dialer.covered == both
+        assert len(server.watchers) == 2
+
+
+async def test_what_an_agent_says_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No heartbeat and no dialling anew in this test's time: what is heard was sent because it changed.
+    monkeypatch.setattr(agent_dialer, "FRESH_S", 3600.0)
+    server = WatchServer(boot_id="b1", heartbeat_s=3600.0)
+    server.publish(report())
+    async with listening(server.add_to) as port, dialing(policies(port)) as dialed:
+        first = await dialed.says(Verdict.READY)
+        assert (first.pool, first.engine, first.source, first.boot_id) == ("chat", "e1", ReportSource.AGENT, "b1")
+        assert dialed.dialer.covered == {KEY}
+        for _ in range(10):
+            for verdict in (Verdict.HUNG, Verdict.READY):
+                server.publish(report(verdict))
+                await dialed.says(verdict)
+        assert first.gpu is None
+        assert dialed.dialer.gpu(KEY) == GpuSummary(action="none", statement="a test")
+        assert dialed.dialer.agents()[KEY].connected
+
+
+async def test_a_repeated_report_confirms_the_last() -> None:
+    server = WatchServer(heartbeat_s=0.05)
+    server.publish(report(Verdict.BUSY))
+    async with listening(server.add_to) as port, dialing(policies(port)) as dialed:
+        await until(lambda: len(dialed.reports) >= 4)
+        assert {one.sequence for one in dialed.reports} == {1}
+        times = [one.observed_at_s for one in dialed.reports]
+        assert times == sorted(set(times))
+
+
+async def test_engine_is_uncovered_until_its_agent_reconnects() -> None:
+    server = WatchServer(boot_id="b1")
+    server.publish(report())
+    async with contextlib.AsyncExitStack() as stack:
+        async with listening(server.add_to) as port:
+            dialed = await stack.enter_async_context(dialing(policies(port)))
+            await dialed.says(Verdict.READY)
+        await until(lambda: not dialed.dialer.covered)
+        assert not dialed.dialer.agents()[KEY].connected
+        assert dialed.dialer.agents()[KEY].trouble
+        heard = len(dialed.reports)
+        restarted = WatchServer(boot_id="b2")
+        restarted.publish(report(Verdict.STARTING))
+        await stack.enter_async_context(listening(restarted.add_to, port))
+        assert (await dialed.says(Verdict.STARTING)).boot_id == "b2"
+        await until(lambda: dialed.dialer.covered == {KEY})
+        assert len(dialed.reports) > heard
+        await until(lambda: dialed.coverage[-2:] == [frozenset(), frozenset({KEY})])
+
+
+async def test_an_agent_that_was_never_there_covers_nothing_for_long() -> None:
+    with socket.socket() as reserved:  # bound and not listening: refuses
+        reserved.bind(("127.0.0.1", 0))
+        async with dialing(policies(reserved.getsockname()[1])) as dialed:
+            await until(lambda: KEY in dialed.dialer.agents())
+            assert dialed.dialer.covered == {KEY}, "the prober need not begin yet"
+            await until(lambda: not dialed.dialer.covered)
+            assert not dialed.reports
+
+
+async def test_silent_agent_watch_reconnects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_dialer, "FRESH_S", 0.3)
+    connections = 0
+
+    async def watch(_: bytes, _context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
+        nonlocal connections
+        connections += 1
+        yield pb.EngineReport(
+            schema_version=1, boot_id="b", sequence=connections, verdict=pb.READY
+        ).SerializeToString()
+        await asyncio.Event().wait()
+
+    async with listening(serving(watch)) as port, dialing(policies(port)) as dialed:
+        await until(lambda: connections >= 3)
+        assert frozenset() in dialed.coverage, "meanwhile the engine is asked"
+
+
+@pytest.mark.parametrize("drain_s", [3600.0, 0.3])
+async def test_draining_verdict_survives_agent_disconnect(drain_s: float) -> None:
+    server = WatchServer()
+    server.publish(report(Verdict.DRAINING, drain=True, drain_s=drain_s))
+    async with contextlib.AsyncExitStack() as stack:
+        async with listening(server.add_to) as port:
+            dialed = await stack.enter_async_context(dialing(policies(port)))
+            await dialed.says(Verdict.DRAINING)
+        await until(lambda: not dialed.dialer.agents()[KEY].connected)
+        if drain_s > 60.0:
+            assert dialed.dialer.covered == {KEY}, "until the deadline"
+        else:
+            await until(lambda: not dialed.dialer.covered)
+
+
+def serving(
+    watch: Callable[[bytes, grpc.aio.ServicerContext[bytes, bytes]], AsyncIterator[bytes]],
+) -> Callable[[grpc.aio.Server], None]:
+    service, method = WATCH.strip("/").split("/")
+    handler = grpc.method_handlers_generic_handler(service, {method: grpc.unary_stream_rpc_method_handler(watch)})
+    return lambda server: server.add_generic_rpc_handlers((handler,))
+
+
+async def test_streams_that_end_wait_for_no_collector() -> None:
+    connections = 0
+
+    async def watch(_: bytes, _context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
+        nonlocal connections
+        connections += 1
+        yield pb.EngineReport(
+            schema_version=1, boot_id="b", sequence=connections, verdict=pb.READY
+        ).SerializeToString()
+
+    async with listening(serving(watch)) as port, dialing(policies(port)):
+        await until(lambda: connections >= 2)
+        with left() as found:
+            await until(lambda: connections >= 7)
+    ours = {kind: count for kind, count in found.items() if kind.startswith(("xds_server.", "asyncio.timeouts"))}
+    assert {kind: count for kind, count in ours.items() if count >= 3} == {}, "nearly one of it for each stream"
+
+
+async def test_malformed_agent_reports_are_counted() -> None:
+    def made(**said: Any) -> bytes:
+        return pb.EngineReport(
+            **{"schema_version": 1, "boot_id": "b", "verdict": pb.READY, **said}
+        ).SerializeToString()
+
+    async def watch(_: bytes, _context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
+        yield b"\xff\xff\xff"
+        yield made(sequence=0)
+        yield made(sequence=5, verdict=66)
+        yield made(sequence=5)
+        yield made(sequence=4, verdict=pb.DEAD)
+        yield made(sequence=6, boot_id="c", verdict=pb.BUSY, kv_cache_usage_ratio=float("nan"))
+        yield made(sequence=7, verdict=pb.DEAD)  # of the engine before
+        yield made(sequence=8, boot_id="c", model="x" * MAX_REPORT_BYTES)
+        await asyncio.Event().wait()
+
+    async with listening(serving(watch)) as port, dialing(policies(port)) as dialed:
+        last = await dialed.says(Verdict.BUSY)
+        assert last.kv_cache_usage_ratio is None
+        await until(lambda: ReportDropReason.SIZE in dialed.flaws)
+        wanted = [
+            ReportDropReason.GARBAGE,
+            ReportDropReason.INCOMPLETE,
+            ReportDropReason.VERDICT,
+            ReportDropReason.STALE,
+            ReportDropReason.STALE,
+            ReportDropReason.SIZE,
+        ]
+        assert dialed.flaws[: len(wanted)] == wanted
+        assert Verdict.DEAD not in {one.verdict for one in dialed.reports}
+
+
+async def test_agent_report_flood_is_rate_limited() -> None:
+    sent = 0
+
+    async def watch(_: bytes, _context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
+        nonlocal sent
+        while True:
+            sent += 1
+            yield pb.EngineReport(
+                schema_version=1,
+                boot_id="b",
+                sequence=sent,
+                verdict=pb.READY,
+                evidence=[pb.Evidence(sentence="x" * 400)],
+            ).SerializeToString()
+
+    async with listening(serving(watch)) as port, dialing(policies(port)) as dialed:
+        await until(lambda: ReportDropReason.FLOOD in dialed.flaws)
+        began_s, heard = time.monotonic(), len(dialed.reports)
+        await until(lambda: len(dialed.reports) >= heard + 60)
+        assert time.monotonic() - began_s > 0.5, "some fifty in a second"
+
+
+async def test_drain_progress_is_sent_and_resent_to_agents() -> None:
+    server = WatchServer()
+    server.publish(report())
+    async with contextlib.AsyncExitStack() as stack:
+        async with listening(server.add_to) as port:
+            dialed = await stack.enter_async_context(dialing(policies(port)))
+            await dialed.says(Verdict.READY)
+            since = server.publish(report(Verdict.DRAINING, drain=True)).sequence
+            await dialed.says(Verdict.DRAINING)
+            dialed.dialer.send_drain_progress(KEY, DrainProgress(proxies_total=2, proxies_acknowledged=1))
+            await until(lambda: server.removal(since).heard == 1)
+            assert not server.removal(since).complete
+            dialed.dialer.send_drain_progress(KEY, DrainProgress(proxies_total=2, proxies_acknowledged=2))
+            await until(lambda: server.removal(since).complete)
+            # Back, and out once more: what was said of the first drain does not count for the second.
+            server.publish(report())
+            await dialed.says(Verdict.READY)
+            since = server.publish(report(Verdict.DRAINING, drain=True)).sequence
+            await dialed.says(Verdict.DRAINING)
+            assert not server.removal(since).complete
+            dialed.dialer.send_drain_progress(KEY, DrainProgress(proxies_total=2, proxies_acknowledged=2))
+            await until(lambda: server.removal(since).complete)
+            first = dialed.dialer.agents()[KEY].boot_id
+        restarted = WatchServer()
+        since = restarted.publish(report(Verdict.DRAINING, drain=True)).sequence
+        await stack.enter_async_context(listening(restarted.add_to, port))
+        await until(lambda: dialed.dialer.agents()[KEY].boot_id not in ("", first))
+        dialed.dialer.send_drain_progress(KEY, DrainProgress(proxies_total=2, proxies_acknowledged=2))
+        await until(lambda: restarted.removal(since).complete and restarted.removal(since).heard == 1)
+
+
+async def test_only_what_changed_in_the_policies_is_dialled_anew() -> None:
+    server = WatchServer()
+    server.publish(report())
+    async with listening(server.add_to) as port, dialing(policies(port)) as dialed:
+        await dialed.says(Verdict.READY)
+        before = dialed.dialer.agents()[KEY]
+        dialed.dialer.watch(policies(port))
+        server.publish(report(Verdict.BUSY))
+        await dialed.says(Verdict.BUSY)
+        server.publish(report(Verdict.HUNG))
+        await dialed.says(Verdict.HUNG)
+        assert dialed.dialer.agents()[KEY] == before
+        dialed.dialer.watch(policies(None))
+        await until(lambda: not server.watchers)
+        assert dialed.dialer.agents() == {}
+        assert dialed.dialer.covered == frozenset()

@@ -1,0 +1,225 @@
+"""The prober against real HTTP: simulated engines with real faults."""
+
+import pytest
+
+from chaos.fake_engine import (
+    EngineBadHealth,
+    EngineCrash,
+    EngineDrain,
+    EngineErrorAfterWork,
+    EngineFault,
+    EngineHang,
+    EngineHangMidStream,
+    EngineResetMidStream,
+    EngineShed,
+    EngineSigterm,
+    EngineSlow,
+)
+from engine.report import Doubt, Verdict
+from tests.xds_server.engine_health.running_prober import (
+    IN,
+    LEAVING,
+    OUT,
+    Noted,
+    engine_up,
+    load,
+    policies,
+    probed,
+    watching,
+)
+from xds_server.decide.decisions import Health
+from xds_server.engine_health.engine_prober import ProbeKind
+from xds_server.model.fleet import EngineId
+
+
+async def test_an_idle_engine_is_ready_by_its_tokens() -> None:
+    async with probed() as (_, watched):
+        await watched.looks(4)
+        assert watched.verdicts() == {Verdict.READY}
+        assert watched.probes[ProbeKind.CANARY, "answered"] >= 2
+        assert [one.sequence for one in watched.reports] == sorted({one.sequence for one in watched.reports})
+
+
+async def test_saturated_engine_is_busy_and_admitted() -> None:
+    async with probed() as (engine, watched), load(engine, 64):
+        await watched.until(lambda: watched.reports[-1].verdict is Verdict.BUSY, "busy")
+        busy_from = len(watched.reports)
+        canaries = sum(count for (kind, _), count in watched.probes.items() if kind is ProbeKind.CANARY)
+        await watched.looks(8)
+        assert watched.verdicts(busy_from) == {Verdict.BUSY}
+        assert not watched.moves
+        assert watched.reports[-1].requests_in_flight is not None
+        assert watched.reports[-1].requests_in_flight >= 32
+        after = sum(count for (kind, _), count in watched.probes.items() if kind is ProbeKind.CANARY)
+        assert after - canaries <= 1, "canaries queue behind real work"
+
+
+async def test_idle_hang_is_detected_although_health_is_200(record_property: Noted) -> None:
+    async with probed() as (engine, watched):
+        await engine.set_fault(EngineHang(health="ok"))
+        record_property("hang_idle_out_s", await watched.until_out())
+        said = watched.said()
+        assert said is not None
+        assert said.verdict is Verdict.HUNG
+        await watched.looks(5)
+        assert watched.health() is OUT
+        await engine.heal()
+        record_property("hang_idle_in_s", await watched.until_in())
+
+
+async def test_hang_under_load_is_detected_although_gauges_are_frozen(record_property: Noted) -> None:
+    async with probed() as (engine, watched), load(engine, 16):
+        await watched.until(lambda: watched.reports[-1].verdict is Verdict.BUSY, "busy")
+        await engine.set_fault(EngineHang())
+        record_property("hang_loaded_out_s", await watched.until_out())
+        said = watched.said()
+        assert said is not None
+        assert said.verdict is Verdict.HUNG
+        await engine.heal()
+        record_property("hang_loaded_in_s", await watched.until_in())
+
+
+async def test_frozen_gauges_of_a_healed_engine_do_not_keep_it_out() -> None:
+    async with probed() as (engine, watched):
+        async with load(engine, 16):
+            await watched.until(lambda: watched.reports[-1].verdict is Verdict.BUSY, "busy")
+            await engine.set_fault(EngineHang())
+            await watched.until_out()
+        await engine.heal()
+        await watched.until_in()
+
+
+async def test_a_hung_engine_with_a_queue_limit_is_hung_though_it_sheds() -> None:
+    async with probed(max_unfinished=16) as (engine, watched), load(engine, 24):
+        await watched.until(lambda: watched.reports[-1].verdict is Verdict.BUSY, "busy")
+        await engine.set_fault(EngineHang())
+        await watched.until_out()
+        said = watched.said()
+        assert said is not None
+        assert said.verdict is Verdict.HUNG
+
+
+async def test_an_engine_at_its_admission_limit_is_busy() -> None:
+    async with probed(max_unfinished=10) as (engine, watched), load(engine, 24):
+        await watched.until(lambda: watched.reports[-1].verdict is Verdict.BUSY, "busy")
+        await watched.looks(8)
+        assert not watched.moves
+        assert not {Verdict.HUNG, Verdict.DEGRADED} & watched.verdicts()
+
+
+async def test_crash_is_detected_at_once_and_recovery_soon(record_property: Noted) -> None:
+    async with probed() as (engine, watched):
+        await engine.set_fault(EngineCrash())
+        out_s = await watched.until_out()
+        record_property("crash_out_s", out_s)
+        assert out_s < 20
+        said = watched.said()
+        assert said is not None
+        assert said.verdict is Verdict.DEAD
+        await engine.heal()
+        in_s = await watched.until_in()
+        record_property("crash_in_s", in_s)
+        assert in_s < 20
+
+
+@pytest.mark.parametrize(
+    ("fault", "health", "verdict"),
+    [
+        (EngineDrain(), LEAVING, Verdict.DRAINING),
+        # One engine is the whole pool: soft evidence leaves it in.
+        (EngineErrorAfterWork(), IN, Verdict.DEGRADED),
+        (EngineShed(), IN, Verdict.DEGRADED),
+        (EngineResetMidStream(), IN, Verdict.DEGRADED),
+        (EngineBadHealth(health="fail"), IN, Verdict.READY),
+        (EngineBadHealth(health="slow"), IN, Verdict.READY),
+        (EngineHangMidStream(), IN, Verdict.READY),
+        (EngineSlow(factor=8), IN, Verdict.READY),
+    ],
+    ids=lambda one: getattr(one, "kind", str(one)),
+)
+async def test_what_each_fault_leads_to(fault: EngineFault, health: Health, verdict: Verdict) -> None:
+    async with probed() as (engine, watched):
+        await engine.set_fault(fault)
+        since = len(watched.reports)
+        await watched.until(lambda: any(one.verdict is verdict for one in watched.reports[since:]), verdict)
+        await watched.looks(3)
+        assert watched.health() is health
+        assert watched.verdicts(since) <= {verdict, Verdict.BUSY, Verdict.READY}
+        await engine.heal()
+        await watched.until_in()
+
+
+async def test_degraded_engine_is_ejected_if_the_pool_can_spare_it() -> None:
+    async with (
+        engine_up() as first,
+        engine_up() as second,
+        watching(policies({"e0": first.port, "e1": second.port})) as watched,
+    ):
+        await watched.until_in("e0")
+        await watched.until_in("e1")
+        await first.set_fault(EngineErrorAfterWork())
+        await watched.until_out("e0")
+        await second.set_fault(EngineErrorAfterWork())
+        since = len(watched.reports)
+        await watched.until(lambda: Verdict.DEGRADED in watched.verdicts_of("e1", since), "both degraded")
+        await watched.looks(6)
+        assert watched.health("e1") is IN
+        await first.heal()
+        await watched.until_in("e0")
+
+
+@pytest.mark.parametrize("shutdown_timeout_s", [0.0, 20.0])
+async def test_sigterm_with_work_in_flight(shutdown_timeout_s: float, record_property: Noted) -> None:
+    async with probed() as (engine, watched), load(engine, 2, tokens=300):
+        await watched.until(lambda: engine.calls_in_flight >= 2, "work in flight")
+        await engine.set_fault(EngineSigterm(shutdown_timeout_s=shutdown_timeout_s))
+        seconds = await watched.until(lambda: watched.health() is not IN, "not in")
+        record_property(f"sigterm_{shutdown_timeout_s:g}_out_s", seconds)
+        await watched.until_out()  # the port closes in the end
+        said = watched.said()
+        assert said is not None
+        assert said.verdict is Verdict.DEAD
+        await engine.heal()
+        await watched.until_in()
+
+
+async def test_a_wrong_model_name_is_said_clearly_and_ejects_nobody() -> None:
+    async with engine_up() as first, engine_up() as second:
+        setup = policies({"e0": first.port, "e1": second.port}, model="no-such-model")
+        async with watching(setup) as watched:
+            await watched.until(lambda: len({one.engine for one in watched.reports}) == 2, "both heard")
+            await watched.looks(12)
+            assert watched.verdicts() == {Verdict.DEGRADED}
+            said = watched.said()
+            assert said is not None
+            assert said.doubt is Doubt.REFUSED
+            assert "404" in said.evidence
+            assert not watched.moves
+            assert watched.decisions is not None
+            assert "policy" in watched.decisions.engines[EngineId("pool", "e0")].reason
+
+
+async def test_chat_only_engines_can_be_probed() -> None:
+    async with (
+        engine_up() as engine,
+        watching(policies({"e0": engine.port}, path="/v1/chat/completions")) as watched,
+    ):
+        await watched.until_in()
+
+
+async def test_an_edit_disturbs_no_unchanged_engine() -> None:
+    async with (
+        engine_up() as first,
+        engine_up() as second,
+        engine_up() as third,
+        watching(policies({"e0": first.port, "e1": second.port})) as watched,
+    ):
+        await watched.until_in("e0")
+        await watched.until_in("e1")
+        watched.prober.watch(policies({"e0": first.port, "e2": third.port}))
+        await watched.until(lambda: watched.said("e2") is not None, "e2 heard")
+        last = watched.said("e1")
+        await watched.looks(8)
+        assert watched.said("e1") is last
+        assert watched.health("e0") is IN
+        assert not watched.moves

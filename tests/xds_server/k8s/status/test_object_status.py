@@ -1,0 +1,149 @@
+"""A status says what became of an object, and is the same until that is something else."""
+
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from engine.report import Verdict
+from tests.cluster import CRDS
+from tests.xds_server.k8s.status.status_fixtures import (
+    UNIX_S,
+    conditions,
+    decided,
+    document,
+    engine,
+    fleet,
+    problem,
+    programming,
+    scene,
+)
+from xds_server.decide.decisions import Health
+from xds_server.k8s.replica_status import NackSummary
+from xds_server.k8s.status.object_status import PROGRAMMED, condition, rfc3339, status_of
+from xds_server.model.fleet import EngineId
+
+LATER_S = UNIX_S + 60
+
+
+def fits_its_definition(kind: str, status: Any) -> None:
+    said = yaml.safe_load((CRDS / f"{kind.lower()}s.yaml").read_text())
+    (version,) = said["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]["properties"]["status"]
+    jsonschema.validate(status, schema)
+    assert status.keys() <= schema["properties"].keys()
+
+
+def test_acked_object_has_accepted_and_programmed_conditions() -> None:
+    one = document(kind="ModelRoute", name="r")
+    status = status_of(one, scene(one), {}, UNIX_S)
+    assert conditions(status) == {"Accepted": ("True", "Accepted"), "Programmed": ("True", "Programmed")}
+    assert status["observedGeneration"] == 2
+    assert "engines" not in status
+    fits_its_definition("ModelRoute", status)
+
+
+def test_rejected_object_status_has_field_reason_and_served_generation() -> None:
+    one = document(
+        problems=(problem(), problem("spec.slotsPerEngine", "is no number")), last_accepted='{"model":"m"}'
+    )
+    status = status_of(one, scene(one), {}, UNIX_S)
+    assert conditions(status) == {"Accepted": ("False", "Rejected"), "Programmed": ("False", "Rejected")}
+    assert status["conditions"][0]["message"] == (
+        "the spec accepted before is served; spec.model: is empty; spec.slotsPerEngine: is no number"
+    )
+    assert status["lastAccepted"] == {"model": "m"}
+    fits_its_definition("EnginePool", status)
+    gone = document(problems=(problem(),) * 30, serving=False)
+    status = status_of(gone, scene(gone), status, UNIX_S)
+    assert status["conditions"][0]["message"].startswith("nothing is served of it; ")
+    assert status["conditions"][0]["message"].endswith("and 20 more")
+    assert "lastAccepted" not in status
+    assert status["digest"] == ""
+
+
+def test_a_pool_that_is_not_served_has_none_of_its_namesakes_engines() -> None:
+    older, namesake = document(), document(problems=(problem("metadata.name", "is taken"),), serving=False)
+    assert older.name == namesake.name
+    seen = scene(older, fleet=fleet(engine("a", Verdict.READY)))
+    assert status_of(older, seen, {}, UNIX_S)["engines"]["total"] == 1
+    status = status_of(namesake, seen, {}, UNIX_S)
+    assert status["engines"] == {"total": 0, "healthy": 0, "draining": 0, "unhealthy": 0}
+    assert status["verdicts"] == {}
+
+
+def test_the_same_again_is_equal_and_a_condition_is_as_old_as_its_status() -> None:
+    one = document()
+    waiting = scene(one, programming=programming("replica-a"))
+    first = status_of(one, waiting, {}, UNIX_S)
+    assert conditions(first)["Programmed"] == ("False", "Pending")
+    assert status_of(one, waiting, first, LATER_S) == first
+    other = status_of(one, scene(one, programming=programming("replica-b")), first, LATER_S)
+    assert condition(other, PROGRAMMED)["message"] == "waiting for proxies of replica-b"
+    assert condition(other, PROGRAMMED)["lastTransitionTime"] == rfc3339(UNIX_S)
+    done = status_of(one, scene(one), other, LATER_S)
+    assert condition(done, PROGRAMMED)["lastTransitionTime"] == rfc3339(LATER_S)
+    assert condition(done, "Accepted")["lastTransitionTime"] == rfc3339(UNIX_S)
+
+
+def test_programmed_condition_is_sticky() -> None:
+    one = document()
+    done = status_of(one, scene(one), {}, UNIX_S)
+    # A change of something else is on its way to the proxies, then no proxy is there.
+    for meanwhile in (programming("replica-a"), programming(proxies=0)):
+        assert status_of(one, scene(one, programming=meanwhile), done, LATER_S) == done
+    edited = document(generation=3)
+    behind = scene(edited, programming=programming("replica-a"))
+    assert conditions(status_of(edited, behind, done, LATER_S))["Programmed"] == ("False", "Pending")
+    # The same spec, of which something else is served: its engines are others now.
+    moved = scene(one, programming=programming("replica-a"), texts={one.file: "other engines"})
+    assert conditions(status_of(one, moved, done, LATER_S))["Programmed"] == ("False", "Pending")
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"programming": programming(proxies=0)}, ("Unknown", "NoProxies")),
+        ({"digest": "", "texts": {}}, ("False", "Pending")),
+        ({"held": "half of the engines would go"}, ("False", "Held")),
+    ],
+)
+def test_programmed_says_why_not(said: dict[str, Any], expected: tuple[str, str]) -> None:
+    one = document()
+    assert conditions(status_of(one, scene(one, **said), {}, UNIX_S))["Programmed"] == expected
+
+
+def test_nack_condition_is_on_its_own_object_only() -> None:
+    one, other = document(), document(name="pool-2")
+    refusal = NackSummary(resource="cluster pool", reason="no such filter", origins=("ns/EnginePool/pool:3",))
+    seen = scene(one, other, programming=programming(refusals=(refusal,)))
+    done = status_of(one, scene(one), {}, UNIX_S)
+    status = status_of(one, seen, done, LATER_S)
+    assert conditions(status)["Programmed"] == ("False", "Refused")
+    assert condition(status, PROGRAMMED)["message"] == "proxies refuse cluster pool: no such filter"
+    assert conditions(status_of(other, seen, {}, UNIX_S))["Programmed"] == ("True", "Programmed")
+
+
+def test_engines_are_counted_by_health_and_verdict_and_load_is_no_news() -> None:
+    one = document()
+    verdicts = {
+        "a": (Verdict.READY, Health.HEALTHY),
+        "b": (Verdict.BUSY, Health.HEALTHY),
+        "c": (Verdict.HUNG, Health.UNHEALTHY),
+        "d": (Verdict.DRAINING, Health.DRAINING),
+        "e": (None, Health.HEALTHY),
+    }
+    engines = fleet(*(engine(name, verdict) for name, (verdict, _) in verdicts.items()), engine("f", None))
+    known = {EngineId("pool", name): decided(*said) for name, said in verdicts.items()}
+    status = status_of(one, scene(one, fleet=engines, engines=known), {}, UNIX_S)
+    assert status["engines"] == {"total": 6, "healthy": 3, "draining": 1, "unhealthy": 2}
+    assert status["verdicts"] == {"draining": 1, "hung": 1, "ready": 2, "unknown": 1}
+    fits_its_definition("EnginePool", status)
+
+
+def test_conditions_of_others_stay() -> None:
+    one = document()
+    theirs = {"type": "Approved", "status": "True", "reason": "By", "message": "", "lastTransitionTime": "t"}
+    assert theirs in status_of(one, scene(one), {"conditions": [theirs]}, UNIX_S)["conditions"]
+    assert len(status_of(one, scene(one), {"conditions": "nonsense"}, UNIX_S)["conditions"]) == 2

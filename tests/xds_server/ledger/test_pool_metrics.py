@@ -1,0 +1,72 @@
+"""What is decided of a pool is there for dashboards, and what nobody knows is left out."""
+
+from policies.model import PolicySet
+from tests.xds_server.ledger.conftest import decided, scene, seen, with_pool
+from xds_server.admin.views.pool_metrics import pool_metrics
+from xds_server.decide.decisions import DegradationState, Ejector, EngineDecision, Health
+from xds_server.model.fleet import EngineId, Fleet, with_pod_states
+from xds_server.model.pod_state import PodPhase, PodState
+from xds_server.model.pool_traffic import EngineTraffic
+
+
+def values(policies: PolicySet, fleet: Fleet, decisions: object) -> dict[tuple[str, ...], float]:
+    """Every sample by its name and the values of its labels, the pool's aside."""
+    found = {}
+    for metric in pool_metrics(scene(policies, fleet, decisions)):  # type: ignore[arg-type]
+        for sample in metric.samples:
+            assert sample.labels.pop("pool") == "chat"
+            found[sample.name, *sample.labels.values()] = sample.value
+    return found
+
+
+def test_the_level_and_what_is_done_because_of_it(policies: PolicySet, fleet: Fleet) -> None:
+    ladder = DegradationState(level=2, reason="full", since_s=0.0, hedging_off=True, fallback_percent=35.0)
+    found = values(policies, fleet, with_pool(decided(fleet), ladder=ladder))
+    assert found["switchgear_pool_degradation_level",] == 2
+    assert found["switchgear_pool_degradation_action", "no_hedging"] == 1
+    assert found["switchgear_pool_degradation_action", "fallback"] == 1
+    assert found["switchgear_pool_degradation_action", "no_batch"] == 0
+
+
+def test_who_is_out_by_whom(policies: PolicySet, fleet: Fleet) -> None:
+    out = EngineDecision(health=Health.UNHEALTHY, reason="", since_s=0.0, ejector=Ejector.ERRORS)
+    kept = EngineDecision(health=Health.HEALTHY, reason="", since_s=0.0, ejector=Ejector.SLOWNESS, floor=True)
+    found = values(policies, fleet, decided(fleet, r1=out, r2=out, r3=kept))
+    assert found["switchgear_engines_out", "errors"] == 2
+    assert found["switchgear_engines_out", "slowness"] == 0
+    assert found["switchgear_pool_kept_in_engines",] == 1
+
+
+def test_engines_by_what_is_said_of_them(policies: PolicySet, fleet: Fleet) -> None:
+    unfit = PodState(standing=PodPhase.UNFIT, reason="its node is tainted")
+    spoken = with_pod_states(fleet, {EngineId("chat", "r1"): unfit})
+    found = values(policies, spoken, decided(spoken))
+    assert found["switchgear_engine_standings", "unfit"] == 1
+    assert found["switchgear_engine_standings", "present"] == 3
+    assert found["switchgear_engine_standings", "gone"] == 0
+
+
+def test_what_nobody_tells_is_left_out(policies: PolicySet, fleet: Fleet) -> None:
+    names = {key[0] for key in values(policies, fleet, decided(fleet))}
+    assert "switchgear_pool_degradation_level" in names
+    assert not {"switchgear_pool_pressure_ratio", "switchgear_pool_in_flight_requests"} & names
+
+
+def test_capacity_is_what_is_in_of_what_is_declared(policies: PolicySet, fleet: Fleet) -> None:
+    out = EngineDecision(health=Health.DRAINING, reason="", since_s=0.0, ejector=Ejector.OPERATOR)
+    found = values(policies, fleet, decided(fleet, r1=out))
+    assert found["switchgear_pool_capacity_ratio",] == 0.75
+    assert found["switchgear_pool_capacity_floor_ratio",] == 0.5
+
+
+def test_engine_by_engine(policies: PolicySet, fleet: Fleet) -> None:
+    out = EngineDecision(health=Health.UNHEALTHY, reason="", since_s=0.0)
+    trial = EngineDecision(health=Health.HEALTHY, reason="", since_s=0.0, traffic_percent=25.0)
+    told = {"r2": EngineTraffic(window_calls=8, window_failures=2, in_flight=3), "r3": EngineTraffic()}
+    full = seen(fleet, told)
+    found = values(policies, full, decided(full, r1=out, r2=trial))
+    admitted = {key[1]: value for key, value in found.items() if key[0] == "switchgear_engine_admitted_ratio"}
+    assert admitted == {"r1": 0.0, "r2": 0.25, "r3": 1.0, "r4": 1.0}
+    assert found["switchgear_engine_in_flight_requests", "r2", "a"] == 3
+    failed = {key: value for key, value in found.items() if key[0] == "switchgear_engine_failed_ratio"}
+    assert failed == {("switchgear_engine_failed_ratio", "r2", "a"): 0.25}, "of no calls there is no share"

@@ -1,0 +1,310 @@
+"""Why: in sentences, with the figures and the line that ruled, for whatever was decided."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.report import EngineReport, Evidence, Verdict
+from policies.model import PolicySet
+from tests.xds_server.ledger.conftest import decided, scene, seen, with_pool
+from xds_server.admin.views.context import UnknownNameError, subject_named
+from xds_server.admin.views.why_subject import why
+from xds_server.decide.decisions import (
+    AdmissionDecision,
+    Ceiling,
+    DegradationState,
+    Ejector,
+    EngineDecision,
+    Health,
+    RetryDecision,
+)
+from xds_server.ledger.ledger import Ledger
+from xds_server.model.fleet import EngineId, Fleet, with_pod_states, with_report
+from xds_server.model.order import Order, OrderAction
+from xds_server.model.pod_state import PodPhase, PodState
+from xds_server.model.pool_traffic import EngineTraffic, ProxyTraffic
+from xds_server.model.status_types import Explanation
+
+WELL = EngineDecision(health=Health.HEALTHY, reason="ready: tokens move", since_s=40.0)
+HUNG = EngineReport(
+    pool="chat",
+    engine="r1",
+    verdict=Verdict.HUNG,
+    evidence="no token for 3.2 s",
+    observed_at_s=99.0,
+    reasons=(Evidence(reading="tokens", sentence="no token for 3.2 s", threshold="2 s"),),
+)
+
+
+def told(one: Explanation) -> str:
+    return "\n".join((one.now, *one.because, *one.why_not, one.returns))
+
+
+def test_a_hung_engine_names_verdict_threshold_and_line(policies: PolicySet, fleet: Fleet) -> None:
+    out = EngineDecision(
+        health=Health.UNHEALTHY,
+        reason="hung: no token for 3.2 s",
+        since_s=59.0,
+        verdict=Verdict.HUNG,
+        ejector=Ejector.VERDICT,
+        cut=True,
+        until_s=160.0,
+    )
+    found = why("r1", scene(policies, with_report(fleet, HUNG, 99.5), decided(fleet, r1=out)))
+    assert not found.well
+    assert found.now.startswith("chat/r1 (zone a) is out, for 41 s now, because it is hung")
+    assert "held against 2 s" in told(found)
+    (rule,) = found.ruled_by
+    assert (rule.field, rule.value) == ("spec.probe.stallAfter", "2s")
+    assert rule.place.endswith("chat.yaml:6")
+    assert found.until_in_s == 60.0
+
+
+def test_an_engine_whose_requests_were_ended_is_not_told_of_as_if_it_had_some(
+    policies: PolicySet, fleet: Fleet
+) -> None:
+    cut = EngineDecision(
+        health=Health.UNHEALTHY,
+        reason="hung: claims to be idle, and no token for 3.2 s",
+        since_s=59.0,
+        verdict=Verdict.HUNG,
+        ejector=Ejector.VERDICT,
+        cut=True,
+    )
+    reported = with_report(fleet, HUNG, 99.5)
+    busy = seen(reported, {"r1": EngineTraffic(in_flight=4)})
+    assert "the requests it holds are being ended" in why("r1", scene(policies, busy, decided(fleet, r1=cut))).now
+    quiet = seen(reported, {"r1": EngineTraffic(in_flight=0)})
+    found = why("r1", scene(policies, quiet, decided(fleet, r1=cut)))
+    assert found.now.endswith("; no proxy has a request there any more.")
+    assert any("speaks neither for nor against it" in one for one in found.because)
+    kept = why("r1", scene(policies, quiet, decided(fleet, r1=replace(cut, cut=False))))
+    assert not any("speaks neither for nor against it" in one for one in kept.because)
+
+
+def test_a_pod_that_is_being_deleted_says_so_and_nothing_brings_it_back(policies: PolicySet, fleet: Fleet) -> None:
+    word = PodState(standing=PodPhase.LEAVING, reason="its pod is being deleted")
+    out = EngineDecision(
+        health=Health.DRAINING,
+        reason="leaving: its pod is being deleted",
+        since_s=98.0,
+        pod_state=word,
+        ejector=Ejector.ORCHESTRATOR,
+        returns="nothing, for it ends",
+    )
+    spoken = with_pod_states(fleet, {EngineId("chat", "r1"): word})
+    found = why("r1", scene(policies, spoken, decided(fleet, r1=out)))
+    assert not found.well
+    assert "drains" in found.now
+    assert found.now.endswith("because its pod is being deleted.")
+    assert "Its orchestrator says that it is leaving: its pod is being deleted." in found.because
+    assert (found.returns, found.ruled_by) == ("nothing, for it ends", ())
+
+
+def test_an_unfit_node_that_the_floor_overrules_names_node_and_floor(policies: PolicySet, fleet: Fleet) -> None:
+    word = PodState(standing=PodPhase.UNFIT, reason="node gpu-7 has taint gpu-broken")
+    kept = EngineDecision(
+        health=Health.HEALTHY,
+        reason="kept: too few; unfit: node gpu-7 has taint gpu-broken",
+        since_s=0.0,
+        pod_state=word,
+        ejector=Ejector.ORCHESTRATOR,
+        floor=True,
+    )
+    spoken = with_pod_states(fleet, {EngineId("chat", "r1"): word})
+    found = why("r1", scene(policies, spoken, decided(fleet, r1=kept)))
+    assert "on an unfit node: node gpu-7 has taint gpu-broken" in told(found)
+    assert "It should leave (its orchestrator says so) and is kept in" in told(found)
+    assert [rule.field for rule in found.ruled_by] == ["spec.breaker.capacityFloorPercent"]
+    # Set aside in doubt, nobody's floor keeps it, and it is in all the same.
+    doubted = replace(kept, floor=False, reason="kept: all 4 engines are said not to be ready at once")
+    found = why("r1", scene(policies, spoken, decided(fleet, r1=doubted)))
+    assert "speaks against it, and it is in all the same" in told(found)
+
+
+def test_a_failing_engine_below_the_threshold_is_in_and_says_so(policies: PolicySet, fleet: Fleet) -> None:
+    busy = seen(fleet, {"r1": EngineTraffic(window_calls=20, window_failures=5, in_flight=3)})
+    found = why("r1", scene(policies, busy, decided(fleet, r1=WELL)))
+    assert found.well
+    assert "Of its last 20 calls 5 failed (25 %; the breaker opens from 30 %); 3 in flight." in found.because
+    assert found.why_not == ("Some of its calls fail, and it is in: 25 % is below errorRatePercent 30 %.",)
+
+
+def test_few_calls_are_said_to_be_few(policies: PolicySet, fleet: Fleet) -> None:
+    busy = seen(fleet, {"r1": EngineTraffic(window_calls=4, window_failures=4)})
+    found = why("r1", scene(policies, busy, decided(fleet, r1=WELL)))
+    assert found.why_not == ("Some of its calls fail; 4 are too few (minCalls 8).",)
+
+
+def test_the_floor_keeps_and_both_lines_are_named(policies: PolicySet, fleet: Fleet) -> None:
+    kept = replace(WELL, reason="without it the pool has 25 %", ejector=Ejector.ERRORS, floor=True)
+    found = why("r1", scene(policies, fleet, decided(fleet, r1=kept)))
+    assert not found.well
+    assert "its answers fail" in found.why_not[0]
+    assert "too few others are left" in found.why_not[0]
+    assert [rule.field for rule in found.ruled_by] == [
+        "spec.breaker.capacityFloorPercent",
+        "spec.breaker.errorRatePercent",
+        "spec.breaker.consecutiveErrors",
+    ]
+    assert found.ruled_by[0].place == "built-in default"
+    assert found.ruled_by[1].place.endswith("chat.yaml:19")
+
+
+def test_an_engine_that_only_an_envoy_keeps_out(policies: PolicySet, fleet: Fleet) -> None:
+    traffic = seen(fleet, {"r1": EngineTraffic()}, **{"gw-1": ProxyTraffic(silent={"r1": 34})})
+    found = why("r1", scene(policies, traffic, decided(fleet, r1=WELL)))
+    assert "gw-1 sends it nothing: 0 requests while its peers got 34" in told(found)
+    assert "Envoy's own ejection" in told(found)
+
+
+def test_shadow_says_what_would_be(policies: PolicySet, fleet: Fleet) -> None:
+    would = EngineDecision(health=Health.UNHEALTHY, reason="12 of 20 calls failed", since_s=90.0)
+    found = why("r1", scene(policies, fleet, decided(fleet, r1=replace(WELL, shadow=would))))
+    assert found.why_not == ("It would be UNHEALTHY if that were enforced (shadow): 12 of 20 calls failed.",)
+
+
+def test_an_order_says_who_why_and_how_long(policies: PolicySet, fleet: Fleet) -> None:
+    order = Order(
+        engine=EngineId("chat", "r1"), action=OrderAction.EJECT, until_s=820.0, reason="bad NVLink", by="ann"
+    )
+    out = EngineDecision(
+        health=Health.UNHEALTHY, reason="eject: bad NVLink", since_s=99.0, ejector=Ejector.OPERATOR
+    )
+    view = replace(scene(policies, fleet, decided(fleet, r1=out)), orders={order.engine: order})
+    found = why("chat/r1", view)
+    assert "An order of ann holds for another 12 m: eject (bad NVLink)." in found.why_not
+    assert "switchgear restore" in found.returns
+    assert found.ruled_by == ()
+
+
+def test_a_pool_tells_its_ceiling_who_sheds_and_its_level(policies: PolicySet, fleet: Fleet) -> None:
+    admission = AdmissionDecision(
+        total=48,
+        interactive=43,
+        batch=5,
+        held=8,
+        slots=24.0,
+        wait_s=2.0,
+        pressure=1.4,
+        utilization=1.0,
+        in_force=True,
+        by_proxy={
+            "gw-1": Ceiling(interactive=40, batch=5, retry_percent=100, retry_min_concurrency=1, reason="share")
+        },
+        capacities={},
+        reason="24 slots x (1 + 2 s / 2 s)",
+    )
+    out = EngineDecision(health=Health.UNHEALTHY, reason="dead", since_s=0.0)
+    level = DegradationState(level=1, reason="pressure 140 %", since_s=90.0)
+    decisions = with_pool(decided(fleet, r1=out), admission=admission, ladder=level)
+    traffic = seen(fleet, {}, **{"gw-1": ProxyTraffic(shed_per_s={"interactive": 3.25})})
+    found = why("chat", scene(policies, traffic, decisions))
+    assert found.now == "3 of 4 engines of pool chat take new requests; degraded to level 1; it is full."
+    assert "Ceiling: 56 requests in flight (48 for engines that are in, 8 held" in told(found)
+    assert "- gw-1: 40 interactive, 5 batch; refuses 3.2 interactive per second." in found.because
+    assert "Asked of it: 140 %" in told(found)
+
+
+def test_a_pool_tells_what_it_tries_again_in_one_sentence(policies: PolicySet, fleet: Fleet) -> None:
+    retries = RetryDecision(statuses=(503,), reason="500 is not tried again: all fail", since_s=0.0)
+    found = why("chat", scene(policies, fleet, with_pool(decided(fleet), retries=retries)))
+    assert "Answers that are tried again: 503 (500 is not tried again: all fail)." in found.because
+
+
+def test_a_zone_counts_its_engines(policies: PolicySet, fleet: Fleet) -> None:
+    out = EngineDecision(health=Health.UNHEALTHY, reason="dead", since_s=0.0)
+    found = why("a", scene(policies, fleet, decided(fleet, r1=out)))
+    assert found.now == "1 of 2 engines of zone a take new requests."
+    assert found.because == ("Pool chat: 1 of 2 engines here are in; out: r1.",)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("r9", "did you mean"), ("chta", "did you mean chat"), ("???", "switchgear get engines")]
+)
+def test_who_is_not_known_gets_near_names(policies: PolicySet, fleet: Fleet, name: str, hint: str) -> None:
+    with pytest.raises(UnknownNameError, match="there is no engine, zone or pool") as error:
+        subject_named(name, scene(policies, fleet, decided(fleet)))
+    assert hint in str(error.value)
+
+
+def test_a_name_that_is_two_things_asks_which(fleet: Fleet, policies: PolicySet) -> None:
+    engines = fleet.pools["chat"]
+    both = replace(fleet, pools={"a": engines, **fleet.pools})
+    view = scene(policies, both, decided(fleet))
+    with pytest.raises(UnknownNameError, match="pool:a or zone:a; say which"):
+        subject_named("a", view)
+    assert subject_named("zone:a", view).zone == "a"
+    assert subject_named("pool:a", view).pool == "a"
+
+
+decisions_of_any_kind = st.builds(
+    EngineDecision,
+    health=st.sampled_from(Health),
+    reason=st.text(max_size=20),
+    since_s=st.floats(0, 200),
+    verdict=st.none() | st.sampled_from(Verdict),
+    ejector=st.none() | st.sampled_from(Ejector),
+    floor=st.booleans(),
+    traffic_percent=st.sampled_from([100.0, 25.0, 0.0]),
+    cut=st.booleans(),
+    until_s=st.none() | st.floats(0, 1000),
+    returns=st.sampled_from(["", "soon"]),
+    shadow=st.none()
+    | st.builds(EngineDecision, health=st.sampled_from(Health), reason=st.just("x"), since_s=st.just(1.0)),
+)
+
+
+@given(
+    decision=decisions_of_any_kind,
+    verdict=st.none() | st.sampled_from(Verdict),
+    traffic=st.none()
+    | st.builds(
+        EngineTraffic,
+        window_calls=st.integers(0, 30),
+        window_failures=st.integers(0, 30),
+        in_flight=st.none() | st.integers(0, 9),
+    ),
+)
+def test_there_is_a_sentence_for_whatever_was_decided(
+    policies: PolicySet, decision: EngineDecision, verdict: Verdict | None, traffic: EngineTraffic | None
+) -> None:
+    from xds_server.model.fleet import declared  # noqa: PLC0415 - fixtures of a function do not mix with hypothesis
+
+    fleet = declared(policies)
+    if verdict is not None:
+        fleet = with_report(fleet, replace(HUNG, verdict=verdict), 99.0)
+    if traffic is not None:
+        fleet = seen(fleet, {"r1": traffic})
+    found = why("r1", scene(policies, fleet, decided(fleet, r1=decision)))
+    assert found.now.startswith("chat/r1 (zone a) ")
+    assert found.now.endswith(".")
+    assert found.because
+    assert all(found.because)
+    # Out, and nobody says what would bring it back: that is the question at 3 a.m.
+    assert found.returns or decision.health is Health.HEALTHY
+    if decision.floor and decision.health is Health.HEALTHY:
+        assert found.why_not
+
+
+def test_an_engine_that_is_out_names_the_requests_that_it_failed_until_it_is_back(
+    policies: PolicySet, fleet: Fleet
+) -> None:
+    out = EngineDecision(health=Health.UNHEALTHY, reason="12 of 25", since_s=59.0, ejector=Ejector.ERRORS)
+    ledger = Ledger(clock=lambda: 100.0, wall=lambda: 1_000_100.0)
+    ledger.observe(policies, fleet, decided(fleet))
+    ledger.observe(policies, fleet, decided(fleet, r1=out), failed_requests=lambda *_: ("id-2", "id-1"))
+    found = why("r1", scene(policies, fleet, decided(fleet, r1=out), ledger.book))
+    assert "Requests that it failed before that: id-2, id-1." in found.because
+    assert found.past[0].requests == ("id-2", "id-1")
+    back = why("r1", scene(policies, fleet, decided(fleet, r1=WELL), ledger.book))
+    assert "id-2" not in told(back)
+    # Out again, for another reason and without a request lost: those of last time are not said to be of this.
+    again = replace(out, reason="dead", ejector=Ejector.VERDICT, since_s=160.0)
+    assert not [
+        one
+        for one in why("r1", scene(policies, fleet, decided(fleet, r1=again), ledger.book)).because
+        if "id-2" in one
+    ]

@@ -1,0 +1,311 @@
+"""What is served follows policies and reports, and stays as it is whenever something is wrong with them."""
+
+import asyncio
+import time
+from itertools import pairwise
+
+import pytest
+import structlog
+
+from engine.report import Verdict
+from tests.xds_server.reconcile.fake_peers import (
+    LIMIT_S,
+    VIEW,
+    Peers,
+    accepted,
+    in_zones,
+    refused,
+    report,
+    running,
+    settled,
+    until,
+)
+from xds_server.model.type_urls import CLUSTER
+from xds_server.model.view import View
+from xds_server.reconcile.pipeline import Pipeline
+
+
+async def test_policies_become_snapshots_of_every_view_in_use() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p", "q"))
+        await reconciler.ready.wait()
+        assert set(peers.published[-1]) == {View(), VIEW}
+        assert peers.pools == ["p", "q"]
+        assert reconciler.source_state.state == "accepted"
+
+
+async def test_unchanged_snapshot_is_not_republished() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p"))
+        await reconciler.ready.wait()
+        reconciler.offer(accepted("p"))
+        await settled(reconciler)
+        await settled(reconciler)
+        assert len(peers.published) == 1
+
+
+async def test_verdict_changes_endpoints_and_a_repeated_report_starts_no_round() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p"))
+        await reconciler.ready.wait()
+        before = peers.endpoints("p")
+        for at_s in (1.0, 2.0):
+            reconciler.on_report(report("e0", Verdict.DEAD, at_s))
+        await until(lambda: len(peers.published) == 2)
+        assert peers.endpoints("p") != before
+        reconciler.on_report(report("e0", Verdict.READY, 3.0))
+        await until(lambda: len(peers.published) == 3)
+        assert peers.endpoints("p") == before
+
+
+async def test_rejected_files_keep_the_snapshot_and_are_logged_once() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p"))
+        await reconciler.ready.wait()
+        with structlog.testing.capture_logs() as logs:
+            reconciler.offer(refused())
+            await settled(reconciler)
+            await settled(reconciler)
+        assert [line["event"] for line in logs] == ["policies.refused"]
+        assert "bad.yaml" in logs[0]["errors"][0]
+        assert reconciler.source_state.state == "refused"
+        assert peers.pools == ["p"]
+        assert len(peers.published) == 1
+
+
+async def test_shrinking_policies_are_held_until_release() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        assert reconciler.release_shrink() == "no policies are held back"
+        reconciler.offer(accepted("p", "q", "r", "s"))
+        await reconciler.ready.wait()
+        reconciler.offer(accepted("p"))
+        await until(lambda: reconciler.source_state.state == "held")
+        await settled(reconciler)
+        assert peers.pools == ["p", "q", "r", "s"]
+        assert not reconciler.release_shrink()
+        await until(lambda: peers.pools == ["p"])
+        assert reconciler.source_state.state == "accepted"
+
+
+async def test_a_proxy_that_leaves_in_the_moment_of_an_edit_loses_nothing_by_it() -> None:
+    """What the last proxy of a view was served is no loss of the edit, whose view nobody has any more."""
+    peers = Peers()
+    peers.connected = {VIEW, View(zone="z2")}
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p", "q"))
+        await reconciler.ready.wait()
+        peers.connected = {VIEW}
+        reconciler.offer(accepted("p", "q", engines=3))
+        await until(lambda: reconciler.source_state.digest == "digest of p q 3")
+        assert (reconciler.source_state.state, reconciler.source_state.reason) == ("accepted", "")
+
+
+async def test_policies_that_no_snapshot_can_be_made_of_leave_none_that_were_held_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p", "q", "r", "s"))
+        await reconciler.ready.wait()
+        reconciler.offer(accepted("p"))
+        await until(lambda: reconciler.source_state.state == "held")
+        build = Pipeline.build
+
+        def broken(pipeline: Pipeline, inputs):
+            if "bad" in inputs.policies.pools:
+                raise RuntimeError("a bug")
+            return build(pipeline, inputs)
+
+        monkeypatch.setattr(Pipeline, "build", broken)
+        with structlog.testing.capture_logs():
+            reconciler.offer(accepted("p", "q", "r", "s", "bad"))
+            await until(lambda: reconciler.source_state.state == "failed")
+        assert reconciler.release_shrink() == "no policies are held back"
+        assert peers.pools == ["p", "q", "r", "s"]
+
+
+async def test_a_held_set_is_forgotten_when_the_files_are_well_again() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p", "q", "r", "s"))
+        await reconciler.ready.wait()
+        reconciler.offer(accepted("p"))
+        await until(lambda: reconciler.source_state.state == "held")
+        reconciler.offer(accepted("p", "q", "r"))
+        await until(lambda: peers.pools == ["p", "q", "r"])
+        assert reconciler.release_shrink() == "no policies are held back"
+
+
+async def test_shrinking_may_be_allowed_from_the_start() -> None:
+    peers = Peers()
+    async with running(peers, allow_shrink=True) as reconciler:
+        reconciler.offer(accepted("p", "q", "r", "s"))
+        await reconciler.ready.wait()
+        reconciler.offer(accepted("p"))
+        await until(lambda: peers.pools == ["p"])
+
+
+async def test_last_good_snapshot_is_served_only_if_the_files_are_rejected() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.restore(accepted("old"), {"gateway": 3})
+        await asyncio.sleep(0)
+        assert peers.published == []
+        reconciler.offer(refused())
+        await reconciler.ready.wait()
+        assert peers.pools == ["old"]
+        assert reconciler.serving is not None
+        assert reconciler.serving.stale
+        reconciler.offer(accepted("old", "new"))
+        await until(lambda: peers.pools == ["new", "old"])
+        assert not reconciler.serving.stale
+
+
+async def test_a_zone_whose_only_proxy_restarts_still_calls() -> None:
+    peers = Peers()
+    peers.connected = {VIEW, View(zone="z2")}
+    async with running(peers) as reconciler:
+        reconciler.offer(in_zones())
+        await reconciler.ready.wait()
+        before = peers.endpoints("p")
+        peers.connected = {VIEW}
+        await settled(reconciler)
+        assert peers.endpoints("p") == before
+
+
+async def test_who_is_the_first_of_a_view_is_worth_keeping() -> None:
+    """Three gateways in three zones are three firsts; a restart must find all of them in the store."""
+    peers = Peers()
+    peers.connected, peers.roles = set(), {}
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p"))
+        await reconciler.ready.wait()
+        reconciler.worth_keeping.clear()
+        reconciler.snapshot_for(VIEW)
+        assert reconciler.worth_keeping.is_set()
+        assert (reconciler.proxy_counts.by_role.counts(), reconciler.proxy_counts.by_zone.counts()) == (
+            {"gateway": 1},
+            {"z1": 1},
+        )
+
+
+async def test_the_first_proxy_of_a_view_costs_no_more_because_there_are_other_views() -> None:
+    """Of a thousand proxies with addresses of their own, each is a first."""
+    peers = Peers()
+    peers.connected = {VIEW, View(zone="z2")}
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p"))
+        await reconciler.ready.wait()
+        assert reconciler.built is not None
+        before = reconciler.built.snapshots
+        reconciler.snapshot_for(View(zone="z3"))
+        assert reconciler.built.inputs.views == {View(zone="z3")}
+        assert reconciler.peek(VIEW) is before[VIEW]  # until the round that follows
+
+
+class Slow(Peers):
+    """Peers whose rounds take long; ``asked`` is when each round began and ended to ask for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[float, float]] = []
+
+    def views(self) -> frozenset[View]:
+        began_s = time.monotonic()
+        time.sleep(0.1)
+        self.asked.append((began_s, time.monotonic()))
+        return super().views()
+
+
+async def test_long_rounds_leave_as_long_again_to_the_streams() -> None:
+    peers = Slow()
+    async with running(peers, on_round=lambda _, __: reconciler.proxies_changed()) as reconciler:
+        reconciler.offer(accepted("p"))
+        await until(lambda: len(peers.asked) >= 5)
+    # The first round asks twice: it also considers the policies.
+    for (_, ended_s), (began_s, _) in pairwise(peers.asked[1:]):
+        assert began_s - ended_s >= 0.09
+
+
+async def test_the_first_proxy_of_a_view_is_served_at_once_and_counts() -> None:
+    peers = Peers()
+    peers.connected, peers.roles = set(), {}
+    async with running(peers) as reconciler:
+        assert reconciler.snapshot_for(VIEW).count == 0
+        reconciler.offer(accepted("p"))
+        await reconciler.ready.wait()
+        served = reconciler.snapshot_for(VIEW)
+        peers.connected, peers.roles = {VIEW}, {"gateway": 1}
+        await settled(reconciler)
+        assert sorted(served.of(CLUSTER)) == ["p"]
+        assert all(published.get(VIEW, served) is served for published in peers.published)
+
+
+async def test_startup_gate_waits_for_a_verdict_on_every_engine() -> None:
+    peers = Peers()
+    async with running(peers, first_reports_s=3600.0) as reconciler:
+        reconciler.offer(accepted("p", probe=True))
+        await until(lambda: reconciler.built is not None)
+        reconciler.on_report(report("e0", Verdict.READY))
+        reconciler.on_report(report("e1", Verdict.DEAD, 1.0))
+        await settled(reconciler)
+        assert not reconciler.ready.is_set()
+        reconciler.on_report(report("e1", Verdict.DEAD, 2.0))
+        await asyncio.wait_for(reconciler.ready.wait(), LIMIT_S)
+        assert len(peers.published) == 1
+
+
+async def test_startup_gate_times_out() -> None:
+    peers = Peers()
+    async with running(peers, first_reports_s=0.2) as reconciler:
+        reconciler.offer(accepted("p", probe=True))
+        await asyncio.wait_for(reconciler.ready.wait(), LIMIT_S)
+
+
+async def test_exception_keeps_the_last_good_snapshot_and_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = Peers()
+    build = Pipeline.build
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p"))
+        await reconciler.ready.wait()
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(Pipeline, "build", broken)
+        with structlog.testing.capture_logs() as logs:
+            reconciler.offer(accepted("p", "q"))
+            await until(lambda: reconciler.source_state.state == "failed")
+            reconciler.proxies_changed()
+            await until(lambda: reconciler._metrics.reconcile_failures._value.get() >= 2)
+            assert peers.pools == ["p"]
+            monkeypatch.setattr(Pipeline, "build", build)
+            await settled(reconciler)
+        assert [line["event"] for line in logs] == ["reconcile.failed", "reconcile.recovered"]
+        reconciler.offer(accepted("p", "q"))
+        await until(lambda: peers.pools == ["p", "q"])
+
+
+async def test_report_storm_is_debounced_into_few_pushes() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p", engines=200))
+        await reconciler.ready.wait()
+        for number in range(200):
+            for at_s in (1.0, 2.0):
+                reconciler.on_report(report(f"e{number}", Verdict.DEAD, at_s))
+            if number % 20 == 0:
+                await asyncio.sleep(0)
+        built = reconciler.built
+        await until(
+            lambda: (
+                reconciler.built is not built
+                and all(one.health == "UNHEALTHY" for one in reconciler.built.decisions.engines.values())
+            )
+        )
+        assert len(peers.published) <= 6

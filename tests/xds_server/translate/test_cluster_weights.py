@@ -1,0 +1,151 @@
+"""Weights move off pools that are gone, failing or full, and only then."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from policies.route import ModelRoute
+from xds_server.decide.decisions import DegradationState, Ejector, Health
+from xds_server.model.fleet import declared
+from xds_server.translate.cluster_weights import WEIGHT_RESOLUTION, live_weights, ready_pools, route_weights
+
+
+def route(pools, fallback=None, model_change="disclosed"):
+    spec = {
+        "listener": {"port": 8080},
+        "pools": [{"pool": pool, "weight": weight} for pool, weight in pools.items()],
+        "fallback": fallback,
+        "modelChange": model_change,
+    }
+    return ModelRoute.model_validate({"metadata": {"name": "r"}, "spec": spec})
+
+
+@pytest.mark.parametrize(
+    ("pools", "fallback", "ready", "expected"),
+    [
+        ({"a": 90, "b": 10}, None, "ab", {"a": 90, "b": 10}),
+        ({"a": 90, "b": 10}, "f", "abf", {"a": 90, "b": 10, "f": 0}),
+        ({"a": 90, "b": 10}, "f", "bf", {"a": 0, "b": 10, "f": 90}),
+        ({"a": 90, "b": 10}, "f", "f", {"a": 0, "b": 0, "f": 100}),
+        ({"a": 90, "b": 10}, "f", "b", {"a": 0, "b": 10, "f": 0}),  # the fallback is gone, too: the others take it
+        ({"a": 90, "b": 10}, None, "b", {"a": 0, "b": 10}),
+        ({"a": 90, "b": 10}, "f", "", {"a": 90, "b": 10, "f": 0}),  # nothing is ready: as declared
+        ({"a": 100, "b": 0}, None, "b", {"a": 100, "b": 0}),  # nobody gave b a share
+        ({"a": 90, "b": 10}, "b", "b", {"a": 0, "b": 100}),
+        ({"a": 0, "b": 0}, None, "ab", {"a": 1, "b": 1}),  # Envoy refuses weights that are all zero
+    ],
+)
+def test_live_weights(pools, fallback, ready, expected):
+    one = route(pools, fallback)
+    assert live_weights(one, tuple(expected), [dict.fromkeys(ready, 100.0)], {}) == expected
+
+
+def full(percent, **more):
+    return DegradationState(level=2, reason="", since_s=0, fallback_percent=percent, **more)
+
+
+def weights(one, ready, ladders=None, models=None):
+    ready = [ready] if isinstance(ready, str) else ready
+    tiers = [one if isinstance(one, dict) else dict.fromkeys(one, 100.0) for one in ready]
+    return route_weights(one, tiers, ladders or {}, models or {})
+
+
+@pytest.mark.parametrize(
+    ("ready", "ladders", "expected"),
+    [
+        ("abf", {"a": full(0)}, {"a": 90, "b": 10, "f": 0}),
+        ("abf", {"a": full(25)}, {"a": 6750, "b": 1000, "f": 2250}),
+        ("abf", {"a": full(100), "b": full(100)}, {"a": 0, "b": 0, "f": 100}),
+        ("af", {"a": full(50)}, {"a": 4500, "b": 0, "f": 5500}),  # full and gone add up
+        ("ab", {"a": full(50)}, {"a": 90, "b": 10, "f": 0}),  # a fallback that is not there takes nothing
+        ("abf", {"a": full(50), "f": full(0, maintenance="shut")}, {"a": 90, "b": 10, "f": 0}),
+        (["f", "abf"], {"a": full(50)}, {"a": 0, "b": 0, "f": 100}),
+        ([{"a": 25.0, "b": 100.0, "f": 100.0}], {}, {"a": 2250, "b": 1000, "f": 6750}),  # a is on trial
+        ([{"a": 25.0, "b": 100.0}], {}, {"a": 90, "b": 10, "f": 0}),
+        (["", "af"], {}, {"a": 90, "b": 0, "f": 10}),  # failing engines before none at all
+    ],
+)
+def test_shares_of_full_and_failing_pools(ready, ladders, expected):
+    assert weights(route({"a": 90, "b": 10}, "f"), ready, ladders) == {"r": expected}
+
+
+@pytest.mark.parametrize(
+    ("model_change", "fallback_model", "expected"),
+    [
+        ("disclosed", "other", {"r": {"a": 0, "f": 1}}),
+        ("opt-in", "other", {"r": {"a": 0, "f": 1}}),
+        ("never", "other", {}),
+        ("never", "same", {"r": {"a": 0, "f": 1}}),
+        ("opt-in", "same", {"r": {"a": 0, "f": 1}}),
+    ],
+)
+def test_who_may_change_the_model(model_change, fallback_model, expected):
+    one = route({"a": 1}, "f", model_change)
+    assert weights(one, "f", models={"a": "same", "f": fallback_model}) == expected
+
+
+def test_those_who_stay_share_the_pools_that_are_left():
+    one = route({"a": 9, "b": 1}, "f", "opt-in")
+    found = weights(one, "bf", {"b": full(50)}, {"a": "big", "b": "big", "f": "small"})
+    assert found == {"r": {"a": 0, "b": 500, "f": 9500}, "r/stay": {"a": 0, "b": 1}}
+
+
+percents = st.floats(0, 100)
+declared_weight = st.integers(0, 1_000_000)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), declared_weight, min_size=1), st.sets(st.sampled_from("abcdf")),
+       st.dictionaries(st.sampled_from("abcd"), percents))  # fmt: skip
+@example({"a": 2, "b": 2, "c": 26_663}, set("abcdf"), {"a": 1.0})  # each share is rounded up
+def test_weights_are_what_envoy_takes_and_nothing_goes_where_nothing_is(pools, ready, shares):
+    one = route(pools, "f")
+    (live,) = weights(one, "".join(ready), {pool: full(share) for pool, share in shares.items()}).values()
+    assert live.keys() == {*pools, "f"}
+    assert all(weight >= 0 for weight in live.values())
+    assert 0 < sum(live.values()) < 2**32
+    usable = {pool for pool in ready if pools.get(pool, pool == "f")}
+    if usable:
+        assert all(pool in ready for pool, weight in live.items() if weight)
+    if "f" in ready and sum(live.values()) == WEIGHT_RESOLUTION:
+        total = sum(pools.values()) or len(pools)
+        for pool, weight in pools.items():
+            kept = (weight if any(pools.values()) else 1) / total * (1 - shares.get(pool, 0) / 100)
+            assert pool not in ready or abs(live[pool] / WEIGHT_RESOLUTION - kept) <= 1 / WEIGHT_RESOLUTION
+
+
+def test_a_pool_is_ready_while_one_engine_takes_requests(policies, decided):
+    endpoints = "endpoints: [{address: 10.0.0.1, port: 1, name: x}, {address: 10.0.0.1, port: 2, name: y}]"
+    policy_set = policies(
+        f"kind: EnginePool\nmetadata: {{name: p}}\nspec: {{model: m, {endpoints}}}",
+        "kind: EnginePool\nmetadata: {name: empty}\nspec: {model: m}",
+    )
+    fleet = declared(policy_set)
+    assert ready_pools(fleet, decided(fleet)) == (ALL, ALL)
+    assert ready_pools(fleet, decided(fleet, out={"p/x": Health.UNHEALTHY})) == (ALL, ALL)
+    assert ready_pools(fleet, decided(fleet, out={"p/x": Health.UNHEALTHY, "p/y": Health.DRAINING})) == ({}, {})
+
+
+ALL = {"p": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("ejector", "floor", "percent", "serves"),
+    [
+        (Ejector.ERRORS, True, 100.0, {}),
+        (Ejector.SLOWNESS, True, 100.0, ALL),  # slow, but it answers
+        (Ejector.ERRORS, False, 25.0, {"p": 25.0}),  # on trial
+    ],
+)
+def test_what_a_pool_serves_that_only_its_floor_keeps(policies, decided, ejector, floor, percent, serves):
+    endpoints = "endpoints: [{address: 10.0.0.1, port: 1, name: x}, {address: 10.0.0.1, port: 2, name: y}]"
+    fleet = declared(policies(f"kind: EnginePool\nmetadata: {{name: p}}\nspec: {{model: m, {endpoints}}}"))
+    decisions = decided(fleet, out={"p/x": Health.UNHEALTHY})
+    kept = {
+        key: replace(one, ejector=ejector, floor=floor, traffic_percent=percent)
+        if one.health is Health.HEALTHY
+        else one
+        for key, one in decisions.engines.items()
+    }
+    assert ready_pools(fleet, replace(decisions, engines=kept)) == (serves, ALL)

@@ -1,0 +1,34 @@
+"""What callers are told is what their page says."""
+
+import re
+from pathlib import Path
+
+from policies.route import ModelRoute
+from xds_server.translate.listeners import LOCAL_REPLY_REASONS, TIMEOUT_REASON
+from xds_server.translate.local_reply_routes import (
+    maintenance_reply,
+    region_unavailable_reply,
+    token_limit_replies,
+)
+from xds_server.translate.lua_scripts import LUA_FILTER
+
+PAGE = (Path(__file__).parents[3] / "docs/answers.md").read_text()
+ROW = re.compile(r"^\| `([a-z-]+)` \| (\d+) \| (\d*) ?\|", re.MULTILINE)
+
+
+def test_the_page_names_every_reason_and_how_long_to_wait() -> None:
+    route = ModelRoute.model_validate(
+        {"metadata": {"name": "r"}, "spec": {"listener": {"port": 1}, "pools": [{"pool": "p"}]}}
+    )
+    told = {(reason, retry_after or "") for _, reason, retry_after in LOCAL_REPLY_REASONS} | {
+        ("no-route", ""),
+        (TIMEOUT_REASON, ""),
+    }
+    for refusing in (
+        maintenance_reply(route, "m"),
+        region_unavailable_reply(route),
+        *token_limit_replies(route, 1),
+    ):
+        fields = refusing.typed_per_filter_config[LUA_FILTER].unpack().filter_context.fields
+        told.add((fields["reason"].string_value, fields["retry_after"].string_value))
+    assert {(reason, retry_after) for reason, _, retry_after in ROW.findall(PAGE)} == told

@@ -1,0 +1,79 @@
+"""``/v1/about`` and ``/v1/resources?node=`` as routes of the admin port.
+
+With ``absent=true`` the second one also answers for a proxy that is not connected: what it would be served if it
+came, as what the rest of the query says of it (``NODE_PARAMETERS``).
+"""
+
+import asyncio
+import json
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from aiohttp import web
+
+from xds_server.admin.json_http import json_response
+from xds_server.admin.resource_decoder import ResourceDecoder
+from xds_server.admin.server_info import ServerInfo
+from xds_server.admin.views.context import UnknownNameError
+from xds_server.model.snapshot import Snapshot
+from xds_server.xds import NodeInfo
+
+NODE_PARAMETERS: Final = ("zone", "region", "role", "pool", "listen_address", "cuts")
+"""What tells the view of a proxy from another's; ``pool`` once for each."""
+
+
+class ConfigDumpBackend(Protocol):
+    """Who knows the process and what each proxy is served."""
+
+    def server_info(self) -> ServerInfo: ...
+
+    def served(self, node: str) -> Snapshot:
+        """What a connected proxy is served, its own resources included; ``UnknownNameError`` for another."""
+        ...
+
+    def expected(self, node: NodeInfo) -> Snapshot:
+        """What a proxy that is not here would be served; ``UnknownNameError`` where that is nothing."""
+        ...
+
+
+def add_config_dump(app: web.Application, inside: ConfigDumpBackend) -> None:
+    """Both routes; each only reads."""
+    reader, reading = ResourceDecoder(), asyncio.Lock()
+
+    async def about(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature
+        return json_response(asdict(inside.server_info()))
+
+    async def resources(request: web.Request) -> web.Response:
+        node, connected = request.query.get("node", ""), True
+        try:
+            served = inside.served(node)
+        except UnknownNameError:
+            if request.query.get("absent") != "true":
+                raise
+            served, connected = inside.expected(_absent(request)), False
+        said = json.dumps({"node": node, "connected": connected}, ensure_ascii=False)
+        # A thousand endpoints take some seconds: not in the loop that serves proxies. One at a time, for the next
+        # one finds most of it read, and whoever asks often has one thread and not all.
+        async with reading:
+            found = await asyncio.to_thread(reader.read, served)
+        return web.Response(text=f'{said[:-1]}, "resources": {found}}}', content_type="application/json")
+
+    app.router.add_get("/v1/about", about)
+    app.router.add_get("/v1/resources", resources)
+
+
+def _absent(request: web.Request) -> NodeInfo:
+    said = request.query
+    metadata = {
+        "role": said.get("role"),
+        "pools": said.getall("pool", []),
+        "listen_address": said.get("listen_address"),
+        "cuts": said.get("cuts") == "true",
+    }
+    return NodeInfo(
+        id=said.get("node", ""),
+        zone=said.get("zone", ""),
+        region=said.get("region", ""),
+        metadata=MappingProxyType(metadata),
+    )

@@ -1,0 +1,316 @@
+"""Answers to what can be asked of a running server, read off the parts that know them."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from prometheus_client.core import Metric
+
+from engine.report import GpuSummary
+from xds_server.admin.status_builders import engine_status, policy_problem, proxy_status, resource_status
+from xds_server.admin.views.context import UnknownNameError, ViewContext, event_status, subject_named
+from xds_server.admin.views.get_tables import order_rows, pool_rows, shadow_report, with_decision_status, zone_rows
+from xds_server.admin.views.pool_metrics import pool_metrics
+from xds_server.admin.views.why_subject import why
+from xds_server.ledger.event import ClockReading
+from xds_server.ledger.ledger import Ledger
+from xds_server.ledger.operator_orders import Orders, RefusedOrderError, floor_violation
+from xds_server.metrics import gauge
+from xds_server.model.fleet import EngineId
+from xds_server.model.order import Order, OrderAction
+from xds_server.model.snapshot import Snapshot
+from xds_server.model.status_types import (
+    AgentStatus,
+    EngineStatus,
+    EventStatus,
+    Explanation,
+    FileProblem,
+    OrderRequest,
+    OrderStatus,
+    PoliciesStatus,
+    PoolStatus,
+    ProxyStatus,
+    Readiness,
+    ShadowStatus,
+    SnapshotStatus,
+    SyncState,
+    ZoneStatus,
+)
+from xds_server.model.view import ROLES, View
+from xds_server.publish import Publisher
+from xds_server.publish.nack_log import NackLog, RolledBackResource, rolled_back_metric
+from xds_server.reconcile.reconciler import Reconciler
+from xds_server.xds import XdsVariant
+
+_NOTHING: Final = Snapshot()
+
+
+class ServerBackend:
+    """What ``admin`` and ``metrics`` ask for; every answer is made when it is asked."""
+
+    def __init__(
+        self,
+        reconciler: Reconciler,
+        publisher: Publisher,
+        *,
+        agents: Callable[[], Mapping[EngineId, AgentStatus]] = dict,
+        gpu: Callable[[EngineId], GpuSummary | None] = lambda _: None,
+        ledger: Ledger | None = None,
+        orders: Orders | None = None,
+        source: str = "files",
+        lost_s: Callable[[], Mapping[str, float]] = dict,
+        troubles: Callable[[], Sequence[FileProblem]] = tuple,
+        refusals: NackLog | None = None,
+        canary: Callable[[], Mapping[str, Any] | None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._reconciler = reconciler
+        self._publisher = publisher
+        self._agents = agents
+        self._gpu = gpu
+        self._ledger = ledger or Ledger(clock=clock, wall=wall)
+        self._source = source
+        self._lost_s = lost_s
+        self._refusals = refusals or NackLog(clock=clock)
+        self.file_problems = troubles
+        """What is wrong with files that trust depends on."""
+        self.canary = canary
+        """The canary that runs or ran last, as ``/v1/apply`` tells it."""
+        self._orders = orders or Orders(clock=clock, wall=wall)
+        self._clock = clock
+        self._wall = wall
+        self.listening = False
+        """Whether the xDS port is open."""
+
+    def readiness(self) -> Readiness:
+        """Ready once the xDS port is open."""
+        if self.listening:
+            return Readiness(ready=True, reason="serving")
+        if self._reconciler.serving is not None:
+            return Readiness(ready=False, reason="waiting for a first verdict on every engine")
+        state = self._reconciler.source_state.state
+        reasons = {
+            "unread": "policies are being read",
+            "unreached": self._reconciler.source_state.reason,
+            "refused": "the policies are refused: see /v1/policies",
+        }
+        return Readiness(ready=False, reason=reasons.get(state, "snapshots are being made"))
+
+    def proxies(self) -> Sequence[ProxyStatus]:
+        """Every connected proxy."""
+        now_s, scene = self._clock(), self._scene()
+        return [proxy_status(state, self._publisher.desired, scene, now_s) for state in self._publisher.proxies()]
+
+    def engines(self) -> Sequence[EngineStatus]:
+        """Every declared engine."""
+        scene = self._scene()
+        told = []
+        for engine in self._engines():
+            key = EngineId(engine.pool, engine.engine)
+            told.append(replace(with_decision_status(engine, key, scene), gpu=self._gpu(key) or engine.gpu))
+        return told
+
+    def _engines(self) -> Sequence[EngineStatus]:
+        """The same without what agents say of GPUs, which is read only for people."""
+        fleet = self._reconciler.fleet
+        if fleet is None:
+            return []
+        now_s = self._clock()
+        agents, built = self._agents(), self._reconciler.built
+        return [
+            engine_status(engine, agents.get(engine.id), built, now_s)
+            for engines in fleet.pools.values()
+            for engine in engines
+        ]
+
+    def policies(self) -> PoliciesStatus:
+        """The policy files, and what is served."""
+        files, serving = self._reconciler.source_state, self._reconciler.serving
+        return PoliciesStatus(
+            state=files.state,
+            digest=files.digest,
+            serving_digest=serving.digest if serving else "",
+            stale=serving is not None and serving.stale,
+            age_s=round(self._clock() - files.since_s, 3),
+            pools=tuple(serving.policies.pools) if serving else (),
+            routes=tuple(serving.policies.routes) if serving else (),
+            errors=tuple(map(policy_problem, files.refused.errors)) if files.refused else (),
+            held="" if files.state == "unreached" else files.reason,
+            source=self._source,
+            lost_s=dict(self._lost_s()),
+        )
+
+    def rolled_back(self) -> Sequence[RolledBackResource]:
+        """What proxies refused and are served something else for."""
+        return self._refusals.rolled_back(self._publisher)
+
+    def snapshot(self, zone: str, role: str) -> SnapshotStatus:
+        """What a proxy of this zone and role is served, or would be."""
+        view = View(zone=zone, role=role)
+        snapshot = self._publisher.effective(view) or self._reconciler.peek(view) or _NOTHING
+        return SnapshotStatus(
+            zone=zone,
+            role=role,
+            resources=tuple(
+                resource_status(resource) for named in snapshot.resources.values() for resource in named.values()
+            ),
+        )
+
+    def release_shrink(self) -> str:
+        """Let go of policies that are held back; else why not."""
+        return self._reconciler.release_shrink()
+
+    # -- why, and who ordered what -------------------------------------------------------------------------
+
+    def _scene(self) -> ViewContext | None:
+        """Everything questions about the present are answered from; None while nothing is decided."""
+        built = self._reconciler.built
+        if built is None:
+            return None
+        now = ClockReading(s=self._clock(), unix_s=self._wall())
+        return ViewContext(
+            policies=built.inputs.policies,
+            fleet=built.inputs.fleet,
+            decisions=built.decisions,
+            event_store=self._ledger.book,
+            now=now,
+            orders=self._orders.active(now.s),
+        )
+
+    def why(self, name: str) -> Explanation:
+        """Why an engine, zone or pool is as it is; ``UnknownNameError`` where nobody is meant."""
+        scene = self._scene()
+        if scene is None:
+            raise UnknownNameError("nothing is decided yet")
+        return why(name, scene)
+
+    def events(self, name: str, since: int) -> Sequence[EventStatus]:
+        """What is remembered, oldest first; with a ``name`` of that engine, zone, pool or proxy only."""
+        now = ClockReading(s=self._clock(), unix_s=self._wall())
+        book, scene = self._ledger.book, self._scene()
+        if not name:
+            found = book.since(since)
+        elif book.related(proxy=name):
+            found = book.related(proxy=name)
+        elif scene is None:
+            raise UnknownNameError("nothing is decided yet")
+        else:
+            subject = subject_named(name, scene)
+            found = book.related(pool=subject.pool, engine=subject.engine, zone=subject.zone)
+        return [event_status(event, now) for event in found if event.number > since]
+
+    def pools(self) -> Sequence[PoolStatus]:
+        """Every pool in figures."""
+        scene = self._scene()
+        return [] if scene is None else pool_rows(scene)
+
+    def zones(self) -> Sequence[ZoneStatus]:
+        """Every pool in every zone in figures; what stands in no zone only where an engine or a proxy does."""
+        scene = self._scene()
+        rows = [] if scene is None else zone_rows(scene)
+        nowhere = any(not one.node.zone for one in self._publisher.proxies())
+        return [row for row in rows if row.zone or row.engines or nowhere]
+
+    def shadow(self) -> ShadowStatus:
+        """What decisions that are not enforced would have done."""
+        return shadow_report(self._ledger.shadow)
+
+    def orders(self) -> Sequence[OrderStatus]:
+        """Every order in force."""
+        now_s = self._clock()
+        return order_rows(self._orders.active(now_s), now_s)
+
+    def order(self, asked: OrderRequest) -> OrderStatus:
+        """Take an order; ``UnknownNameError`` and ``RefusedOrderError`` say why not."""
+        scene, key = self._engine_meant(asked.engine)
+        action = OrderAction(asked.action)
+        note = ""
+        if action is not OrderAction.RESTORE and not asked.force:
+            short = floor_violation(
+                key,
+                scene.fleet.pools[key.pool],
+                scene.decisions.engines,
+                scene.policies.effective[key.pool].breaker,
+            )
+            if short is not None and short.now:
+                raise RefusedOrderError(f"{short.sentence}; --force does it all the same")
+            note = "" if short is None else short.later
+        self._orders.give(
+            Order(
+                engine=key,
+                action=action,
+                until_s=scene.now.s + asked.for_s,
+                reason=asked.reason,
+                by=asked.by,
+                force=asked.force,
+            )
+        )
+        given = next(one for one in self.orders() if EngineId(one.pool, one.engine) == key)
+        return replace(given, note=note)
+
+    def end_order(self, name: str, by: str) -> bool:
+        """End the order for an engine; False when there is none."""
+        _, key = self._engine_meant(name)
+        return self._orders.end(key, by) is not None
+
+    def _engine_meant(self, name: str) -> tuple[ViewContext, EngineId]:
+        scene = self._scene()
+        if scene is None:
+            raise UnknownNameError("nothing is decided yet")
+        subject = subject_named(name, scene)
+        if not subject.engine:
+            raise UnknownNameError(f"{name!r} is no engine; orders are for engines")
+        return scene, EngineId(subject.pool, subject.engine)
+
+    def families(self) -> Iterable[Metric]:
+        """Metrics of the present: connections, sync states, ages of reports."""
+        # Zeros as well: that nobody is connected any more is what an alert has to see.
+        connections: dict[tuple[str, ...], float] = {
+            (role, mode.value): 0 for role in ROLES for mode in XdsVariant
+        }
+        states: dict[tuple[str, ...], float] = {}
+        behind: dict[tuple[str, ...], float] = {}
+        now_s = self._clock()
+        for state in self._publisher.proxies():
+            proxy = proxy_status(state, self._publisher.desired, None, now_s)
+            key = (proxy.role, proxy.protocol)
+            connections[key] += 1
+            for kind in proxy.types:
+                states[kind.type, kind.state.value] = states.get((kind.type, kind.state.value), 0) + 1
+                late_s = 0.0 if kind.state is SyncState.SYNCED else kind.age_s
+                behind[kind.type,] = max(behind.get((kind.type,), 0.0), late_s)
+        yield gauge("switchgear_xds_connections", "Connected proxies.", ("role", "protocol"), connections)
+        yield gauge("switchgear_xds_streams", "Types of connected proxies, by state.", ("type", "state"), states)
+        yield gauge(
+            "switchgear_xds_behind_seconds",
+            "Longest time that a connected proxy has been without what it should have, refused or not answered.",
+            ("type",),
+            behind,
+        )
+        yield rolled_back_metric(self.rolled_back())
+        ages: dict[tuple[str, ...], float] = {}
+        healths: dict[tuple[str, ...], float] = {}
+        for engine in self._engines():
+            key = (engine.pool, engine.zone)
+            if engine.report_age_s is not None:
+                ages[key] = max(ages.get(key, 0.0), engine.report_age_s)
+            by_health = (*key, engine.health or "UNKNOWN")
+            healths[by_health] = healths.get(by_health, 0) + 1
+        yield gauge(
+            "switchgear_engine_report_age_seconds", "Age of the oldest newest report.", ("pool", "zone"), ages
+        )
+        found: dict[tuple[str, ...], float] = {("connected",): 0, ("lost",): 0}
+        for agent in self._agents().values():
+            found["connected" if agent.connected else "lost",] += 1
+        yield gauge("switchgear_agents", "Agents by whether they are heard.", ("state",), found)
+        yield gauge("switchgear_engines", "Engines by decided health.", ("pool", "zone", "health"), healths)
+        scene = self._scene()
+        if scene is not None:
+            yield from pool_metrics(scene)
+        orders = self._orders.active(self._clock())
+        by_action: dict[tuple[str, ...], float] = {
+            (action.value,): sum(one.action is action for one in orders.values()) for action in OrderAction
+        }
+        yield gauge("switchgear_orders", "Orders of operators in force.", ("action",), by_action)

@@ -1,0 +1,165 @@
+"""What a running server says of its own process and of the proxies that are connected to it."""
+
+import os
+import platform
+import resource
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from xds_server.xds import NodeInfo
+
+LIBRARIES: Final = ("switchgear", "envoy-data-plane", "grpcio", "protobuf", "aiohttp", "pydantic")
+"""Those whose versions matter to what is served."""
+
+NEEDED_EXTENSIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "gateway": (
+            "envoy.access_loggers.http_grpc",
+            "envoy.filters.http.json_to_metadata",
+            "envoy.filters.http.lua",
+            "envoy.filters.http.router",
+            "envoy.filters.network.http_connection_manager",
+            "envoy.http.early_header_mutation.header_mutation",
+            "envoy.retry_host_predicates.previous_hosts",
+            "envoy.transport_sockets.tls",
+        ),
+        "cuts": (
+            "envoy.bootstrap.internal_listener",
+            "envoy.filters.listener.original_dst",
+            "envoy.filters.network.tcp_proxy",
+            "envoy.transport_sockets.internal_upstream",
+            "envoy.transport_sockets.raw_buffer",
+        ),
+    }
+)
+"""Extensions of Envoy that what is served names; those of ``cuts`` only for a proxy that can end what is held.
+
+A test holds this to what the golden cases come to. TLS is among them whatever the policies say now: an edit may
+ask for it at any time, and that is too late to find that a proxy was built without.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSpace:
+    """The file system that the state folder is on."""
+
+    folder: str
+    total_bytes: int
+    free_bytes: int
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyInfo:
+    """What a proxy says of its own make. ``lacks`` is None where it does not say what it has (a gRPC client)."""
+
+    node: str
+    user_agent: str
+    version: str
+    lacks: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerInfo:
+    """The process. ``now_unix_s`` is its clock at the moment of the answer.
+
+    ``gated_pools`` are those whose policy says ``firstTokenGate``, ``tls_pools`` those that say ``tls``;
+    ``listen`` is where Envoys were to connect, port 0 where it took any.
+    """
+
+    python: str
+    libraries: Mapping[str, str]
+    platform: str
+    now_unix_s: float
+    open_files: int | None
+    open_files_limit: int | None
+    disk: DiskSpace | None
+    listen: str
+    gated_pools: tuple[str, ...]
+    tls_pools: tuple[str, ...]
+    proxies: tuple[ProxyInfo, ...]
+
+
+def server_info(
+    now_unix_s: float,
+    *,
+    state_dir: Path | None,
+    listen: str,
+    gated_pools: Iterable[str],
+    tls_pools: Iterable[str] = (),
+    nodes: Iterable[NodeInfo],
+) -> ServerInfo:
+    """What is known now."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return ServerInfo(
+        python=platform.python_version(),
+        libraries=libraries(),
+        platform=platform.platform(),
+        now_unix_s=now_unix_s,
+        open_files=_open_files(),
+        open_files_limit=None if limit == resource.RLIM_INFINITY else limit,
+        disk=None if state_dir is None else _disk(state_dir),
+        listen=listen,
+        gated_pools=tuple(sorted(gated_pools)),
+        tls_pools=tuple(sorted(tls_pools)),
+        proxies=tuple(proxy_info(node) for node in nodes),
+    )
+
+
+def proxy_info(node: NodeInfo) -> ProxyInfo:
+    """What a node says of itself, and what it lacks of what it is served."""
+    return ProxyInfo(
+        node=node.id,
+        user_agent=node.user_agent_name,
+        version=node.user_agent_version,
+        lacks=missing_extensions(node),
+    )
+
+
+def missing_extensions(node: NodeInfo) -> tuple[str, ...] | None:
+    """The extensions that a proxy needs and does not have; None where it does not say which it has."""
+    if not node.extensions:
+        return None
+    needed = NEEDED_EXTENSIONS["gateway"]
+    if node.metadata.get("cuts"):
+        needed = (*needed, *NEEDED_EXTENSIONS["cuts"])
+    return tuple(name for name in needed if name not in node.extensions)
+
+
+@cache
+def libraries() -> Mapping[str, str]:
+    """Versions by name of distribution; empty text where one is not installed as a package."""
+    return {name: _version(name) for name in LIBRARIES}
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _open_files() -> int | None:
+    try:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count of names, no paths
+    except OSError:
+        return None  # no /proc: not Linux
+
+
+def _disk(folder: Path) -> DiskSpace | None:
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return DiskSpace(folder=str(folder), total_bytes=0, free_bytes=0, writable=False)
+    return DiskSpace(
+        folder=str(folder),
+        total_bytes=usage.total,
+        free_bytes=usage.free,
+        writable=os.access(folder, os.W_OK | os.X_OK),
+    )

@@ -1,0 +1,1 @@
+"""Views of the ledger and the fleet for people: why, events, tables."""

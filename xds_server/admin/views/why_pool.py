@@ -1,0 +1,145 @@
+"""The story of a pool, and of a zone: who is out, how much is let in, who refuses what, the ladder, the shares."""
+
+from collections.abc import Iterator, Sequence
+
+from xds_server.admin.views.context import UnknownNameError, ViewContext, event_status, rule_status
+from xds_server.admin.views.why_engine import MOST_PAST
+from xds_server.decide.decisions import AdmissionDecision, Health, PoolDecisions
+from xds_server.decide.diff import policy_fields
+from xds_server.model.pool_traffic import PoolTraffic
+from xds_server.model.status_types import Explanation, RuleStatus
+from xds_server.model.text import duration_text
+
+_MOST_NAMED = 5
+
+
+def why_pool(name: str, scene: ViewContext) -> Explanation:
+    """The story of this pool; ``UnknownNameError`` while nothing is decided of it."""
+    pool = scene.decisions.pools.get(name)
+    if pool is None:
+        raise UnknownNameError(f"pool {name} is declared, and nothing is decided of it yet")
+    level = 0 if pool.degradation is None else pool.degradation.level
+    admission = pool.admission
+    pressed = admission is not None and admission.pressure is not None and admission.pressure > 1.0
+    out = [key.engine for key, one in pool.engines.items() if one.health is not Health.HEALTHY]
+    total = len(pool.engines)
+    asked = [
+        policy_fields.MAX_WAIT,
+        *([policy_fields.degradation_rule(level)] if level else []),
+        *([policy_fields.FLOOR] if out else []),
+    ]
+    text = f"{total - len(out)} of {total} engines of pool {name} take new requests"
+    if level:
+        text += f"; degraded to level {level}"
+    if pressed:
+        text += "; it is full"
+    events = scene.event_store.related(pool=name)
+    return Explanation(
+        subject=name,
+        kind="pool",
+        well=not out and not level and not pressed,
+        now=f"{text}.",
+        because=tuple(_pool_because(pool, scene.fleet.traffic.get(name), out, scene)),
+        why_not=tuple(_pool_why_not(pool)),
+        ruled_by=_rules(asked, name, scene),
+        returns="when the pressure has been gone for degradation.leaveAfter" if level else "",
+        past=tuple(event_status(event, scene.now) for event in reversed(events[-MOST_PAST:])),
+    )
+
+
+def _pool_because(
+    pool: PoolDecisions, traffic: PoolTraffic | None, out: Sequence[str], scene: ViewContext
+) -> Iterator[str]:
+    if out:
+        yield f"Out: {_named(out)} (`switchgear why ENGINE` says why)."
+    if pool.admission is None:
+        for role, limit in sorted(pool.ceilings.items()):
+            yield f"Ceiling of each {role}: {limit.interactive} interactive, {limit.batch} batch: {limit.reason}."
+    else:
+        yield from _ceiling(pool.admission, traffic)
+    if pool.degradation is not None:
+        since = duration_text(scene.now.s - pool.degradation.since_s)
+        yield f"Ladder, on this level for {since}: {pool.degradation.reason}."
+    if pool.hedge is not None:
+        yield f"Hedging: {pool.hedge.reason}."
+    if pool.retries is not None:
+        statuses = ", ".join(map(str, pool.retries.statuses)) or "none"
+        yield f"Answers that are tried again: {statuses} ({pool.retries.reason})."
+    if pool.limits is not None:
+        yield f"Time limits: {pool.limits.reason}."
+
+
+def _ceiling(admission: AdmissionDecision, traffic: PoolTraffic | None) -> Iterator[str]:
+    yield (
+        f"Ceiling: {admission.total + admission.held} requests in flight ({admission.total} for engines that are "
+        f"in, {admission.held} held by engines that are out): {admission.reason}."
+    )
+    if admission.pressure is not None:
+        used = (
+            "" if admission.utilization is None else f"; {100 * admission.utilization:.0f} % of its slots in use"
+        )
+        yield f"Asked of it: {100 * admission.pressure:.0f} % of what the engines that are in can serve{used}."
+    for node, part in sorted(admission.by_proxy.items()):
+        proxy = None if traffic is None else traffic.proxies.get(node)
+        shed = {} if proxy is None else {str(key): one for key, one in proxy.shed_per_s.items() if one > 0}
+        refused = ", ".join(f"{one:.1f} {key}" for key, one in sorted(shed.items()))
+        told = f"; refuses {refused} per second" if refused else "; refuses nothing"
+        yield f"- {node}: {part.interactive} interactive, {part.batch} batch{told}."
+
+
+def _pool_why_not(pool: PoolDecisions) -> Iterator[str]:
+    kept = [key.engine for key, one in pool.engines.items() if one.floor]
+    if kept:
+        yield f"Kept in against the evidence, because too few others are left: {_named(kept)}."
+    shadowed = [
+        key.engine
+        for key, one in pool.engines.items()
+        if one.shadow is not None and one.shadow.health is not Health.HEALTHY and one.health is Health.HEALTHY
+    ]
+    if shadowed:
+        yield f"Would be out if that were enforced (shadow): {_named(shadowed)}."
+    if pool.admission is not None and not pool.admission.in_force:
+        yield "The ceiling is not in force (shadow): nothing is refused because of it."
+
+
+def why_zone(zone: str, scene: ViewContext) -> Explanation:
+    """The story of this zone, over all pools that have engines in it or callers from it."""
+    because: list[str] = []
+    total = missing = 0
+    ruling: list[RuleStatus] = []
+    for name, pool in scene.decisions.pools.items():
+        here = [engine.id for engine in pool.declared if engine.zone == zone]
+        decided = [(key, pool.engines[key]) for key in here if key in pool.engines]
+        out = [key.engine for key, one in decided if one.health is not Health.HEALTHY]
+        total, missing = total + len(decided), missing + len(out)
+        if decided:
+            told = f"; out: {_named(out)}" if out else ""
+            because.append(f"Pool {name}: {len(decided) - len(out)} of {len(decided)} engines here are in{told}.")
+        if zone in pool.zones:
+            shares = pool.zones[zone]
+            whole = sum(shares.weights.values()) or 1
+            parts = ", ".join(
+                f"{to or 'no zone'} {100 * one / whole:.0f} %" for to, one in sorted(shares.weights.items())
+            )
+            because.append(f"Calls from here to {name} go to {parts}: {shares.reason}.")
+            ruling.extend(_rules([policy_fields.ZONES], name, scene))
+    events = scene.event_store.related(zone=zone)
+    return Explanation(
+        subject=zone,
+        kind="zone",
+        well=not missing,
+        now=f"{total - missing} of {total} engines of zone {zone} take new requests.",
+        because=tuple(because),
+        ruled_by=tuple(dict.fromkeys(ruling)),
+        past=tuple(event_status(event, scene.now) for event in reversed(events[-MOST_PAST:])),
+    )
+
+
+def _rules(asked: Sequence[str], pool: str, scene: ViewContext) -> tuple[RuleStatus, ...]:
+    found = [rule_status(rule, pool, scene.policies) for rule in asked]
+    return tuple(dict.fromkeys(one for one in found if one is not None))
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more

@@ -1,0 +1,17 @@
+"""Why something is as it is, in sentences: the answer to ``switchgear why``."""
+
+from xds_server.admin.views.context import ViewContext, subject_named
+from xds_server.admin.views.why_engine import why_engine
+from xds_server.admin.views.why_pool import why_pool, why_zone
+from xds_server.model.fleet import EngineId
+from xds_server.model.status_types import Explanation
+
+
+def why(name: str, scene: ViewContext) -> Explanation:
+    """The story of whoever is meant by ``name``; ``UnknownNameError`` where that is nobody or more than one."""
+    subject = subject_named(name, scene)
+    if subject.engine:
+        return why_engine(EngineId(subject.pool, subject.engine), scene)
+    if subject.pool:
+        return why_pool(subject.pool, scene)
+    return why_zone(subject.zone, scene)

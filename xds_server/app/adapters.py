@@ -1,0 +1,99 @@
+"""DOCSTRING NEEDED."""
+
+import time
+from collections.abc import Callable, Collection, Hashable, Mapping
+from types import MappingProxyType
+
+from xds_server.ledger.operator_orders import Orders
+from xds_server.model.fleet import EngineId
+from xds_server.model.order import Order
+from xds_server.model.pool_traffic import PoolTraffic
+from xds_server.model.secret import NO_CERTIFICATES, Certificates
+from xds_server.model.snapshot import Resource, Snapshot
+from xds_server.model.view import GRPC_ROLE, View
+from xds_server.publish import Publisher
+from xds_server.telemetry import Telemetry
+
+
+class PublisherAdapter:
+    """The publisher as the reconciler needs it."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._nodes: Mapping[str, Hashable] = {}
+        self._views: Mapping[str, View] = {}
+        self._envoys: frozenset[str] = frozenset()
+
+    def views(self) -> frozenset[View]:
+        return frozenset(view for view in self._publisher.views if isinstance(view, View))
+
+    def nodes(self) -> Mapping[str, View]:
+        nodes = self._publisher.nodes
+        if nodes is not self._nodes:
+            self._nodes = nodes
+            self._views = MappingProxyType({node: view for node, view in nodes.items() if isinstance(view, View)})
+            self._envoys = frozenset(node for node, view in self._views.items() if view.role != GRPC_ROLE)
+        return self._views
+
+    def envoys(self) -> Collection[str]:
+        """The node ids of those that report their traffic; the same object while nobody came or went."""
+        self.nodes()
+        return self._envoys
+
+    def speaks_for(self, node: str, identities: tuple[str, ...]) -> Callable[[str], bool] | None:
+        """Whether a pool may be told of by ``node`` with these identities; None where nobody is connected so."""
+        view = self.nodes().get(node)
+        if view is None or not self._publisher.speaks_for(node, identities):
+            return None
+        return _all if view.allowed is None else view.allowed.__contains__
+
+    def proxies_by_role(self) -> Mapping[str, int]:
+        return self._counts(lambda view: view.role)
+
+    def proxies_by_zone(self) -> Mapping[str, int]:
+        return self._counts(lambda view: view.zone)
+
+    def by_view(self) -> Mapping[View, int]:
+        """How many proxies each view has."""
+        return {view: count for view, count in self._publisher.proxies_by_view.items() if isinstance(view, View)}
+
+    def _counts(self, key_of: Callable[[View], str]) -> Mapping[str, int]:
+        counts: dict[str, int] = {}
+        for view, count in self.by_view().items():
+            counts[key_of(view)] = counts.get(key_of(view), 0) + count
+        return counts
+
+    def publish(self, snapshots: Mapping[View, Snapshot], own: Mapping[str, Resource]) -> None:
+        by_key: dict[Hashable, Snapshot] = {view: snapshot for view, snapshot in snapshots.items()}  # noqa: C416 - keys change their type
+        self._publisher.publish(by_key, time.monotonic(), own)
+
+
+class SignalsAdapter:
+    """Telemetry, orders and certificates as the reconciler needs them."""
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        orders: Orders,
+        certificates: Callable[[], Certificates] = lambda: NO_CERTIFICATES,
+    ) -> None:
+        self._telemetry = telemetry
+        self._orders = orders
+        self._certificates = certificates
+
+    def certificates(self) -> Certificates:
+        return self._certificates()
+
+    @property
+    def access_log_percent(self) -> float:
+        return 100 * self._telemetry.sampling
+
+    def traffic(self, now_s: float) -> Mapping[str, PoolTraffic]:
+        return self._telemetry.traffic(now_s)
+
+    def orders(self, now_s: float) -> Mapping[EngineId, Order]:
+        return self._orders.active(now_s)
+
+
+def _all(_pool: str) -> bool:
+    return True

@@ -1,0 +1,200 @@
+"""One replica in a cluster: reads policies and engines there, knows the other replicas, and writes back.
+
+Nothing here decides. The source's states and words go to the reconciler; what is to be written is made of what the
+reconciler served last. An API server that is lost costs news and no request: what was known last goes on.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import structlog
+from prometheus_client.core import Metric
+
+from policies.engine_tls import SecretError
+from xds_server.app.policy_feed import ServerContext
+from xds_server.app.replica_reporter import ReplicaReporter
+from xds_server.decide.diff.change import Change, ChangeKind, Subject
+from xds_server.k8s.api_resources import ENDPOINT_SLICES, NODES, PODS, POLICY_RESOURCES
+from xds_server.k8s.client_config import ClientConfig, open_kube_api
+from xds_server.k8s.kube_api import ApiError, KubeApi
+from xds_server.k8s.replica_registry import ReplicaRegistry
+from xds_server.k8s.source import ClusterSource
+from xds_server.k8s.status.status_writer import LeaderElectionConfig, StatusWriter
+from xds_server.metrics import gauge
+from xds_server.model.fleet import EngineId
+from xds_server.model.pod_state import PodRef
+from xds_server.model.policy_state import PolicyState
+from xds_server.model.remote_proxies import NO_REMOTE_PROXIES, RemoteProxies
+from xds_server.serve_config import ConfigError, ServeConfig
+
+LOST_S: Final = 2.0
+"""A watch that is begun anew is out of touch for a moment; after this long it is told."""
+
+UNREACHED_S: Final = 3.0
+"""How long a server that starts waits for the API before it serves what the last run did."""
+
+_LOOK_S: Final = 0.5
+_LEASE: Final = "switchgear"
+_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_WATCHED: Final = (*POLICY_RESOURCES.values(), ENDPOINT_SLICES, PODS, NODES)
+_NOTHING: Final[Mapping[str, float]] = MappingProxyType({})
+_NO_PODS: Final[Mapping[EngineId, PodRef]] = MappingProxyType({})
+
+_log = structlog.get_logger()
+
+
+class ClusterFeed:
+    """A feed from a cluster; see ``feed``."""
+
+    source = "kubernetes"
+
+    def __init__(self, config: ServeConfig, secret_error: SecretError = lambda _name, _at: None) -> None:
+        self._config = config
+        self._secret_error = secret_error
+        self._writing = lease_identity(config)
+        self._reader: ClusterSource | None = None
+        self._replicas: ReplicaRegistry | None = None
+        self._writer: StatusWriter | None = None
+        self._reading = asyncio.Event()
+        self._first = asyncio.Event()
+        self._told: frozenset[str] = frozenset()
+
+    async def states(self) -> AsyncGenerator[PolicyState, None]:
+        await self._reading.wait()
+        assert self._reader is not None  # noqa: S101 - what the event says
+        async with aclosing(self._reader.states()) as states:
+            async for state in states:
+                self._first.set()
+                yield state
+
+    async def run(self, around: ServerContext) -> None:
+        """Read, speak and write until cancelled; ``ConfigError`` where nothing says how to reach the cluster."""
+        config = self._config
+        try:
+            async with open_kube_api(ClientConfig(kubeconfig=config.kubeconfig, context=config.context)) as api:
+                _log.info("cluster.reading", server=api.server, namespaces=config.namespaces or "all")
+                await self._run(api, around)
+        except ApiError as error:
+            flag = "--kubeconfig" if config.kubeconfig or config.context else "--kubernetes"
+            raise ConfigError(f"{flag}: {error.message}") from error
+
+    async def _run(self, api: KubeApi, around: ServerContext) -> None:
+        config, writing_as = self._config, self._writing
+        reporting = ReplicaReporter(around, lambda: self._replicas, lambda: self._reader)
+        self._reader = ClusterSource(
+            api,
+            namespaces=config.namespaces,
+            selector=config.selector,
+            on_words=around.reconciler.on_pod_states,
+            on_objects=self._objects_changed,
+            secret_error=self._secret_error,
+        )
+        self._replicas = ReplicaRegistry(
+            api,
+            namespace=writing_as.namespace,
+            group=writing_as.lease,
+            identity=writing_as.identity,
+            own=reporting.replica_status,
+            on_change=around.reconciler.request_round,
+        )
+        self._reading.set()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._reader.run(), name="cluster")
+            tasks.create_task(self._replicas.run(), name="replicas")
+            tasks.create_task(self._follow_contact(around), name="contact")
+            if config.write_status:
+                self._writer = StatusWriter(api, writing_as, reporting.write_context)
+                tasks.create_task(self._writer.run(), name="writer")
+
+    def _objects_changed(self) -> None:
+        if self._writer is not None:
+            self._writer.request_write()
+
+    def on_secrets_changed(self) -> None:
+        if self._reader is not None:
+            self._reader.reevaluate()
+
+    @property
+    def lost_s(self) -> Mapping[str, float]:
+        if self._reader is None:
+            return _NOTHING
+        return {name: round(lost_s, 3) for name, lost_s in self._reader.stale.items() if lost_s >= LOST_S}
+
+    @property
+    def pods(self) -> Mapping[EngineId, PodRef]:
+        return _NO_PODS if self._reader is None else self._reader.pods
+
+    def remote_proxies(self, here: Mapping[str, object]) -> RemoteProxies:
+        return NO_REMOTE_PROXIES if self._replicas is None else self._replicas.remote_proxies(here)
+
+    def families(self) -> Iterable[Metric]:
+        """How long each kind of object has been out of touch, and whether this replica writes."""
+        stale = _NOTHING if self._reader is None else self._reader.stale
+        seconds: dict[tuple[str, ...], float] = {(one.plural,): stale.get(one.plural, 0.0) for one in _WATCHED}
+        yield gauge(
+            "switchgear_source_stale_seconds",
+            "Time without contact to the Kubernetes API.",
+            ("resource",),
+            seconds,
+        )
+        if self._config.write_status:
+            # A replica that is told not to write is no candidate: nobody holding the lease is then no trouble.
+            holds = self._writer is not None and self._writer.holds
+            yield gauge(
+                "switchgear_lease_held", "1 while this replica is the one that writes.", (), {(): float(holds)}
+            )
+
+    async def _follow_contact(self, around: ServerContext) -> None:
+        """Tell when the API is out of touch and when it is back; at the start, that the last run has to do.
+
+        And have the other replicas told what is new here.
+        """
+        while True:
+            lost = self.lost_s
+            if not self._first.is_set() and max(lost.values(), default=0.0) >= UNREACHED_S:
+                around.reconciler.on_source_unreachable(
+                    f"the Kubernetes API let nothing be read ({', '.join(sorted(lost))})"
+                )
+            if frozenset(lost) != self._told:
+                around.ledger.record(_contact(self._told, lost))
+                self._told = frozenset(lost)
+            if self._replicas is not None:
+                self._replicas.request_renewal()
+            await asyncio.sleep(_LOOK_S)
+
+
+def lease_identity(config: ServeConfig) -> LeaderElectionConfig:
+    """The Lease of those that serve the same, and who this replica is."""
+    namespace, _, name = config.lease.partition("/")
+    return LeaderElectionConfig(
+        namespace=namespace or _own_namespace(),
+        lease=name or _LEASE,
+        identity=config.identity or socket.gethostname(),
+    )
+
+
+def _own_namespace() -> str:
+    try:
+        return _NAMESPACE_FILE.read_text(encoding="utf-8").strip() or "default"
+    except OSError:
+        return "default"
+
+
+def _contact(before: frozenset[str], lost: Mapping[str, float]) -> Change:
+    said = ", ".join(sorted(lost))
+    return Change(
+        kind=ChangeKind.SOURCE,
+        subject=Subject(),
+        before=f"lost: {', '.join(sorted(before))}" if before else "in touch",
+        after=f"lost: {said}" if lost else "in touch",
+        reason=f"the Kubernetes API does not answer for {said}: what was last known is served"
+        if lost
+        else "the Kubernetes API answers again",
+        returns="with its next answer" if lost else "",
+        alarm=bool(lost),
+    )

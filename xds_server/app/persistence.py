@@ -1,0 +1,175 @@
+"""What outlives the process: what is served is kept on disk when it changed, and taken up at the next start.
+
+So are what was learned from traffic (``learned``) and the addresses of host names, in files beside.
+"""
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from policies.findings import PolicyErrors
+from policies.load import load_contents
+from xds_server.engine_health import address_store
+from xds_server.engine_health.resolver import Resolver
+from xds_server.model.policy_state import AcceptedPolicies
+from xds_server.publish import Publisher
+from xds_server.reconcile.reconciler import Reconciler
+from xds_server.rollout import learned_state
+from xds_server.rollout.last_good import LastGood, LastGoodStore
+from xds_server.secrets.distribution import SecretDistributor
+from xds_server.state.atomic_file import RETRY_S
+from xds_server.state.versioned_file import StoreError
+from xds_server.state.write_failures import WriteFailures
+
+_LOOK_EACH_S: Final = 2.0
+"""Speeds of engines move all the time: they are not written more often than this."""
+
+_RENEW_S: Final = 60.0
+"""What has not changed is written again so often: how old it is counts at the next start."""
+
+_log = structlog.get_logger()
+
+
+def restore(
+    store: LastGoodStore,
+    publisher: Publisher,
+    reconciler: Reconciler,
+    entrusted: SecretDistributor,
+    resolver: Resolver,
+) -> None:
+    """Take up what the last run kept; what cannot be used is said and left alone."""
+    try:
+        resolver.remembered = address_store.read(store.path.parent)
+    except StoreError as error:
+        _log.warning("store.ignored", reason=str(error))
+    try:
+        reconciler.remembered = learned_state.read(store.path.parent, time.time(), reconciler.clock())
+    except StoreError as error:
+        _log.warning("store.ignored", reason=str(error))
+    try:
+        kept = store.read()
+    except StoreError as error:
+        _log.warning("store.ignored", reason=str(error))
+        return
+    if kept is None:
+        return
+    try:
+        policies = load_contents({Path(name): text.encode() for name, text in kept.texts.items()})
+    except PolicyErrors as errors:
+        reasons = [str(error) for error in errors.exceptions]
+        _log.warning("store.ignored", reason="this version refuses the stored policies", errors=reasons[:10])
+        return
+    publisher.nack_policy.restore(kept.parked)
+    entrusted.restore(kept.certified)
+    reconciler.restore(
+        AcceptedPolicies(policies=policies, texts=kept.texts, digest=kept.digest),
+        kept.proxies_by_role,
+        kept.proxies_by_zone,
+    )
+
+
+async def persist(
+    store: LastGoodStore,
+    publisher: Publisher,
+    reconciler: Reconciler,
+    entrusted: SecretDistributor,
+    resolver: Resolver,
+    *,
+    disk: WriteFailures,
+) -> None:
+    """Keep what is served and what was learned, each time it has changed; for ever."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_keep_served(store, publisher, reconciler, entrusted, disk))
+        tasks.create_task(_keep_learned(store, reconciler, disk))
+        tasks.create_task(_keep_addresses(store, resolver, disk))
+
+
+def _refused(disk: WriteFailures, path: Path, error: StoreError) -> None:
+    if disk.record_failure(path, str(error)):
+        _log.error("store.failed", reason=str(error))
+
+
+async def _keep_addresses(store: LastGoodStore, resolver: Resolver, disk: WriteFailures) -> None:
+    written, path = resolver.remembered, store.path.with_name(address_store.FILE_NAME)
+    pause_s = _LOOK_EACH_S
+    while True:
+        await asyncio.sleep(pause_s)
+        pause_s = _LOOK_EACH_S
+        # None at the start says nothing of those that are remembered.
+        if (found := resolver.addresses) == written or not found:
+            disk.record_success(path)
+            continue
+        try:
+            await asyncio.to_thread(address_store.save, store.path.parent, found)
+        except StoreError as error:
+            pause_s = RETRY_S
+            _refused(disk, path, error)
+        else:
+            disk.record_success(path)
+            written = found
+
+
+async def _keep_learned(store: LastGoodStore, reconciler: Reconciler, disk: WriteFailures) -> None:
+    written: Mapping[str, object] | None = None  # the first look takes the place of what the last run left
+    written_s, path = -math.inf, store.path.with_name(learned_state.FILE_NAME)
+    pause_s = _LOOK_EACH_S
+    while True:
+        await asyncio.sleep(pause_s)
+        pause_s = _LOOK_EACH_S
+        built, now_s = reconciler.built, reconciler.clock()
+        if built is None or not reconciler.ready.is_set():
+            continue
+        pools = learned_state.learned_state(built.decisions, now_s)
+        numbers = learned_state.comparable_numbers(pools)
+        if numbers == written and (not pools or now_s - written_s < _RENEW_S):
+            disk.record_success(path)
+            continue
+        try:
+            await asyncio.to_thread(learned_state.save, store.path.parent, pools, time.time())
+        except StoreError as error:
+            pause_s = RETRY_S
+            _refused(disk, path, error)
+        else:
+            disk.record_success(path)
+            written, written_s = numbers, now_s
+
+
+async def _keep_served(
+    store: LastGoodStore,
+    publisher: Publisher,
+    reconciler: Reconciler,
+    entrusted: SecretDistributor,
+    disk: WriteFailures,
+) -> None:
+    failing = False
+    while True:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RETRY_S if failing else None):
+                await reconciler.worth_keeping.wait()
+        reconciler.worth_keeping.clear()
+        serving = reconciler.serving
+        if serving is None or serving.stale:
+            continue
+        last_good = LastGood(
+            texts=serving.texts,
+            digest=serving.digest,
+            proxies_by_role=dict(reconciler.proxy_counts.by_role.counts()),
+            proxies_by_zone=dict(reconciler.proxy_counts.by_zone.counts()),
+            saved_at_unix_s=time.time(),
+            parked=publisher.nack_policy.rejections(),
+            certified=entrusted.certified(),
+        )
+        try:
+            await asyncio.to_thread(store.save, last_good)
+        except StoreError as error:
+            failing = True
+            _refused(disk, store.path, error)
+        else:
+            failing = False
+            disk.record_success(store.path)

@@ -1,0 +1,96 @@
+"""What a replica in a cluster says of itself: to the others by its own Lease, and to the cluster as the writer.
+
+Both are made of the present each time they are asked for.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from xds_server.app.policy_feed import ServerContext
+from xds_server.k8s import replica_status
+from xds_server.k8s.replica_registry import ReplicaRegistry
+from xds_server.k8s.replica_status import NackSummary, ReplicaStatus
+from xds_server.k8s.source import ClusterSource
+from xds_server.k8s.status.programmed import ProgrammedTracker, programming_of_replicas
+from xds_server.k8s.status.write_context import WriteContext
+
+CALM_S: Final = 2.0
+"""How often proxies are looked at once all of them confirmed the policies: looking at thousands takes time."""
+
+REST_PER_LOOK: Final = 20.0
+"""While some have not, or refuse something, they are looked at for at most a twentieth of the time."""
+
+
+class ReplicaReporter:
+    """See ``replica_status`` and ``write_context``."""
+
+    def __init__(
+        self,
+        around: ServerContext,
+        replicas: Callable[[], ReplicaRegistry | None],
+        reader: Callable[[], ClusterSource | None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._around = around
+        self._replicas = replicas
+        self._reader = reader
+        self._clock = clock
+        self._confirming = ProgrammedTracker()
+        self._refusals: tuple[NackSummary, ...] = ()
+        self._looked_s = float("-inf")
+        self._rested_s = float("-inf")
+
+    def replica_status(self) -> ReplicaStatus:
+        """What this replica says to the others now."""
+        around = self._around
+        nodes, digest = around.connected.nodes(), self._published()
+        self._look(digest)
+        fleet = around.reconciler.fleet
+        return ReplicaStatus(
+            groups=replica_status.proxy_groups(nodes, around.connected.by_view()),
+            asks=replica_status.proxy_demands(nodes, {} if fleet is None else fleet.traffic, self._clock()),
+            digest=digest,
+            confirmed=self._confirming.confirmed,
+            refusals=self._refusals,
+        )
+
+    def write_context(self, since: int) -> WriteContext | None:
+        """Everything there is to write of, with the events after ``since``; None while nothing is known."""
+        reconciler, reader, replicas = self._around.reconciler, self._reader(), self._replicas()
+        files, serving, built = reconciler.source_state, reconciler.serving, reconciler.built
+        if reader is None or replicas is None or files.state in {"unread", "unreached"}:
+            return None
+        return WriteContext(
+            objects=reader.policy_objects,
+            digest="" if serving is None else serving.digest,
+            texts={} if serving is None else serving.texts,
+            fleet=reconciler.fleet if built is None else built.inputs.fleet,
+            engines={} if built is None else built.decisions.engines,
+            programmed=programming_of_replicas(replicas.name, self.replica_status(), replicas.peer_statuses()),
+            now_s=self._clock(),
+            hold_reason=files.reason if files.state == "held" else "",
+            pods=reader.pods,
+            events=self._around.ledger.book.since(since),
+        )
+
+    def _published(self) -> str:
+        """The digest of the policies that proxies were given; empty before there are any."""
+        reconciler = self._around.reconciler
+        serving, built = reconciler.serving, reconciler.built
+        # Between two rounds these are the same; before the first nothing was given to anybody.
+        given = built is not None and serving is not None and built.inputs.policies is serving.policies
+        return serving.digest if given and serving is not None and reconciler.ready.is_set() else ""
+
+    def _look(self, digest: str) -> None:
+        """See how far the policies have come in the proxies."""
+        calm = digest == self._confirming.confirmed and not self._refusals
+        began_s = self._clock()
+        if not digest or began_s < (self._looked_s + CALM_S if calm else self._rested_s):
+            return
+        self._looked_s = began_s
+        publisher = self._around.publisher
+        self._refusals = self._confirming.observe(publisher.sync_states(), digest, publisher.desired)
+        ended_s = self._clock()
+        self._rested_s = ended_s + REST_PER_LOOK * (ended_s - began_s)

@@ -1,0 +1,367 @@
+"""The door of the admin port: who is asking, whether they may, how often, and a record of what they changed.
+
+Health is open to probes. All else is by certificate or by token where there are rules; without rules a certificate
+of the authorities reads, and nobody writes. A port on loopback without rules, and one that was opened with
+--insecure, are open to whoever reaches them.
+
+A browser that has no certificate logs in with a token by a form and gets a cookie, because a page cannot send a
+header with its stream of events. The cookie only ever reads, whatever the token may do: so no page of anybody else
+can make a browser give orders.
+"""
+
+import asyncio
+import ipaddress
+import itertools
+import json
+import secrets
+import time
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Final
+from urllib.parse import urlsplit
+
+import structlog
+from aiohttp import web
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from engine.address import source_network
+from engine.limited_listener import mark_authenticated
+from engine.tls.contexts import peer_identities
+from xds_server.auth.access_rules import AdminRole
+from xds_server.auth.authorize import Principal, principal_of
+from xds_server.auth.rules_watcher import RulesWatcher
+from xds_server.model.token_bucket import RateLimit, TokenBucket, take_token
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz"})
+LOGIN: Final = "/login"
+COOKIE: Final = "switchgear_session"
+SESSION_S: Final = 12 * 3600
+MAX_SESSIONS: Final = 1000
+MAX_BUCKETS: Final = 4096
+MAX_AUDIT: Final = 1000
+FORM_S: Final = 10.0
+"""For all of a form with a token: nobody has to prove anything before it is read."""
+
+MAX_AUDIT_DETAIL: Final = 500
+"""Characters kept of what somebody sends."""
+
+CALL_LIMIT: Final = RateLimit(burst=300.0, per_s=100.0)
+"""Of one caller: dashboards and scripts ask a few times a second, a script gone wild does not matter then."""
+
+FAILURE_LIMIT: Final = RateLimit(burst=20.0, per_s=0.2)
+"""Of one address: who mistypes a token is let off, who tries them all gets one each five seconds."""
+
+ANONYMOUS: Final = Principal(name="", role=AdminRole.WRITE)
+"""Whoever comes to a port that is open."""
+
+PRINCIPAL: Final = web.RequestKey("CALLER", Principal)
+"""Under which a request carries who is asking."""
+
+AUDIT_DETAIL: Final = web.RequestKey("SAID", str)
+"""Under which a handler leaves what it was asked to do, where the path does not say it."""
+
+_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """One attempt to change something: who, from where, what, and how it ended (an HTTP status)."""
+
+    at_unix_s: float
+    by: str
+    peer: str
+    what: str
+    status: int
+
+
+class AdminAuth:
+    """A middleware for the admin port, and what it remembers.
+
+    ``rules`` None: there are none. ``secure``: clients come by TLS. ``is_open``: without rules, whoever comes may
+    do anything. ``open_metrics``: /metrics is as open as health. ``state`` is what /v1/access tells.
+    """
+
+    def __init__(
+        self,
+        *,
+        rules: RulesWatcher | None = None,
+        secure: bool = False,
+        is_open: bool = True,
+        open_metrics: bool = False,
+        state: Callable[[], Mapping[str, object]] = dict,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        # Apart, so that what nobody known sends takes no place from what somebody did.
+        self._written: deque[tuple[int, AuditRecord]] = deque(maxlen=MAX_AUDIT)
+        self._tried: deque[tuple[int, AuditRecord]] = deque(maxlen=MAX_AUDIT)
+        self._numbers = itertools.count()
+        self._rules = rules
+        self._secure = secure
+        self._state = state
+        self._is_open = rules is None and is_open
+        self._open_paths = PUBLIC_PATHS | {"/metrics"} if open_metrics else PUBLIC_PATHS
+        self._clock = clock
+        self._wall = wall
+        self._buckets: OrderedDict[tuple[str, str], TokenBucket] = OrderedDict()
+        self._sessions: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._refused: dict[str, int] = {"unknown": 0, "role": 0, "rate": 0, "host": 0, "crowd": 0}
+
+    def add_routes(self, app: web.Application) -> None:
+        """The routes of the door itself."""
+        app.router.add_get("/v1/audit", self._audit)
+        app.router.add_get("/v1/access", self._access)
+        if self._rules is not None:
+            app.router.add_get(LOGIN, self._form)
+            app.router.add_post(LOGIN, self._login)
+
+    def families(self) -> Iterable[Metric]:
+        """How many requests were turned away."""
+        family = CounterMetricFamily(
+            "switchgear_admin_refused",
+            "Requests to the admin port that were turned away: unknown (no valid proof), role (may only read), "
+            "rate (too many), host (a web page under a name of its own, over loopback), crowd (connections beyond "
+            "those that there may be).",
+            labels=("reason",),
+        )
+        for reason, count in self._refused.items():
+            family.add_metric((reason,), count)
+        yield family
+
+    # -- every request -------------------------------------------------------------------------------------
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Let a request through to ``handler``, or answer it here."""
+        if request.path in self._open_paths:
+            return await handler(request)
+        writes = request.method not in _READS
+        if request.path == LOGIN and self._rules is not None:
+            return await handler(request)
+        caller, refusal = self._judge(request, writes=writes)
+        if caller is None or refusal is not None:
+            assert refusal is not None  # noqa: S101  # for the type checker
+            if caller is not None or refusal.status != 429:  # a flood is counted, and nothing more
+                self._note(request, caller, refusal.status, writes=writes)
+            return refusal
+        mark_authenticated(request.transport)
+        request[PRINCIPAL] = caller
+        status = 500
+        try:
+            answer = await handler(request)
+            status = answer.status
+        except web.HTTPException as error:
+            status = error.status
+            raise
+        finally:
+            self._note(request, caller, status, writes=writes)
+        return answer
+
+    def _judge(self, request: web.Request, *, writes: bool) -> tuple[Principal | None, web.Response | None]:
+        peer = source_network(request.remote or "")
+        if self._is_open:
+            return ANONYMOUS, self._foreign(request)
+        token, cookie = _token(request), request.cookies.get(COOKIE, "")
+        if token and not self._left("failure", peer, FAILURE_LIMIT):
+            return None, self._too_many()
+        caller = self._caller(request, token, cookie)
+        if caller is None:
+            if (token or writes) and not self._take("failure", peer, FAILURE_LIMIT):
+                return None, self._too_many()
+            if request.method == "GET" and "text/html" in request.headers.get("Accept", "") and self._rules:
+                self._refused["unknown"] += 1
+                return None, web.Response(status=302, headers={"Location": LOGIN})
+            return None, self._unknown(request)
+        return caller, self._bounded(caller, writes=writes)
+
+    def _foreign(self, request: web.Request) -> web.Response | None:
+        """The refusal of a web page that has a name of its own lead here, so that a browser lets it read."""
+        if not _is_rebound(request):
+            return None
+        return self._refuse("host", 403, "over loopback this answers to localhost and to IP addresses")
+
+    def _bounded(self, caller: Principal, *, writes: bool) -> web.Response | None:
+        """The refusal where somebody known asks too often, or for more than they may."""
+        if not self._take("call", caller.name, CALL_LIMIT):
+            return self._refuse("rate", 429, f"{caller.name} asks more than {CALL_LIMIT.per_s:g} times a second")
+        if writes and caller.role is not AdminRole.WRITE:
+            return self._refuse("role", 403, self._why_not(caller))
+        return None
+
+    def _caller(self, request: web.Request, token: str, cookie: str) -> Principal | None:
+        transport = request.transport
+        identities = peer_identities(None if transport is None else transport.get_extra_info("ssl_object"))
+        if self._rules is None:
+            return Principal(name=identities[0], role=AdminRole.READ) if identities else None
+        access, tokens = self._rules.access, self._rules.tokens
+        caller = principal_of(access, identities, token, tokens)
+        if caller is None and cookie and (kept := self._sessions.get(cookie)) and kept[1] > self._clock():
+            known = principal_of(access, (), kept[0], tokens)
+            caller = None if known is None else replace(known, role=AdminRole.READ)
+        return caller
+
+    def _why_not(self, caller: Principal) -> str:
+        if self._rules is None:
+            return "without rules nobody changes anything here: start the server with --access"
+        return f"{caller.name} may only read: that takes a rule with role write, and no cookie of a browser"
+
+    def _unknown(self, request: web.Request) -> web.Response:
+        how = "a client certificate" if self._secure else ""
+        if self._rules is not None:
+            how += (" or " if how else "") + "Authorization: Bearer TOKEN"
+        proved = peer_identities(
+            None if request.transport is None else request.transport.get_extra_info("ssl_object")
+        )
+        said = f"no rule of access names {', '.join(proved)}" if proved else "who is asking?"
+        answer = self._refuse("unknown", 401, f"{said}: send {how} that a rule of access names")
+        answer.headers["WWW-Authenticate"] = "Bearer"
+        return answer
+
+    def _too_many(self) -> web.Response:
+        return self._refuse("rate", 429, "too many wrong tokens from this address: wait a minute")
+
+    def _refuse(self, reason: str, status: int, message: str) -> web.Response:
+        self._refused[reason] += 1
+        answer = web.json_response({"error": message}, status=status)
+        if status == 429:
+            answer.headers["Retry-After"] = "5"
+        return answer
+
+    def count_rejected_connection(self) -> None:
+        """Count a connection that there was no room for."""
+        self._refused["crowd"] += 1
+
+    def still_authorized(self, request: web.Request) -> bool:
+        """Whether who asked this may go on reading: rules change while a stream is open."""
+        return self._is_open or self._caller(request, _token(request), request.cookies.get(COOKIE, "")) is not None
+
+    # -- how often -----------------------------------------------------------------------------------------
+
+    def _left(self, kind: str, who: str, rate: RateLimit) -> bool:
+        return take_token(self._buckets.get((kind, who)), rate, self._clock()) is not None
+
+    def _take(self, kind: str, who: str, rate: RateLimit) -> bool:
+        """Take one of what ``who`` has left; the least used are forgotten where there are too many."""
+        fresh = take_token(self._buckets.get((kind, who)), rate, self._clock())
+        if fresh is not None:
+            self._buckets[kind, who] = fresh
+            self._buckets.move_to_end((kind, who))
+            while len(self._buckets) > MAX_BUCKETS:
+                self._buckets.popitem(last=False)
+        return fresh is not None
+
+    # -- what was changed ----------------------------------------------------------------------------------
+
+    def _note(self, request: web.Request, caller: Principal | None, status: int, *, writes: bool) -> None:
+        if not writes:
+            return
+        one = AuditRecord(
+            at_unix_s=round(self._wall(), 3),
+            by=(caller.name if caller else "") or "nobody known",
+            peer=request.remote or "",
+            what=f"{request.method} {request.rel_url.raw_path_qs} {request.get(AUDIT_DETAIL, '')}".rstrip()[
+                :MAX_AUDIT_DETAIL
+            ],
+            status=status,
+        )
+        (self._tried if caller is None else self._written).append((next(self._numbers), one))
+        _log.info("admin.write", by=one.by, peer=one.peer, what=one.what, status=status)
+
+    async def _audit(self, _: web.Request) -> web.Response:
+        both = [one for _, one in sorted((*self._written, *self._tried), key=itemgetter(0))]
+        rows = [{name: getattr(one, name) for name in one.__slots__} for one in both]
+        return web.json_response({"writes": rows}, dumps=_dumps)
+
+    async def _access(self, _: web.Request) -> web.Response:
+        return web.json_response(self._state(), dumps=_dumps)
+
+    # -- browsers ------------------------------------------------------------------------------------------
+
+    async def _form(self, _: web.Request) -> web.Response:
+        return _page("")
+
+    async def _login(self, request: web.Request) -> web.StreamResponse:
+        peer = source_network(request.remote or "")
+        token = ""
+        # Looked at once more with the token here: bodies that were all begun before it were used up.
+        if self._left("failure", peer, FAILURE_LIMIT):
+            token = await _posted(request)
+        if not self._left("failure", peer, FAILURE_LIMIT):
+            self._refused["rate"] += 1
+            return _page("Too many wrong tokens from this address. Wait a minute.", 429)
+        rules = self._rules
+        assert rules is not None  # noqa: S101  # the route exists only with them
+        caller = principal_of(rules.access, (), token, rules.tokens)
+        if caller is None:
+            self._take("failure", peer, FAILURE_LIMIT)
+            self._refused["unknown"] += 1
+            return _page("That is no token of anybody here.", 401)
+        name = secrets.token_urlsafe(32)
+        self._sessions[name] = (token, self._clock() + SESSION_S)
+        while len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+        _log.info("admin.login", by=caller.name, peer=peer)
+        answer = web.Response(status=303, headers={"Location": "/dashboard/"})
+        answer.set_cookie(COOKIE, name, max_age=SESSION_S, httponly=True, samesite="Strict", secure=self._secure)
+        return answer
+
+
+async def _posted(request: web.Request) -> str:
+    """The token of the form; empty where there is none that can be read, or it does not come."""
+    try:
+        async with asyncio.timeout(FORM_S):
+            said = (await request.post()).get("token", "")
+    except (LookupError, ValueError, TimeoutError, web.RequestPayloadError):  # no charset, not of it, not in time
+        return ""
+    return said.strip() if isinstance(said, str) else ""
+
+
+def _is_rebound(request: web.Request) -> bool:
+    """Whether somebody came over loopback under a foreign name, as a page does whose name leads to 127.0.0.1."""
+    said = request.headers.get("Host", "")
+    own = request.get_extra_info("sockname")
+    if not said or not isinstance(own, tuple) or not ipaddress.ip_address(own[0]).is_loopback:
+        return False
+    try:
+        host = (urlsplit(f"//{said}").hostname or "").rstrip(".")
+        if host != "localhost":
+            ipaddress.ip_address(host)
+    except ValueError:
+        return True
+    return False
+
+
+def _token(request: web.Request) -> str:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _dumps(value: Mapping[str, object]) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+_PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Switchgear: log in</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
+</head><body><main><h1>Switchgear</h1><p role="alert">SAID</p>
+<form method="post" action="/login"><p><label>Token <input name="token" type="password" required autofocus
+autocomplete="current-password"></label> <button>Log in</button></p></form>
+<p>A token of the rules of access. What is opened with it here only reads.</p></main></body></html>
+"""
+
+
+def _page(said: str, status: int = 200) -> web.Response:
+    headers = {
+        "Content-Security-Policy": (
+            "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        ),
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-store",
+    }
+    text = _PAGE.replace("SAID", said)
+    return web.Response(text=text, content_type="text/html", charset="utf-8", status=status, headers=headers)

@@ -1,0 +1,303 @@
+"""Who may connect, as the running server knows it: its certificate, the rules, and what became of both.
+
+Without a certificate nobody proves anything, and on loopback nobody has to. With one and no rules, whoever has a
+certificate of the authorities may be any proxy. With rules, who is not named may nothing.
+"""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import grpc
+import structlog
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from engine.tls.certificate_files import CertificateError, KeyPair, RotatingKeyPair, expiry
+from engine.tls.contexts import server_context
+from engine.tls.grpc_credentials import channel_credentials, server_credentials
+from engine.tls.identity_patterns import first_match
+from policies.findings import PolicyErrors
+from xds_server.auth.access_rules import Access
+from xds_server.auth.admin_auth import AdminAuth
+from xds_server.auth.authorize import Denial, authorize_proxy, expected_proxy_grant
+from xds_server.auth.node_view import view_of
+from xds_server.auth.rules_watcher import RulesWatcher
+from xds_server.metrics import gauge
+from xds_server.model.file_problems import expiry_problem
+from xds_server.model.status_types import FileDefect, FileProblem
+from xds_server.model.view import View
+from xds_server.serve_config import ConfigError, ServeConfig
+from xds_server.xds import NodeInfo, RefusedPeerError
+
+CHECK_EACH_S: Final = 1.0
+EXPIRES_SOON_S: Final = 3600.0
+"""A certificate that ends within this is told of, and again while it does: some meshes give them for a day."""
+
+_TELL_SOON_EACH_S: Final = 600.0
+_TELL_AGAIN_S: Final = 60.0
+_MOST_TOLD: Final = 1024
+
+_STILL_COMES_S: Final = 45.0
+"""Envoys that are refused come again after half a minute at most; who has not come for longer has gone."""
+
+_log = structlog.get_logger()
+
+
+class ServerAuth:
+    """Made at the start (``ConfigError`` where certificate or rules cannot be used), then ``run`` for ever."""
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock = clock
+        self._wall = wall
+        self._local = config.listen.is_loopback
+        self._refused: dict[str, int] = {"identity": 0, "node": 0}
+        self._told_at_s: dict[tuple[str, str], float] = {}
+        self._turned_away: dict[str, tuple[float, str]] = {}
+        self._soon_told_s = float("-inf")
+        try:
+            self.keys = (
+                None
+                if config.tls is None
+                else RotatingKeyPair(config.tls, on_change=_changed, on_trouble=_troubled)
+            )
+        except CertificateError as error:
+            raise ConfigError(f"--tls-cert: {error}") from error
+        self._channel: tuple[KeyPair, grpc.ChannelCredentials] | None = None
+        self._pair = None if self.keys is None else self.keys.pair
+        try:
+            self.rules = (
+                None if config.access is None else RulesWatcher(config.access, judge=self._judge, tell=_weak_token)
+            )
+        except PolicyErrors as errors:
+            raise ConfigError("--access: " + "; ".join(map(str, errors.exceptions))) from errors
+        except ValueError as error:
+            raise ConfigError(f"--access: {error}") from error
+
+    # -- what ports and streams ask ------------------------------------------------------------------------
+
+    def server_credentials(self) -> grpc.ServerCredentials | None:
+        """For a gRPC port; None for plain text."""
+        return None if self.keys is None else server_credentials(self.keys)
+
+    def channel_credentials(self) -> grpc.ChannelCredentials | None:
+        """For the next connection to somebody else, the same object for the same pair; None for plain text."""
+        if self.keys is None:
+            return None
+        pair = self.keys.reload()
+        if self._channel is None or self._channel[0] is not pair:
+            self._channel = (pair, channel_credentials(pair))
+        return self._channel[1]
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """For an HTTP port; None for plain text."""
+        return None if self.keys is None else server_context(self.keys)
+
+    def admin_auth(self, config: ServeConfig) -> AdminAuth:
+        """For the admin port."""
+        return AdminAuth(
+            rules=self.rules,
+            secure=self.keys is not None,
+            is_open=config.admin.is_loopback or self.keys is None,
+            open_metrics=config.open_metrics,
+            state=self.state,
+        )
+
+    def state(self) -> Mapping[str, object]:
+        """Certificate and rules in force, and what is wrong with their files; for ``/v1/access``."""
+        keys, rules = self.keys, self.rules
+        return {
+            "certificate": None
+            if keys is None
+            else {
+                "identities": keys.pair.identities,
+                "ends": expiry(keys.pair),
+                "left_s": round(keys.pair.ends_unix_s - self._wall()),
+                "trouble": keys.error,
+            },
+            "rules": None if rules is None else {"file": str(rules.path), "trouble": rules.trouble},
+        }
+
+    def file_problems(self) -> Iterable[FileProblem]:
+        """What is wrong with certificate, rules and tokens now, for ``Troubles``."""
+        if self.keys is not None:
+            file, pair = str(self.keys.files.certificate), self.keys.pair
+            if self.keys.error:
+                sentence = f"{self.keys.error}; the pair before it stays in use"
+                yield FileProblem(what="certificate", defect=FileDefect.UNUSABLE, file=file, sentence=sentence)
+            yield from expiry_problem(
+                "certificate",
+                file,
+                begins_unix_s=pair.begins_unix_s,
+                ends_unix_s=pair.ends_unix_s,
+                now_unix_s=self._wall(),
+            )
+            if pair.trusts_until is not None:
+                begins_s, ends_s = pair.trusts_until
+                file = str(self.keys.files.authorities)
+                yield from expiry_problem(
+                    "certificate", file, begins_unix_s=begins_s, ends_unix_s=ends_s, now_unix_s=self._wall()
+                )
+        if self.rules is not None:
+            yield from self.rules.file_problems()
+            yield from self._refusing(str(self.rules.path))
+
+    def _refusing(self, file: str) -> Iterable[FileProblem]:
+        """That the rules turn proxies away that still come, with the newest of them as an example."""
+        since_s = self._clock() - _STILL_COMES_S
+        still = [reason for at_s, reason in self._turned_away.values() if at_s >= since_s]
+        if still:
+            more = f", and {len(still) - 1} more" if len(still) > 1 else ""
+            sentence = f"it turns away who comes as a proxy: {still[-1]}{more}"
+            yield FileProblem(what="rules", defect=FileDefect.REFUSES, file=file, sentence=sentence)
+
+    def view_of(self, node: NodeInfo) -> View:
+        """The view of a proxy, within what it may see; ``RefusedPeerError`` where it may not be served."""
+        keys = self._may_have_keys(node)
+        if self.rules is None or self.keys is None:
+            return view_of(node, keys=keys)
+        judged = authorize_proxy(self.rules.access, node.identities, node.id, node.zone)
+        if isinstance(judged, Denial):
+            self._tell_of(node, judged)
+            raise RefusedPeerError(judged.reason)
+        self._turned_away.pop(node.id, None)
+        return view_of(node, judged.pools or None, keys=keys)
+
+    def view_expected(self, node: NodeInfo) -> View:
+        """The view of a proxy that is not here, if it came with a certificate that the rules have for it.
+
+        ``RefusedPeerError`` where they have none. Nothing is counted or told: nobody has come.
+        """
+        keys = self._local or self.keys is not None
+        if self.rules is None or self.keys is None:
+            return view_of(node, keys=keys)
+        judged = expected_proxy_grant(self.rules.access, node.id, node.zone)
+        if isinstance(judged, Denial):
+            raise RefusedPeerError(judged.reason)
+        return view_of(node, judged.pools or None, keys=keys)
+
+    def _may_have_keys(self, node: NodeInfo) -> bool:
+        """Whether private keys may go to this proxy: nobody else can read or ask for what it is sent.
+
+        That the connection comes from this machine says nothing where others may connect, too: what passes
+        connections on, the proxy of a mesh say, stands beside the server and answers to everybody.
+        """
+        return self._local or (self.keys is not None and bool(node.identities))
+
+    def summary_credentials(self) -> tuple[grpc.ServerCredentials | None, Callable[[tuple[str, ...]], bool]]:
+        """For the port of summaries: its credentials, and who may watch there."""
+        return self.server_credentials(), self.may_watch_summaries
+
+    def may_watch_summaries(self, identities: Sequence[str]) -> bool:
+        """Whether a control plane of another region may, that proved these identities."""
+        if self.rules is None or self.keys is None:
+            return True
+        return any(first_match(identities, one) is not None for one in self.rules.access.spec.summaries)
+
+    # -- what time does ------------------------------------------------------------------------------------
+
+    async def run(self, on_rules: Callable[[], None], on_keys: Callable[[], None]) -> None:
+        """Look at the files until cancelled; tells of other rules, and of another certificate."""
+        while True:
+            await asyncio.sleep(CHECK_EACH_S)
+            self.check_files(on_rules, on_keys)
+
+    def check_files(self, on_rules: Callable[[], None], on_keys: Callable[[], None]) -> None:
+        """Look at the files once."""
+        if self.keys is not None:
+            pair = self.keys.reload()
+            if pair is not self._pair:
+                self._pair, self._soon_told_s = pair, float("-inf")
+                on_keys()
+            left_s = pair.ends_unix_s - self._wall()
+            if left_s < EXPIRES_SOON_S and self._clock() - self._soon_told_s >= _TELL_SOON_EACH_S:
+                self._soon_told_s = self._clock()
+                _log.warning("certificate.ends", ends=expiry(pair), left_s=round(left_s), subject=pair.subject)
+        if self.rules is not None:
+            access, trouble = self.rules.access, self.rules.trouble
+            if self.rules.current() is not access:
+                _log.info("access.changed", file=str(self.rules.path))
+                on_rules()
+            if self.rules.trouble and self.rules.trouble != trouble:
+                _log.error("access.refused", reason=self.rules.trouble, effect="the rules before it stay in force")
+
+    def families(self) -> Iterable[Metric]:
+        """What an alert needs."""
+        if self.keys is not None:
+            yield gauge(
+                "switchgear_certificate_expiry_seconds",
+                "Time until the certificate of this server ends; negative once it has.",
+                ("use",),
+                {("server",): self.keys.pair.ends_unix_s - self._wall()},
+            )
+            yield gauge(
+                "switchgear_certificate_lifetime_seconds",
+                "How long the certificate of this server is valid from its first second to its last.",
+                ("use",),
+                {("server",): self.keys.pair.ends_unix_s - self.keys.pair.begins_unix_s},
+            )
+            yield gauge(
+                "switchgear_certificate_trouble",
+                "1 while the certificate files cannot be used and the pair before them is.",
+                (),
+                {(): float(bool(self.keys.error))},
+            )
+        if self.rules is not None:
+            yield gauge(
+                "switchgear_access_refused",
+                "1 while the rules of access cannot be read and those before them are in force.",
+                (),
+                {(): float(bool(self.rules.trouble))},
+            )
+        family = CounterMetricFamily(
+            "switchgear_xds_refused_peers",
+            "Streams of proxies that were refused: identity (named by no rule), node (not this node or zone).",
+            labels=("reason",),
+        )
+        for reason, count in self._refused.items():
+            family.add_metric((reason,), count)
+        yield family
+
+    def _judge(self, access: Access) -> str:
+        for rules, name in ((access.spec.proxies, "proxies"), (access.spec.summaries, "summaries")):
+            if rules and self.keys is None:
+                return (
+                    f"rules for {name} need proof: give --tls-cert, --tls-key and --tls-ca, "
+                    f"or leave spec.{name} out"
+                )
+        return ""
+
+    def _tell_of(self, node: NodeInfo, refused: Denial) -> None:
+        """Count, and say it once in a while: a proxy that is refused comes back each second."""
+        self._refused[refused.kind] += 1
+        self._turned_away.pop(node.id, None)
+        while len(self._turned_away) >= _MOST_TOLD:
+            del self._turned_away[next(iter(self._turned_away))]
+        self._turned_away[node.id] = (self._clock(), refused.reason)
+        who, now_s = (" ".join(node.identities), node.id), self._clock()
+        if now_s - self._told_at_s.get(who, float("-inf")) < _TELL_AGAIN_S:
+            return
+        self._told_at_s.pop(who, None)
+        while len(self._told_at_s) >= _MOST_TOLD:
+            del self._told_at_s[next(iter(self._told_at_s))]
+        self._told_at_s[who] = now_s
+        _log.warning("xds.peer_refused", node=node.id, zone=node.zone, reason=refused.reason)
+
+
+def _changed(pair: KeyPair) -> None:
+    _log.info("certificate.changed", subject=pair.subject, identities=pair.identities, ends=expiry(pair))
+
+
+def _troubled(reason: str) -> None:
+    _log.error("certificate.refused", reason=reason, effect="the pair before it stays in use")
+
+
+def _weak_token(reason: str) -> None:
+    _log.warning("access.token", reason=reason)

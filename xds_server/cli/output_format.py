@@ -1,0 +1,81 @@
+"""The forms an answer can have, and when it may be coloured: the same for every command.
+
+``json`` and ``yaml`` are for machines and hold everything. ``table`` is for people; ``wide`` is a table with more.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any, Final, TypeVar
+
+import click
+import yaml
+from rich.console import Console
+from rich.segment import Segment, Segments
+from rich.table import Table
+
+from xds_server.diagnosis.check_result import Check, CheckState
+
+DATA: Final = ("json", "yaml")
+
+_UNBOUNDED: Final = 10_000
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_STYLES: Final = {CheckState.OK: "green", CheckState.WARN: "yellow", CheckState.FAIL: "bold red"}
+
+
+def output_option(*forms: str, default: str, text: str = "Form of the answer.") -> Callable[[_Command], _Command]:
+    """``--output``, ``-o`` with these forms beside json and yaml."""
+    return click.option(
+        "--output", "-o", type=click.Choice([*forms, *DATA]), default=default, show_default=True, help=text
+    )
+
+
+def as_data(answer: Any, form: str) -> str:
+    """The answer as text that a machine reads, with an end of line."""
+    if form == "yaml":
+        return yaml.safe_dump(answer, sort_keys=False, allow_unicode=True)
+    text = json.dumps(answer, indent=2, ensure_ascii=False) + "\n"
+    # Half a character, as JSON may have and UTF-8 may not, stays the escape that it came as.
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def console(*, whole_lines: bool = False) -> Console:
+    """Where tables go: coloured on a terminal, and not where ``NO_COLOR`` is said; a pipe gets whole lines.
+
+    ``whole_lines``: however narrow the terminal is.
+    """
+    wide = _UNBOUNDED if whole_lines or (not sys.stdout.isatty() and "COLUMNS" not in os.environ) else None
+    return Console(width=wide, highlight=False)
+
+
+def show_table(out: Console, table: Table) -> None:
+    """Print the table without the blanks that fill its last column up."""
+    lines = Segment.split_lines(out.render(table))
+    out.print(Segments(chain.from_iterable(_trimmed(line) for line in lines)), soft_wrap=True, end="")
+
+
+def _trimmed(line: list[Segment]) -> Iterator[Segment]:
+    """The line without blanks at its end, which may be in several parts, and with its end."""
+    while line and not line[-1].text.rstrip():
+        line = line[:-1]
+    if line:
+        yield from line[:-1]
+        yield Segment(line[-1].text.rstrip(), line[-1].style)
+    yield Segment.line()
+
+
+def redrawn() -> bool:
+    """Whether the answer goes to a terminal that can be drawn on again: a dumb one (``TERM=dumb``) is a pipe."""
+    return sys.stdout.isatty() and not Console().is_dumb_terminal
+
+
+def style_of(state: CheckState) -> str:
+    """How a state of a check looks."""
+    return _STYLES[state]
+
+
+def check_line(check: Check) -> str:
+    """One line: ``SG204 proxy n1: RDS refused: ...``."""
+    return f"{check.code} {check.subject}: {check.sentence}".lstrip()

@@ -1,0 +1,113 @@
+"""Clocks and certificates of others: of agents as the server heard of them, of engines as they show them here."""
+
+import socket
+import ssl
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cryptography import x509
+
+from engine.tls.certificate_files import PARSE_ERRORS
+from xds_server.diagnosis.check_result import Check, fail, ok, warn
+from xds_server.diagnosis.process_checks import CLOCKS_MAY_DIFFER_S
+from xds_server.model.file_problems import expiry_problem
+from xds_server.model.text import names_text
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateValidity:
+    """From when until when the certificate holds that somebody shows."""
+
+    begins_unix_s: float
+    ends_unix_s: float
+
+
+def on_agents(engines: Iterable[Row], now_unix_s: float) -> Iterator[Check]:
+    """Agents whose clocks are apart from the server's, and whose certificates end; older ones tell neither."""
+    told = [one for one in engines if (one["agent"] or {}).get("clock_ahead_s") is not None]
+    apart = [one for one in told if abs(one["agent"]["clock_ahead_s"]) > CLOCKS_MAY_DIFFER_S]
+    for one in apart:
+        ahead_s = one["agent"]["clock_ahead_s"]
+        way = "ahead of" if ahead_s > 0 else "behind"
+        sentence = f"{abs(ahead_s):.0f} s {way} the clock of the server, when it was dialled"
+        yield warn(f"clock of the agent of {_name(one)}", "SG232", sentence)
+    if told and not apart:
+        yield ok("clocks of agents", f"{len(told)} agree with the server")
+    for one in engines:
+        agent = one["agent"] or {}
+        begins, until = agent.get("certificate_begins_unix_s"), agent.get("certificate_ends_unix_s")
+        if agent.get("connected") and begins is not None and until is not None:
+            lasts = CertificateValidity(begins_unix_s=begins, ends_unix_s=until)
+            yield from _on_end(f"certificate of the agent of {_name(one)}", lasts, now_unix_s)
+
+
+def on_certificates(found: Iterable[tuple[Row, CertificateValidity | None]], now_unix_s: float) -> Iterator[Check]:
+    """Certificates that engines show; nothing of engines that show none here."""
+    seen = [(engine, shown) for engine, shown in found if shown is not None]
+    troubles = [
+        check
+        for engine, shown in seen
+        for check in _on_end(f"certificate of engine {_name(engine)}", shown, now_unix_s)
+    ]
+    yield from troubles
+    if seen and not troubles:
+        yield ok(
+            "certificates of engines",
+            f"seen at {names_text([_name(engine) for engine, _ in seen])}, none ends soon",
+        )
+
+
+def on_unexpected_tls(secure: Iterable[Row], by_tls: Collection[str]) -> Iterator[Check]:
+    """Pools that say no ``tls``, and whose engines speak it; ``by_tls`` are those that say it."""
+    speaking: dict[str, list[str]] = {}
+    for engine in secure:
+        if engine["pool"] not in by_tls:
+            speaking.setdefault(engine["pool"], []).append(engine["engine"])
+    for pool, engines in speaking.items():
+        yield fail(f"pool {pool}", "SG226", f"it says no tls, and TLS is spoken by {names_text(engines)}")
+
+
+def certificate_validity(host: str, port: int, timeout_s: float) -> CertificateValidity | None:
+    """What a port shows of itself to anybody; None where it speaks no TLS. Nothing is believed of it here."""
+    try:
+        with (
+            socket.create_connection((host, port), timeout=timeout_s) as plain,
+            unverified_context().wrap_socket(plain, server_hostname=host) as secure,
+        ):
+            held = secure.getpeercert(binary_form=True)
+        certificate = None if held is None else x509.load_der_x509_certificate(held)
+    except (OSError, *PARSE_ERRORS):
+        return None
+    if certificate is None:
+        return None
+    return CertificateValidity(
+        begins_unix_s=certificate.not_valid_before_utc.timestamp(),
+        ends_unix_s=certificate.not_valid_after_utc.timestamp(),
+    )
+
+
+def unverified_context() -> ssl.SSLContext:
+    """TLS with whoever it is: for looking at what somebody shows, and never to send anything that is secret."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _on_end(subject: str, lasts: CertificateValidity, now_unix_s: float) -> Iterator[Check]:
+    for one in expiry_problem(
+        "certificate", "", begins_unix_s=lasts.begins_unix_s, ends_unix_s=lasts.ends_unix_s, now_unix_s=now_unix_s
+    ):
+        ended = lasts.ends_unix_s <= now_unix_s
+        yield (fail if ended else warn)(subject, "SG212" if ended else "SG211", one.sentence)
+    if lasts.begins_unix_s > now_unix_s:
+        begins = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(lasts.begins_unix_s))
+        yield fail(subject, "SG232", f"it holds from {begins} on only, by the clock of this machine")
+
+
+def _name(engine: Row) -> str:
+    return f"{engine['pool']}/{engine['engine']}"

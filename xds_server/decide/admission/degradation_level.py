@@ -1,0 +1,303 @@
+"""The ladder of degradation: serve less before serving nobody, one level at a time, and back in reverse.
+
+Levels 1 and 2 look at all that is asked of the pool, 3 and 4 at what is left of it once the fallback has taken its
+share: batch is not shed for requests that another pool serves. What the fallback takes is invisible in the pool's
+own pressure. It is no more than the share would come to if every route had the fallback, and no more than all that
+the fallback is asked for; the smaller of the two is added again. A new share is given time to be seen.
+
+Pressure that nobody tells never raises a level. It holds the present one for a while, and then counts as none.
+Times and thresholds come from the policy, where each is explained; steps and pauses of the share are here.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+from policies.resilience import Degradation
+from xds_server.decide.decisions import DegradationState
+from xds_server.model.pool_traffic import RATE_S, STALE_S
+
+TOP_LEVEL: Final = 4
+
+SHARE_STEP_PERCENT: Final = 5.0
+"""The share of the fallback moves in such steps: each move is a push of weights to every proxy."""
+
+SHARE_INTERVAL_S: Final = RATE_S + 2.0
+"""A share stays this long. Pressure is a mean over ``RATE_S``, smoothed over a second after that: judged sooner, a
+share is judged by what was before it, and the next one overshoots."""
+
+LESS_INTERVAL_S: Final = 15.0
+"""And so long before some of it is taken back while the level lasts: what the fallback takes is only estimated."""
+
+_MOST_PERCENT: Final = 95.0  # something must go on arriving at the pool, or nobody sees when it has room again
+_ROOM_PERCENT: Final = 90.0  # what is left of the pressure below which the pool may take some of it back
+_OVERFULL: Final = 1.05  # pressure of a fallback that is to be relieved; from 1 to this it only gets no more
+_HIGHEST: Final = 1000.0  # pressures above are the same to us, and an infinite one cannot be reckoned with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FallbackView:
+    """The pool that may take what does not fit.
+
+    ``pressure`` is its own, 1.0 where it is full; None: nobody sends it anything. ``relative_capacity`` is what it
+    can serve over what the pool itself can (slots / service time, summed over engines that are in, on both sides);
+    where that is wrong, its pressure says so and the share follows. Of several fallbacks, the fullest.
+    """
+
+    ready: bool
+    pressure: float | None
+    relative_capacity: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """What is known of the pool in this round: pressures in percent, ``asked`` with what the fallback took.
+
+    ``settled``: long enough since the share was chosen for ``asked`` to be believed; ``rested``: long enough to
+    take some of it back.
+    """
+
+    left: float
+    asked: float
+    settled: bool
+    rested: bool
+
+
+def degradation_state(
+    policy: Degradation,
+    before: DegradationState | None,
+    *,
+    pressure: float | None,
+    capacity: bool,
+    fallback: FallbackView | None,
+    shadow: bool,
+    now_s: float,
+) -> DegradationState:
+    """The level now; the very same object as before where nothing became different.
+
+    ``pressure`` as in ``Admission`` (1.0: as much is asked as the pool can serve), None where nobody tells;
+    ``capacity``: an engine is in. Without one everything goes to the fallback at once, whatever the level, which
+    stays as if nobody told. In shadow mode level and reason are as they would be, and every action is off.
+    """
+    known = before.shadow or before if before is not None else None
+    state = _next(policy, known, pressure=pressure, capacity=capacity, fallback=fallback, now_s=now_s)
+    if shadow:
+        state = DegradationState(
+            level=state.level,
+            reason=f"shadow, nothing is done: {state.reason}",
+            since_s=state.since_s,
+            towards_s=state.towards_s,
+            next_level=state.next_level,
+            shadow=state,
+        )
+    return before if before == state else state
+
+
+def degradation_due_s(policy: Degradation, state: DegradationState, now_s: float) -> float:
+    """When to ask again though nothing new is heard; infinite where time alone changes nothing."""
+    state = state.shadow or state
+    due_s = []
+    if state.towards_s is not None and state.next_level is not None:
+        rising = state.next_level > state.level
+        due_s.append(state.towards_s + (policy.enter_after if rising else policy.leave_after))
+    if state.unknown_since_s is not None and state.level:
+        due_s.append(state.unknown_since_s + STALE_S)
+    if state.fallback_since_s is not None:
+        due_s += (state.fallback_since_s + SHARE_INTERVAL_S, state.fallback_since_s + LESS_INTERVAL_S)
+    return min((moment for moment in due_s if moment > now_s), default=math.inf)
+
+
+def level_thresholds(policy: Degradation) -> tuple[float, ...]:
+    """Pressure in percent from which each of the levels 1 to 4 is entered; infinite for those that never are.
+
+    A level that is off is passed on the way to the next one, and no level is entered before the one below it.
+    """
+    steps = (policy.no_hedging, policy.fallback, policy.shed, policy.maintenance)
+    above = math.inf
+    wanted = []
+    for step in reversed(steps):
+        above = step.above_pressure_percent if step.enabled else above
+        wanted.append(above)
+    thresholds: list[float] = []
+    for threshold in reversed(wanted):
+        thresholds.append(max(threshold, thresholds[-1]) if thresholds else threshold)
+    return tuple(thresholds)
+
+
+def _leave_threshold(policy: Degradation, level: int) -> float:
+    """Pressure in percent below which a level is no longer needed; above 0, or a level might never be left."""
+    threshold = level_thresholds(policy)[level - 1]
+    return max(threshold - policy.margin_percent, threshold / 2)
+
+
+def _next(
+    policy: Degradation,
+    before: DegradationState | None,
+    *,
+    pressure: float | None,
+    capacity: bool,
+    fallback: FallbackView | None,
+    now_s: float,
+) -> DegradationState:
+    if before is None:
+        before = DegradationState(level=0, reason="", since_s=now_s)
+    told = pressure is not None and capacity
+    unknown_since_s = None
+    if not told:
+        unknown_since_s = before.unknown_since_s if before.unknown_since_s is not None else now_s
+    held = unknown_since_s is not None and now_s - unknown_since_s < STALE_S
+    reading = _reading(before, pressure if pressure is not None and told else 0.0, fallback, now_s)
+    level, since_s, next_level, towards_s = before.level, before.since_s, None, None
+    if not held:
+        next_level = _wanted(policy, level, reading)
+        towards_s = _towards_s(before, next_level, now_s)
+        if next_level is not None and towards_s is not None:
+            wait_s = policy.enter_after if next_level > level else policy.leave_after
+            if now_s - towards_s >= wait_s:
+                level, since_s = next_level, now_s
+                next_level = _wanted(policy, level, reading)
+                towards_s = None if next_level is None else now_s
+    share = _share(policy, level, before, reading, capacity=capacity, held=held, fallback=fallback)
+    state = replace(
+        before,
+        level=level,
+        since_s=since_s,
+        towards_s=towards_s,
+        next_level=next_level,
+        unknown_since_s=unknown_since_s,
+        hedging_off=level >= 1 and policy.no_hedging.enabled,
+        retries_minimum=level >= 1 and policy.no_hedging.enabled,
+        fallback_percent=share,
+        fallback_since_s=_share_since_s(before, share, now_s),
+        shed_batch=level >= 3 and policy.shed.enabled,
+        max_tokens=policy.shed.max_tokens if level >= 3 and policy.shed.enabled else None,
+        maintenance=policy.maintenance.message if level >= TOP_LEVEL and policy.maintenance.enabled else "",
+    )
+    if _reason_inputs(state) == _reason_inputs(before) and before.reason:
+        return state
+    known = f"{reading.asked:.0f} % of what the pool serves is asked for" if told else "nobody tells the pressure"
+    return replace(state, reason=_reason(policy, before, state, known=known, capacity=capacity))
+
+
+def _reading(before: DegradationState, pressure: float, fallback: FallbackView | None, now_s: float) -> _Reading:
+    share = _share_of_pool(before) / 100
+    left = 100 * min(pressure, _HIGHEST)
+    asked = left / (1 - share)
+    if fallback is not None:
+        asked = min(asked, left + 100 * fallback.relative_capacity * (fallback.pressure or 0.0))
+    lasted_s = math.inf if before.fallback_since_s is None else now_s - before.fallback_since_s
+    return _Reading(
+        left=left,
+        asked=asked if share else left,
+        settled=lasted_s >= SHARE_INTERVAL_S,
+        rested=lasted_s >= LESS_INTERVAL_S,
+    )
+
+
+def _share_of_pool(before: DegradationState) -> float:
+    """The share of a pool that serves; where everything went away because no engine was in, all of it is back."""
+    return before.fallback_percent if before.fallback_percent <= _MOST_PERCENT else 0.0
+
+
+def _wanted(policy: Degradation, level: int, reading: _Reading) -> int | None:
+    """The level next to this one that is asked for; None where it should stay."""
+    if level < TOP_LEVEL:
+        seen = reading.asked if level < 2 else reading.left
+        if seen >= level_thresholds(policy)[level] and (level < 2 or reading.settled):
+            return level + 1
+    if level:
+        seen = reading.asked if level <= 2 else reading.left
+        if seen < _leave_threshold(policy, level) and (level > 2 or reading.settled):
+            return level - 1
+    return None
+
+
+def _towards_s(before: DegradationState, next_level: int | None, now_s: float) -> float | None:
+    if next_level is None:
+        return None
+    return before.towards_s if before.next_level == next_level and before.towards_s is not None else now_s
+
+
+def _share(
+    policy: Degradation,
+    level: int,
+    before: DegradationState,
+    reading: _Reading,
+    *,
+    capacity: bool,
+    held: bool,
+    fallback: FallbackView | None,
+) -> float:
+    """Percent of the requests that the fallback gets: what does not fit, as far as it has room itself."""
+    if fallback is None or not fallback.ready:
+        return 0.0
+    if not capacity:
+        return 100.0
+    if level < 2 or not policy.fallback.enabled:
+        return 0.0
+    share = _share_of_pool(before)
+    if not held and reading.settled:
+        share = _moved(share, reading, fallback)
+    return min(share, policy.fallback.max_share_percent, _MOST_PERCENT)
+
+
+def _moved(share: float, reading: _Reading, fallback: FallbackView) -> float:
+    """The share in whole steps: more while more is left than fits, less when there is clearly room again."""
+    slack = SHARE_STEP_PERCENT / 2
+    moved = share
+    if reading.left > 100:
+        overflow = 100 - (100 - share) * 100 / reading.left
+        moved = SHARE_STEP_PERCENT * math.ceil(overflow / SHARE_STEP_PERCENT)
+    elif reading.left < _ROOM_PERCENT and reading.rested:
+        overflow = 100 - 10_000 / reading.asked if reading.asked > 100 else 0.0
+        if overflow < share - SHARE_STEP_PERCENT - slack or not overflow:
+            moved = SHARE_STEP_PERCENT * math.ceil(overflow / SHARE_STEP_PERCENT)
+    full = fallback.pressure or 0.0
+    if full > _OVERFULL:
+        # Were all of the fallback's load from here, this would leave it just full; as it is, never less than that.
+        return min(moved, _whole_steps(share / full))
+    if moved <= share:
+        return moved
+    # In shares of what is asked here: what the fallback can serve beyond all that it gets already.
+    room = share + 10_000 * fallback.relative_capacity * (1 - full) / reading.asked
+    return max(share, min(moved, _whole_steps(room - slack)))
+
+
+def _whole_steps(percent: float) -> float:
+    return max(0.0, SHARE_STEP_PERCENT * math.floor(percent / SHARE_STEP_PERCENT))
+
+
+def _share_since_s(before: DegradationState, share: float, now_s: float) -> float | None:
+    if share != before.fallback_percent:
+        return now_s
+    return before.fallback_since_s
+
+
+def _reason_inputs(state: DegradationState) -> tuple[object, ...]:
+    """What the reason speaks of."""
+    told = state.unknown_since_s is None
+    return (state.level, told, state.fallback_percent, state.shed_batch, state.max_tokens, state.maintenance)
+
+
+def _reason(
+    policy: Degradation, before: DegradationState, state: DegradationState, *, known: str, capacity: bool
+) -> str:
+    said = f"level {state.level}: {known if capacity else 'no engine is in'}"
+    thresholds = level_thresholds(policy)
+    if state.level > before.level:
+        said += f", entered from {thresholds[state.level - 1]:g} %"
+    elif state.level < before.level:
+        said += f", level {before.level} is left below {_leave_threshold(policy, before.level):g} %"
+    actions = [
+        "no hedging and the fewest retries" if state.hedging_off else "",
+        f"{state.fallback_percent:g} % of the requests go to the fallback" if state.fallback_percent else "",
+        "batch gets only what would idle" if state.shed_batch else "",
+        f"requests for more than {state.max_tokens} tokens are refused" if state.max_tokens is not None else "",
+        "everyone gets the maintenance answer" if state.maintenance else "",
+    ]
+    done = ", ".join(action for action in actions if action)
+    if done:
+        said += f"; {done}"
+    if state.level < TOP_LEVEL and math.isfinite(thresholds[state.level]):
+        said += f"; level {state.level + 1} from {thresholds[state.level]:g} %"
+    return said

@@ -1,0 +1,277 @@
+"""What became different between two decisions: one value for each transition, none for what stayed.
+
+The one source of log lines, ledger and reports. A number that drifts is no transition: a ceiling counts when the
+capacity under it changed, or when it has moved by a tenth since it was last told (``told``).
+"""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from xds_server.decide.decisions import (
+    AdmissionDecision,
+    Decisions,
+    DegradationState,
+    EngineDecision,
+    Health,
+    HedgeDecision,
+    PoolDecisions,
+    RetryDecision,
+    TimeLimits,
+)
+from xds_server.decide.diff import policy_fields
+from xds_server.decide.diff.change import Change as Change  # noqa: PLC0414 - read from here with the function
+from xds_server.decide.diff.change import ChangeKind as ChangeKind  # noqa: PLC0414 - the same
+from xds_server.decide.diff.change import Subject as Subject  # noqa: PLC0414 - the same
+from xds_server.decide.diff.engine_diff import circuit_breaker_changes, engine_changes, straggler_changes
+from xds_server.model.fleet import EngineId
+
+CEILING_MOVE_SHARE: Final = 0.1
+"""Share by which a ceiling must have moved since it was last told, where the capacity under it is the same."""
+
+ZONE_LOST_SHARE: Final = 0.5
+"""Share of a zone's engines that must be out for the zone itself to be news; more than this."""
+
+_NO_ENGINES: Final[Mapping[EngineId, EngineDecision]] = MappingProxyType({})
+_NOTHING_LOGGED: Final[Mapping[str, AdmissionDecision]] = MappingProxyType({})
+
+
+def diff_decisions(
+    previous: Decisions | None, current: Decisions, told: Mapping[str, AdmissionDecision] = _NOTHING_LOGGED
+) -> tuple[Change, ...]:
+    """The transitions from ``previous`` to ``current``; from None, everything that is not as declared.
+
+    ``told`` is, by pool, the admission whose ceiling was told last; the previous one where it is absent.
+    """
+    found: list[Change] = []
+    for name, pool in current.pools.items():
+        before = previous.pools.get(name) if previous is not None else None
+        if before is not pool:
+            found.extend(_pool_changes(name, before, pool, told.get(name)))
+    return tuple(found)
+
+
+def _pool_changes(
+    name: str, before: PoolDecisions | None, now: PoolDecisions, told: AdmissionDecision | None
+) -> Iterator[Change]:
+    known = _NO_ENGINES if before is None else before.engines
+    fresh = [(key, known.get(key), one) for key, one in now.engines.items() if known.get(key) is not one]
+    # Zones first: that half a zone went is the story, its engines are the details.
+    if any(past is None or past.health is not one.health for _, past, one in fresh):
+        yield from _zone_events(name, before, now)
+    for key, decision_before, decision in fresh:
+        yield from engine_changes(_engine(key), decision_before, decision)
+    for key, breaker in now.breakers.items():
+        past = None if before is None else before.breakers.get(key)
+        if past is not breaker:
+            yield from circuit_breaker_changes(_engine(key), past, breaker)
+    for key, straggler in now.stragglers.items():
+        pace = None if before is None else before.stragglers.get(key)
+        if (pace is not None and pace.ejected) is not straggler.ejected:
+            yield from straggler_changes(_engine(key), pace, straggler)
+    pool = Subject(pool=name)
+    if now.admission is None:
+        yield from _ceilings_by_role(name, before, now)
+    else:
+        was = None if before is None else before.admission
+        yield from _admission(pool, told or was, now.admission)
+        yield from _demand(pool, was, now.admission)
+    yield from _ladder(pool, None if before is None else before.degradation, now.degradation)
+    yield from _hedging(pool, None if before is None else before.hedge, now.hedge)
+    yield from _retries(pool, None if before is None else before.retries, now.retries)
+    yield from _limits(pool, None if before is None else before.limits, now.limits)
+    yield from _zone_shares(name, before, now)
+
+
+def _engine(key: EngineId) -> Subject:
+    return Subject(pool=key.pool, engine=key.engine)
+
+
+def _zone_events(name: str, before: PoolDecisions | None, now: PoolDecisions) -> Iterator[Change]:
+    lost_before = {} if before is None else _lost(before)
+    lost = _lost(now)
+    for zone in sorted(lost_before.keys() | lost.keys()):
+        out, of = lost.get(zone, (0, 0))
+        was_out, was_of = lost_before.get(zone, (0, 0))
+        if (out > ZONE_LOST_SHARE * of) is (was_out > ZONE_LOST_SHARE * was_of):
+            continue
+        gone = out > ZONE_LOST_SHARE * of
+        yield Change(
+            kind=ChangeKind.ZONE,
+            subject=Subject(pool=name, zone=zone),
+            before="lost" if not gone else "" if before is None else "there",
+            after="lost" if gone else "there",
+            reason=f"{out} of its {of} engines are out",
+            rule=policy_fields.FLOOR,
+            returns="when at least half of its engines are back" if gone else "",
+            alarm=gone,
+            numbers={"out": out, "engines": of},
+        )
+
+
+def _lost(pool: PoolDecisions) -> dict[str, tuple[int, int]]:
+    """Engines that are out by evidence, and engines, of each named zone that has more than one."""
+    counts: dict[str, tuple[int, int]] = {}
+    for engine in pool.declared:
+        decision = pool.engines.get(engine.id)
+        if engine.zone and decision is not None:
+            out, of = counts.get(engine.zone, (0, 0))
+            counts[engine.zone] = (out + (decision.health is Health.UNHEALTHY), of + 1)
+    return {zone: (out, of) for zone, (out, of) in counts.items() if of > 1}
+
+
+def _ceilings_by_role(name: str, before: PoolDecisions | None, now: PoolDecisions) -> Iterator[Change]:
+    for role, limit in now.ceilings.items():
+        past = None if before is None else before.ceilings.get(role)
+        was = "" if past is None else f"{past.interactive}/{past.batch}"
+        text = f"{limit.interactive}/{limit.batch}"
+        if was != text:
+            yield Change(
+                kind=ChangeKind.CEILING,
+                subject=Subject(pool=name, role=role),
+                before=was,
+                after=text,
+                reason=limit.reason,
+                rule=policy_fields.MAX_WAIT,
+            )
+
+
+def _admission(subject: Subject, told: AdmissionDecision | None, now: AdmissionDecision) -> Iterator[Change]:
+    if told is not None and not ceiling_moved(told, now):
+        return
+    yield Change(
+        kind=ChangeKind.CEILING,
+        subject=subject,
+        before="" if told is None else str(told.total + told.held),
+        after=str(now.total + now.held),
+        reason=now.reason if now.in_force else f"shadow, nothing is refused: {now.reason}",
+        rule=policy_fields.MAX_WAIT,
+        numbers={
+            "total": now.total,
+            "held": now.held,
+            "slots": now.slots,
+            "wait_s": now.wait_s,
+            **({} if now.pressure is None else {"pressure": now.pressure}),
+        },
+    )
+
+
+def ceiling_moved(told: AdmissionDecision, now: AdmissionDecision) -> bool:
+    """Whether a ceiling should be told again."""
+    if told.in_force is not now.in_force:
+        return True
+    of, moved = told.total + told.held, abs(now.total + now.held - told.total - told.held)
+    # A step by one engine's slots comes from a decision; less than that is measurement.
+    step = min((one.slots for one in now.capacities.values()), default=1.0)
+    return moved > CEILING_MOVE_SHARE * of or (moved > 0 and abs(told.slots - now.slots) >= max(1.0, 0.9 * step))
+
+
+def _demand(subject: Subject, was: AdmissionDecision | None, now: AdmissionDecision) -> Iterator[Change]:
+    """No alarm: requests wait then, and only where that lasts are some refused, which the ladder tells."""
+    over_before = was is not None and was.crowded
+    over = now.crowded
+    if over is over_before:
+        return
+    asked = "nobody tells" if now.pressure is None else f"{100 * now.pressure:.0f} %"
+    yield Change(
+        kind=ChangeKind.DEMAND,
+        subject=subject,
+        before="full" if over_before else "room",
+        after="full" if over else "room",
+        reason=f"asked of it, in what its engines can serve: {asked}",
+        rule=policy_fields.MAX_WAIT,
+        numbers={"slots": now.slots, **({} if now.pressure is None else {"pressure": now.pressure})},
+    )
+
+
+def _ladder(subject: Subject, was: DegradationState | None, now: DegradationState | None) -> Iterator[Change]:
+    level = 0 if now is None else now.level
+    before = 0 if was is None else was.level
+    if now is None or level == before:
+        return
+    yield Change(
+        kind=ChangeKind.LADDER,
+        subject=subject,
+        before=f"level {before}",
+        after=f"level {level}",
+        reason=now.reason,
+        rule=policy_fields.degradation_rule(max(level, before)),
+        returns="when the pressure has been gone for leaveAfter" if level else "",
+        alarm=level > before,
+        numbers={"level": level},
+    )
+
+
+def _hedging(subject: Subject, was: HedgeDecision | None, now: HedgeDecision | None) -> Iterator[Change]:
+    if now is None or (False if was is None else was.on) is now.on:
+        return
+    yield Change(
+        kind=ChangeKind.HEDGING,
+        subject=subject,
+        before="off" if now.on else "on",
+        after="on" if now.on else "off",
+        reason=now.reason,
+        rule=policy_fields.HEDGE,
+        numbers={} if now.delay_s is None else {"delay_s": now.delay_s},
+    )
+
+
+def _retries(subject: Subject, was: RetryDecision | None, now: RetryDecision | None) -> Iterator[Change]:
+    if was is None or now is None or was.statuses == now.statuses:
+        return
+    yield Change(
+        kind=ChangeKind.RETRIES,
+        subject=subject,
+        before=_statuses(was),
+        after=_statuses(now),
+        reason=now.reason,
+        rule=policy_fields.RETRY_STATUSES,
+        returns="" if now.sign_at_s is None else "when nothing has spoken against the requests for 30 s",
+        alarm=now.sign_at_s is not None,
+    )
+
+
+def _statuses(decision: RetryDecision) -> str:
+    return ", ".join(str(status) for status in decision.statuses) or "none"
+
+
+def _limits(subject: Subject, was: TimeLimits | None, now: TimeLimits | None) -> Iterator[Change]:
+    if was is None or now is None or _times(was) == _times(now):
+        return
+    yield Change(
+        kind=ChangeKind.LIMITS,
+        subject=subject,
+        before=_times(was),
+        after=_times(now),
+        reason=now.reason,
+        rule=policy_fields.ADAPTIVE_TIMEOUTS,
+    )
+
+
+def _times(limits: TimeLimits) -> str:
+    named = (
+        ("first token", limits.first_token_s),
+        ("between tokens", limits.between_tokens_s),
+        ("stream", limits.stream_total_s),
+        ("try", limits.per_try_s),
+        ("total", limits.total_s),
+    )
+    return ", ".join(f"{name} {'off' if value is None else f'{value:g} s'}" for name, value in named)
+
+
+def _zone_shares(name: str, before: PoolDecisions | None, now: PoolDecisions) -> Iterator[Change]:
+    for zone, shares in now.zones.items():
+        old = None if before is None else before.zones.get(zone)
+        if old is None or old.weights != shares.weights:
+            yield Change(
+                kind=ChangeKind.ZONES,
+                subject=Subject(pool=name, zone=f"from {zone or 'anywhere'}"),
+                before="" if old is None else _split(old.weights),
+                after=_split(shares.weights),
+                reason=shares.reason,
+                rule=policy_fields.ZONES,
+            )
+
+
+def _split(weights: Mapping[str, int]) -> str:
+    return ", ".join(f"{zone or 'no zone'} {weight}" for zone, weight in sorted(weights.items()))

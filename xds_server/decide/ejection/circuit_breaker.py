@@ -1,0 +1,280 @@
+"""The breaker of one engine over all proxies: out on its error rate, back by proof.
+
+*Closed*, it watches the newest calls. *Open*, it keeps the engine out until the cooldown ends, or until the engine
+has proved itself: tokens brought to the judge's own canaries, asked after the opening, so many in a row. *On
+trial*, the engine gets a share of real requests, and those decide.
+
+What came before the last change of phase counts no more: an engine is not thrown out again for old failures that
+only now are told. Hard evidence (dead, hung) explains the failures seen meanwhile, so it clears the books: the
+verdict keeps such an engine out, and its end is the end of the matter. Without telemetry nothing is decided anew.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from engine.report import EngineReport
+from policies.resilience import Breaker
+from xds_server.decide.decision_memory import BreakerPhase, BreakerState
+from xds_server.decide.ejection.peer_failures import PeerFailures, beyond_chance, worst_run
+from xds_server.model.pool_traffic import WINDOW_S, EngineTraffic
+
+PROOFS: Final = 1
+"""Canaries in a row that end the first opening; twice as many for each further one.
+
+With two, an engine that was well again had its full share after 1.0 to 1.3 s, and the trial decides anyway.
+"""
+
+MAX_PROOFS: Final = 64
+"""A quarter of a minute of them: an engine that fails some calls must not pass by luck, nor stay out for ever."""
+
+TRIAL_S: Final = 0.5
+"""A first trial without a failure ends after this."""
+
+MAX_TRIAL_S: Final = 10.0
+"""A trial that has seen no failure for so long is over, however little came of it: answers may take minutes."""
+
+# Fewer may be one caller who tries a bad prompt again, be the others ever so well.
+_FEWEST_FAILURES: Final = 3
+
+# A trial fails by at least so many calls: one may be the request's own fault.
+_TRIAL_FAILURES: Final = 2
+
+NEW_BREAKER: Final = BreakerState()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerInputs:
+    """What is known of one engine now.
+
+    ``traffic`` is None where proxies tell nothing, or nothing fresh; ``sampled`` the share of calls they tell.
+    ``settled``: hard evidence, or an order, says all there is to say. ``kept_out``: its verdict alone would do so.
+    ``expected_per_s`` is how many calls a second the engine would get if it had its full share. ``peers`` is
+    how calls to the engines that are in ended, its own (by its ``name``) among them.
+    """
+
+    traffic: EngineTraffic | None
+    report: EngineReport | None
+    sampled: float = 1.0
+    settled: bool = False
+    kept_out: bool = False
+    expected_per_s: float = 0.0
+    name: str = ""
+    peers: PeerFailures | None = None
+
+
+def proofs_needed(opens: int) -> int:
+    """Canaries in a row that bring an engine back which was taken out so many times: 1, 2, 4, ... 64."""
+    return int(min(MAX_PROOFS, PROOFS * 2 ** min(max(0, opens - 1), 16)))
+
+
+def cooldown_s(first_s: float, most_s: float, opens: int) -> float:
+    """How long the opening of this number lasts without a proof."""
+    return float(min(max(first_s, most_s), first_s * 2 ** min(max(0, opens - 1), 32)))
+
+
+def has_no_failures(state: BreakerState | None, traffic: EngineTraffic | None) -> bool:
+    """Whether there is nothing to decide: no memory, and not a failure among the newest calls."""
+    return state is None and (traffic is None or not (traffic.window_failures or traffic.failures_in_a_row))
+
+
+def next_breaker_state(
+    before: BreakerState | None, policy: Breaker, seen: BreakerInputs, now_s: float
+) -> BreakerState | None:
+    """The breaker after what was seen: None when nothing is worth remembering, the same object without news."""
+    if not policy.error_rate_percent and not policy.consecutive_errors:
+        return None
+    state = NEW_BREAKER if before is None else before
+    report = seen.report
+    boot = f"{report.source}/{report.boot_id}" if report is not None and report.boot_id else ""
+    if seen.settled or _restarted(state.boot, boot):
+        return _cleared(state, seen, boot, now_s)
+    if boot and not state.boot:
+        state = replace(state, boot=boot) if before is not None else state
+    if state.phase is BreakerPhase.OPEN:
+        return _open(state, seen, now_s)
+    if state.phase is BreakerPhase.TRIAL:
+        return _trial(state, policy, seen, now_s)
+    return _closed(state, policy, seen, boot, now_s)
+
+
+def _restarted(known: str, boot: str) -> bool:
+    """Whether the same judge now speaks of another process than the breaker knows."""
+    return bool(known and boot) and known != boot and known.partition("/")[0] == boot.partition("/")[0]
+
+
+def _cleared(state: BreakerState, seen: BreakerInputs, boot: str, now_s: float) -> BreakerState | None:
+    """Closed, with the books begun anew; how often it opened stays known."""
+    traffic = seen.traffic
+    succeeded = state.succeeded if traffic is None else traffic.succeeded
+    failed = state.failed if traffic is None else traffic.failed
+    if not state.opens and not succeeded and not failed:
+        return None
+    same = state.phase is BreakerPhase.CLOSED and state.boot == boot
+    if same and (state.succeeded, state.failed) == (succeeded, failed):
+        return state
+    return BreakerState(since_s=now_s, opens=state.opens, succeeded=succeeded, failed=failed, boot=boot)
+
+
+def _closed(
+    state: BreakerState, policy: Breaker, seen: BreakerInputs, boot: str, now_s: float
+) -> BreakerState | None:
+    traffic = seen.traffic
+    if traffic is not None and (traffic.succeeded < state.succeeded or traffic.failed < state.failed):
+        state = replace(state, succeeded=0, failed=0)  # whoever counts has begun anew
+    if traffic is not None:
+        failing, why = _failing(state, policy, traffic, seen)
+        if why:
+            return open_breaker(state, policy, traffic, failing=failing, why=why, boot=boot, now_s=now_s)
+    well_s = now_s - state.since_s
+    if state.opens and well_s >= cooldown_s(policy.cooldown, policy.max_cooldown, state.opens):
+        state = replace(state, opens=0)
+    # The books matter only while the window may still hold calls of before.
+    return state if state.opens or (state.since_s and well_s < WINDOW_S) else None
+
+
+def _failing(
+    state: BreakerState, policy: Breaker, traffic: EngineTraffic, seen: BreakerInputs
+) -> tuple[float, str]:
+    """The rate of failures of a closed breaker, and why that opens it; empty when it does not."""
+    failed = (traffic.failed - state.failed) * seen.sampled
+    calls = (traffic.succeeded - state.succeeded) * seen.sampled + failed
+    in_row = min(traffic.failures_in_a_row, round(failed))
+    newest = min(traffic.window_calls, round(calls))
+    failures = min(traffic.window_failures, round(failed), newest)
+    rate = failures / newest if newest else 0.0
+    peers = seen.peers if policy.weigh_peers else None
+    around = None if peers is None else peers.others(seen.name)
+    # Where the others had no failure at all, nothing speaks for this engine.
+    usual = peers.best_of(seen.name).rate if peers is not None and peers.any_failed(seen.name) else 0.0
+    if (
+        policy.error_rate_percent
+        and newest >= policy.min_calls
+        and 100 * rate >= policy.error_rate_percent
+        and (not usual or beyond_chance(failures, newest, usual))
+    ):
+        return rate, (
+            f"{failures} of its last {newest} calls failed ({100 * rate:.0f} %, breaker at "
+            f"{policy.error_rate_percent:g} % of {policy.min_calls} or more)"
+        )
+    in_row_counts = policy.consecutive_errors and in_row >= policy.consecutive_errors
+    if in_row_counts and (not usual or beyond_chance(in_row, in_row, usual)):
+        return 1.0, f"{in_row} calls in a row failed (breaker at {policy.consecutive_errors})"
+    if around is not None and failures >= _FEWEST_FAILURES:
+        share = (policy.error_rate_percent or 100.0) / 100
+        worst = worst_run(traffic.newest_failed, newest, share, around.rate)
+        if worst is not None and worst.failed >= _FEWEST_FAILURES:
+            return worst.failed / worst.calls, (
+                f"{worst.failed} of its last {worst.calls} calls failed, and only {around.failed} of "
+                f"{around.calls} to the others"
+            )
+    return rate, ""
+
+
+def open_breaker(
+    state: BreakerState,
+    policy: Breaker,
+    traffic: EngineTraffic,
+    *,
+    failing: float,
+    why: str,
+    boot: str,
+    now_s: float,
+) -> BreakerState:
+    """The breaker, opened once more."""
+    opens = state.opens + 1
+    return BreakerState(
+        phase=BreakerPhase.OPEN,
+        since_s=now_s,
+        until_s=now_s + cooldown_s(policy.cooldown, policy.max_cooldown, opens),
+        opens=opens,
+        succeeded=traffic.succeeded,
+        failed=traffic.failed,
+        failing=failing,
+        why=why,
+        boot=boot,
+    )
+
+
+def canary_proofs(count: int, last_at_s: float, since_s: float, report: EngineReport | None) -> tuple[int, float]:
+    """Canaries in a row since ``since_s``, and when the newest came, after one more look at the report."""
+    canary = None if report is None else report.canary
+    if canary is None or canary.at_s <= since_s:
+        return 0, last_at_s
+    more = 1 if canary.at_s > max(since_s, last_at_s) else 0
+    return min(canary.in_row, count + more), max(last_at_s, canary.at_s)
+
+
+def _open(state: BreakerState, seen: BreakerInputs, now_s: float) -> BreakerState:
+    proofs, proof_at_s = canary_proofs(state.proofs, state.proof_at_s, state.since_s, seen.report)
+    if seen.report is not None and not seen.report.verdict.good:
+        proofs = 0
+    well = proofs >= proofs_needed(state.opens)
+    if (well or now_s >= state.until_s) and not seen.kept_out:
+        traffic = seen.traffic
+        return replace(
+            state,
+            phase=BreakerPhase.TRIAL,
+            since_s=now_s,
+            until_s=now_s + MAX_TRIAL_S,
+            succeeded=state.succeeded if traffic is None else traffic.succeeded,
+            failed=state.failed if traffic is None else traffic.failed,
+            proofs=proofs,
+            proof_at_s=proof_at_s,
+        )
+    if (proofs, proof_at_s) == (state.proofs, state.proof_at_s):
+        return state
+    return replace(state, proofs=proofs, proof_at_s=proof_at_s)
+
+
+def _trial(state: BreakerState, policy: Breaker, seen: BreakerInputs, now_s: float) -> BreakerState | None:
+    traffic, lasted_s = seen.traffic, now_s - state.since_s
+    if traffic is None:
+        # Nobody tells how its calls end. What is not known ejects nobody.
+        return _passed(state, seen, now_s) if lasted_s >= MAX_TRIAL_S else state
+    if traffic.succeeded < state.succeeded or traffic.failed < state.failed:
+        return replace(state, succeeded=traffic.succeeded, failed=traffic.failed, since_s=now_s)
+    succeeded, failed = traffic.succeeded - state.succeeded, traffic.failed - state.failed
+    rate = failed / (succeeded + failed) if failed else 0.0
+    if failed >= _TRIAL_FAILURES and (100 * rate >= (policy.error_rate_percent or 100.0)):
+        why = (
+            f"{failed} of {succeeded + failed} calls of its trial failed "
+            f"(breaker at {policy.error_rate_percent or 100:g} %)"
+        )
+        return open_breaker(state, policy, traffic, failing=rate, why=why, boot=state.boot, now_s=now_s)
+    enough = succeeded >= policy.trial_calls * min(state.opens, 4)
+    # One good call is enough proof for an engine that proved itself before it came, and never relapsed.
+    calm = not failed and lasted_s >= TRIAL_S and state.opens <= 1
+    idle = seen.expected_per_s * policy.trial_share_percent / 100 * lasted_s < 1
+    if enough or (calm and (succeeded or idle)) or (not failed and lasted_s >= MAX_TRIAL_S):
+        return _passed(state, seen, now_s)
+    return state
+
+
+def _passed(state: BreakerState, seen: BreakerInputs, now_s: float) -> BreakerState:
+    traffic = seen.traffic
+    return BreakerState(
+        since_s=now_s,
+        opens=state.opens,
+        succeeded=state.succeeded if traffic is None else traffic.succeeded,
+        failed=state.failed if traffic is None else traffic.failed,
+        boot=state.boot,
+    )
+
+
+def recovery_condition(state: BreakerState, policy: Breaker) -> str:
+    """What would bring the engine back, in words."""
+    if state.phase is BreakerPhase.OPEN:
+        lasts_s = cooldown_s(policy.cooldown, policy.max_cooldown, state.opens)
+        needed = proofs_needed(state.opens)
+        proof = "a canary that brings a token" if needed == 1 else f"{needed} canaries in a row that bring a token"
+        return (
+            f"{proof}, or {lasts_s:g} s since it left, begins a trial with {policy.trial_share_percent:g} % of "
+            "its traffic"
+        )
+    return f"{policy.trial_calls * min(state.opens, 4)} good answers end the trial, failures end it too"
+
+
+def expected_per_s(traffic: Mapping[str, EngineTraffic], engines: int) -> float:
+    """Calls a second one of so many engines gets on average."""
+    return sum(one.done_per_s for one in traffic.values()) / engines if engines else 0.0

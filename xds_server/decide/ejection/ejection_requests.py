@@ -1,0 +1,329 @@
+"""What is asked for the engines of a pool: by verdicts, the orchestrator, the breaker, the peers, and operators.
+
+Each asker reads the same frozen round and adds its wishes to the same sheet. None knows what the others ask, but
+for two things: what a verdict or the orchestrator explains is no news to the breaker and the comparison, and an
+operator may set soft evidence aside. What comes of it all is for ``engines`` and the governor to say.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from engine.report import ReportSource, Verdict
+from policies.pool import EnginePoolSpec
+from policies.resilience import ResilienceSpec
+from xds_server.decide.decision_memory import BreakerPhase, BreakerState, FlapState, StragglerState
+from xds_server.decide.decisions import Ejector, EngineDecision, Health
+from xds_server.decide.ejection import circuit_breaker, peer_failures, straggler
+from xds_server.decide.ejection.arbitration import strongest_request
+from xds_server.decide.ejection.peer_failures import PeerFailures
+from xds_server.decide.ejection.pod_evidence import orchestrator_requests
+from xds_server.decide.ejection.report_evidence import EjectionRequest, fresh_for_s, report_request
+from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.order import Order, OrderAction
+from xds_server.model.pool_traffic import EngineTraffic
+
+_NEVER: Final = float("inf")
+_SLOW_SEVERITY: Final = 0.4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EjectionInputs:
+    """One round for one pool: what it is decided from. ``calls`` is the traffic by engine name, if it is fresh."""
+
+    pool: EnginePoolSpec
+    resilience: ResilienceSpec
+    engines: Sequence[Engine]
+    calls: Mapping[str, EngineTraffic]
+    sampled: float
+    orders: Mapping[EngineId, Order]
+    known: Mapping[EngineId, EngineDecision]
+    breakers: Mapping[EngineId, BreakerState]
+    stragglers: Mapping[EngineId, StragglerState]
+    flaps: Mapping[EngineId, FlapState]
+    now_s: float
+
+
+@dataclass(slots=True)
+class NextDeadline:
+    """The earliest moment at which time alone changes something."""
+
+    at_s: float = _NEVER
+
+    def by(self, at_s: float | None) -> None:
+        if at_s is not None and at_s < self.at_s:
+            self.at_s = at_s
+
+
+@dataclass(slots=True, kw_only=True)
+class EjectionRequests:
+    """What is asked for engines by the ejectors that are enforced, and by all of them; by place in the pool."""
+
+    verdicts: dict[int, EjectionRequest] = field(default_factory=dict)
+    enforced: dict[int, list[EjectionRequest]] = field(default_factory=dict)
+    all: dict[int, list[EjectionRequest]] = field(default_factory=dict)
+
+    def add(self, place: int, one: EjectionRequest, *, shadowed: bool) -> None:
+        self.all.setdefault(place, []).append(one)
+        if not shadowed:
+            self.enforced.setdefault(place, []).append(one)
+
+
+def verdict_requests(this: EjectionInputs, declared: Sequence[Engine], due: NextDeadline) -> EjectionRequests:
+    """What reports ask for. Engines of which nothing is new, and against which nothing speaks, are left out."""
+    asked = EjectionRequests()
+    probe, now_s, known = this.pool.probe, this.now_s, this.known
+    fresh_s = {source: fresh_for_s(source, probe) for source in ReportSource}
+    shadowed = this.resilience.shadowed(None)
+    cuts = this.resilience.breaker.cut_hung
+    same = len(declared) == len(this.engines)
+    for place, engine in enumerate(this.engines):
+        before = known.get(engine.id)
+        if same and before is not None and declared[place] is engine and _unsuspected(before):
+            if engine.report is None or engine.received_at_s is None:
+                continue
+            fresh_until_s = engine.received_at_s + fresh_s[engine.report.source]
+            if now_s < fresh_until_s:
+                due.by(fresh_until_s)
+                continue
+        one = report_request(engine, probe, before, now_s)
+        due.by(one.until_s)
+        if one.health is Health.HEALTHY:
+            asked.verdicts[place] = one
+            continue
+        if one.verdict is Verdict.HUNG and not one.soft and cuts:
+            one = replace(one, cut=True)
+        unenforced = shadowed and not one.ordered
+        asked.add(place, one, shadowed=unenforced)
+        asked.verdicts[place] = replace(
+            one,
+            health=Health.HEALTHY,
+            soft=False,
+            ejector=None,
+            cut=False,
+            doubt=None,
+            returns="",
+            reason=f"in shadow mode, and so kept: {one.reason}" if unenforced else one.reason,
+        )
+    return asked
+
+
+def _unsuspected(decision: EngineDecision) -> bool:
+    """Whether nothing at all speaks against the engine."""
+    return (
+        decision.health is Health.HEALTHY
+        and decision.ejector is None
+        and decision.shadow is None
+        and decision.traffic_percent == 100
+    )
+
+
+def add_orchestrator_requests(this: EjectionInputs, asked: EjectionRequests) -> None:
+    """What whoever runs the engines asks for. That one ends is a fact, and holds in shadow mode too."""
+    shadowed = this.resilience.shadowed(None)
+    for place, one in orchestrator_requests(this.engines).items():
+        asked.add(place, one, shadowed=shadowed and not this.engines[place].pod_phase.final)
+
+
+def _evidence_request(asked: EjectionRequests, place: int) -> EjectionRequest | None:
+    """What reports or the orchestrator ask for an engine, enforced or not; None when they ask for nothing."""
+    wishes = [
+        one
+        for one in asked.all.get(place, ())
+        if one.ejector in {Ejector.VERDICT, Ejector.ORCHESTRATOR} and one.health is not Health.HEALTHY
+    ]
+    return strongest_request(wishes) if wishes else None
+
+
+def _is_conclusive(one: EjectionRequest | None) -> bool:
+    """Whether that says all there is to say: failures and slowness are explained by it."""
+    return one is not None and not one.soft
+
+
+def add_breaker_requests(
+    this: EjectionInputs, asked: EjectionRequests, due: NextDeadline
+) -> dict[EngineId, BreakerState]:
+    """The breakers after this round, and what they ask for."""
+    policy, states = this.resilience.breaker, {}
+    shadowed = this.resilience.shadowed(policy.mode)
+    expected_per_s = circuit_breaker.expected_per_s(this.calls, len(this.engines)) if this.breakers else 0.0
+    elsewhere: PeerFailures | None = None
+    for place, engine in enumerate(this.engines):
+        before, calls = this.breakers.get(engine.id), this.calls.get(engine.id.engine)
+        if circuit_breaker.has_no_failures(before, calls):
+            continue
+        if elsewhere is None:
+            elsewhere = peer_failures.peer_failures(_admitted_traffic(this))
+        said = _evidence_request(asked, place)
+        state = circuit_breaker.next_breaker_state(
+            before,
+            policy,
+            circuit_breaker.BreakerInputs(
+                traffic=calls,
+                report=engine.report,
+                sampled=this.sampled,
+                settled=_is_conclusive(said),
+                kept_out=said is not None,
+                expected_per_s=expected_per_s,
+                name=engine.id.engine,
+                peers=elsewhere,
+            ),
+            this.now_s,
+        )
+        if state is None:
+            continue
+        states[engine.id] = state
+        if state.phase is BreakerPhase.CLOSED:
+            continue
+        due.by(state.until_s if state.phase is BreakerPhase.OPEN else state.since_s + circuit_breaker.TRIAL_S)
+        verdict = None if engine.report is None else engine.report.verdict
+        if state.phase is BreakerPhase.OPEN:
+            one = EjectionRequest(
+                health=Health.UNHEALTHY,
+                reason=f"{Ejector.ERRORS}: {state.why}",
+                verdict=verdict,
+                until_s=state.until_s,
+                due_s=state.until_s,
+                soft=True,
+                ejector=Ejector.ERRORS,
+                severity=0.5 + 0.4 * state.failing,
+                returns=circuit_breaker.recovery_condition(state, policy),
+            )
+        else:
+            proved = state.proofs >= circuit_breaker.proofs_needed(state.opens)
+            how = f"after {state.proofs} canaries" if proved else "after its cooldown"
+            one = EjectionRequest(
+                health=Health.HEALTHY,
+                reason=f"on trial {how} with {policy.trial_share_percent:g} % of its traffic; {state.why}",
+                verdict=verdict,
+                until_s=state.until_s,
+                due_s=state.until_s,
+                ejector=Ejector.ERRORS,
+                traffic_percent=policy.trial_share_percent,
+                returns=circuit_breaker.recovery_condition(state, policy),
+            )
+        asked.add(place, one, shadowed=shadowed)
+    return states
+
+
+def _admitted_traffic(this: EjectionInputs) -> dict[str, EngineTraffic]:
+    """Calls to engines that are in and not on trial: what became of the others says nothing of chance."""
+    found = {}
+    for engine in this.engines:
+        calls, known = this.calls.get(engine.id.engine), this.known.get(engine.id)
+        state = this.breakers.get(engine.id)
+        closed = state is None or state.phase is BreakerPhase.CLOSED
+        if calls is not None and closed and (known is None or known.health is Health.HEALTHY):
+            found[engine.id.engine] = calls
+    return found
+
+
+def add_straggler_requests(
+    this: EjectionInputs, asked: EjectionRequests, due: NextDeadline
+) -> dict[EngineId, StragglerState]:
+    """The books on slowness after this round, and what they ask for."""
+    policy = this.resilience.straggler
+    if not policy.enabled or not (this.calls or this.stragglers):
+        return {}
+    shadowed, share = this.resilience.shadowed(policy.mode), this.resilience.breaker.trial_share_percent
+    candidates = []
+    for place, engine in enumerate(this.engines):
+        before, said = this.known.get(engine.id), _evidence_request(asked, place)
+        known = this.stragglers.get(engine.id)
+        failing = place in asked.all and any(one.health is Health.UNHEALTHY for one in asked.all[place])
+        candidates.append(
+            straggler.StragglerCandidate(
+                engine=engine,
+                traffic=this.calls.get(engine.id.engine),
+                # Who is out, or has only just come back, has other things to do than its peers.
+                compared=(
+                    not (failing or (known is not None and known.ejected))
+                    and before is not None
+                    and before.health is Health.HEALTHY
+                ),
+                settled=_is_conclusive(said),
+                kept_out=said is not None,
+            )
+        )
+    states = straggler.straggler_states(candidates, this.stragglers, policy, this.now_s)
+    for place, engine in enumerate(this.engines):
+        state = states.get(engine.id)
+        if state is None or not (state.ejected or state.trial):
+            if state is not None and state.slow_since_s is not None:
+                due.by(state.slow_since_s + policy.after)
+            continue
+        due.by(state.until_s)
+        verdict = None if engine.report is None else engine.report.verdict
+        one = EjectionRequest(
+            health=Health.UNHEALTHY if state.ejected else Health.HEALTHY,
+            reason=f"{Ejector.SLOWNESS}: {state.why}"
+            if state.ejected
+            else f"on trial after its cooldown with {share:g} % of its traffic: it was slow",
+            verdict=verdict,
+            until_s=state.until_s,
+            due_s=state.until_s,
+            soft=state.ejected,
+            ejector=Ejector.SLOWNESS,
+            severity=_SLOW_SEVERITY * min(1.0, state.times / 10),
+            traffic_percent=100.0 if state.ejected else share,
+            returns=straggler.recovery_condition(state, share),
+        )
+        asked.add(place, one, shadowed=shadowed)
+    return states
+
+
+def add_operator_requests(this: EjectionInputs, asked: EjectionRequests, due: NextDeadline) -> None:
+    """What operators ask for: their orders are followed in shadow mode too, for they are no judgements."""
+    if not this.orders:
+        return
+    for place, engine in enumerate(this.engines):
+        order = this.orders.get(engine.id)
+        if order is None or order.until_s <= this.now_s:
+            continue
+        due.by(order.until_s)
+        by = f" by {order.by}" if order.by else ""
+        said = f"ordered{by} to {order.action}: {order.reason}"
+        if order.action is OrderAction.RESTORE:
+            _restore(asked, place, said)
+            continue
+        before = this.known.get(engine.id)
+        # An order once carried out stays so: what it was given for goes on behind our back.
+        carried_out = before is not None and before.ejector is Ejector.OPERATOR and not before.floor
+        one = EjectionRequest(
+            health=Health.UNHEALTHY if order.action is OrderAction.EJECT else Health.DRAINING,
+            reason=said,
+            verdict=None if engine.report is None else engine.report.verdict,
+            until_s=order.until_s,
+            due_s=order.until_s,
+            soft=not (order.force or carried_out),
+            ordered=True,
+            ejector=Ejector.OPERATOR,
+            severity=1.0,
+            returns="the order ends, or is taken back",
+        )
+        asked.add(place, one, shadowed=False)
+
+
+def _restore(asked: EjectionRequests, place: int, said: str) -> None:
+    """Soft evidence against an engine set aside by an operator."""
+    for wishes in (asked.enforced, asked.all):
+        against = wishes.get(place, [])
+        kept = [one for one in against if not (one.soft or one.traffic_percent < 100)]
+        beaten = [one for one in against if one not in kept]
+        if kept:
+            wishes[place] = kept
+        elif beaten:
+            worst = strongest_request(beaten)
+            wishes[place] = [
+                replace(
+                    worst,
+                    health=Health.HEALTHY,
+                    soft=False,
+                    doubt=None,
+                    ordered=True,
+                    ejector=Ejector.OPERATOR,
+                    traffic_percent=100.0,
+                    reason=f"{said}; against it: {worst.reason}",
+                    returns="the order ends, or hard evidence comes",
+                )
+            ]

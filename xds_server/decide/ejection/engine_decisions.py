@@ -1,0 +1,282 @@
+"""Which engines take requests: what the ejectors ask for, weighed by the governor, remembered for the next round.
+
+Five ejectors look at each engine: its verdict, the orchestrator, the breaker, the comparison with its peers, and
+the operator. The
+worst of what they ask is put before the governor. An ejector in shadow mode keeps its books and is not asked;
+what would have been decided with it is put beside the decision.
+
+Called ten times a second for every pool, this passes over engines of which nothing new is known: their decisions
+stay the same objects, which is also how everyone after it sees that nothing has changed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from engine.report import Verdict
+from policies.pool import EnginePoolSpec
+from policies.resilience import ResilienceSpec
+from xds_server.decide.decision_memory import BreakerState, FlapState, StragglerState
+from xds_server.decide.decisions import Ejector, EngineDecision, Health, PoolDecisions
+from xds_server.decide.ejection import flap_damping
+from xds_server.decide.ejection.arbitration import (
+    CapacityFloor,
+    credible_requests,
+    granted_requests,
+    strongest_request,
+)
+from xds_server.decide.ejection.ejection_requests import (
+    EjectionInputs,
+    EjectionRequests,
+    NextDeadline,
+    add_breaker_requests,
+    add_operator_requests,
+    add_orchestrator_requests,
+    add_straggler_requests,
+    verdict_requests,
+)
+from xds_server.decide.ejection.flap_damping import ReturnDelay
+from xds_server.decide.ejection.lost_contact import longest_try_s, lost_contact_since_s
+from xds_server.decide.ejection.report_evidence import EjectionRequest, report_request
+from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.order import Order
+from xds_server.model.pod_state import PodState
+from xds_server.model.pool_traffic import STALE_S, PoolTraffic
+
+_FLAPPING_SEVERITY: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EjectionOutcome:
+    """What was decided for the engines of a pool, what must be remembered, and until when that is so."""
+
+    engines: dict[EngineId, EngineDecision]
+    breakers: dict[EngineId, BreakerState]
+    stragglers: dict[EngineId, StragglerState]
+    flaps: dict[EngineId, FlapState]
+    lost_since_s: dict[EngineId, float]
+    until_s: float
+
+
+def engine_decisions(
+    pool: EnginePoolSpec,
+    resilience: ResilienceSpec,
+    engines: Sequence[Engine],
+    traffic: PoolTraffic | None,
+    *,
+    overrides: Mapping[EngineId, Order],
+    before: PoolDecisions,
+    now_s: float,
+) -> EjectionOutcome:
+    """The decision for each engine of one pool, given what was decided ``before``."""
+    due = NextDeadline()
+    fresh = traffic is not None and now_s - traffic.heard_at_s < STALE_S
+    if traffic is not None and fresh:
+        due.by(traffic.heard_at_s + STALE_S)
+    this = EjectionInputs(
+        pool=pool,
+        resilience=resilience,
+        engines=engines,
+        calls=traffic.engines if traffic is not None and fresh else {},
+        sampled=traffic.sampled if traffic is not None else 1.0,
+        orders=overrides,
+        known=before.engines,
+        breakers=before.breakers,
+        stragglers=before.stragglers,
+        flaps=before.flaps,
+        now_s=now_s,
+    )
+    same = bool(before.inputs) and before.inputs[0] is pool
+    asked = verdict_requests(this, before.declared if same else (), due)
+    add_orchestrator_requests(this, asked)
+    breakers = add_breaker_requests(this, asked, due)
+    stragglers = add_straggler_requests(this, asked, due)
+    add_operator_requests(this, asked, due)
+    floor = CapacityFloor(
+        percent=resilience.breaker.capacity_floor_percent, engines=resilience.breaker.capacity_floor_engines
+    )
+    lost = _lost_contact(this, asked, before.lost_since_s)
+    long_lost = _lost_contact_expired(this, lost, longest_try_s(pool, before.limits, before.admission), due)
+    wishes = _credible_requests(this, asked.enforced, long_lost)
+    comebacks = _flap_states(this, wishes, due)
+    granted = granted_requests(engines, wishes, floor, _already_ejected(this, shadow=False))
+    shadows: dict[int, EjectionRequest] = {}
+    if asked.all != asked.enforced:
+        would = dict(wishes)
+        for place, one in _credible_requests(this, asked.all, long_lost).items():
+            would[place] = strongest_request([one, would[place]]) if place in would else one
+        shadows = granted_requests(engines, would, floor, _already_ejected(this, shadow=True))
+    decided = {}
+    for place, engine in enumerate(engines):
+        last, verdict = this.known.get(engine.id), asked.verdicts.get(place)
+        if verdict is None:
+            if last is not None and place not in granted and place not in shadows:
+                decided[engine.id] = last
+                continue
+            verdict = report_request(engine, pool.probe, last, now_s)
+        about = _EngineEvidence(verdict=verdict.verdict, pod_state=engine.pod_state, now_s=now_s)
+        decided[engine.id] = _decision(granted.get(place, verdict), shadows.get(place), last, about)
+    return EjectionOutcome(
+        engines=decided,
+        breakers=breakers,
+        stragglers=stragglers,
+        flaps=comebacks,
+        lost_since_s=lost,
+        until_s=due.at_s,
+    )
+
+
+def _lost_contact(
+    this: EjectionInputs, asked: EjectionRequests, before: Mapping[EngineId, float]
+) -> dict[EngineId, float]:
+    """Since when what they hold has looked lost, of engines against which anything is asked, or was since then."""
+    found: dict[EngineId, float] = {}
+    if not asked.all and not before:
+        return found
+    for place, engine in enumerate(this.engines):
+        if place not in asked.all and engine.id not in before:
+            continue
+        known, calls = this.known.get(engine.id), this.calls.get(engine.id.engine)
+        since_s = lost_contact_since_s(engine, before, known, calls, probe=this.pool.probe, now_s=this.now_s)
+        if since_s is not None:
+            found[engine.id] = since_s
+    return found
+
+
+def _lost_contact_expired(
+    this: EjectionInputs, since_s: Mapping[EngineId, float], longest_s: float, due: NextDeadline
+) -> frozenset[EngineId]:
+    """Engines whose requests have looked lost for as long as a try may take."""
+    if not this.resilience.breaker.cut_hung:
+        return frozenset()
+    for moment_s in since_s.values():
+        if this.now_s < moment_s + longest_s:
+            due.by(moment_s + longest_s)
+    return frozenset(key for key, moment_s in since_s.items() if this.now_s >= moment_s + longest_s)
+
+
+def _credible_requests(
+    this: EjectionInputs, wishes: Mapping[int, list[EjectionRequest]], long_lost: frozenset[EngineId]
+) -> dict[int, EjectionRequest]:
+    """The wish that decides for each engine against which anything is asked, as far as it is to be believed."""
+    if not wishes:
+        return {}
+
+    def heard() -> int:
+        return sum(
+            engine.report is not None
+            and report_request(engine, this.pool.probe, this.known.get(engine.id), this.now_s).reported
+            for engine in this.engines
+        )
+
+    found = credible_requests(
+        this.engines, {place: strongest_request(those) for place, those in wishes.items()}, heard
+    )
+    if not long_lost:
+        return found
+    return {
+        place: replace(one, cut=True)
+        if one.health is Health.UNHEALTHY and not one.ordered and this.engines[place].id in long_lost
+        else one
+        for place, one in found.items()
+    }
+
+
+def _flap_states(
+    this: EjectionInputs, wishes: dict[int, EjectionRequest], due: NextDeadline
+) -> dict[EngineId, FlapState]:
+    """Memories of leaving and returning after this round; who has to wait is added to the ``wishes``."""
+    states: dict[EngineId, FlapState] = {}
+    for place, engine in enumerate(this.engines):
+        memory, before = this.flaps.get(engine.id), this.known.get(engine.id)
+        if before is None or (memory is None and before.health is Health.HEALTHY):
+            continue
+        one = wishes.get(place)
+        uncut = before.cut and not (one is not None and one.cut)
+        state: FlapState | None
+        if one is not None and one.health is not Health.HEALTHY:
+            state = flap_damping.while_ejected(memory, uncut=uncut, now_s=this.now_s)
+        elif before.health is Health.UNHEALTHY and (before.ejector is not Ejector.OPERATOR or uncut):
+            ordered = one is not None and one.ordered
+            state, wait = flap_damping.while_returning(memory, uncut=uncut, patient=not ordered, now_s=this.now_s)
+            if wait is not None:
+                due.by(wait.until_s)
+                wishes[place] = _return_delay_request(wait, engine, before)
+        else:
+            state = None if memory is None else flap_damping.while_admitted(memory, this.now_s)
+        if state is not None:
+            states[engine.id] = state
+    return states
+
+
+def _return_delay_request(wait: ReturnDelay, engine: Engine, before: EngineDecision) -> EjectionRequest:
+    return EjectionRequest(
+        health=Health.UNHEALTHY,
+        reason=wait.reason,
+        verdict=None if engine.report is None else engine.report.verdict,
+        until_s=wait.until_s,
+        due_s=wait.until_s,
+        # The pool may need one that flaps; one whose way is shut serves nobody.
+        soft=wait.flapping,
+        ejector=before.ejector,
+        severity=_FLAPPING_SEVERITY,
+        returns="time alone, if it stays well",
+    )
+
+
+def _already_ejected(this: EjectionInputs, *, shadow: bool) -> Callable[[EngineId], bool]:
+    """Which engines are out already, really or as it would be."""
+
+    def out(key: EngineId) -> bool:
+        decision = this.known.get(key)
+        if decision is not None and shadow and decision.shadow is not None:
+            decision = decision.shadow
+        return decision is not None and decision.health is not Health.HEALTHY
+
+    return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EngineEvidence:
+    """What is said of an engine now, whatever is decided."""
+
+    verdict: Verdict | None
+    pod_state: PodState | None
+    now_s: float
+
+
+def _decision(
+    granted: EjectionRequest, shadow: EjectionRequest | None, before: EngineDecision | None, about: _EngineEvidence
+) -> EngineDecision:
+    """The decision; the very same object as before when it says the same."""
+    known = None if before is None else before.shadow
+    would: EngineDecision | None = None
+    if shadow is not None and (shadow.health, shadow.traffic_percent, shadow.cut) != (
+        granted.health,
+        granted.traffic_percent,
+        granted.cut,
+    ):
+        would = _engine_decision(shadow, None, known, about)
+        would = known if would == known else would
+    made = _engine_decision(granted, would, before, about)
+    return before if before is not None and before == made else made
+
+
+def _engine_decision(
+    one: EjectionRequest, shadow: EngineDecision | None, before: EngineDecision | None, about: _EngineEvidence
+) -> EngineDecision:
+    since_s = about.now_s if before is None or before.health is not one.health else before.since_s
+    return EngineDecision(
+        health=one.health,
+        reason=one.reason,
+        since_s=since_s,
+        verdict=about.verdict,
+        pod_state=about.pod_state,
+        ejector=one.ejector,
+        floor=one.floor,
+        traffic_percent=one.traffic_percent,
+        cut=one.cut and one.health is Health.UNHEALTHY,
+        until_s=one.due_s,
+        returns=one.returns,
+        shadow=shadow,
+    )

@@ -1,0 +1,253 @@
+"""How much slower than its peers an engine is, and whether chance can be ruled out.
+
+Three signals, the quickest first. *Calls finished per call in flight*: while a ten times slower engine has not
+ended its first slow call, its peers have ended a dozen, and that silence is evidence already. *The time of whole
+calls*. *Tokens per second for each running request*, as the engine itself counts them.
+
+The first two see calls, and calls differ: an engine with eight long answers by chance finishes nothing either. So
+it must be unlikely that chance did it, for the whole pool; and an engine whose tokens flow as fast as those of its
+peers is not slow, whatever its calls do. When all are slow, so is the median, and nobody is.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from engine.report import EngineReport
+from policies.resilience import Straggler
+from xds_server.decide.decision_memory import WorkSample
+from xds_server.model.pool_traffic import RATE_S, EngineTraffic
+
+MIN_EXPECTED_CALLS: Final = 8.0
+"""Calls that peers would have finished meanwhile, before an engine that did not counts as slow."""
+
+FALSE_ALARM_PROBABILITY: Final = 1e-3
+"""Chance that an engine of a healthy pool looks this slow at one look, over all engines of the pool together."""
+
+RECOVERED_RATIO: Final = 1.5
+"""Times slower than its peers up to which an engine counts as well again."""
+
+FRESH_S: Final = 2.0
+"""A speed that was told longer ago says nothing of now."""
+
+# Calls without a count of tokens beside them prove less: their lengths are not known.
+_UNSURE: Final = 4.0
+
+# So much of what peers finish meanwhile a single call may say at most: however long it lasts, it may only be long.
+_MOST_BY_ONE: Final = 2.0
+
+# Times fewer calls ended than at peers, before their mean time is believed to be more than one long call's.
+_BEHIND: Final = 2.0
+
+_SAMPLE_S: Final = 0.05
+_LONGEST_BUCKET_S: Final = 15.0
+_LEAST_RUNNING: Final = 2
+_MOST_TIMES: Final = 1000.0
+NOT_SLOW: Final[tuple[float, str, float | None]] = (0.0, "", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerMedians:
+    """What engines of as many slots show at the median; None where too few of them show anything.
+
+    ``finished_per_work_s``: calls finished per slot in use and second. ``tokens_per_s``: for each running request.
+    """
+
+    finished_per_work_s: float | None
+    service_s: float | None
+    tokens_per_s: float | None
+    canary_s: float | None
+    engines: int
+
+
+NO_PEERS: Final = PeerMedians(
+    finished_per_work_s=None, service_s=None, tokens_per_s=None, canary_s=None, engines=0
+)
+
+
+def next_work_sample(
+    before: WorkSample | None,
+    traffic: EngineTraffic,
+    in_use: int,
+    peers_per_work_s: float | None,
+    *,
+    after_s: float,
+    now_s: float,
+) -> WorkSample:
+    """The book with one more look; the same one when the last look was only just now.
+
+    ``peers_per_work_s`` is what peers finish now. Where calls have become shorter, an engine's buckets may reach
+    back to the long ones, and those of its peers no more: what they do now says nothing of that time.
+
+    A bucket is closed after half of ``after_s``, or later, once it holds enough to compare.
+    """
+    done = traffic.succeeded + traffic.failed
+    if before is None or done < before.done:
+        return WorkSample(at_s=now_s, began_s=now_s, done=done, in_use=in_use)
+    passed_s = now_s - before.at_s
+    if passed_s < _SAMPLE_S:
+        return before
+    work_s, finished, lasted_s = before.work_s + in_use * passed_s, done - before.done, now_s - before.began_s
+    expected = before.expected + (peers_per_work_s or 0.0) * in_use * passed_s
+    full = lasted_s >= after_s / 2
+    if full and lasted_s < _LONGEST_BUCKET_S:
+        rate = _rate(before)
+        full = rate is None or rate * work_s >= MIN_EXPECTED_CALLS / 2
+    if full:
+        return WorkSample(
+            at_s=now_s,
+            began_s=now_s,
+            done=done,
+            in_use=in_use,
+            past_began_s=before.began_s,
+            past_finished=finished,
+            past_work_s=work_s,
+            past_expected=expected,
+        )
+    return WorkSample(
+        at_s=now_s,
+        began_s=before.began_s,
+        done=before.done,
+        finished=finished,
+        work_s=work_s,
+        expected=expected,
+        in_use=in_use,
+        past_began_s=before.past_began_s,
+        past_finished=before.past_finished,
+        past_work_s=before.past_work_s,
+        past_expected=before.past_expected,
+    )
+
+
+def _rate(book: WorkSample) -> float | None:
+    """Calls finished per slot in use and second, in both buckets."""
+    work_s = book.work_s + book.past_work_s
+    return (book.finished + book.past_finished) / work_s if work_s > 0 else None
+
+
+def median_rate(books: Sequence[WorkSample], policy: Straggler) -> float | None:
+    """Calls finished per slot in use and second, at the median; None where too few engines show it."""
+    rates = [rate for book in books if (rate := _rate(book)) is not None]
+    return median(rates) if len(rates) >= policy.min_peers else None
+
+
+def peer_medians(
+    books: Sequence[WorkSample],
+    seen: Sequence[EngineTraffic],
+    told: Sequence[tuple[float | None, float | None]],
+    policy: Straggler,
+) -> PeerMedians:
+    """The medians of one cohort; ``told`` holds tokens per running request and canary time of each engine."""
+
+    def middle(values: list[float]) -> float | None:
+        return median(values) if len(values) >= policy.min_peers else None
+
+    return PeerMedians(
+        finished_per_work_s=median_rate(books, policy),
+        service_s=middle([one.service_s for one in seen if one.service_s]),
+        tokens_per_s=middle([tokens for tokens, _ in told if tokens]),
+        canary_s=middle([canary for _, canary in told if canary]),
+        engines=len(books),
+    )
+
+
+def tokens_per_running(report: EngineReport | None, slots: int, now_s: float) -> float | None:
+    """Tokens a second for each running request; None where that is not known, or not now, or hardly any runs."""
+    if report is None or report.tokens_per_s is None or report.requests_in_flight is None:
+        return None
+    if now_s - report.observed_at_s > FRESH_S or not report.verdict.good:
+        return None
+    running = min(slots, report.requests_in_flight - (report.requests_waiting or 0))
+    return report.tokens_per_s / running if running >= _LEAST_RUNNING else None
+
+
+def canary_duration_s(report: EngineReport | None) -> float | None:
+    """What the newest canary took; None when it brought no token."""
+    canary = None if report is None else report.canary
+    return None if canary is None or not canary.in_row else canary.took_s
+
+
+def slowness(
+    book: WorkSample | None,
+    traffic: EngineTraffic | None,
+    tokens_per_s: float | None,
+    cohort: PeerMedians,
+    policy: Straggler,
+) -> tuple[float, str, float | None]:
+    """How many times slower than its peers, the sentence, and since when where the evidence says; 0: not slow."""
+    sure = tokens_per_s is not None and cohort.tokens_per_s is not None
+    if (
+        tokens_per_s is not None
+        and cohort.tokens_per_s is not None
+        and cohort.tokens_per_s <= RECOVERED_RATIO * tokens_per_s
+    ):
+        return NOT_SLOW
+    by_calls = _by_calls(book, cohort, policy, sure=sure)
+    if by_calls[0]:
+        return by_calls
+    if tokens_per_s is not None and cohort.tokens_per_s is not None:
+        times = cohort.tokens_per_s / max(tokens_per_s, 1e-9)
+        if times >= policy.slower_than:
+            return (
+                min(_MOST_TIMES, times),
+                f"{tokens_per_s:.1f} tokens/s for each running request, its peers {cohort.tokens_per_s:.1f} "
+                f"({policy.slower_than:g} times slower is out)",
+                None,
+            )
+    if traffic is not None and traffic.service_s and cohort.service_s:
+        times = traffic.service_s / cohort.service_s
+        enough = traffic.done_per_s * RATE_S >= MIN_EXPECTED_CALLS
+        if times >= policy.slower_than and enough and (book is None or _behind(book)):
+            return (
+                times,
+                f"its calls take {traffic.service_s:.2f} s, those of its peers {cohort.service_s:.2f} s "
+                f"({policy.slower_than:g} times slower is out)",
+                None,
+            )
+    return NOT_SLOW
+
+
+def _by_calls(
+    book: WorkSample | None, cohort: PeerMedians, policy: Straggler, *, sure: bool
+) -> tuple[float, str, float | None]:
+    """The same by calls finished alone; ``sure``: tokens say at least that it may be so."""
+    if book is None or cohort.finished_per_work_s is None:
+        return NOT_SLOW
+    finished = book.finished + book.past_finished
+    # By what peers do now and by what they did meanwhile: where lengths change, one of the two says too much.
+    expected = min(
+        book.expected + book.past_expected, cohort.finished_per_work_s * (book.work_s + book.past_work_s)
+    )
+    if expected < MIN_EXPECTED_CALLS or finished * policy.slower_than > expected:
+        return NOT_SLOW
+    mean = expected if sure else min(expected / _UNSURE, _MOST_BY_ONE * (finished + book.in_use))
+    if not _unlikely(
+        finished if sure else math.ceil(finished / _UNSURE), mean, FALSE_ALARM_PROBABILITY / cohort.engines
+    ):
+        return NOT_SLOW
+    return (
+        min(_MOST_TIMES, expected / max(finished, 0.5)),
+        f"finished {finished} calls in {book.at_s - book.since_s:.1f} s, its peers would have "
+        f"finished {expected:.0f} ({policy.slower_than:g} times slower is out)",
+        book.since_s,
+    )
+
+
+def _behind(book: WorkSample) -> bool:
+    """Whether clearly fewer calls ended than at peers meanwhile, though it may be by chance.
+
+    One answer of eight seconds among seven short ones makes their mean time five times longer; but it kept one
+    slot of several, and in the others as many calls ended as anywhere.
+    """
+    return (book.finished + book.past_finished) * _BEHIND <= book.expected + book.past_expected
+
+
+def _unlikely(count: int, mean: float, chance: float) -> bool:
+    """Whether so few of so many on the mean come about by chance less often than ``chance`` (Poisson's law)."""
+    term = total = math.exp(-mean)
+    for k in range(1, count + 1):
+        term *= mean / k
+        total += term
+    return total < chance

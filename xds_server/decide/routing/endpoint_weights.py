@@ -1,0 +1,203 @@
+"""How engines of a zone that are not equally fast are filled, relative to what their slots alone ask for.
+
+Between equal weights Envoy evens out the requests in flight, so on an engine that takes twice as long each place
+in the queue lasts twice as long. Its fair number in flight is its part of the ceiling, ``slots x (1 + W / s)`` for
+a service time of s and an allowed wait of W: then a request waits about W wherever it goes.
+
+**Factor.** Between unequal weights Envoy sends by weight / (requests of its own in flight + 1), and what an engine
+takes in the long run is what it serves, ``slots / s``. A number in flight is kept by the weight that makes the two
+agree: ``slots / s x (part / proxies + 1)``. One proxy with much in flight gives ``(s + W) / s^2``; many with
+little each give ``1 / s``, for there the weight alone sets the rate.
+
+**Steady.** Each change makes Envoy rebuild its balancer, and unequal weights cost it its accurate mode. So speeds
+are compared with the zone's median in steps of a quarter. An engine leaves its step when it is off by a whole one,
+by more than chance explains, for five seconds; within half a step of the others it is like them again. Who is out
+or on trial keeps its step: a change of health moves nobody's weight.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median_low
+from types import MappingProxyType
+from typing import Final
+
+from xds_server.decide.admission.engine_capacity import MEASURED
+from xds_server.decide.decisions import EndpointWeight, EngineCapacity, EngineDecision, Health
+from xds_server.model.fleet import Engine, EngineId
+
+STEP: Final = 1.25
+"""Service times this much apart are a step apart: what differs less is served well enough by equal weights."""
+
+HOLD_S: Final = 5.0
+"""A step must be asked for so long, and weights of a pool move at most once in so long."""
+
+SPACING_S: Final = 0.5
+"""From weights of zones, which move twice a second: together they must not move more often."""
+
+MIN_FACTOR: Final = 1 / 16
+
+_LEAVE: Final = 1.0
+_RETURN: Final = 0.5
+"""Steps off the present one from which another is asked for; steps off the median up to which there is none."""
+
+_CHANCE: Final = 3.0
+"""Standard deviations: calls scatter at most like an exponential distribution, n of them by 1 / sqrt(n)."""
+
+_MOST_STEPS: Final = 20
+
+NO_WEIGHTS: Final[Mapping[EngineId, EndpointWeight]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Zone:
+    """Engines of one zone in an order of their own, the median of their service times, and what a place holds."""
+
+    engines: tuple[Engine, ...]
+    median_s: float
+    slots_of_proxy: float
+    wait_s: float
+
+    def factors(self, steps: Mapping[EngineId, int]) -> dict[EngineId, float]:
+        """Of each engine at these steps; the fastest has 1."""
+        weights = {step: self._weight(step) for step in set(steps.values())}
+        most = max(weights.values())
+        factors = {step: round(max(MIN_FACTOR, weight / most), 4) for step, weight in weights.items()}
+        return {key: factors[step] for key, step in steps.items()}
+
+    def _weight(self, step: int) -> float:
+        service_s = self.median_s * STEP**step
+        return (self.slots_of_proxy * (1 + self.wait_s / service_s) + 1) / service_s
+
+
+def endpoint_weights(
+    engines: Sequence[Engine],
+    decisions: Mapping[EngineId, EngineDecision],
+    capacities: Mapping[EngineId, EngineCapacity],
+    *,
+    learn: bool,
+    wait_s: float,
+    proxies: int,
+    zones_moved_s: float,
+    before: Mapping[EngineId, EndpointWeight],
+    now_s: float,
+) -> Mapping[EngineId, EndpointWeight]:
+    """The factor of each engine; empty where all are 1 and none is asked for, the same object where nothing moved.
+
+    ``wait_s`` is the allowed wait, ``proxies`` how many share the engines, ``zones_moved_s`` (monotonic) when a
+    weight of a zone last moved. Without ``learn`` nothing is weighed by what was measured.
+    """
+    if not learn:
+        return before if not before else NO_WEIGHTS
+    if not any(_gets_full_share(decisions[engine.id]) for engine in engines):
+        return before
+    measured_s = {key: one.service_s for key, one in capacities.items() if one.source == MEASURED}
+    if not before and (not measured_s or max(measured_s.values()) <= STEP * min(measured_s.values())):
+        return before
+    typical_s = median_low(measured_s.values()) if measured_s else None
+    zones: dict[tuple[str, str], list[Engine]] = {}
+    for engine in engines:
+        zones.setdefault((engine.region, engine.zone), []).append(engine)
+    may_move = now_s - zones_moved_s >= SPACING_S and now_s - weights_moved_at_s(before) >= HOLD_S
+    chosen: dict[EngineId, EndpointWeight] = {}
+    for there in zones.values():
+        found_s = {one.id: measured_s.get(one.id, typical_s) for one in there}
+        known_s = [value for value in found_s.values() if value is not None]
+        zone = _Zone(
+            engines=tuple(there),
+            median_s=median_low(known_s) if known_s else 1.0,
+            slots_of_proxy=median_low([capacities[one.id].slots for one in there]) / max(1, proxies),
+            wait_s=wait_s,
+        )
+        off = {key: _steps_off_median(value, zone.median_s) for key, value in found_s.items()}
+        chosen.update(_zone_weights(zone, off, decisions, capacities, before, may_move=may_move, now_s=now_s))
+    if all(one.step == 0 and one.factor == 1 and one.towards_s is None for one in chosen.values()) and (
+        now_s - weights_moved_at_s(chosen) >= HOLD_S
+    ):
+        return before if not before else NO_WEIGHTS
+    return before if before == chosen else chosen
+
+
+def endpoint_weights_due_s(known: Mapping[EngineId, EndpointWeight]) -> float:
+    """When a step that is asked for now is due; infinite where none is."""
+    return min((one.towards_s + HOLD_S for one in known.values() if one.towards_s is not None), default=math.inf)
+
+
+def weights_moved_at_s(known: Mapping[EngineId, EndpointWeight]) -> float:
+    """When a weight last moved; minus infinity where none did lately."""
+    return max((one.moved_at_s for one in known.values() if one.moved_at_s is not None), default=-math.inf)
+
+
+def _zone_weights(
+    zone: _Zone,
+    off: Mapping[EngineId, float | None],
+    decisions: Mapping[EngineId, EngineDecision],
+    capacities: Mapping[EngineId, EngineCapacity],
+    before: Mapping[EngineId, EndpointWeight],
+    *,
+    may_move: bool,
+    now_s: float,
+) -> dict[EngineId, EndpointWeight]:
+    at = {
+        one.id: _first_step(off[one.id], capacities[one.id], before)
+        if (last := before.get(one.id)) is None
+        else last.step
+        for one in zone.engines
+    }
+    now = zone.factors(at)
+    known = {key: before.get(key) or EndpointWeight(step=step, factor=now[key]) for key, step in at.items()}
+    steps = {
+        key: _wanted(one.step, off[key], capacities[key]) if _gets_full_share(decisions[key]) else one.step
+        for key, one in known.items()
+    }
+    # Drift of the wait, the proxies or the median moves factors, too, where engines differ.
+    stale = {key for key, one in known.items() if not 1 / STEP <= now[key] / one.factor <= STEP}
+    asked = {
+        key: one
+        if (one.towards_s is not None) == (steps[key] != one.step or key in stale)
+        else replace(one, towards_s=now_s if one.towards_s is None else None)
+        for key, one in known.items()
+    }
+    due = {key for key, one in asked.items() if one.towards_s is not None and now_s - one.towards_s >= HOLD_S}
+    if not due or not may_move:
+        return asked
+    moved = {key: steps[key] if key in due else one.step for key, one in known.items()}
+    factors = zone.factors(moved)
+    return {
+        key: EndpointWeight(
+            step=moved[key],
+            factor=factors[key],
+            towards_s=None if key in due else one.towards_s,
+            moved_at_s=now_s,
+        )
+        for key, one in asked.items()
+    }
+
+
+def _first_step(off: float | None, capacity: EngineCapacity, before: Mapping[EngineId, EndpointWeight]) -> int:
+    """Of an engine nothing was chosen for: unmeasured it is like the pool's median, where others differ."""
+    if not before or capacity.source == MEASURED or off is None or abs(off) <= _LEAVE:
+        return 0
+    return round(off)
+
+
+def _wanted(step: int, off: float | None, capacity: EngineCapacity) -> int:
+    """The step for an engine that is ``off`` the median by so many; its present one where that is good enough."""
+    if off is None or (step == 0 and abs(off) <= _LEAVE):
+        return step
+    if abs(off) <= _RETURN:
+        return 0
+    calls = capacity.estimate.done if capacity.estimate is not None else 0.0
+    chance = _CHANCE / math.sqrt(calls) / math.log(STEP) if calls and capacity.source == MEASURED else 0.0
+    return round(off) if abs(off - step) > max(_LEAVE, chance) else step
+
+
+def _steps_off_median(service_s: float | None, median_s: float) -> float | None:
+    """Steps by which an engine is slower than the median; None where nothing is known of it."""
+    if service_s is None:
+        return None
+    return min(max(math.log(service_s / median_s) / math.log(STEP), -_MOST_STEPS), _MOST_STEPS)
+
+
+def _gets_full_share(decision: EngineDecision) -> bool:
+    return decision.health is Health.HEALTHY and decision.traffic_percent >= 100

@@ -1,0 +1,223 @@
+"""Hedging now: on while the pool has room, with a delay from the policy or from what healthy calls needed lately.
+
+On and off go by RDS, so they are few: off at once when the pool fills, on again only after it has been emptier for
+a while. Clusters follow the policy alone (where hedging is enabled they eject nobody for local failures, because
+to Envoy a hedge is one): a cluster that changed with every decision would forget its ejections each time.
+
+Where nobody tells how full the pool is, a delay that the policy gives goes on: whoever wrote it wanted hedges
+before anything was measured, and ``maxPercent`` bounds them. A delay that is measured ends with the measurements;
+one that the last run of the server left holds until proxies had time to come back and tell.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+from policies.resilience import Hedging
+from xds_server.decide.decisions import DegradationState, HedgeCause, HedgeDecision
+from xds_server.model.pool_traffic import STALE_S, LatencyTail, PoolTraffic
+
+MARGIN_POINTS: Final = 10.0
+"""How far below its limit the utilization must be before hedging begins again."""
+
+CALM_S: Final = 5.0
+"""How long it must be."""
+
+ON_INTERVAL_S: Final = 10.0
+"""Least time between two moments at which hedging begins: at most two changes of routes in it."""
+
+MIN_DELAY_S: Final = 0.05
+"""Shortest delay that is measured: below, hedges are a second copy of everything."""
+
+MIN_CALLS: Final = 50
+"""Calls a delay rests on: at the 95th percentile two or three of them are slower."""
+
+DELAY_INTERVAL_S: Final = 30.0
+DELAY_MOVE: Final = 0.2
+"""A measured delay moves by more than this share of itself, and not more often than that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Delays:
+    first_byte_s: float | None
+    answer_s: float | None
+    moved_at_s: float
+    how: str
+    remembered_until_s: float | None = None
+
+
+def hedge_decision(
+    policy: Hedging,
+    before: HedgeDecision | None,
+    *,
+    traffic: PoolTraffic | None,
+    utilization: float | None,
+    ladder: DegradationState | None,
+    gated: bool,
+    shadow: bool,
+    now_s: float,
+) -> HedgeDecision:
+    """Whether to hedge now; the very same object as before where nothing became different.
+
+    ``utilization`` as in ``Admission`` (1.0: every slot in use), None where nobody tells; ``gated``: headers come
+    with the first token, so that a stream can be hedged at all. In shadow mode it is off.
+    """
+    known = before.shadow or before if before is not None else None
+    decision = _next(
+        policy,
+        known,
+        traffic=traffic,
+        full_percent=None if utilization is None else 100 * utilization,
+        forbidden=ladder.reason if ladder is not None and ladder.hedging_off else "",
+        gated=gated,
+        now_s=now_s,
+    )
+    if shadow and policy.enabled:
+        decision = HedgeDecision(
+            on=False,
+            cause=decision.cause,
+            delay_s=None,
+            reason=f"shadow, nothing is hedged: {decision.reason}",
+            since_s=decision.since_s,
+            shadow=decision,
+        )
+    return before if before == decision else decision
+
+
+def hedge_due_s(decision: HedgeDecision, now_s: float) -> float:
+    """When to ask again though nothing new is heard; infinite where time alone changes nothing."""
+    decision = decision.shadow or decision
+    dues_s = [] if decision.remembered_until_s is None else [decision.remembered_until_s]
+    if not decision.on and decision.calm_since_s is not None:
+        dues_s.append(_begins_s(decision, decision.calm_since_s))
+    return min((due_s for due_s in dues_s if due_s > now_s), default=math.inf)
+
+
+def quantile(tail: LatencyTail, percent: float) -> float:
+    """The time within which this share of healthy calls ended, between and beyond those a ``LatencyTail`` has.
+
+    Linear in -ln(1 - share): the tail of waiting times falls off about exponentially, so a straight line in the
+    share itself puts the 97th percentile too near the 95th.
+    """
+    wanted, middle, near, far = (-math.log(1 - share / 100) for share in (percent, 50.0, 95.0, 99.0))
+    if wanted <= near:
+        return tail.p50_s + (tail.p95_s - tail.p50_s) * (wanted - middle) / (near - middle)
+    return tail.p95_s + (tail.p99_s - tail.p95_s) * (wanted - near) / (far - near)
+
+
+def _next(
+    policy: Hedging,
+    before: HedgeDecision | None,
+    *,
+    traffic: PoolTraffic | None,
+    full_percent: float | None,
+    forbidden: str,
+    gated: bool,
+    now_s: float,
+) -> HedgeDecision:
+    if not policy.enabled:
+        none = _Delays(first_byte_s=None, answer_s=None, moved_at_s=0.0, how="")
+        return _decided(before, none, HedgeCause.POLICY, "hedging.enabled is false", now_s)
+    delays = _delays(policy, before, traffic, gated=gated, now_s=now_s)
+    if delays.first_byte_s is None and delays.answer_s is None:
+        return _decided(before, delays, HedgeCause.DELAY, delays.how, now_s)
+    if forbidden:
+        return _decided(before, delays, HedgeCause.LADDER, f"the ladder forbids it: {forbidden}", now_s)
+    limit_percent = policy.below_utilization_percent
+    again_percent = max(limit_percent - MARGIN_POINTS, limit_percent / 2)
+    resting = before is not None and not before.on
+    if full_percent is not None and full_percent >= (again_percent if resting else limit_percent):
+        full = f"{full_percent:.0f} % of the slots are in use, limit {limit_percent:g} %"
+        return _decided(before, delays, HedgeCause.FULL, f"{full}, on again below {again_percent:g} %", now_s)
+    if before is not None and not before.on:
+        calm_since_s = now_s if before.calm_since_s is None else before.calm_since_s
+        if now_s < _begins_s(before, calm_since_s):
+            waits = f"on again when nothing has spoken against it for {CALM_S:g} s"
+            return _decided(before, delays, HedgeCause.WAITS, waits, now_s, calm_since_s=calm_since_s)
+    known = f"{full_percent:.0f} % of the slots" if full_percent is not None else "nobody tells how many slots"
+    return _decided(before, delays, HedgeCause.ROOM, f"{known} are in use; {delays.how}", now_s)
+
+
+def _begins_s(before: HedgeDecision, calm_since_s: float) -> float:
+    return max(calm_since_s + CALM_S, before.since_s + ON_INTERVAL_S)
+
+
+def _delays(
+    policy: Hedging, before: HedgeDecision | None, traffic: PoolTraffic | None, *, gated: bool, now_s: float
+) -> _Delays:
+    if policy.delay is not None:
+        first_s = policy.delay if gated else None
+        how = f"after {policy.delay:g} s, as given"
+        return _Delays(first_byte_s=first_s, answer_s=policy.delay, moved_at_s=0.0, how=how)
+    if traffic is None or now_s - traffic.heard_at_s > STALE_S:
+        if before is not None and before.remembered_until_s is not None and now_s < before.remembered_until_s:
+            return _Delays(
+                first_byte_s=before.delay_s if gated else None,
+                answer_s=before.answer_delay_s,
+                moved_at_s=before.moved_at_s,
+                how="as long as the last run of the server measured",
+                remembered_until_s=before.remembered_until_s,
+            )
+        how = "no delay is given, and no proxy tells how long calls take"
+        return _Delays(first_byte_s=None, answer_s=None, moved_at_s=0.0, how=how)
+    known_first_s = before.delay_s if before is not None and gated else None
+    known_answer_s = before.answer_delay_s if before is not None else None
+    moved_at_s = before.moved_at_s if before is not None else 0.0
+    first_s = _fresh_s(traffic.first_byte, known_first_s, policy.delay_quantile_percent) if gated else None
+    answer_s = _fresh_s(traffic.answer, known_answer_s, policy.delay_quantile_percent)
+    due = now_s - moved_at_s >= DELAY_INTERVAL_S
+    if _moved(known_first_s, first_s, due=due) or _moved(known_answer_s, answer_s, due=due):
+        moved_at_s = now_s
+    else:
+        first_s, answer_s = known_first_s, known_answer_s
+    if first_s is None and answer_s is None:
+        how = f"no delay is given, and fewer than {MIN_CALLS} healthy calls are too few to measure one"
+        return _Delays(first_byte_s=None, answer_s=None, moved_at_s=0.0, how=how)
+    told = (("first token", first_s), ("whole answer", answer_s))
+    times = ", ".join(f"{delay_s:.3g} s for the {what}" for what, delay_s in told if delay_s is not None)
+    how = f"after {times}, the {policy.delay_quantile_percent:g}th percentile"
+    return _Delays(first_byte_s=first_s, answer_s=answer_s, moved_at_s=moved_at_s, how=how)
+
+
+def _fresh_s(tail: LatencyTail | None, known_s: float | None, percent: float) -> float | None:
+    """What the tail says; what was known before where too few calls are left to say anything."""
+    if tail is None or tail.calls < MIN_CALLS:
+        return known_s
+    return max(MIN_DELAY_S, quantile(tail, percent))
+
+
+def _moved(known_s: float | None, fresh_s: float | None, *, due: bool) -> bool:
+    if known_s is None or fresh_s is None:
+        return fresh_s is not None
+    return due and abs(fresh_s - known_s) > DELAY_MOVE * known_s
+
+
+def _decided(
+    before: HedgeDecision | None,
+    delays: _Delays,
+    cause: HedgeCause,
+    reason: str,
+    now_s: float,
+    *,
+    calm_since_s: float | None = None,
+) -> HedgeDecision:
+    """The decision; its sentence is renewed only with what it explains, or the numbers in it would never rest."""
+    on = cause is HedgeCause.ROOM
+    decision = HedgeDecision(
+        on=on,
+        cause=cause,
+        delay_s=delays.first_byte_s,
+        answer_delay_s=delays.answer_s,
+        reason=f"{'on' if on else 'off'}: {reason}",
+        since_s=before.since_s if before is not None and before.on is on else now_s,
+        calm_since_s=calm_since_s,
+        moved_at_s=delays.moved_at_s,
+        remembered_until_s=delays.remembered_until_s,
+    )
+    if before is None or _explained(before) != _explained(decision):
+        return decision
+    return replace(decision, reason=before.reason)
+
+
+def _explained(decision: HedgeDecision) -> tuple[object, ...]:
+    return (decision.cause, decision.delay_s, decision.answer_delay_s)

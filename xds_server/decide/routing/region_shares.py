@@ -1,0 +1,443 @@
+"""Which regions serve the callers of a region: home alone, until it cannot.
+
+Home is the caller's own region, or with ``active-standby`` the one region that serves everybody. Going elsewhere
+costs every request the way there, so it takes a shortage that lasts, and coming back takes more than its end. Two
+things are immediate: home without an engine that is in, and the return of the only region that has any.
+
+Regions are told apart from zones by what Envoy is given (``translate.tiers``): what has no part in ``shares`` gets
+not one request while a region that has one is there, and all of them at once when none is, also without a control
+plane. ``excluded_engines`` engines are the exception: they get none at all.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+from policies.resilience import AcrossRevisions, Failback, Regions, ResilienceSpec, Serving
+from xds_server.decide.decision_memory import Demand
+from xds_server.decide.decisions import (
+    EngineCapacity,
+    EngineDecision,
+    Health,
+    PoolDecisions,
+    RegionRevisions,
+    RegionShares,
+    ZoneShares,
+)
+from xds_server.decide.routing.zone_shares import zone_shares
+from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.pool_traffic import Proxy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionRouting:
+    """``shares`` by the region of callers, ``zones`` by region and calling zone, ``revisions`` by region."""
+
+    shares: Mapping[str, RegionShares] = field(default_factory=dict)
+    zones: Mapping[str, Mapping[str, ZoneShares]] = field(default_factory=dict)
+    revisions: Mapping[str, RegionRevisions] = field(default_factory=dict)
+
+
+def region_routing(
+    engines: Sequence[Engine],
+    decisions: Mapping[EngineId, EngineDecision],
+    resilience: ResilienceSpec,
+    *,
+    capacities: Mapping[EngineId, EngineCapacity],
+    demand: Mapping[str, Demand],
+    proxies: Mapping[str, Proxy],
+    calling_zones: frozenset[str],
+    before: PoolDecisions,
+    picked_at_s: float = -math.inf,
+    now_s: float,
+) -> RegionRouting:
+    """Who serves the callers of each region, and in which zones; only revisions where all engines are in one."""
+    revisions = revisions_by_region(engines, before.revisions, now_s)
+    if len(revisions) < 2:
+        return RegionRouting(revisions=revisions)
+    regions = regions_by_node(proxies, engines)
+    shares = region_shares(
+        engines,
+        decisions,
+        resilience.regions,
+        capacities=capacities,
+        demand=demand,
+        regions=regions,
+        revisions=revisions,
+        shadow=resilience.shadowed(resilience.regions.mode),
+        previous=before.regions,
+        now_s=now_s,
+    )
+    zones = {}
+    for region in revisions:
+        there = [one for one in engines if one.region == region and decisions[one.id].health is Health.HEALTHY]
+        here = {node: proxy for node, proxy in proxies.items() if regions[node] == region}
+        own_zones = {engine.zone for engine in engines if engine.region == region}
+        zones[region] = zone_shares(
+            there,
+            decisions,
+            resilience.zones,
+            callers={proxy.zone for proxy in here.values()} | (calling_zones & own_zones),
+            capacities=capacities,
+            demand=demand,
+            proxies=here,
+            shadow=resilience.shadowed(resilience.zones.mode),
+            previous=before.region_zones.get(region, {}),
+            picked_at_s=picked_at_s,
+            now_s=now_s,
+        )
+    return RegionRouting(shares=shares, zones=zones, revisions=revisions)
+
+
+REGION_MEMORY_S: Final = 3600.0
+"""A region without engines is one whose engines are all lost, for so long; later it is one that was given up."""
+
+MOVE_INTERVAL_S: Final = 2.0
+"""Rates are taken over two seconds: what a move of the shares does to them is not seen earlier."""
+
+_STEP: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RegionInputs:
+    """What one caller's shares are made of; ``able`` and ``asked`` are requests per second by region.
+
+    ``able`` has only regions with an engine that is in and not barred; a region that does not tell is not in
+    ``asked``.
+    """
+
+    policy: Regions
+    able: Mapping[str, float]
+    asked: Mapping[str, float]
+    now_s: float
+
+
+def revisions_by_region(
+    engines: Iterable[Engine], before: Mapping[str, RegionRevisions], now_s: float
+) -> dict[str, RegionRevisions]:
+    """Revisions of each region with engines now, and of those that had any a while ago."""
+    found: dict[str, set[str]] = {}
+    for engine in engines:
+        found.setdefault(engine.region, set()).add(engine.revision)
+    known = {region: one for region, one in before.items() if now_s - one.seen_at_s < REGION_MEMORY_S}
+    return {
+        **known,
+        **{
+            region: RegionRevisions(revisions=frozenset(revisions), seen_at_s=now_s)
+            for region, revisions in sorted(found.items())
+        },
+    }
+
+
+def region_of(said: str, zone: str, engines: Iterable[Engine]) -> str:
+    """The region of a caller: what it says itself, else that of the engines in its zone; empty where neither."""
+    if said or not zone:
+        return said
+    of_zone = {engine.region for engine in engines if engine.zone == zone}
+    return of_zone.pop() if len(of_zone) == 1 else ""
+
+
+def regions_by_node(proxies: Mapping[str, Proxy], engines: Sequence[Engine]) -> dict[str, str]:
+    """The region of each proxy, by node id."""
+    by_place = {(proxy.region, proxy.zone) for proxy in proxies.values()}
+    known = {(said, zone): region_of(said, zone, engines) for said, zone in by_place}
+    return {node: known[proxy.region, proxy.zone] for node, proxy in proxies.items()}
+
+
+def excluded_engines(
+    engines: Iterable[Engine], home: str, revisions: Mapping[str, RegionRevisions], policy: Regions
+) -> frozenset[EngineId]:
+    """Engines elsewhere that serve another revision than home does, as far as the policy keeps them apart."""
+    own = revisions.get(home)
+    if own is None or policy.across_revisions is AcrossRevisions.ANY:
+        return frozenset()
+    kept = {revision_key(one, policy.across_revisions) for one in own.revisions}
+    return frozenset(
+        engine.id
+        for engine in engines
+        if engine.region != home and revision_key(engine.revision, policy.across_revisions) not in kept
+    )
+
+
+def major_revision(revision: str) -> str:
+    """What stands before the first dot; a leading v does not count."""
+    return revision.partition(".")[0].lower().removeprefix("v")
+
+
+def revision_key(revision: str, across: AcrossRevisions) -> str:
+    """What two revisions must have in common to stand in for each other."""
+    return major_revision(revision) if across is AcrossRevisions.SAME_MAJOR else revision
+
+
+def region_shares(
+    engines: Sequence[Engine],
+    decisions: Mapping[EngineId, EngineDecision],
+    policy: Regions,
+    *,
+    capacities: Mapping[EngineId, EngineCapacity],
+    demand: Mapping[str, Demand],
+    regions: Mapping[str, str],
+    revisions: Mapping[str, RegionRevisions],
+    shadow: bool,
+    previous: Mapping[str, RegionShares],
+    now_s: float,
+) -> dict[str, RegionShares]:
+    """Shares for the callers of each region with engines, and of no region; empty where all are in one.
+
+    ``demand`` and ``regions`` (of proxies) are by node id. When no engine is in the previous shares stay.
+    """
+    if len(revisions) < 2:
+        return {}
+    asked: dict[str, float] = {}
+    for node, one in demand.items():
+        if node in regions:
+            asked[regions[node]] = asked.get(regions[node], 0.0) + one.per_s
+    standby = policy.serving is Serving.ACTIVE_STANDBY and bool(policy.order)
+    found = {}
+    for caller in sorted({"", *revisions}):
+        out = excluded_engines(
+            engines, _reference_region(policy.order, revisions) if standby else caller, revisions, policy
+        )
+        scene = _RegionInputs(
+            policy=policy, able=_able(engines, decisions, capacities, out), asked=asked, now_s=now_s
+        )
+        before = previous.get(caller)
+        if before is not None and not scene.able:
+            # Who may not serve is as new as ever.
+            found[caller] = before if before.excluded == out else replace(before, excluded=out)
+            continue
+        shares = _active_standby(scene, before) if standby else _active_active(scene, caller, before)
+        found[caller] = _settled(shares, before, out, in_force=not shadow)
+    return found
+
+
+def regions_due_s(shares: Mapping[str, RegionShares], policy: Regions) -> tuple[float, ...]:
+    """When time alone may change one of the shares."""
+    waits_s = (policy.enter_after, policy.leave_after, policy.failback_after)
+    return tuple(
+        one.towards_s + wait_s for one in shares.values() if one.towards_s is not None for wait_s in waits_s
+    )
+
+
+def _reference_region(order: Sequence[str], revisions: Mapping[str, RegionRevisions]) -> str:
+    """The region whose revisions say who may stand in, where one serves everybody.
+
+    Not the one that serves now: what callers were given before a failover is what they may be given after it.
+    """
+    return next((region for region in order if region in revisions), order[0])
+
+
+def _able(
+    engines: Sequence[Engine],
+    decisions: Mapping[EngineId, EngineDecision],
+    capacities: Mapping[EngineId, EngineCapacity],
+    out: frozenset[EngineId],
+) -> dict[str, float]:
+    able: dict[str, float] = {}
+    for engine in engines:
+        decision = decisions[engine.id]
+        if decision.health is Health.HEALTHY and engine.id not in out:
+            capacity = capacities[engine.id]
+            per_s = capacity.slots / capacity.service_s * decision.traffic_percent / 100
+            able[engine.region] = able.get(engine.region, 0.0) + per_s
+    return able
+
+
+def _active_active(scene: _RegionInputs, caller: str, before: RegionShares | None) -> RegionShares:
+    """Active-active: the own region, and others for what does not fit."""
+    policy, able = scene.policy, scene.able
+    own, others = able.get(caller, 0.0), {region: one for region, one in able.items() if region != caller}
+    if not caller and able:
+        return _region_shares(scene, "", _in_parts(able), {}, "callers of no region: all regions by capacity")
+    if not able:
+        return _region_shares(scene, caller, {caller: 1.0}, {}, "nobody who may serve is in")
+    if not own:
+        asked = scene.asked.get(caller)
+        return _region_shares(
+            scene,
+            caller,
+            _spread(1.0, asked, _room(scene, others), others, policy.order),
+            {},
+            "no engine of the region is in: others serve",
+            helped=True,
+        )
+    fits = _fits(own, scene.asked.get(caller))
+    helped, towards_s = _failover(scene, fits, before, policy.leave_after)
+    if not helped or not others:
+        reason = "every ready engine is in the region" if not others else f"{_percent(fits)} of what is asked fits"
+        return _region_shares(scene, caller, {caller: 1.0}, others, reason, helped=helped, towards_s=towards_s)
+    room = _room(scene, others)
+    asked = scene.asked.get(caller, 0.0)
+    wanted = max(0.0, 1 - fits)
+    away = min(wanted, sum(room.values()) / asked) if asked > 0 else 0.0
+    away = math.floor(away / _STEP + 1e-9) * _STEP if away < 1 else away
+    if before is not None and before.failed_over and scene.now_s - before.since_s < MOVE_INTERVAL_S:
+        away = min(1 - before.shares.get(caller, 1.0), 1.0)
+    parts = {caller: 1 - away, **_spread(away, asked, room, others, policy.order)}
+    return _region_shares(
+        scene,
+        caller,
+        {region: part for region, part in parts.items() if part > 0},
+        others,
+        f"{_percent(fits)} of what is asked fits, and {away:.0%} has room elsewhere",
+        helped=True,
+        towards_s=towards_s,
+    )
+
+
+def _active_standby(scene: _RegionInputs, before: RegionShares | None) -> RegionShares:
+    """Active-standby: one region for everybody, the next one when it cannot."""
+    order = scene.policy.order
+    known = before if before is not None and before.order == order and before.home in order else None
+    active, reason, towards_s = _active(
+        scene,
+        order[0] if known is None else known.home,
+        since_s=scene.now_s if known is None or known.towards_s is None else known.towards_s,
+    )
+    others = {region: scene.able[region] for region in order if region != active and region in scene.able}
+    helped = active != order[0]
+    return _region_shares(scene, active, {active: 1.0}, others, reason, helped=helped, towards_s=towards_s)
+
+
+def _active(scene: _RegionInputs, active: str, *, since_s: float) -> tuple[str, str, float | None]:
+    """The region that serves everybody from now on, why, and since when another is asked for."""
+    policy, able = scene.policy, scene.able
+    asked = sum(scene.asked.values()) if scene.asked else None
+    fits = {region: _fits(able.get(region, 0.0), asked) for region in policy.order}
+    enough, lasted_s, told = policy.below_percent / 100, scene.now_s - since_s, _percent(fits[active])
+    if active not in able or fits[active] < enough:
+        more = [one for one in policy.order if able.get(one, 0.0) > able.get(active, 0.0)]
+        better = next((one for one in more if fits[one] >= enough), next(iter(more), None))
+        if better is not None and active in able and lasted_s < policy.enter_after:
+            return active, f"{told} of what is asked fits; {better} takes over if that lasts", since_s
+        taken = "and no region has more" if better is None else f"so {better} takes over"
+        return better or active, f"{told} of what is asked fits in {active}, {taken}", None
+    earlier = policy.order[: policy.order.index(active)]
+    well = next((one for one in earlier if one in able and fits[one] >= enough * _margin(policy)), None)
+    if well is None:
+        return (
+            active,
+            "the first region of the order that can" if earlier else "the first region of the order",
+            None,
+        )
+    if policy.failback is Failback.MANUAL:
+        return active, f"{well} is well again; going back is by hand", None
+    if lasted_s < policy.failback_after:
+        return active, f"{well} is well again, and serves once that has lasted", since_s
+    return well, "well again for long enough", None
+
+
+def _failover(
+    scene: _RegionInputs, fits: float, before: RegionShares | None, leave_after_s: float
+) -> tuple[bool, float | None]:
+    """Whether others help from now on, and since when the opposite is asked for."""
+    policy, helped = scene.policy, before is not None and before.failed_over
+    enough = policy.below_percent / 100
+    opposite = fits >= enough * _margin(policy) if helped else fits < enough
+    if not opposite:
+        return helped, None
+    since_s = scene.now_s if before is None or before.towards_s is None else before.towards_s
+    wait_s = leave_after_s if helped else policy.enter_after
+    return (not helped, None) if scene.now_s - since_s >= wait_s else (helped, since_s)
+
+
+def _region_shares(
+    scene: _RegionInputs,
+    home: str,
+    shares: Mapping[str, float],
+    others: Mapping[str, float],
+    reason: str,
+    *,
+    helped: bool = False,
+    towards_s: float | None = None,
+) -> RegionShares:
+    left = {region: able for region, able in (others or scene.able).items() if region not in shares}
+    return RegionShares(
+        home=home,
+        shares=MappingProxyType(dict(shares)),
+        failover=tuple(MappingProxyType(_in_parts(tier)) for tier in _tiers(left, scene.policy.order)),
+        excluded=frozenset(),
+        reason=reason,
+        since_s=scene.now_s,
+        failed_over=helped,
+        towards_s=towards_s,
+        order=scene.policy.order,
+    )
+
+
+def _settled(
+    shares: RegionShares, before: RegionShares | None, out: frozenset[EngineId], *, in_force: bool
+) -> RegionShares:
+    same = before is not None and before.shares == shares.shares and before.home == shares.home
+    return RegionShares(
+        home=shares.home,
+        shares=shares.shares,
+        failover=shares.failover,
+        excluded=out,
+        reason=shares.reason,
+        since_s=before.since_s if same and before is not None else shares.since_s,
+        failed_over=shares.failed_over,
+        towards_s=shares.towards_s,
+        order=shares.order,
+        in_force=in_force,
+    )
+
+
+def _tiers(able: Mapping[str, float], order: Sequence[str]) -> list[dict[str, float]]:
+    """Who is asked when nobody before has an engine left: those of the order one by one, the others together."""
+    listed = [{region: able[region]} for region in order if region in able]
+    rest = {region: one for region, one in sorted(able.items()) if region not in order}
+    return [*listed, rest] if rest else listed
+
+
+def _room(scene: _RegionInputs, others: Mapping[str, float]) -> dict[str, float]:
+    """Requests per second that others can serve beside what their own callers ask."""
+    return {region: max(0.0, able - scene.asked.get(region, 0.0)) for region, able in others.items()}
+
+
+def _spread(
+    part: float,
+    asked: float | None,
+    room: Mapping[str, float],
+    able: Mapping[str, float],
+    order: Sequence[str],
+) -> dict[str, float]:
+    """This part of the requests over other regions: by the order as far as they have room, then by room."""
+    if part <= 0 or not able:
+        return {}
+    shares: dict[str, float] = {}
+    left = part
+    for region in (one for one in order if one in able):
+        # Where nobody tells how much it is, the first takes it.
+        takes = left if not asked else min(left, room[region] / asked)
+        if takes > 0:
+            shares[region] = takes
+            left -= takes
+    if left <= 1e-9:
+        return shares
+    rest = {region: room[region] for region in able if region not in order}
+    rest = rest if sum(rest.values()) > 1e-9 else dict(able)
+    for region, share in _in_parts(rest).items():
+        if share > 0:
+            shares[region] = shares.get(region, 0.0) + left * share
+    return shares
+
+
+def _in_parts(amounts: Mapping[str, float]) -> dict[str, float]:
+    total = sum(amounts.values())
+    return {key: amount / total for key, amount in sorted(amounts.items())} if total else {}
+
+
+def _fits(able: float, asked: float | None) -> float:
+    """The share of what is asked that is served; without a word about that, all of it."""
+    return able / asked if asked else (math.inf if able else 0.0)
+
+
+def _margin(policy: Regions) -> float:
+    return 1 + policy.margin_percent / 100
+
+
+def _percent(fits: float) -> str:
+    return "all" if fits >= 1 else f"{fits:.0%}"

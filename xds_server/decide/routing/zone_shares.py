@@ -1,0 +1,215 @@
+"""Which zones serve the callers of a zone, and in what proportion.
+
+Local first, up to what the local engines can serve; the rest goes to zones by what they have to spare. What
+engines can serve is their capacity, slots over service time, not their number; what a zone's callers ask is what
+its proxies tell. Local engines are filled to nine tenths, or as far as the whole fleet is filled where that is
+more: then every engine ends up equally loaded, wherever the failures are. Where nobody tells what is asked,
+callers are taken to ask evenly from every zone that has proxies, for as much as the fleet can serve.
+
+Envoy multiplies a zone's weight by the share of its listed hosts that are healthy (overprovisioning factor 100,
+which ``translate`` says in each assignment). So a weight here is the wanted share *divided* by that share: the
+product is what is wanted, in the same push as the health it was computed from, and when Envoy ejects a host on
+its own, or the control plane is away, the weight still follows. See ``docs/adr/0003-zone-weights.md``.
+
+Each change of weights rebuilds Envoy's balancer: demand is averaged until chance does not move it, weights are
+rounded, small moves are skipped, and other moves wait for half a second, except where a zone comes or goes.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from policies.resilience import Zones
+from xds_server.decide.decision_memory import Demand
+from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health, ZoneShares
+from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.pool_traffic import RATE_S, Proxy
+
+OVERPROVISIONING_PERCENT: Final = 100
+WEIGHT_SUM: Final = 1000
+_STEP: Final = 10
+_SMALL_MOVE: Final = 20
+MIN_INTERVAL_S: Final = 0.5
+
+_FULL: Final = 0.9
+"""Of what a zone can serve: above it requests wait there by chance while engines idle elsewhere."""
+
+_SLOW_S: Final = 10.0
+_FAST_S: Final = 1.0
+_CHANCE: Final = 3.0
+"""Demand is averaged over ten seconds, and over one where it is off by more standard deviations than these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Zones:
+    """By zone: calls per second of healthy engines, number of engines Envoy is told of, and of healthy ones."""
+
+    per_s: Mapping[str, float]
+    listed: Mapping[str, int]
+    healthy: Mapping[str, int]
+
+
+def zone_shares(
+    engines: Sequence[Engine],
+    decisions: Mapping[EngineId, EngineDecision],
+    policy: Zones,
+    *,
+    callers: Iterable[str],
+    capacities: Mapping[EngineId, EngineCapacity],
+    demand: Mapping[str, Demand],
+    proxies: Mapping[str, Proxy],
+    shadow: bool,
+    previous: Mapping[str, ZoneShares],
+    picked_at_s: float = -math.inf,
+    now_s: float,
+) -> dict[str, ZoneShares]:
+    """Shares for callers of each zone in ``callers``, and of each zone with engines, and of no zone.
+
+    ``demand`` is by node id, as the admission has it, ``picked_at_s`` when weights within zones last moved. When
+    no engine is ready the previous shares stay, so that recovery needs no second push. In ``shadow`` mode every
+    caller shares the engines by their capacity.
+    """
+    zones = _zones(engines, decisions, capacities)
+    asking = frozenset(callers)
+    all_callers = sorted({"", *asking, *(engine.zone for engine in engines)})
+    told = _reported_demand(demand, proxies)
+    asked = {zone: _averaged(told.get(zone), previous.get(zone), now_s) for zone in all_callers}
+    if not zones.per_s:
+        return {caller: before for caller in all_callers if (before := previous.get(caller)) is not None}
+    # Proxies that do not say where they are add no demand of their own: they are taken to be everywhere.
+    assumed = _assumed((asking - {""}) or frozenset(zones.per_s), asked, sum(zones.per_s.values()))
+    shares = {}
+    for caller in all_callers:
+        if shadow:
+            wanted, reason = _by_capacity(zones.per_s), "not in force: by the capacity of healthy engines"
+        else:
+            wanted, reason = _wanted(caller, zones.per_s, assumed, policy)
+        raw = {zone: share * zones.listed[zone] / zones.healthy[zone] for zone, share in wanted.items()}
+        chosen = _steadied(_weights(raw, policy), reason, previous.get(caller), picked_at_s, now_s)
+        if asked[caller] != chosen.asked_per_s:
+            chosen = replace(chosen, asked_per_s=asked[caller], asked_at_s=now_s)
+        shares[caller] = chosen
+    return shares
+
+
+def _zones(
+    engines: Sequence[Engine],
+    decisions: Mapping[EngineId, EngineDecision],
+    capacities: Mapping[EngineId, EngineCapacity],
+) -> _Zones:
+    per_s: dict[str, float] = {}
+    listed: dict[str, int] = {}
+    healthy: dict[str, int] = {}
+    for engine in engines:
+        decision = decisions[engine.id]
+        if decision.health is Health.HEALTHY:
+            capacity = capacities[engine.id]
+            able = capacity.slots / capacity.service_s * decision.traffic_percent / 100
+            per_s[engine.zone] = per_s.get(engine.zone, 0.0) + able
+            healthy[engine.zone] = healthy.get(engine.zone, 0) + 1
+        if not decision.gone:
+            listed[engine.zone] = listed.get(engine.zone, 0) + 1
+    return _Zones(per_s=per_s, listed=listed, healthy=healthy)
+
+
+def _reported_demand(demand: Mapping[str, Demand], proxies: Mapping[str, Proxy]) -> dict[str, float]:
+    """Requests per second by calling zone, as its proxies tell now."""
+    told: dict[str, float] = {}
+    for node, one in demand.items():
+        proxy = proxies.get(node)
+        if proxy is not None:
+            told[proxy.zone] = told.get(proxy.zone, 0.0) + one.per_s
+    return told
+
+
+def _averaged(told_per_s: float | None, before: ZoneShares | None, now_s: float) -> float | None:
+    """The demand to go by: a move that chance explains is taken in slowly."""
+    if told_per_s is None or before is None or before.asked_per_s is None:
+        return told_per_s
+    known = before.asked_per_s
+    off = abs(told_per_s - known)
+    if off <= 0.01 * known:
+        return known
+    chance = _CHANCE * math.sqrt(max(told_per_s, known) / RATE_S)
+    over_s = _SLOW_S if off <= chance else _FAST_S
+    passed_s = min(now_s - before.asked_at_s, _FAST_S)
+    return known + (told_per_s - known) * (1 - math.exp(-passed_s / over_s))
+
+
+def _assumed(demanding: frozenset[str], asked: Mapping[str, float | None], able_per_s: float) -> dict[str, float]:
+    """Requests per second each calling zone is taken to ask for: one that does not tell asks as the others do."""
+    known = {zone: per_s for zone in demanding if (per_s := asked.get(zone)) is not None}
+    other = sum(known.values()) / len(known) if known else able_per_s / len(demanding)
+    return {zone: known.get(zone, other) for zone in demanding}
+
+
+def _by_capacity(per_s: Mapping[str, float]) -> dict[str, float]:
+    total = sum(per_s.values())
+    return {zone: able / total for zone, able in per_s.items()}
+
+
+def _wanted(
+    caller: str, per_s: Mapping[str, float], assumed: Mapping[str, float], policy: Zones
+) -> tuple[dict[str, float], str]:
+    """Share of the caller's requests each zone should get; they add up to 1."""
+    if not caller:
+        return _by_capacity(per_s), "by the capacity of healthy engines"
+    able = sum(per_s.values())
+    local = per_s.get(caller, 0.0)
+    others = {zone: room for zone, room in per_s.items() if zone != caller}
+    if not others:
+        return {caller: 1.0}, "every ready engine is in the zone"
+    if not policy.prefer_local:
+        share, reason = local / able, "by the capacity of healthy engines"
+    else:
+        asks = assumed.get(caller)
+        if asks is None:  # nobody there yet: whoever comes will ask as the others do
+            asks = sum(assumed.values()) / len(assumed)
+            assumed = {**assumed, caller: asks}
+        filled = max(_FULL, sum(assumed.values()) / able)
+        share = min(1.0, filled * local / asks) if asks > 0 else 1.0
+        reason = (
+            f"{share:.0%} of {asks:.3g}/s fit the healthy engines of the zone ({local:.3g}/s), the rest by room"
+        )
+        room = {zone: filled * one - min(filled * one, assumed.get(zone, 0.0)) for zone, one in others.items()}
+        others = room if sum(room.values()) > 1e-9 * able else others
+    most_abroad = policy.max_cross_zone_percent / 100 if policy.spill or not policy.prefer_local else 0.0
+    if local and 1 - share > most_abroad:
+        share = 1 - most_abroad
+        reason = f"at most {most_abroad:.0%} leaves the zone while it has a ready engine"
+    elif not local:
+        share, reason = 0.0, "no ready engine in the zone: by the room elsewhere"
+    whole = sum(others.values())
+    wanted = {zone: (1 - share) * room / whole for zone, room in others.items()}
+    if local:
+        wanted[caller] = share
+    return wanted, reason
+
+
+def _weights(raw: Mapping[str, float], policy: Zones) -> dict[str, int]:
+    """Rounded weights that add up to about a thousand.
+
+    A zone that should get nothing still gets the smallest weight where crossing is allowed: one request in a
+    thousand in good times is the price for having somewhere to go at once when the own zone is lost.
+    """
+    total = sum(raw.values())
+    crossing = policy.max_cross_zone_percent > 0 and (policy.spill or not policy.prefer_local)
+    weights = {}
+    for zone in sorted(raw):
+        weight = round(WEIGHT_SUM * raw[zone] / total / _STEP) * _STEP
+        if weight or raw[zone] > 0 or crossing:
+            weights[zone] = max(1, weight)
+    return weights
+
+
+def _steadied(
+    weights: dict[str, int], reason: str, before: ZoneShares | None, picked_at_s: float, now_s: float
+) -> ZoneShares:
+    """The new shares, or the old ones where the difference is not worth a rebuild yet."""
+    if before is not None and before.weights.keys() == weights.keys():
+        move = max((abs(weights[zone] - before.weights[zone]) for zone in weights), default=0)
+        if move <= _SMALL_MOVE or now_s - max(before.since_s, picked_at_s) < MIN_INTERVAL_S:
+            return before
+    return ZoneShares(weights=MappingProxyType(weights), reason=reason, since_s=now_s)

@@ -1,0 +1,381 @@
+"""Listens to the agents beside engines: one connection each, one task each, nothing asked and nothing polled.
+
+An agent says at once what changes and repeats itself every second. What it says is folded (``heard``) and
+reported by callback. While an agent is heard it *covers* its engine, which then needs no probing; when its stream
+breaks or falls silent, or was never there, the engine is no longer covered and the prober takes over until the
+agent is back. Nobody is judged here: a lost agent is not a dead engine.
+
+The other way goes one thing: how far a draining engine has left the proxies (``tell``).
+
+This file is the shell: channels, timers and tasks.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Final
+
+import grpc
+import grpc.aio
+import structlog
+
+from engine.heartbeat import Heartbeat
+from engine.proto import engine_report_pb2 as pb
+from engine.report import EngineReport, GpuSummary
+from engine.report_wire import ReportDropReason, ReportError, decode
+from engine.watch_server import ACKNOWLEDGE, WATCH
+from policies.model import PolicySet
+from xds_server.engine_health.agent_metadata import AgentMetadata, read_agent_metadata
+from xds_server.engine_health.agent_state import FRESH_S, AgentState
+from xds_server.engine_health.agent_target import PLAIN_TEXT, AgentCredentials, AgentTarget, agent_targets
+from xds_server.model.drain_progress import DrainProgress
+from xds_server.model.fleet import EngineId
+from xds_server.model.status_types import AgentStatus
+
+FIRST_S: Final = 1.0
+"""How long an agent that was never heard covers its engine: two looks of a prober, which need not begin."""
+
+_BACKOFF_FIRST_S: Final = 0.1
+_BACKOFF_MOST_S: Final = 1.0
+_ANSWER_WITHIN_S: Final = 2.0
+_MOST_PER_S: Final = 50
+"""Messages an agent may send in a second: ten changes are a storm, more is a broken agent, which gets to wait."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Link:
+    """One agent: what was heard, and what it is still to be told."""
+
+    target: AgentTarget
+    heard: AgentState = field(default_factory=AgentState)
+    data: bytes = b""
+    heard_at_s: float = 0.0
+    connected: bool = False
+    covered: bool = True
+    trouble: str = ""
+    second: int = 0
+    in_second: int = 0
+    uncover: asyncio.TimerHandle | None = None
+    channel: grpc.aio.Channel | None = None
+    progress: DrainProgress | None = None
+    told: tuple[str, DrainProgress] | None = None
+    telling: bool = False
+    limit: asyncio.Timeout | None = None
+    watchdog: asyncio.TimerHandle | None = None
+    renewed: bool = False
+    introduced: AgentMetadata = AgentMetadata()  # noqa: RUF009 - frozen
+
+
+class AgentDialer:
+    """Listens to the agents of the policies it was last given.
+
+    ``watch(policies)`` says which, at any time, before ``run`` too; ``run()`` listens until it is cancelled.
+    Reports arrive through ``on_report`` in the event loop, and each dropped one is counted by ``on_error``.
+    ``on_coverage`` is called, a moment later, when ``covered`` has changed. ``watcher`` tells this process from
+    every other.
+    """
+
+    def __init__(
+        self,
+        on_report: Callable[[EngineReport], None],
+        *,
+        watcher: str,
+        security: AgentCredentials = PLAIN_TEXT,
+        on_error: Callable[[ReportDropReason], None] = lambda _: None,
+        on_coverage: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._on_report = on_report
+        self._on_error = on_error
+        self._on_coverage = on_coverage
+        self._watcher = watcher
+        self._security = security
+        self._clock = clock
+        self._wall = wall
+        self._rng = rng or random.Random()  # noqa: S311 -- spreads load, guards no secret
+        self._targets: Mapping[EngineId, AgentTarget] = MappingProxyType({})
+        self._links: dict[EngineId, _Link] = {}
+        self._changed = asyncio.Event()
+        self._announced = False
+        self._heartbeat = Heartbeat(clock)
+        self._group: asyncio.TaskGroup | None = None
+
+    @property
+    def covered(self) -> frozenset[EngineId]:
+        """Engines whose agent speaks for them, so that nobody else need ask."""
+        return frozenset(key for key in self._targets if (link := self._links.get(key)) is None or link.covered)
+
+    def agents(self) -> Mapping[EngineId, AgentStatus]:
+        """Every agent that is dialled."""
+        return {
+            key: AgentStatus(
+                authority=link.target.authority,
+                connected=link.connected,
+                covering=link.covered,
+                boot_id=link.heard.report.boot_id if link.heard.report else "",
+                trouble=link.trouble,
+                clock_ahead_s=link.introduced.clock_ahead_s,
+                certificate_begins_unix_s=link.introduced.certificate_begins_unix_s,
+                certificate_ends_unix_s=link.introduced.certificate_ends_unix_s,
+            )
+            for key, link in self._links.items()
+        }
+
+    def gpu(self, key: EngineId) -> GpuSummary | None:
+        """What the agent of an engine last said of its GPUs; None when it said nothing."""
+        link = self._links.get(key)
+        if link is None or not link.data:
+            return None
+        return decode(link.data, pool=key.pool, engine=key.engine, received_at_s=link.heard_at_s).gpu
+
+    def watch(self, policies: PolicySet) -> None:
+        """Listen to the agents of these policies from now on; connections that did not change stay."""
+        self._targets = agent_targets(policies)
+        self._changed.set()
+
+    def send_drain_progress(self, key: EngineId, progress: DrainProgress) -> None:
+        """Let the agent of a draining engine know; latest wins, and what it knows already is not repeated."""
+        link = self._links.get(key)
+        if link is None:
+            return
+        link.progress = progress
+        if not link.telling and self._group is not None:
+            link.telling = True
+            self._group.create_task(self._tell(link))
+
+    def renew(self) -> None:
+        """There are other credentials: whom they did not let in is dialled anew, who listens stays connected."""
+        for link in self._links.values():
+            if not link.connected and link.limit is not None:
+                link.renewed = True
+                link.limit.reschedule(asyncio.get_running_loop().time())
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        self._heartbeat.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                try:
+                    await self._link(group)
+                finally:
+                    # A group that is ending takes no more tasks, while reports may still come in.
+                    self._group = None
+        finally:
+            self._heartbeat.stop()
+
+    async def _link(self, group: asyncio.TaskGroup) -> None:
+        """Keep one link to each agent there is, and none to any other."""
+        tasks: dict[EngineId, asyncio.Task[None]] = {}
+        while True:
+            self._changed.clear()
+            for key, link in list(self._links.items()):
+                if self._targets.get(key) != link.target:
+                    tasks.pop(key).cancel()
+                    self._forget(link)
+            for key, target in self._targets.items():
+                if key not in self._links:
+                    self._links[key] = _Link(target=target)
+                    tasks[key] = group.create_task(self._follow(self._links[key]))
+            await self._changed.wait()
+
+    def _forget(self, link: _Link) -> None:
+        del self._links[link.target.key]
+        if link.uncover is not None:
+            link.uncover.cancel()
+            link.uncover = None
+
+    # -- one agent -----------------------------------------------------------------------------------------
+
+    async def _follow(self, link: _Link) -> None:
+        """Listen, and listen again: for ever."""
+        self._uncover_in(link, FIRST_S)
+        failures = 0
+        while True:
+            credentials = self._security.credentials(link.target)
+            async with self._security.channel(link.target, credentials) as channel:
+                link.channel = channel
+                silent = False
+                while not silent and credentials is self._security.credentials(link.target):
+                    before = link.heard.report
+                    silent = await self._listen(channel, link)
+                    failures = failures + 1 if link.heard.report is before else 0
+                    most_s = min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2 ** min(failures, 10))
+                    await asyncio.sleep(self._rng.uniform(_BACKOFF_FIRST_S / 2, most_s))
+
+    async def _listen(self, channel: grpc.aio.Channel, link: _Link) -> bool:
+        """Take reports until the stream ends; whether it fell silent, so that the connection is worth nothing.
+
+        While nobody listens at the other end this waits, and gRPC tries again by itself.
+        """
+        link.heard = link.heard.reconnected()
+        link.data, link.told = b"", None
+        watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(WATCH)
+        # An agent knows only its engine; a control plane of another region is asked for this pool of its.
+        request = pb.WatchRequest(watcher=self._name(link), pool=link.target.key.pool)
+        call = watch(request.SerializeToString(), wait_for_ready=True)
+        try:
+            async with asyncio.timeout(None) as link.limit:
+                while isinstance(data := await call.read(), bytes):
+                    if link.watchdog is None:
+                        link.heard_at_s = self._clock()
+                        self._look(link)
+                        link.introduced = read_agent_metadata(await call.initial_metadata(), self._wall())
+                    self._take(link, data)
+                    await self._hold_back(link)
+            self._lost(link, "the agent ended the stream")
+        except TimeoutError:
+            if link.renewed:
+                return True
+            # It may be we who were silent: what it said meanwhile is waiting to be read.
+            if not self._heartbeat.late_since(link.heard_at_s + FRESH_S / 3):
+                self._lost(link, f"nothing heard for {FRESH_S:g} s")
+                return True
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                self._on_error(ReportDropReason.SIZE)
+            self._lost(link, f"{error.code().name.lower()}: {error.details()}"[:200])
+        finally:
+            link.limit, link.renewed = None, False
+            if link.watchdog is not None:
+                link.watchdog.cancel()
+                link.watchdog = None
+            call.cancel()
+        return False
+
+    def _name(self, link: _Link) -> str:
+        """Who watches: an agent takes a name that comes again for a new connection, and ends the one before.
+
+        Two pools may name one agent: each listens for itself, and says of its own proxies whether they are done.
+        """
+        return f"{self._watcher}/{sha256(str(link.target.key).encode()).hexdigest()[:16]}"
+
+    def _look(self, link: _Link) -> None:
+        """End the stream if it is silent, else look again: cheaper than to be put off by each report."""
+        left_s, loop = link.heard_at_s + FRESH_S - self._clock(), asyncio.get_running_loop()
+        if left_s > 0:
+            link.watchdog = loop.call_later(left_s, self._look, link)
+        elif link.limit is not None:
+            link.limit.reschedule(loop.time())
+
+    def _take(self, link: _Link, data: bytes) -> None:
+        """Fold one message in, and pass it on if it counts."""
+        key = link.target.key
+        now_s = self._clock()
+        known = link.heard.report
+        try:
+            if known is not None and data == link.data:
+                report = replace(known, observed_at_s=now_s)
+            else:
+                report = decode(data, pool=key.pool, engine=key.engine, received_at_s=now_s, gpus=False)
+            link.heard = link.heard.after(report)
+        except ReportError as error:
+            self._on_error(error.flaw)
+            if link.trouble != str(error):
+                link.trouble = str(error)
+                _log.warning("agent.report_dropped", engine=str(key), reason=link.trouble)
+            return
+        link.data, link.heard_at_s = data, now_s
+        if report.drain is None:
+            link.told = link.progress = None
+        if not link.connected or not link.covered:
+            self._found(link, report)
+        elif known is not None and known.boot_id != report.boot_id:
+            _log.warning("agent.engine_restarted", engine=str(key), boot_id=report.boot_id)
+        self._on_report(report)
+
+    async def _hold_back(self, link: _Link) -> None:
+        """Read no faster than anyone needs; flow control then slows the agent down."""
+        second = int(self._clock())
+        if second != link.second:
+            link.second, link.in_second = second, 0
+        link.in_second += 1
+        if link.in_second > _MOST_PER_S:
+            self._on_error(ReportDropReason.FLOOD)
+            await asyncio.sleep(second + 1 - self._clock())
+
+    # -- coverage ------------------------------------------------------------------------------------------
+
+    def _found(self, link: _Link, report: EngineReport) -> None:
+        link.connected, link.trouble = True, ""
+        if link.uncover is not None:
+            link.uncover.cancel()
+            link.uncover = None
+        _log.info("agent.found", engine=str(link.target.key), boot_id=report.boot_id)
+        self._cover(link, covered=True)
+
+    def _lost(self, link: _Link, why: str) -> None:
+        if link.connected:
+            _log.warning("agent.lost", engine=str(link.target.key), reason=why)
+        link.connected, link.trouble = False, why
+        if link.covered and link.uncover is None:
+            # Silence has lasted as long as the word stands, a broken stream is known at once: in both cases what
+            # matters now is the engine, and whoever asks it can say. Only a drain is taken at its word for longer.
+            left_s = link.heard.drains_until_s() + FRESH_S - self._clock()
+            if left_s > 0:
+                self._uncover_in(link, left_s)
+            else:
+                self._cover(link, covered=False)
+
+    def _uncover_in(self, link: _Link, seconds: float) -> None:
+        link.uncover = asyncio.get_running_loop().call_later(seconds, self._uncover, link)
+
+    def _uncover(self, link: _Link) -> None:
+        link.uncover = None
+        self._cover(link, covered=False)
+
+    def _cover(self, link: _Link, *, covered: bool) -> None:
+        if link.covered is covered:
+            return
+        link.covered = covered
+        if not self._announced:
+            # A rack that goes dark is one change, not forty.
+            self._announced = True
+            asyncio.get_running_loop().call_soon(self._announce)
+
+    def _announce(self) -> None:
+        self._announced = False
+        self._on_coverage()
+
+    # -- the way back --------------------------------------------------------------------------------------
+
+    async def _tell(self, link: _Link) -> None:
+        """Acknowledge until the agent knows the latest, or can not be told."""
+        try:
+            while (
+                (report := link.heard.report) is not None
+                and link.progress is not None
+                and link.channel is not None
+            ):
+                said = (report.boot_id, link.progress)
+                if not link.connected or said == link.told:
+                    return
+                message = pb.DrainProgress(
+                    watcher=self._name(link),
+                    boot_id=report.boot_id,
+                    sequence=report.sequence,
+                    proxies_total=link.progress.proxies_total,
+                    proxies_acknowledged=link.progress.proxies_acknowledged,
+                )
+                acknowledge: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = link.channel.unary_unary(ACKNOWLEDGE)
+                try:
+                    await acknowledge(message.SerializeToString(), timeout=_ANSWER_WITHIN_S)
+                except grpc.aio.AioRpcError as error:
+                    # It is told again with the next report.
+                    _log.warning(
+                        "agent.not_told",
+                        engine=str(link.target.key),
+                        reason=f"{error.code().name}: {error.details()}",
+                    )
+                    return
+                link.told = said
+        finally:
+            link.telling = False

@@ -1,0 +1,285 @@
+"""The Lease that says which of several replicas writes: one at a time, whatever clocks and networks do.
+
+A holder renews each second. It counts as holding for ``deadline_s`` from the moment it *asked* for its last
+renewal that succeeded; anybody else takes over no sooner than ``duration_s`` after having *seen* it, which is
+later. In between nobody writes. Whoever writes asks ``holds`` before each write, so that a process that was
+stopped for a minute finds out before it acts, not when its timer gets round to it.
+
+Times in the Lease are for people. Its own time a holder takes from two clocks, the wall and one that also counts
+while the machine sleeps, and goes by whichever says that more has passed. A candidate goes by how long it has seen
+nothing change, and a clock that jumps ends no wait.
+
+Letting go is writing that nobody holds: the next one takes it at its next look.
+
+Source: Kubernetes API reference, Lease v1 (coordination.k8s.io); client-go's tools/leaderelection.
+"""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Self
+from uuid import uuid4
+
+import structlog
+
+from xds_server.k8s.api_resources import LEASES
+from xds_server.k8s.kube_api import ApiError, KubeApi, KubeObject
+
+DURATION_S: Final = 10.0
+"""How long nobody else takes over after a renewal was seen: what a crash of the writer costs."""
+
+DEADLINE_S: Final = 6.0
+"""How long a holder counts as one after it asked for a renewal. What is left to ``DURATION_S`` is for writes on
+their way."""
+
+POLL_S: Final = 1.0
+"""Between two looks of a candidate, or renewals of a holder: an ordered hand-over takes about as long."""
+
+_JITTER: Final = 0.2
+_LEAST_DURATION_S: Final = 1.0
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTime:
+    """Two clocks at one moment, in seconds: one that nobody sets, which counts in sleep too, and the wall's."""
+
+    awake_s: float
+    unix_s: float
+
+    @classmethod
+    def now(cls) -> Self:
+        """This moment."""
+        # CLOCK_MONOTONIC stands still while a machine is suspended; the Lease does not.
+        kind = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+        return cls(awake_s=time.clock_gettime(kind), unix_s=time.time())
+
+    def since(self, then: "LeaseTime") -> float:
+        """The most that can have passed since ``then``: a clock that was set back counts for nothing."""
+        return max(self.awake_s - then.awake_s, self.unix_s - then.unix_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderElectionRecord:
+    """What a Lease says; ``holder`` is empty when it was let go."""
+
+    holder: str
+    duration_s: float
+    acquired: str
+    renewed: str
+    transitions: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedRecord:
+    """A record, and when it was seen for the first time."""
+
+    record: LeaderElectionRecord
+    at: LeaseTime
+
+
+def lease_record(lease: KubeObject) -> LeaderElectionRecord:
+    """What a Lease says; whatever is missing or makes no sense is as if nobody held it for long."""
+    spec, metadata = _mapping(lease, "spec"), _mapping(lease, "metadata")
+    duration, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
+    return LeaderElectionRecord(
+        holder=str(spec.get("holderIdentity") or ""),
+        duration_s=float(duration) if isinstance(duration, int) and duration > 0 else _LEAST_DURATION_S,
+        acquired=str(spec.get("acquireTime") or ""),
+        renewed=str(spec.get("renewTime") or ""),
+        transitions=transitions if isinstance(transitions, int) else 0,
+        version=str(metadata.get("resourceVersion") or ""),
+    )
+
+
+def observed_record(known: ObservedRecord | None, record: LeaderElectionRecord, now: LeaseTime) -> ObservedRecord:
+    """The record with the time since when it stands as it is."""
+    if known is not None and known.record == record:
+        return known
+    return ObservedRecord(record=record, at=now)
+
+
+def may_acquire(known: ObservedRecord, identity: str, now: LeaseTime) -> bool:
+    """Whether ``identity`` may write itself in: it holds the Lease, nobody does, or its holder went silent."""
+    record = known.record
+    if not record.holder or record.holder == identity:
+        return True
+    # Only the clock that nobody sets: a wall clock put forward is no silence.
+    return now.awake_s - known.at.awake_s >= record.duration_s
+
+
+def lease_spec(known: LeaderElectionRecord | None, identity: str, duration_s: float, now: LeaseTime) -> KubeObject:
+    """The spec of a Lease that ``identity`` holds from ``now`` on, or goes on holding."""
+    moment = micro_time(now.unix_s)
+    mine = known is not None and known.holder == identity
+    before = 0 if known is None else known.transitions
+    return {
+        "holderIdentity": identity,
+        "leaseDurationSeconds": round(duration_s),
+        "acquireTime": known.acquired if known is not None and mine and known.acquired else moment,
+        "renewTime": moment,
+        "leaseTransitions": before if known is None or mine else before + 1,
+    }
+
+
+def micro_time(unix_s: float) -> str:
+    """A time as Kubernetes' MicroTime."""
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def unix_of(moment: str) -> float:
+    """The Unix time of a MicroTime; minus infinity where it is none."""
+    try:
+        return datetime.fromisoformat(moment).timestamp()
+    except ValueError:
+        return -math.inf
+
+
+class LeaderElector:
+    """One replica's hold on, or wait for, the Lease of the writer; see ``run``."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        on_change: Callable[[], None] = lambda: None,
+        duration_s: float = DURATION_S,
+        deadline_s: float = DEADLINE_S,
+        look_s: float = POLL_S,
+        clock: Callable[[], LeaseTime] = LeaseTime.now,
+        rng: random.Random | None = None,
+    ) -> None:
+        """``on_change`` is called when this replica begins to hold the Lease, and when it no longer does."""
+        if not look_s < deadline_s < duration_s:
+            raise ValueError("renewals, then the deadline, then the end of the Lease")
+        self._api = api
+        self._namespace = namespace
+        self._name = name
+        # Two replicas that were given one name must not take each other for themselves.
+        self.identity = f"{identity}_{uuid4().hex[:8]}"
+        self._on_change = on_change
+        self._duration_s = duration_s
+        self._deadline_s = deadline_s
+        self._look_s = look_s
+        self._clock = clock
+        self._rng = rng or random.Random()  # noqa: S311 - spreads requests, hides nothing
+        self._known: ObservedRecord | None = None
+        self._renewed: LeaseTime | None = None
+        self._told = False
+        self._failure = ""
+
+    @property
+    def holder(self) -> str:
+        """Who holds it as far as is known; empty when nobody does."""
+        return self._known.record.holder if self._known is not None else ""
+
+    def remaining_s(self) -> float:
+        """For how long this replica may still write without another renewal; 0 when it may not."""
+        if self._renewed is None:
+            return 0.0
+        return max(0.0, self._deadline_s - self._clock().since(self._renewed))
+
+    def holds(self) -> bool:
+        """Whether this replica may write now. To be asked before each write."""
+        return self.remaining_s() > 0
+
+    async def run(self) -> None:
+        """Hold the Lease whenever that is possible, for ever; whoever cancels this calls ``release``."""
+        while True:
+            await self._attempt()
+            self._tell()
+            wait_s = self._look_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
+            await asyncio.sleep(min(wait_s, self.remaining_s() or wait_s))
+            self._tell()
+
+    async def release(self) -> None:
+        """Stop holding at once, and say so in the Lease if it can be said."""
+        held, self._renewed = self._renewed is not None, None
+        self._tell()
+        if not held:
+            return
+        try:
+            async with asyncio.timeout(self._look_s):
+                # Read anew: a renewal that was on its way when this replica was told to end may have arrived.
+                record = lease_record(await self._api.get(LEASES, self._namespace, self._name))
+                if record.holder == self.identity:
+                    mine = lease_spec(record, self.identity, self._duration_s, self._clock())
+                    await self._write(record, {**mine, "holderIdentity": ""})
+        except (ApiError, TimeoutError) as error:
+            _log.warning("lease.not_released", lease=self._name, reason=str(error) or "no answer in time")
+
+    async def _attempt(self) -> None:
+        """Try once to hold it."""
+        try:
+            # What takes longer comes too late to be of use.
+            async with asyncio.timeout(self._deadline_s / 2):
+                await self._take(self._clock())
+        except ApiError as error:
+            # A conflict is an answer: somebody else wrote first, and the next look shows what.
+            self._fails("" if error.conflict else str(error))
+        except TimeoutError:
+            self._fails("no answer in time")
+        else:
+            self._fails("")
+
+    async def _take(self, asked: LeaseTime) -> None:
+        try:
+            record = lease_record(await self._api.get(LEASES, self._namespace, self._name))
+        except ApiError as error:
+            if not error.missing:
+                raise
+            body = {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": self._name, "namespace": self._namespace},
+                "spec": lease_spec(None, self.identity, self._duration_s, asked),
+            }
+            made = lease_record(await self._api.create(LEASES, self._namespace, body))
+            self._known, self._renewed = ObservedRecord(record=made, at=asked), asked
+            return
+        self._known = observed_record(self._known, record, self._clock())
+        if record.holder != self.identity:
+            self._renewed = None  # somebody else was let in: whatever this replica thinks, it holds nothing
+        if may_acquire(self._known, self.identity, self._clock()):
+            written = await self._write(record, lease_spec(record, self.identity, self._duration_s, asked))
+            self._known, self._renewed = ObservedRecord(record=written, at=asked), asked
+
+    async def _write(self, known: LeaderElectionRecord, wanted: KubeObject) -> LeaderElectionRecord:
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {
+                "name": self._name,
+                "namespace": self._namespace,
+                # Only over what was read: of two that take it at once, one is told that it came second.
+                "resourceVersion": known.version,
+            },
+            "spec": wanted,
+        }
+        return lease_record(await self._api.replace(LEASES, self._namespace, self._name, body))
+
+    def _tell(self) -> None:
+        holds = self.holds()
+        if holds is not self._told:
+            self._told = holds
+            _log.info("lease.held" if holds else "lease.not_held", lease=self._name, identity=self.identity)
+            self._on_change()
+
+    def _fails(self, reason: str) -> None:
+        if reason and not self._failure:
+            _log.warning("lease.unreachable", lease=self._name, reason=reason)
+        self._failure = reason
+
+
+def _mapping(of: KubeObject, key: str) -> Mapping[str, Any]:
+    found = of.get(key)
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,301 @@
+"""What a replica says of itself to the others: whom it serves, what is asked of those, how far policies have come.
+
+It is kept in the annotations of a Lease of the replica's own, so it is outside text where it is read: small,
+judged, and worth nothing once the Lease is no longer renewed. Proxies are named by a short hash of their node id.
+Names are what lets a proxy that moves be counted once, while both replicas still, or already, know it.
+"""
+
+import json
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from policies.route import PriorityClass
+from xds_server.k8s.kube_api import KubeObject
+from xds_server.model.pool_traffic import STALE_S, PoolTraffic
+from xds_server.model.view import View
+
+PROXIES: Final = "switchgear.dev/proxies"
+POLICIES: Final = "switchgear.dev/policies"
+
+GATEWAY: Final = "gateway"
+
+MOST_NAMED: Final = 8000
+"""Proxies that are named; more are only counted. Some 90 KiB, of the 256 that all annotations may have."""
+
+MOST_BYTES: Final = 200_000
+
+_MOST_REFUSALS: Final = 8
+_MOST_CHARACTERS: Final = 300
+
+ProxyKey = str
+"""A proxy, or all sidecars of one kind, by a short hash."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaProxyGroup:
+    """Proxies of one role, zone and region that are served the same pools (all, when none are named).
+
+    ``keys`` are those that are named, ``more`` how many there are beside them.
+    """
+
+    role: str
+    zone: str
+    region: str = ""
+    pools: tuple[str, ...] = ()
+    keys: tuple[ProxyKey, ...] = ()
+    more: int = 0
+
+    @property
+    def key(self) -> ProxyKey:
+        """What stands for all of them together."""
+        return key_of(
+            "\n".join((self.role, self.zone, *((f"in {self.region}",) if self.region else ()), *self.pools))
+        )
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.keys) + self.more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyDemand:
+    """Requests per second that arrive, by class, and whether some of each class are refused now."""
+
+    interactive_per_s: float
+    batch_per_s: float
+    sheds_interactive: bool = False
+    sheds_batch: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NackSummary:
+    """A resource that proxies refused: the ``file:line`` places it was made from, and what they said."""
+
+    resource: str
+    reason: str
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaStatus:
+    """One replica as it says.
+
+    ``proxy_demands`` is by pool and key: a gateway's own, or that of a group of other proxies together. ``digest``
+    names the policies it serves, ``confirmed`` the newest that all its proxies took over; empty where there are
+    none.
+    """
+
+    groups: tuple[ReplicaProxyGroup, ...] = ()
+    asks: Mapping[str, Mapping[ProxyKey, ProxyDemand]] = field(default_factory=dict)
+    digest: str = ""
+    confirmed: str = ""
+    refusals: tuple[NackSummary, ...] = ()
+
+    @property
+    def proxies(self) -> int:
+        """How many proxies it serves."""
+        return sum(group.count for group in self.groups)
+
+
+NO_STATUS: Final = ReplicaStatus()
+
+
+@lru_cache(maxsize=65_536)
+def key_of(node: str) -> ProxyKey:
+    """The short name of a proxy."""
+    return urlsafe_b64encode(blake2b(node.encode(), digest_size=6).digest()).decode()
+
+
+def proxy_groups(nodes: Mapping[str, View], counts: Mapping[View, int]) -> tuple[ReplicaProxyGroup, ...]:
+    """The proxies that are connected here, gateways first; ``counts`` knows those that share a node id, too."""
+    keys: dict[ReplicaProxyGroup, list[ProxyKey]] = {}
+    totals: dict[ReplicaProxyGroup, int] = {}
+    for view, count in counts.items():
+        kind = _kind(view)
+        totals[kind] = totals.get(kind, 0) + count
+    for node, view in nodes.items():
+        keys.setdefault(_kind(view), []).append(key_of(node))
+    found, room = [], MOST_NAMED
+    for kind in sorted(
+        {*keys, *totals}, key=lambda one: (one.role != GATEWAY, one.role, one.zone, one.region, one.pools)
+    ):
+        named = sorted(keys.get(kind, ()))[:room]
+        room -= len(named)
+        whole = max(totals.get(kind, 0), len(keys.get(kind, ())))
+        found.append(replace(kind, keys=tuple(named), more=whole - len(named)))
+    return tuple(found)
+
+
+def proxy_demands(
+    nodes: Mapping[str, View], traffic: Mapping[str, PoolTraffic], now_s: float
+) -> Mapping[str, Mapping[ProxyKey, ProxyDemand]]:
+    """What the proxies of ``nodes`` ask of each pool, to two digits; nothing where nothing is known."""
+    found: dict[str, Mapping[ProxyKey, ProxyDemand]] = {}
+    for pool, told in traffic.items():
+        sums: dict[ProxyKey, list[float]] = {}
+        for node, seen in told.proxies.items():
+            view = nodes.get(node)
+            if view is None or now_s - seen.heard_at_s > STALE_S:
+                continue
+            kind = _kind(view)
+            key = key_of(node) if kind.role == GATEWAY else kind.key
+            one = sums.setdefault(key, [0.0, 0.0, 0.0, 0.0])
+            for place, rates in ((0, seen.arrivals_per_s), (2, seen.shed_per_s)):
+                one[place] += rates.get(PriorityClass.INTERACTIVE, 0.0)
+                one[place + 1] += rates.get(PriorityClass.BATCH, 0.0)
+        if sums:
+            found[pool] = {
+                key: ProxyDemand(
+                    interactive_per_s=_rounded(one[0]),
+                    batch_per_s=_rounded(one[1]),
+                    sheds_interactive=one[2] > 0,
+                    sheds_batch=one[3] > 0,
+                )
+                for key, one in sorted(sums.items())[:MOST_NAMED]
+            }
+    return found
+
+
+def _kind(view: View) -> ReplicaProxyGroup:
+    """The group of a view's proxies, with nobody in it."""
+    return ReplicaProxyGroup(role=view.role, zone=view.zone, region=view.region, pools=tuple(sorted(view.pools)))
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.2g}")
+
+
+# -- as annotations ----------------------------------------------------------------------------------------
+
+
+class _AnnotationModel(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+_Count = Annotated[int, Field(ge=0, le=1_000_000)]
+_Rate = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+_Bit = Literal[0, 1]
+
+
+class _Group(_AnnotationModel):
+    role: str
+    zone: str
+    region: str = ""
+    pools: tuple[str, ...] = ()
+    keys: tuple[str, ...] = Field(default=(), max_length=MOST_NAMED)
+    more: _Count = 0
+
+
+class _Proxies(_AnnotationModel):
+    groups: tuple[_Group, ...] = Field(default=(), max_length=MOST_NAMED)
+    asks: Mapping[str, Mapping[str, tuple[_Rate, _Rate, _Bit, _Bit]]] = Field(default_factory=dict)
+
+
+class _Refusal(_AnnotationModel):
+    resource: str
+    reason: str
+    origins: tuple[str, ...] = ()
+
+
+class _Policies(_AnnotationModel):
+    digest: str = ""
+    confirmed: str = ""
+    refusals: tuple[_Refusal, ...] = ()
+
+
+def status_annotations(presence: ReplicaStatus) -> Mapping[str, str]:
+    """The presence as annotations. What is asked is left out where it would not fit."""
+    whom: list[dict[str, Any]] = [
+        {
+            "role": group.role,
+            "zone": group.zone,
+            **({"region": group.region} if group.region else {}),
+            **({"pools": group.pools} if group.pools else {}),
+            **({"keys": group.keys} if group.keys else {}),
+            **({"more": group.more} if group.more else {}),
+        }
+        for group in presence.groups
+    ]
+    asked = {
+        pool: {
+            key: [one.interactive_per_s, one.batch_per_s, int(one.sheds_interactive), int(one.sheds_batch)]
+            for key, one in found.items()
+        }
+        for pool, found in presence.asks.items()
+    }
+    text = _text({"groups": whom, "asks": asked})
+    if len(text) > MOST_BYTES:
+        text = _text({"groups": whom})
+    if len(text) > MOST_BYTES:
+        text = _text(
+            {
+                "groups": [
+                    {**one, "keys": (), "more": len(one.get("keys", ())) + one.get("more", 0)} for one in whom
+                ]
+            }
+        )
+    return {
+        PROXIES: text,
+        POLICIES: _text(
+            {
+                "digest": presence.digest,
+                "confirmed": presence.confirmed,
+                "refusals": [
+                    {
+                        "resource": one.resource[:_MOST_CHARACTERS],
+                        "reason": one.reason[:_MOST_CHARACTERS],
+                        "origins": [origin[:_MOST_CHARACTERS] for origin in one.origins[:_MOST_REFUSALS]],
+                    }
+                    for one in _first(presence.refusals)
+                ],
+            }
+        ),
+    }
+
+
+def replica_status(lease: KubeObject) -> ReplicaStatus | None:
+    """What the Lease of a replica says; None where that makes no sense."""
+    metadata = lease.get("metadata")
+    said = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    if not isinstance(said, Mapping):
+        return NO_STATUS
+    whom, what = said.get(PROXIES, "{}"), said.get(POLICIES, "{}")
+    if not isinstance(whom, str) or not isinstance(what, str) or len(whom) + len(what) > 2 * MOST_BYTES:
+        return None
+    try:
+        proxies, policies = _Proxies.model_validate_json(whom), _Policies.model_validate_json(what)
+    except ValidationError:
+        return None
+    return ReplicaStatus(
+        groups=tuple(ReplicaProxyGroup(**one.model_dump()) for one in proxies.groups),
+        asks={
+            pool: {
+                key: ProxyDemand(
+                    interactive_per_s=one[0],
+                    batch_per_s=one[1],
+                    sheds_interactive=bool(one[2]),
+                    sheds_batch=bool(one[3]),
+                )
+                for key, one in found.items()
+            }
+            for pool, found in proxies.asks.items()
+        },
+        digest=policies.digest,
+        confirmed=policies.confirmed,
+        refusals=tuple(NackSummary(**one.model_dump()) for one in policies.refusals),
+    )
+
+
+def _first(refusals: Iterable[NackSummary]) -> list[NackSummary]:
+    return sorted(refusals, key=lambda one: one.resource)[:_MOST_REFUSALS]
+
+
+def _text(said: object) -> str:
+    return json.dumps(said, separators=(",", ":"), sort_keys=True)

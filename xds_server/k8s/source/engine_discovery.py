@@ -1,0 +1,133 @@
+"""The engines of every ``kubernetes`` block, looked for anew where something moved. Pure: it is fed, and asked.
+
+A change of a pod, a slice or a node touches the blocks that could see it and no others. What comes out are engines
+per block, and, for the pools that are served, the cluster's words on them.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from policies.discovery import Discovery
+from xds_server.k8s.object_store import ObjectKey
+from xds_server.k8s.source.cluster_cache import ClusterCache
+from xds_server.k8s.source.cluster_objects import EndpointSlice, KubeNode, Pod
+from xds_server.k8s.source.endpoint_entry import EndpointEntry
+from xds_server.k8s.source.pool_members import DiscoveredMembers, MemberDiscovery
+from xds_server.model.fleet import EngineId
+from xds_server.model.pod_state import PodRef, PodState
+
+
+class DiscoveryBlock(NamedTuple):
+    """A ``kubernetes`` block and where it stands: the namespace of its pool, and its JSON."""
+
+    namespace: str
+    spec_json: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscoveredEngines:
+    """What there is to say of the pools that are served; ``uids`` tell engines of one name apart."""
+
+    pod_states: Mapping[EngineId, PodState]
+    pods: Mapping[EngineId, PodRef]
+    uids: Mapping[EngineId, str]
+
+
+class EngineDiscovery:
+    """Engines by block; see ``track``, the ``see_`` methods, and ``refresh``."""
+
+    def __init__(self) -> None:
+        self._world = ClusterCache()
+        self._finders: dict[DiscoveryBlock, MemberDiscovery] = {}
+        self._found: dict[DiscoveryBlock, DiscoveredMembers] = {}
+        self._moved: set[DiscoveryBlock] = set()
+
+    def track(self, blocks: Iterable[Discovery], namespace: str) -> tuple[DiscoveryBlock, ...]:
+        """Names for these blocks, whose engines are looked for from now on."""
+        named = []
+        for one in blocks:
+            block = DiscoveryBlock(namespace, one.model_dump_json())
+            if block not in self._finders:
+                self._finders[block] = MemberDiscovery(one, namespace)
+                self._moved.add(block)
+            named.append(block)
+        return tuple(named)
+
+    def retain(self, blocks: Iterable[DiscoveryBlock]) -> None:
+        """Forget all other blocks."""
+        kept = set(blocks)
+        for gone in self._finders.keys() - kept:
+            del self._finders[gone]
+            self._found.pop(gone, None)
+            self._moved.discard(gone)
+
+    def on_slices(self, keys: Iterable[ObjectKey], slices: Mapping[ObjectKey, EndpointSlice]) -> None:
+        """These slices are as ``slices`` has them; one that it has not is gone."""
+        touched = {service for key in keys for service in self._world.set_slice(key, slices.get(key))}
+        for block, finder in self._finders.items():
+            if finder.block.service is not None and ObjectKey(block.namespace, finder.block.service) in touched:
+                self._moved.add(block)
+
+    def on_pods(self, keys: Iterable[ObjectKey], pods: Mapping[ObjectKey, Pod]) -> None:
+        """Likewise for pods."""
+        changed = [(key, self._world.set_pod(key, pods.get(key)), pods.get(key)) for key in keys]
+        for block, finder in self._finders.items():
+            named = self._found.get(block, DiscoveredMembers()).pods
+            for key, *versions in changed:
+                if key.namespace == block.namespace and (
+                    key.name in named or any(one is not None and finder.matches(one) for one in versions)
+                ):
+                    self._moved.add(block)
+                    break
+
+    def on_nodes(self, keys: Iterable[ObjectKey], nodes: Mapping[ObjectKey, KubeNode]) -> None:
+        """Likewise for nodes, which are in no namespace; any block may have engines on them."""
+        for key in keys:
+            self._world.set_node(key.name, nodes.get(key))
+        self._moved.update(self._finders)
+
+    def set_unobservable(self, blind: frozenset[str] | None) -> None:
+        """Of the pods of these namespaces, or of all when None, nothing can be known at present."""
+        if blind != self._world.unobservable:
+            self._world.unobservable = blind
+            self._moved.update(self._finders)
+
+    @property
+    def refresh_due(self) -> bool:
+        """Whether anything is to be looked for anew."""
+        return bool(self._moved)
+
+    def refresh(self) -> bool:
+        """Look where something moved; whether entries became different, or what is odd about them."""
+        different = False
+        for block in self._moved:
+            before = self._found.get(block)
+            now = self._found[block] = self._finders[block].discover(self._world)
+            different = different or before is None or _documented(before) != _documented(now)
+        self._moved.clear()
+        return different
+
+    def entries(self, block: DiscoveryBlock) -> tuple[tuple[EndpointEntry, ...], tuple[str, ...]]:
+        """The engines of a block when it was last looked, and what was odd about them."""
+        return _documented(self._found.get(block, DiscoveredMembers()))
+
+    def discovered(self, serving: Mapping[str, DiscoveryBlock]) -> DiscoveredEngines:
+        """What there is to say of these pools."""
+        words: dict[EngineId, PodState] = {}
+        pods: dict[EngineId, PodRef] = {}
+        uids: dict[EngineId, str] = {}
+        for pool, block in serving.items():
+            for member in self._found.get(block, DiscoveredMembers()).members:
+                key = EngineId(pool, member.entry.name)
+                if member.pod_state is not None:
+                    words[key] = member.pod_state
+                if member.pod is not None:
+                    pods[key] = member.pod
+                if member.uid:
+                    uids[key] = member.uid
+        return DiscoveredEngines(pod_states=words, pods=pods, uids=uids)
+
+
+def _documented(found: DiscoveredMembers) -> tuple[tuple[EndpointEntry, ...], tuple[str, ...]]:
+    return tuple(member.entry for member in found.members), found.remarks

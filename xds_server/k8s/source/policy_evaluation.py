@@ -1,0 +1,194 @@
+"""Policy objects and the engines found for them to a state: what is served, and what became of each object.
+
+It remembers, for each object, the spec that was last accepted. Where its status speaks of the newest generation,
+the status is believed instead: it was written by the one replica that may, and so all replicas serve the same.
+
+A spec that names a secret which cannot be used here is not taken up, and stops no other. One that is in use stays
+so: what was accepted is not taken away because a folder is.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from policies.discovery import engine_finding, rejected_object_finding
+from policies.engine_tls import SecretError
+from policies.findings import Finding, PolicyError, PolicyErrors
+from policies.load import LoadCache, ValidatedFile, load_validated
+from policies.model import PolicySet
+from policies.origin import WHOLE_FILE, origin
+from policies.pool import EnginePool
+from xds_server.k8s.policy_object import PolicyObject
+from xds_server.k8s.source.endpoint_entry import EndpointEntry
+from xds_server.k8s.source.object_versions import ObjectVersions, SpecVersion, VersionSelection, select_versions
+from xds_server.k8s.source.policy_manifest import PolicyManifest, document_text, texts_digest
+from xds_server.model.policy_state import AcceptedPolicies, PolicyState, RejectedPolicies
+
+_Written: TypeAlias = Mapping[Path, tuple[str, str, tuple[str, ...]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedSpec:
+    """One version of an object, with the engines that its block finds now and what was odd about them."""
+
+    spec: str
+    entries: tuple[EndpointEntry, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyEvaluation:
+    """The state, what became of each object, and by file the spec that is served."""
+
+    state: PolicyState
+    objects: tuple[PolicyObject, ...]
+    served: Mapping[str, str]
+
+
+class PolicyEvaluator:
+    """Comes to outcomes, one after another. Not to be asked by two threads at once."""
+
+    def __init__(self, secret_error: SecretError = lambda _name, _at: None) -> None:
+        self._secret_error = secret_error
+        self._cache = LoadCache()
+        self._accepted: dict[str, str] = {}
+
+    def specs(self, held: PolicyManifest) -> tuple[str, ...]:
+        """The specs of an object that count: its newest and, where there is one, that which was last accepted."""
+        known = self._accepted.get(held.uid, "")
+        current = held.observed == held.generation
+        earlier = (held.last_accepted or known) if current else (known or held.last_accepted)
+        return (held.spec, earlier) if earlier and not _same(earlier, held.spec) else (held.spec,)
+
+    def evaluate(self, objects: Mapping[PolicyManifest, Sequence[OfferedSpec]]) -> PolicyEvaluation:
+        """The outcome for these objects, each with the versions that ``specs`` named."""
+        ordered = sorted(objects, key=lambda held: held.precedence)
+        written: dict[Path, tuple[str, str, tuple[str, ...]]] = {}
+        for held in ordered:
+            for number, offer in enumerate(objects[held]):
+                text, left_out = document_text(held, offer.spec, offer.entries)
+                written[_path(held, number)] = (offer.spec, text, (*offer.remarks, *left_out))
+        judged = self._cache.validated({path: text.encode() for path, (_, text, _) in written.items()})
+        admission = select_versions([self._candidate(held, written, judged) for held in ordered])
+        remarks = {
+            held.file: written[_path(held, number)][2]
+            for held in ordered
+            for number, offer in enumerate(objects[held])
+            if (version := admission.served.get(held.file)) is not None and version.spec == offer.spec
+        }
+        for held in ordered:
+            served = admission.served.get(held.file)
+            if served is not None:
+                self._accepted[held.uid] = served.spec
+        alive = {held.uid for held in ordered}
+        self._accepted = {uid: spec for uid, spec in self._accepted.items() if uid in alive}
+        became = tuple(self._became(held, admission) for held in sorted(ordered, key=lambda one: one.file))
+        return PolicyEvaluation(
+            state=_state(admission, became, remarks),
+            objects=became,
+            served={file: version.spec for file, version in admission.served.items()},
+        )
+
+    def _candidate(
+        self, held: PolicyManifest, written: _Written, judged: Mapping[Path, ValidatedFile]
+    ) -> ObjectVersions:
+        newest, *accepted = (
+            SpecVersion(spec=written[path][0], text=written[path][1], judged=judged[path])
+            for path in (_path(held, 0), _path(held, 1))
+            if path in written
+        )
+        if not self._is_in_use(held):
+            newest = replace(newest, flaws=self._flaws(held, newest))
+        return ObjectVersions(
+            file=held.file,
+            kind=held.kind,
+            namespace=held.namespace,
+            name=held.name,
+            newest=newest,
+            accepted=accepted[0] if accepted else None,
+        )
+
+    def _is_in_use(self, held: PolicyManifest) -> bool:
+        """Whether its newest spec is what is served of it; who has just started goes by its status."""
+        known = self._accepted.get(held.uid)
+        return held.accepted if known is None else _same(known, held.spec)
+
+    def _flaws(self, held: PolicyManifest, version: SpecVersion) -> tuple[PolicyError, ...]:
+        document = version.document
+        pool = None if document is None else document.model
+        if document is None or not isinstance(pool, EnginePool) or pool.spec.tls is None:
+            return ()
+        at = origin(held.file, document.at("spec", "tls", "secret"))
+        error = self._secret_error(pool.spec.tls.secret, at)
+        return () if error is None else (error,)
+
+    def _became(self, held: PolicyManifest, admission: VersionSelection) -> PolicyObject:
+        served = admission.served.get(held.file)
+        problems = admission.problems.get(held.file, ())
+        earlier = self.specs(held)[1:]
+        return PolicyObject(
+            kind=held.kind,
+            namespace=held.namespace,
+            name=held.name,
+            uid=held.uid,
+            generation=held.generation,
+            resource_version=held.resource_version,
+            file=held.file,
+            problems=problems,
+            serving=served is not None,
+            last_accepted=(served.spec if served is not None else "".join(earlier)) if problems else "",
+        )
+
+
+def _path(held: PolicyManifest, number: int) -> Path:
+    return Path(held.file if number == 0 else f"{held.file}#accepted")
+
+
+def _state(
+    admission: VersionSelection, became: Sequence[PolicyObject], remarks: Mapping[str, tuple[str, ...]]
+) -> PolicyState:
+    texts = {file: admission.served[file].text for file in sorted(admission.served)}
+    findings = tuple(_findings(became, remarks))
+    digest = texts_digest(texts, *(f"{one.origin}{one.message}" for one in findings))
+    if not texts:
+        errors = tuple(error for one in became for error in one.problems) or (_nothing(),)
+        return RejectedPolicies(errors=errors, digest=digest)
+    try:
+        policies = load_validated(admission.files())
+    except PolicyErrors as refusal:
+        # What agrees one by one agrees together; should that ever fail, nothing changes and everyone can see why.
+        errors = tuple(error for error in refusal.exceptions if isinstance(error, PolicyError))
+        return RejectedPolicies(errors=errors, digest=digest)
+    return AcceptedPolicies(policies=_remarked(policies, findings), texts=texts, digest=digest)
+
+
+def _remarked(policies: PolicySet, findings: tuple[Finding, ...]) -> PolicySet:
+    return replace(policies, remarks=(*policies.remarks, *findings)) if findings else policies
+
+
+def _findings(became: Sequence[PolicyObject], remarks: Mapping[str, tuple[str, ...]]) -> list[Finding]:
+    found = [engine_finding(file, remark) for file in sorted(remarks) for remark in remarks[file]]
+    found += [
+        rejected_object_finding(one.file, one.problems[0], serving=one.serving) for one in became if one.problems
+    ]
+    return found
+
+
+def _nothing() -> PolicyError:
+    return PolicyError(
+        code="SG006",
+        origin=origin("cluster", WHOLE_FILE),
+        message="the cluster holds no policy object that could be served",
+        hint="apply an EnginePool, or look at the namespaces and the selector that are watched",
+    )
+
+
+def _same(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    try:
+        return bool(json.loads(one) == json.loads(other))
+    except ValueError:
+        return False

@@ -1,0 +1,166 @@
+"""The status that each policy object should have, made from the present and from the status that it has.
+
+Pure, and level-triggered: whoever asks twice gets the same. What is there already counts in two things only. The
+time of a condition moves when its status does, never when its words do. And what was programmed once stays so
+while neither the object nor what is served of it changes: a proxy that connects, or an engine that goes out, is no
+reason to take it back. Conditions of others stay as they are.
+
+Source: Kubernetes API conventions, "Typical status properties"; metav1.Condition.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any, Final
+
+from xds_server.decide.decisions import EngineDecision, Health
+from xds_server.k8s.kube_api import KubeObject
+from xds_server.k8s.policy_object import ACCEPTED, PolicyObject
+from xds_server.k8s.status.write_context import WriteContext
+
+PROGRAMMED: Final = "Programmed"
+_OURS: Final = (ACCEPTED, PROGRAMMED)
+
+_SHOWN: Final = 10
+_MOST_CHARACTERS: Final = 2000
+"""Of a message: an object with a thousand problems is not mended by reading them here."""
+
+Status = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Condition:
+    """What a condition says, apart from when it began to."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+
+
+def status_of(one: PolicyObject, scene: WriteContext, known: KubeObject, unix_s: float) -> Status:
+    """The whole status of ``one`` now; ``known`` is the one it has, empty where it has none."""
+    digest = digest_of(one, scene)
+    generation = one.generation
+    words = (_accepted(one), _programmed(one, scene, known, digest))
+    before = _conditions(known)
+    conditions: list[Mapping[str, Any]] = [
+        {
+            "type": word.type,
+            "status": word.status,
+            "observedGeneration": generation,
+            "lastTransitionTime": _since(word, before.get(word.type), unix_s),
+            "reason": word.reason,
+            "message": word.message[:_MOST_CHARACTERS],
+        }
+        for word in words
+    ]
+    conditions += [other for kind, other in before.items() if kind not in _OURS]
+    found: dict[str, Any] = {"observedGeneration": generation, "conditions": conditions, "digest": digest}
+    if one.problems and one.last_accepted:
+        found["lastAccepted"] = json.loads(one.last_accepted)
+    if one.kind == "EnginePool":
+        # Of two pools with one name only the older has engines; the other's would be those of its namesake.
+        found |= _engines(one.name if one.serving else "", scene)
+    return found
+
+
+def digest_of(one: PolicyObject, scene: WriteContext) -> str:
+    """A short hash of what is served of this object; empty where nothing is."""
+    text = scene.texts.get(one.file) if one.serving else None
+    return "" if text is None else blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def condition(status: KubeObject, kind: str) -> Mapping[str, Any]:
+    """The condition of this type that a status has; empty where there is none."""
+    return _conditions(status).get(kind, {})
+
+
+def rfc3339(unix_s: float) -> str:
+    """A time as Kubernetes' Time, which has whole seconds."""
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _accepted(one: PolicyObject) -> _Condition:
+    if not one.problems:
+        return _Condition(type=ACCEPTED, status="True", reason="Accepted", message="its spec is valid and in use")
+    told = [f"{error.path or one.kind}: {error.message}" for error in one.problems[:_SHOWN]]
+    more = len(one.problems) - len(told)
+    if more:
+        told.append(f"and {more} more")
+    instead = "the spec accepted before is served" if one.serving else "nothing is served of it"
+    return _Condition(type=ACCEPTED, status="False", reason="Rejected", message=f"{instead}; " + "; ".join(told))
+
+
+def _programmed(one: PolicyObject, scene: WriteContext, known: KubeObject, digest: str) -> _Condition:
+    against = _against(one, scene)
+    if against is not None:
+        return against
+    was = condition(known, PROGRAMMED)
+    same = known.get("digest") == digest and was.get("observedGeneration") == one.generation
+    if not digest or not scene.digest:
+        status, reason, message = "False", "Pending", "it is not served yet"
+    elif (same and was.get("status") == "True") or (scene.programmed.proxies and not scene.programmed.waiting):
+        status, reason, message = "True", "Programmed", "every connected proxy has taken it over"
+    elif scene.programmed.waiting:
+        waiting = ", ".join(scene.programmed.waiting[:_SHOWN])
+        status, reason, message = "False", "Pending", f"waiting for proxies of {waiting}"
+    else:
+        status, reason, message = "Unknown", "NoProxies", "no proxy is connected"
+    return _Condition(type=PROGRAMMED, status=status, reason=reason, message=message)
+
+
+def _against(one: PolicyObject, scene: WriteContext) -> _Condition | None:
+    """Why this object cannot be programmed, whatever proxies have; None where nothing is against it."""
+    reason = message = ""
+    place = f"{one.file}:"
+    if one.problems:
+        reason, message = "Rejected", "its newest spec is not in use"
+    elif scene.hold_reason:
+        reason, message = "Held", scene.hold_reason
+    else:
+        for refusal in scene.programmed.refusals:
+            if any(origin == one.file or origin.startswith(place) for origin in refusal.origins):
+                reason, message = "Refused", f"proxies refuse {refusal.resource}: {refusal.reason}"
+                break
+    return _Condition(type=PROGRAMMED, status="False", reason=reason, message=message) if reason else None
+
+
+def _engines(pool: str, scene: WriteContext) -> Mapping[str, Any]:
+    """Counts of a pool's engines. Busy engines count as ready: a loaded one goes to and fro all day."""
+    engines = () if scene.fleet is None else scene.fleet.pools.get(pool, ())
+    decided = [found for engine in engines if (found := scene.engines.get(engine.id)) is not None]
+    healths = Counter(one.health for one in decided)
+    verdicts = Counter(map(_verdict, decided))
+    return {
+        "engines": {
+            "total": len(engines),
+            "healthy": healths[Health.HEALTHY],
+            "draining": healths[Health.DRAINING],
+            "unhealthy": len(engines) - healths[Health.HEALTHY] - healths[Health.DRAINING],
+        },
+        "verdicts": dict(sorted(verdicts.items())),
+    }
+
+
+def _verdict(decision: EngineDecision) -> str:
+    if decision.verdict is None:
+        return "unknown"
+    return "ready" if decision.verdict.good else decision.verdict.value
+
+
+def _since(word: _Condition, before: Mapping[str, Any] | None, unix_s: float) -> str:
+    if before is not None and before.get("status") == word.status:
+        known = before.get("lastTransitionTime")
+        if isinstance(known, str):
+            return known
+    return rfc3339(unix_s)
+
+
+def _conditions(status: KubeObject) -> dict[str, Mapping[str, Any]]:
+    found = status.get("conditions")
+    listed = found if isinstance(found, Sequence) and not isinstance(found, str) else ()
+    return {str(one.get("type")): one for one in listed if isinstance(one, Mapping)}

@@ -1,0 +1,101 @@
+"""The readiness gate of a pod: whether its engine produces tokens, as a condition that Kubernetes waits for.
+
+Only for pods that ask for it. Kubernetes takes a pod out of its Services while the condition is not True, so it is
+made False on nothing less than a fresh report that no token comes out, and only where that was believed: what a
+whole pool says at once may be the judge's own fault, and then the decision keeps the engines in. What is not known
+leaves the condition as it is. A control plane that is blind takes nobody's endpoints away.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from engine.report import Verdict
+from xds_server.decide.decisions import EngineDecision, Health
+from xds_server.k8s.status.object_status import rfc3339
+from xds_server.model.fleet import Engine, EngineId, Fleet
+from xds_server.model.pod_state import PodRef
+
+GATE: Final = "switchgear.dev/engine-ready"
+
+FRESH_S: Final = 10.0
+"""An older report says nothing of an engine now. Agents repeat theirs each second, probes come each few."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadinessGate:
+    """What the condition of a pod should say."""
+
+    pod: PodRef
+    ready: bool
+    reason: str
+    message: str
+
+
+def readiness_gates(
+    fleet: Fleet, engines: Mapping[EngineId, EngineDecision], pods: Mapping[EngineId, PodRef], now_s: float
+) -> tuple[ReadinessGate, ...]:
+    """The gates of which something is known now, in the order of the fleet."""
+    return tuple(
+        gate
+        for pool in fleet.pools.values()
+        for engine in pool
+        if (pod := pods.get(engine.id)) is not None
+        and pod.has_gate
+        and (gate := _gate(engine, engines.get(engine.id), pod, now_s)) is not None
+    )
+
+
+def _gate(engine: Engine, decision: EngineDecision | None, pod: PodRef, now_s: float) -> ReadinessGate | None:
+    report = engine.report
+    if report is None or engine.received_at_s is None or now_s - engine.received_at_s > FRESH_S:
+        return None
+    if report.verdict.good:
+        return ReadinessGate(pod=pod, ready=True, reason="Producing", message="the engine produces tokens")
+    out = decision is not None and decision.health is not Health.HEALTHY
+    if not out or not report.verdict.hard:
+        return None
+    reason = {Verdict.STARTING: "Starting", Verdict.HUNG: "Hung", Verdict.DEAD: "Dead"}[report.verdict]
+    return ReadinessGate(pod=pod, ready=False, reason=reason, message=report.evidence or report.verdict.value)
+
+
+def is_current(gate: ReadinessGate, pod: Mapping[str, Any]) -> bool:
+    """Whether the pod's condition says so already. Other words for the same are no news."""
+    known = gate_condition(pod)
+    return known is not None and known.get("status") == _status(gate) and known.get("reason") == gate.reason
+
+
+def condition_patch(gate: ReadinessGate, pod: Mapping[str, Any], unix_s: float) -> Mapping[str, Any]:
+    """The patch (strategic merge, conditions by type) that makes the pod's condition say so."""
+    known = gate_condition(pod)
+    same = known is not None and known.get("status") == _status(gate)
+    since = known.get("lastTransitionTime") if known is not None and same else None
+    return {
+        # Of another pod of that name, which came meanwhile, nothing is known.
+        "metadata": {"uid": gate.pod.uid},
+        "status": {
+            "conditions": [
+                {
+                    "type": GATE,
+                    "status": _status(gate),
+                    "reason": gate.reason,
+                    "message": gate.message[:500],
+                    "lastTransitionTime": since or rfc3339(unix_s),
+                }
+            ]
+        },
+    }
+
+
+def gate_condition(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The condition as the pod has it."""
+    status = pod.get("status")
+    conditions = status.get("conditions") if isinstance(status, Mapping) else None
+    for one in conditions if isinstance(conditions, list) else ():
+        if isinstance(one, Mapping) and one.get("type") == GATE:
+            return one
+    return None
+
+
+def _status(gate: ReadinessGate) -> str:
+    return "True" if gate.ready else "False"

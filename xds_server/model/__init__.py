@@ -1,0 +1,1 @@
+"""Frozen values that the stages of the control plane share."""

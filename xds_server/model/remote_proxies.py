@@ -1,0 +1,51 @@
+"""DOCSTRING NEEDED."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+from xds_server.model.pool_traffic import PoolTraffic, Proxy, ProxyTraffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteProxies:
+    """Proxies that other replicas serve: by node id made up for them, by role, by zone, and what they ask by pool.
+
+    ``kinds`` are role, zone and pools of those there are.
+    """
+
+    proxies: Mapping[str, Proxy] = field(default_factory=dict)
+    proxies_by_role: Mapping[str, int] = field(default_factory=dict)
+    proxies_by_zone: Mapping[str, int] = field(default_factory=dict)
+    traffic: Mapping[str, Mapping[str, ProxyTraffic]] = field(default_factory=dict)
+    kinds: frozenset[tuple[str, str]] = frozenset()
+
+
+NO_REMOTE_PROXIES: Final = RemoteProxies()
+
+
+class TrafficMerger:
+    """Traffic that is known here and traffic elsewhere as one; what was joined of the same two stays the same."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, tuple[PoolTraffic | None, Mapping[str, ProxyTraffic], PoolTraffic]] = {}
+
+    def traffic(self, here: Mapping[str, PoolTraffic], there: RemoteProxies) -> Mapping[str, PoolTraffic]:
+        """What all proxies ask for, by pool; ``here`` itself where nobody elsewhere asks for anything."""
+        if not there.traffic:
+            self._made = {}
+            return here
+        made = {}
+        for pool, proxies in there.traffic.items():
+            local, known = here.get(pool), self._made.get(pool)
+            same = known is not None and known[0] is local and known[1] is proxies
+            made[pool] = known if known is not None and same else (local, proxies, _joined(local, proxies))
+        self._made = made
+        return MappingProxyType({**here, **{pool: one[2] for pool, one in made.items()}})
+
+
+def _joined(here: PoolTraffic | None, there: Mapping[str, ProxyTraffic]) -> PoolTraffic:
+    if here is not None:
+        return replace(here, proxies=MappingProxyType({**here.proxies, **there}))
+    return PoolTraffic(proxies=there, heard_at_s=max(one.heard_at_s for one in there.values()))

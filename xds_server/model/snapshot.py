@@ -1,0 +1,212 @@
+"""What the control plane wants one kind of proxy to have: named resources with content-hash versions.
+
+A version is a hash of content and of nothing else, so that a restarted control plane, or a second replica,
+finds every proxy already up to date and resends nothing.
+
+One version reaches further than its own bytes. Envoy warms a changed cluster until it is sent the cluster's
+endpoints again, changed or not; so the version of a ClusterLoadAssignment is ``<hash of its content>.<hash of
+the clusters that read it>``. A change of the cluster thereby makes the endpoints due again on every stream,
+also on one that was not connected at the time, with nobody having to remember it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from types import MappingProxyType
+from typing import Final
+
+from xds_server.model.type_urls import CLUSTER, ENDPOINT
+
+_NOTHING: Final[Mapping[str, "Resource"]] = MappingProxyType({})
+_NO_NAMES: Final[frozenset[str]] = frozenset()
+_FEW: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """One encoded xDS resource.
+
+    ``value`` is the serialised message named by ``type_url``; ``version`` is the hex content hash of it, for
+    endpoints followed by ``.`` and the hash of the clusters that read them; ``origins`` are the ``file:line``
+    places of the policies that produced it, most specific first.
+    """
+
+    type_url: str
+    name: str
+    value: bytes = field(repr=False)  # of a secret it is one
+    version: str
+    origins: tuple[str, ...] = ()
+
+
+def resource(type_url: str, name: str, value: bytes, origins: Iterable[str] = ()) -> Resource:
+    """The resource with its content-hash version."""
+    version = blake2b(value, digest_size=8).hexdigest()
+    return Resource(type_url=type_url, name=name, value=value, version=version, origins=tuple(origins))
+
+
+def content_of(version: str) -> str:
+    """The part of a version that depends on the resource's own bytes only."""
+    return version.partition(".")[0]
+
+
+def set_version(resources: Iterable[Resource]) -> str:
+    """The version of a set of resources: a hash of their names and versions, in no order."""
+    return version_of(sorted((item.name, item.version) for item in resources))
+
+
+def version_of(pairs: Iterable[tuple[str, str]]) -> str:
+    """The same of names and versions, in order."""
+    return blake2b("\n".join(f"{name}\t{version}" for name, version in pairs).encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything one view (see ``translate.View``) is served: type URL -> name -> resource.
+
+    ``rolled_back`` names, by type URL, what is wanted otherwise but was refused: it stands here with the last
+    accepted content, or not at all when there is none. A proxy that holds some version of a name that is
+    rolled back and missing keeps it. ``assignments`` maps a cluster's name to the name of the endpoints it
+    reads where the two differ (``eds_cluster_config.service_name``).
+    """
+
+    resources: Mapping[str, Mapping[str, Resource]] = field(default_factory=lambda: MappingProxyType({}))
+    rolled_back: Mapping[str, Collection[str]] = field(default_factory=lambda: MappingProxyType({}))
+    assignments: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def of(self, type_url: str) -> Mapping[str, Resource]:
+        """The resources of one type by name; empty when the type is not served."""
+        return self.resources.get(type_url, _NOTHING)
+
+    def rolled_back_of(self, type_url: str) -> Collection[str]:
+        """The names of one type that are rolled back."""
+        return self.rolled_back.get(type_url, _NO_NAMES)
+
+    @property
+    def count(self) -> int:
+        """Number of resources of all types."""
+        return sum(len(by_name) for by_name in self.resources.values())
+
+
+def snapshot(
+    resources: Iterable[Resource],
+    *,
+    assignments: Mapping[str, str] | None = None,
+    rolled_back: Mapping[str, Collection[str]] | None = None,
+) -> Snapshot:
+    """The snapshot of these resources; a later one of the same type and name replaces an earlier one."""
+    by_type: dict[str, dict[str, Resource]] = {}
+    for item in resources:
+        by_type.setdefault(item.type_url, {})[item.name] = item
+    if ENDPOINT in by_type:
+        by_type[ENDPOINT] = _bound_to_clusters(by_type[ENDPOINT], by_type.get(CLUSTER, {}), assignments or {})
+    return Snapshot(
+        resources=MappingProxyType({url: MappingProxyType(by_name) for url, by_name in by_type.items()}),
+        rolled_back=MappingProxyType(dict(rolled_back or {})),
+        assignments=MappingProxyType(dict(assignments or {})),
+    )
+
+
+def with_resource(served: Snapshot, item: Resource) -> Snapshot:
+    """The snapshot with this resource in place of the one of its type and name; all other types stay the same."""
+    of_type = MappingProxyType({**served.of(item.type_url), item.name: item})
+    return replace(served, resources=MappingProxyType({**served.resources, item.type_url: of_type}))
+
+
+def _bound_to_clusters(
+    endpoints: Mapping[str, Resource], clusters: Mapping[str, Resource], assignments: Mapping[str, str]
+) -> dict[str, Resource]:
+    """The endpoints with versions that also change when a cluster that reads them does."""
+    readers: dict[str, list[str]] = {}
+    for name in sorted(clusters):
+        readers.setdefault(assignments.get(name, name), []).append(clusters[name].version)
+    bound = {}
+    for name, item in endpoints.items():
+        version = content_of(item.version)
+        if versions := readers.get(name):
+            read_by = versions[0][:8] if len(versions) == 1 else _hash8("\n".join(versions))
+            version = f"{version}.{read_by}"
+        # An unchanged resource stays the same object, which is how streams see quickly that nothing changed.
+        bound[name] = item if item.version == version else replace(item, version=version)
+    return bound
+
+
+def same_layers(published: Mapping[str, Resource], made: Mapping[str, Resource]) -> bool:
+    """Whether the same proxies have layers of the same versions."""
+    return published.keys() == made.keys() and all(
+        item is published[node] or item.version == published[node].version for node, item in made.items()
+    )
+
+
+def unless_equal(published: Snapshot | None, made: Snapshot) -> Snapshot:
+    """The snapshot that is published already if ``made`` has the same versions, else ``made``."""
+    if published is None or published.resources.keys() != made.resources.keys():
+        return made
+    for url, named in made.resources.items():
+        known = published.of(url)
+        if known.keys() != named.keys() or any(
+            known[name] is not item and known[name].version != item.version for name, item in named.items()
+        ):
+            return made
+    return published
+
+
+def changed_names(before: Snapshot, after: Snapshot, type_url: str) -> Collection[str]:
+    """The names of one type that are not the same in both, or rolled back in one of them only."""
+    old, new = before.of(type_url), after.of(type_url)
+    changed: set[str] = set()
+    if old is not new:
+        changed.update(name for name, item in new.items() if _version(old.get(name)) != item.version)
+        changed.update(name for name in old if name not in new)
+    was, now = before.rolled_back_of(type_url), after.rolled_back_of(type_url)
+    if was is not now:
+        changed.update(set(was) ^ set(now))
+    return changed
+
+
+class SnapshotDiffs:
+    """``changed_names``, worked out once for all streams that take the same step.
+
+    A push takes a thousand streams from one snapshot to the next. Remembered are the steps of single types, the
+    few asked last: snapshots of proxies that have one resource of their own share all the other types.
+    """
+
+    def __init__(self, remembered: int = 32) -> None:
+        self._remembered = remembered
+        # Holding both sides keeps their ids from being reused while an entry lives.
+        self._steps: dict[tuple[int, ...], tuple[tuple[object, ...], Collection[str]]] = {}
+
+    def between(self, before: Snapshot, after: Snapshot) -> Mapping[str, Collection[str]]:
+        """The changed names by type URL; types in which nothing changed are absent."""
+        type_urls = {
+            **before.resources,
+            **after.resources,
+            **before.rolled_back,
+            **after.rolled_back,
+        }
+        names = {url: self._of_type(before, after, url) for url in type_urls}
+        return {url: changed for url, changed in names.items() if changed}
+
+    def _of_type(self, before: Snapshot, after: Snapshot, type_url: str) -> Collection[str]:
+        old, new = before.of(type_url), after.of(type_url)
+        was, now = before.rolled_back_of(type_url), after.rolled_back_of(type_url)
+        if old is new and was is now:
+            return _NO_NAMES
+        if len(old) + len(new) <= _FEW:
+            # Quicker than to remember, and a thousand different ones would push the others out.
+            return changed_names(before, after, type_url)
+        key = (id(old), id(new), id(was), id(now))
+        if known := self._steps.get(key):
+            return known[1]
+        names = changed_names(before, after, type_url)
+        while len(self._steps) >= self._remembered:
+            del self._steps[next(iter(self._steps))]
+        self._steps[key] = ((old, new, was, now), names)
+        return names
+
+
+def _version(item: Resource | None) -> str | None:
+    return item.version if item else None
+
+
+def _hash8(text: str) -> str:
+    return blake2b(text.encode(), digest_size=4).hexdigest()

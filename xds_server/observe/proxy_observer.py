@@ -1,0 +1,143 @@
+"""What proxies do, as log lines and counts: one line per transition, none per push."""
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from xds_server.metrics import Metrics
+from xds_server.model.type_urls import SHORT_NAMES
+from xds_server.observe.eject_latency import EjectLatency
+from xds_server.observe.tracing.change_tracer import ChangeTracer
+from xds_server.publish import Nack
+from xds_server.xds import NodeInfo, StuckResponse, XdsVariant
+
+OTHER: Final = "other"
+"""Label of every type that is not ours: peers choose type URLs, and label sets must stay closed."""
+
+_log = structlog.get_logger()
+
+
+class ProxyObserver:
+    """A ``publish.Observer`` that logs and counts."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def on_connect(self, node: NodeInfo, mode: XdsVariant) -> None:
+        """A stream has said who it is."""
+        _log.info(
+            "xds.connected",
+            node=node.id,
+            zone=node.zone,
+            protocol=mode.value,
+            agent=f"{node.user_agent_name} {node.user_agent_version}".strip(),
+        )
+
+    def on_disconnect(self, node: NodeInfo, mode: XdsVariant, reason: str) -> None:
+        """A stream has ended."""
+        log = _log.warning if reason else _log.info
+        log("xds.disconnected", node=node.id, zone=node.zone, protocol=mode.value, reason=reason)
+
+    def on_push(self, node: NodeInfo, type_url: str, size_bytes: int) -> None:
+        """A response goes out."""
+        label = _label(type_url)
+        self._metrics.pushes.labels(type=label).inc()
+        self._metrics.push_bytes.labels(type=label).inc(size_bytes)
+        _log.debug("xds.push", node=node.id, type=label, size_bytes=size_bytes)
+
+    def on_ack(self, node: NodeInfo, type_url: str, latency_s: float) -> None:
+        """A response was applied."""
+        label = _label(type_url)
+        self._metrics.push_to_ack_seconds.labels(type=label).observe(latency_s)
+        _log.debug("xds.ack", node=node.id, type=label, latency_s=round(latency_s, 6))
+
+    def on_nack(self, nack: Nack) -> None:
+        """A response was refused: the one thing an operator must read, so the place in the policies is in it."""
+        label = _label(nack.type_url)
+        self._metrics.nacks.labels(type=label).inc()
+        if not nack.resources:
+            _log.error("xds.nack", node=nack.node.id, zone=nack.node.zone, type=label, reason=nack.reason)
+        for item in nack.resources:
+            _log.error(
+                "xds.nack",
+                node=nack.node.id,
+                zone=nack.node.zone,
+                type=label,
+                resource=item.name,
+                version=item.version,
+                policy=list(item.origins),
+                rolled_back_for=nack.scope.value,
+                reason=nack.reason,
+            )
+
+    def on_stuck(self, node: NodeInfo, stuck: StuckResponse) -> None:
+        """A response was answered neither way for long."""
+        label = _label(stuck.type_url)
+        self._metrics.stuck.labels(type=label).inc()
+        _log.warning(
+            "xds.stuck",
+            node=node.id,
+            type=label,
+            waiting_s=round(stuck.waiting_s, 1),
+            resources=[item.name for item in stuck.resources][:10],
+        )
+
+    def on_unknown_type(self, node: NodeInfo, type_url: str) -> None:
+        """A peer asks for a type that is not served."""
+        _log.info("xds.unknown_type", node=node.id, type=type_url)
+
+
+def _label(type_url: str) -> str:
+    return SHORT_NAMES.get(type_url, OTHER)
+
+
+class NotifyingObserver(ProxyObserver):
+    """Also says that a proxy came or went, and that it confirmed or refused something."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        changed: Callable[[], None],
+        refused: Callable[[Nack], None],
+        confirmed: Callable[[str], None],
+        departures: EjectLatency,
+        *,
+        following: ChangeTracer | None = None,
+    ) -> None:
+        super().__init__(metrics)
+        self._following = following
+        self._departures = departures
+        self._changed = changed
+        self._refused = refused
+        self._confirmed = confirmed
+
+    def on_push(self, node: NodeInfo, type_url: str, size_bytes: int) -> None:
+        super().on_push(node, type_url, size_bytes)
+        self._departures.on_push(node.id, type_url)
+        if self._following is not None:
+            self._following.on_push(node.id, type_url)
+
+    def on_ack(self, node: NodeInfo, type_url: str, latency_s: float) -> None:
+        super().on_ack(node, type_url, latency_s)
+        self._departures.on_ack(node.id, type_url, latency_s)
+        if self._following is not None:
+            self._following.on_ack(node.id, type_url, latency_s)
+        self._confirmed(type_url)
+
+    def on_nack(self, nack: Nack) -> None:
+        super().on_nack(nack)
+        self._refused(nack)
+        if self._following is not None:
+            self._following.on_nack(nack)
+
+    def on_connect(self, node: NodeInfo, mode: XdsVariant) -> None:
+        super().on_connect(node, mode)
+        self._changed()
+
+    def on_disconnect(self, node: NodeInfo, mode: XdsVariant, reason: str) -> None:
+        super().on_disconnect(node, mode, reason)
+        self._departures.on_disconnect(node.id)
+        if self._following is not None:
+            self._following.on_disconnect(node.id)
+        self._changed()

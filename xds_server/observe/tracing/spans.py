@@ -1,0 +1,95 @@
+"""A trace as a value: a tree of spans, with names and attributes from closed sets.
+
+What is text in here may come from peers and from policies, so it is cut to a length and holds nothing that moves a
+cursor. ``docs/tracing.md`` describes every name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+Value = str | int | float | tuple[str, ...]
+
+LONGEST_TEXT: Final = 500
+"""Characters of one attribute."""
+
+POOL: Final = "switchgear.pool"
+ENGINE: Final = "switchgear.engine"
+ZONE: Final = "switchgear.zone"
+CAUSE: Final = "switchgear.cause"
+BEFORE: Final = "switchgear.before"
+AFTER: Final = "switchgear.after"
+REASON: Final = "switchgear.reason"
+RULE: Final = "switchgear.rule"
+PLACE: Final = "switchgear.place"
+EVENT: Final = "switchgear.event"
+DECISIONS: Final = "switchgear.decisions"
+REQUESTS: Final = "switchgear.requests"
+VERSION: Final = "switchgear.policies.version"
+DIGEST: Final = "switchgear.policies.digest"
+AUTHOR: Final = "switchgear.policies.author"
+TYPE: Final = "switchgear.xds.type"
+PROXIES: Final = "switchgear.proxies"
+UNSENT: Final = "switchgear.proxies.unsent"
+UNCONFIRMED: Final = "switchgear.proxies.unconfirmed"
+REFUSED: Final = "switchgear.proxies.refused"
+FIRST_S: Final = "switchgear.first_seconds"
+SLOWEST: Final = "switchgear.slowest"
+SLOWEST_S: Final = "switchgear.slowest_seconds"
+PROXY: Final = "switchgear.proxy"
+RESOURCES: Final = "switchgear.resources"
+
+ATTRIBUTES: Final = frozenset(
+    {
+        POOL, ENGINE, ZONE, CAUSE, BEFORE, AFTER, REASON, RULE, PLACE, EVENT, DECISIONS, REQUESTS, VERSION, DIGEST,
+        AUTHOR, TYPE, PROXIES, UNSENT, UNCONFIRMED, REFUSED, FIRST_S, SLOWEST, SLOWEST_S, PROXY, RESOURCES,
+    }
+)  # fmt: skip
+"""Every attribute there is."""
+
+CHANGES: Final = ("policies", "ladder", "health", "cut", "trial")
+"""What a trace may be about, the weightiest first; the words are those of ``switchgear get events``."""
+
+STAGES: Final = ("decide", "translate", "assemble")
+
+NAMES: Final = frozenset(
+    {*(f"{change} change" for change in CHANGES), *STAGES}
+    | {"offered", "detect", "decision", "push", "ack", "refused", "last request"}
+)
+"""Every name of a span there is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Something that took from ``start_ns`` to ``end_ns`` (Unix time); with ``error`` set, it went wrong.
+
+    ``children`` are what it consisted of.
+    """
+
+    name: str
+    start_ns: int
+    end_ns: int
+    attributes: Mapping[str, Value]
+    error: str = ""
+    children: tuple["Span", ...] = ()
+
+    @property
+    def count(self) -> int:
+        """It and all below it."""
+        return 1 + sum(child.count for child in self.children)
+
+
+def attribute_text(said: str) -> str:
+    """What was said, fit to be shown: printable, and at most ``LONGEST_TEXT`` characters of it."""
+    if not said.isprintable():
+        said = "".join(one if one.isprintable() else " " for one in said)
+    return said if len(said) <= LONGEST_TEXT else f"{said[: LONGEST_TEXT - 3]}..."
+
+
+def span_attributes(*pairs: tuple[str, Value]) -> dict[str, Value]:
+    """Attributes of these pairs, without what is empty."""
+    return {
+        name: attribute_text(value) if isinstance(value, str) else value
+        for name, value in pairs
+        if value not in ("", ())
+    }

@@ -1,0 +1,321 @@
+"""ADS over grpc.aio, with bytes in and bytes out.
+
+gRPC is told of no message type: the publisher encodes a response once and every stream writes the same bytes
+object. A stream has no queue. When it can write it asks its session for what is due now, so a slow peer skips
+what it was too slow for and costs nothing while it is stalled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, Protocol
+
+import grpc
+
+from engine.tls.grpc_credentials import auth_context_identities
+from xds_server.model.connection_limit import ConnectionLimiter, host_of
+from xds_server.publish import Publisher, Session
+from xds_server.xds import RefusedPeerError, StreamError, StreamErrorKind, XdsVariant
+
+__all__ = ("GrpcAdsServer", "Transport")
+
+
+class Transport(Protocol):
+    """Serves the sessions of one ``Publisher``.
+
+    For each stream of a peer it calls ``Publisher.connect``, gives ``Session.request`` what it reads, and writes
+    what ``Session.poll`` returns, in order and one at a time, whenever it is woken and able to write.
+    """
+
+    async def start(self) -> int:
+        """Open the port and return its number. Only call this when there is something to serve."""
+        ...
+
+    async def run(self) -> None:
+        """Do the work of time until cancelled; streams are served from ``start`` on."""
+        ...
+
+    async def stop(self) -> None:
+        """Close the port and end every stream; peers keep what they have and reconnect."""
+        ...
+
+
+_SERVICE: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService"
+_MODES: Final = {
+    f"{_SERVICE}/DeltaAggregatedResources": XdsVariant.DELTA,
+    f"{_SERVICE}/StreamAggregatedResources": XdsVariant.SOTW,
+}
+
+TICK_S: Final = 0.5
+"""Waits that only time ends are seconds long; half a second is early enough to notice."""
+
+STOP_GRACE_S: Final = 2.0
+"""Streams end at once when told to; this is for the last bytes on their way."""
+
+MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
+"""A real Envoy's first request has 61 KB; ten thousand names of a hundred characters have 1 MB."""
+
+MAX_STREAMS: Final = 16_384
+"""Discovery streams of all proxies together: ten thousand, and room for them to come back before they are gone."""
+
+MAX_STREAMS_OF_HOST: Final = 4_096
+"""Of these, those of one host: all sidecars behind one gateway, and a quarter of what everybody shares."""
+
+FIRST_REQUEST_S: Final = 30.0
+"""A proxy asks as soon as it has a stream. One that says nothing holds a place, and need not."""
+
+_MOST_INT32: Final = 2**31 - 1
+_OTHERS: Final = 1024
+"""Descriptors left to the admin port, agents and files, where there are plenty."""
+
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    ("grpc.max_send_message_length", -1),
+    # One server per port: with the default a second one would silently take half of the proxies.
+    ("grpc.so_reuseport", 0),
+    # A thousand proxies come back at once after a restart; beyond the default of 1000 grpc refuses them at random.
+    # https://grpc.github.io/grpc/core/group__grpc__arg__keys.html
+    ("grpc.server.max_pending_requests", 16_384),
+    ("grpc.server.max_pending_requests_hard_limit", 32_768),
+    # An Envoy holds three streams to its control plane: discovery, access logs, load reports.
+    ("grpc.max_concurrent_streams", 128),
+    # Who connects and says nothing holds a descriptor, and need not: before the handshake, and without a stream.
+    ("grpc.server_handshake_timeout_ms", 20_000),
+    ("grpc.max_connection_idle_ms", 60_000),
+    # Peers that vanished without a word are noticed within 20 s, and their own pings are welcome.
+    ("grpc.keepalive_time_ms", 15_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class GrpcAdsServer:
+    """Serves delta and state-of-the-world ADS on ``host:port`` (port 0: any free one).
+
+    ``handlers`` are further services of the same port. Without ``credentials`` the port speaks plain text.
+    ``on_flaw`` is called for each stream that is ended for what its peer did.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        credentials: grpc.ServerCredentials | None = None,
+        handlers: Iterable[grpc.GenericRpcHandler] = (),
+        on_flaw: Callable[[StreamErrorKind], None] = lambda _: None,
+        max_streams: int = MAX_STREAMS,
+        max_streams_of_host: int = MAX_STREAMS_OF_HOST,
+        first_request_s: float = FIRST_REQUEST_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._publisher = publisher
+        self._on_flaw = on_flaw
+        self._crowd = ConnectionLimiter("streams", max_streams, max_streams_of_host)
+        self._first_request_s = first_request_s
+        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._credentials = credentials
+        self._clock = clock
+        self._handlers = [_Discovery(self._serve), *handlers]
+        self._server: grpc.aio.Server | None = None
+        self._streams: set[asyncio.Task[Any]] = set()
+        self._stopping = False
+
+    async def start(self) -> int:
+        """Open the port and return its number; ``OSError`` when it is taken."""
+        most = (
+            "grpc.max_allowed_incoming_connections",
+            most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        )
+        server = grpc.aio.server(handlers=self._handlers, options=(*_OPTIONS, most))
+        try:
+            if self._credentials is None:
+                port = server.add_insecure_port(self._address)
+            else:
+                port = server.add_secure_port(self._address, self._credentials)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {self._address}: {error}") from error
+        await server.start()
+        self._server = server
+        return port
+
+    async def run(self) -> None:
+        """Tick the publisher until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._publisher.tick(self._clock())
+
+    async def stop(self) -> None:
+        """Close the port and end every stream, as a server that is done would: peers see no error."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        self._stopping = True
+        for stream in self._streams:
+            stream.cancel()
+        await server.stop(STOP_GRACE_S)
+
+    async def _serve(self, mode: XdsVariant, context: Context) -> None:
+        stream = asyncio.current_task()
+        assert stream is not None, "a coroutine runs in a task"  # noqa: S101  # for the type checker
+        identities = auth_context_identities(context.auth_context())
+        host = host_of(context.peer(), identities)
+        for flaw, full in (
+            (StreamErrorKind.CONNECTION_LIMIT, self._crowd.full()),
+            (StreamErrorKind.HOST_LIMIT, self._crowd.full_for(host)),
+        ):
+            if full:
+                self._on_flaw(flaw)
+                await _say_why(context, grpc.StatusCode.RESOURCE_EXHAUSTED, full)
+                return
+        call = _Call(self._publisher, mode, context, self._clock, stream, identities=identities)
+        ended: StreamError | None = None
+        self._streams.add(stream)
+        self._crowd.acquire(host)
+        try:
+            # Before any response: gRPC cannot say how a stream ended whose first write was cancelled on its way.
+            with contextlib.suppress(grpc.aio.InternalError):  # who has gone since is found gone by reading
+                await context.send_initial_metadata(())
+            await call.read(self._first_request_s)
+        except StreamError as error:
+            ended = error
+        except asyncio.CancelledError:
+            ended = call.ended
+            if ended is None and not self._stopping:
+                raise
+        finally:
+            self._streams.discard(stream)
+            self._crowd.release(host)
+            await call.close("" if ended is None else str(ended))
+        if ended is not None:
+            self._on_flaw(ended.flaw)
+            refused = isinstance(ended, RefusedPeerError)
+            code = grpc.StatusCode.PERMISSION_DENIED if refused else grpc.StatusCode.INVALID_ARGUMENT
+            await _say_why(context, code, str(ended))
+
+
+async def _say_why(context: Context, code: grpc.StatusCode, text: str) -> None:
+    """End a stream with this; nothing where its peer has gone, to whom nobody can say anything."""
+    with contextlib.suppress(grpc.aio.InternalError):
+        await context.abort(code, text)
+
+
+def most_connections(descriptors: int) -> int:
+    """How many connections to take where there may be so many descriptors: half of few, all but some of many."""
+    if descriptors == resource.RLIM_INFINITY:
+        return _MOST_INT32
+    return min(_MOST_INT32, max(descriptors // 2, descriptors - _OTHERS))
+
+
+class _Discovery(grpc.GenericRpcHandler):
+    """Finds the handler of a discovery method; with no serializers named, gRPC passes bytes through."""
+
+    def __init__(self, serve: Callable[[XdsVariant, Context], Awaitable[None]]) -> None:
+        def handler(mode: XdsVariant) -> grpc.RpcMethodHandler[bytes, bytes]:
+            async def behave(_requests: object, context: Context) -> None:
+                await serve(mode, context)
+
+            made: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(behave)
+            return made
+
+        self._methods = {method: handler(mode) for method, mode in _MODES.items()}
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        """The handler of one of our two methods."""
+        return self._methods.get(str(handler_call_details.method))
+
+
+class _Call:
+    """One stream: the task ``stream`` reads, and another writes while anything is due.
+
+    gRPC allows one write at a time, so that task is the only writer; between pushes there is none.
+    """
+
+    __slots__ = ("_clock", "_closed", "_context", "_failure", "_session", "_stream", "_writer", "ended")
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        mode: XdsVariant,
+        context: Context,
+        clock: Callable[[], float],
+        stream: asyncio.Task[Any],
+        *,
+        identities: tuple[str, ...],
+    ) -> None:
+        self._context = context
+        self._clock = clock
+        self._stream = stream
+        self._writer: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+        self._closed = False
+        self.ended: StreamError | None = None
+        self._session: Session = publisher.connect(
+            mode, context.peer(), self._wake, identities=identities, end=self._end
+        )
+
+    async def read(self, first_within_s: float) -> None:
+        """Take requests until the peer has no more."""
+        try:
+            async with asyncio.timeout(first_within_s):
+                data = await self._context.read()
+        except TimeoutError:
+            raise StreamError(f"no request within {first_within_s:g} s", StreamErrorKind.SILENT) from None
+        while isinstance(data, bytes):  # anything else is the end
+            self._session.request(data, self._clock())
+            # Most requests are ACKs that make nothing due: find that out without starting a task.
+            if self._writer is None and (due := self._session.poll(self._clock())) is not None:
+                self._start(due)
+            data = await self._context.read()
+
+    async def close(self, reason: str) -> None:
+        """End the session and its writer; a bug that ended the writer is raised here."""
+        self._closed = True
+        self._session.close(reason)
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.wait([self._writer])
+        if self._failure is not None:
+            raise self._failure
+
+    def _end(self, why: StreamError) -> None:
+        """End the stream, whatever it is doing."""
+        if self.ended is None and not self._closed:
+            self.ended = why
+            self._stream.cancel()
+
+    def _wake(self) -> None:
+        if self._writer is None:
+            self._start(None)
+
+    def _start(self, first: bytes | None) -> None:
+        if not self._closed:
+            self._writer = asyncio.get_running_loop().create_task(self._write(first))
+            self._writer.add_done_callback(self._written)
+
+    async def _write(self, due: bytes | None) -> None:
+        try:
+            if due is None:
+                due = self._session.poll(self._clock())
+            while due is not None:
+                await self._context.write(due)
+                due = self._session.poll(self._clock())
+        except (grpc.aio.InternalError, grpc.aio.UsageError):
+            # The peer went while it was written to; the reading side sees the same and says so.
+            self._closed = True
+        finally:
+            self._writer = None
+
+    def _written(self, writer: asyncio.Task[None]) -> None:
+        if not writer.cancelled() and (failure := writer.exception()) is not None:
+            self._failure = failure
+            self._stream.cancel()

@@ -1,0 +1,139 @@
+"""What proxies refused and is therefore rolled back: who refused it, why, since when, and what is served instead.
+
+The publisher knows what is parked, and each proxy what it refused itself. A proxy that comes back, or comes new,
+has refused nothing and has something else than the policies say all the same; only here is that told.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client.core import Metric
+
+from xds_server.metrics import gauge
+from xds_server.model.snapshot import Resource, content_of
+from xds_server.model.type_urls import SHORT_NAMES
+from xds_server.publish.observer import Nack
+from xds_server.publish.publisher import Publisher
+
+MOST_NAMED: Final = 10
+MAX_NACKS: Final = 1_000
+"""Refused contents, and proxies of each: there are as many as somebody has tried out in one sitting."""
+
+_Key = tuple[str, str, str]
+"""Type URL, name and content."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBackResource:
+    """A resource that connected proxies are meant to have and are not served, because one refused it.
+
+    ``refused_by`` are the first of ``refusals`` proxies; ``age_s`` is None where that was in an earlier run.
+    ``on_...`` counts proxies by what they have instead; on trial they are sent it again, to tell which it is.
+    """
+
+    type: str
+    name: str
+    version: str
+    origins: tuple[str, ...]
+    refused_by: tuple[str, ...]
+    refusals: int
+    age_s: float | None
+    reason: str
+    on_content_before: int
+    on_nothing: int
+    on_trial: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _NackRecord:
+    since_s: float
+    reason: str
+    nodes: dict[str, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Effect:
+    """How many proxies have what, of those that are meant to have the refused content."""
+
+    wanted: Resource
+    before: int = 0
+    nothing: int = 0
+    trying: int = 0
+
+
+class NackLog:
+    """Remembers refusals. ``note`` each; ``rolled_back`` says which of them still change what is served."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: dict[_Key, _NackRecord] = {}
+
+    def note(self, nack: Nack) -> None:
+        """A proxy refused something."""
+        for item in nack.resources:
+            key = (item.type_url, item.name, content_of(item.version))
+            known = self._known.get(key)
+            if known is None:
+                while len(self._known) >= MAX_NACKS:
+                    del self._known[next(iter(self._known))]
+                known = self._known[key] = _NackRecord(since_s=self._clock(), reason=nack.reason)
+            known.reason = nack.reason or known.reason
+            if len(known.nodes) < MAX_NACKS:
+                known.nodes[nack.node.id] = None
+
+    def rolled_back(self, publisher: Publisher) -> tuple[RolledBackResource, ...]:
+        """What connected proxies are meant to have and are not served, because it was refused."""
+        now_s = self._clock()
+        parked = publisher.nack_policy.rejected_contents
+        self._known = {key: one for key, one in self._known.items() if key[2] in parked.get(key[:2], ())}
+        return tuple(
+            self._told(key, effect, now_s) for key, effect in _effects(publisher) if effect.before + effect.nothing
+        )
+
+    def _told(self, key: _Key, effect: _Effect, now_s: float) -> RolledBackResource:
+        known = self._known.get(key)
+        nodes = () if known is None else tuple(known.nodes)
+        return RolledBackResource(
+            type=SHORT_NAMES.get(key[0], key[0]),
+            name=key[1],
+            version=effect.wanted.version,
+            origins=effect.wanted.origins,
+            refused_by=nodes[:MOST_NAMED],
+            refusals=len(nodes),
+            age_s=None if known is None else round(now_s - known.since_s, 3),
+            reason="" if known is None else known.reason,
+            on_content_before=effect.before,
+            on_nothing=effect.nothing,
+            on_trial=effect.trying,
+        )
+
+
+def rolled_back_metric(found: Sequence[RolledBackResource]) -> Metric:
+    """How many resources are rolled back, by type, for a scrape."""
+    counts: dict[tuple[str, ...], float] = {(kind,): 0 for kind in SHORT_NAMES.values()}
+    for one in found:
+        counts[one.type,] = counts.get((one.type,), 0) + 1
+    told = "Resources that proxies are meant to have and are not served, because one refused them."
+    return gauge("switchgear_xds_rolled_back_resources", told, ("type",), counts)
+
+
+def _effects(publisher: Publisher) -> Iterator[tuple[_Key, _Effect]]:
+    counts = publisher.proxies_by_view
+    for (type_url, name), contents in publisher.nack_policy.rejected_contents.items():
+        found: dict[str, _Effect] = {}
+        for view, proxies in counts.items():
+            desired, effective = publisher.desired(view), publisher.effective(view)
+            wanted = None if desired is None else desired.of(type_url).get(name)
+            if wanted is None or effective is None or (content := content_of(wanted.version)) not in contents:
+                continue
+            effect = found.setdefault(content, _Effect(wanted=wanted))
+            served = effective.of(type_url).get(name)
+            if served is None:
+                effect.nothing += proxies
+            elif content_of(served.version) == content:
+                effect.trying += proxies
+            else:
+                effect.before += proxies
+        yield from (((type_url, name, content), effect) for content, effect in found.items())

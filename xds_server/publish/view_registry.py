@@ -1,0 +1,57 @@
+"""Which views there are: founded for the first proxy of a kind, retired with the last, and never too many."""
+
+from collections.abc import Callable, Hashable
+from typing import Final
+
+from xds_server.model.connection_limit import ConnectionLimiter
+from xds_server.publish.session import SessionView
+from xds_server.xds import StreamError, StreamErrorKind
+
+MAX_VIEWS: Final = 1_024
+"""Views with proxies: each is built in every round. Zones times kinds of proxies are tens; beyond lies a peer that
+says something else of itself on each stream."""
+
+MAX_VIEWS_OF_HOST: Final = 128
+"""Views that exist because of proxies of one host: all zones and kinds of proxies that a gateway stands before."""
+
+MAX_IDLE_VIEWS: Final = 256
+"""Views without proxies whose accepted content is remembered, for a proxy that comes back."""
+
+
+class ViewRegistry:
+    """``by_key`` are the views that have a proxy; ``forget`` is told of those that nobody may come back to."""
+
+    def __init__(self, forget: Callable[[Hashable], None]) -> None:
+        self.by_key: dict[Hashable, SessionView] = {}
+        self._forget = forget
+        self._kinds = ConnectionLimiter("kinds of proxies", MAX_VIEWS, MAX_VIEWS_OF_HOST)
+        self._idle: dict[Hashable, None] = {}
+
+    def admit(self, key: Hashable, host: str) -> None:
+        """``StreamError`` where a proxy of this view and host would make one view too many."""
+        if key in self.by_key:
+            return
+        for flaw, full in (
+            (StreamErrorKind.CONNECTION_LIMIT, self._kinds.full()),
+            (StreamErrorKind.HOST_LIMIT, self._kinds.full_for(host)),
+        ):
+            if full:
+                raise StreamError(full, flaw)
+
+    def add(self, view: SessionView) -> None:
+        """One more view, which is about to have a proxy."""
+        self.by_key[view.key] = view
+        self._kinds.acquire(view.founder)
+        self._idle.pop(view.key, None)
+
+    def retire(self, view: SessionView) -> None:
+        """Build a view no longer that has no proxy left."""
+        if view.sessions or view.key not in self.by_key:
+            return
+        del self.by_key[view.key]
+        self._kinds.release(view.founder)
+        self._idle[view.key] = None
+        while len(self._idle) > MAX_IDLE_VIEWS:
+            oldest = next(iter(self._idle))
+            del self._idle[oldest]
+            self._forget(oldest)

@@ -1,0 +1,48 @@
+"""Translated items as a snapshot: encoded once each, versioned by content, remembered while they stay the same.
+
+Apart from ``snapshot``, which streams read, so that a stream need not know how anything is encoded.
+"""
+
+from collections.abc import Collection, Iterable
+from weakref import WeakKeyDictionary
+
+from xds_server.model.snapshot import Resource, Snapshot, resource, snapshot
+from xds_server.translate.translated_resource import TranslatedResource
+from xds_server.wire.assignment import AssignmentSpec
+from xds_server.wire.eds import AssignmentEncoder
+from xds_server.wire.encode import encode
+
+
+class Assembler:
+    """Encodes items of any number of views; an item that was encoded before costs a look-up."""
+
+    def __init__(self) -> None:
+        """Nothing encoded yet."""
+        self._assignments = AssignmentEncoder()
+        self._encoded: WeakKeyDictionary[TranslatedResource, Resource] = WeakKeyDictionary()
+
+    def assemble(self, items: Iterable[TranslatedResource]) -> Snapshot:
+        """The snapshot of one view's items."""
+        return snapshot(self.resource(item) for item in items)
+
+    def resource(self, item: TranslatedResource) -> Resource:
+        """One item, encoded; the same object for the same item."""
+        known = self._encoded.get(item)
+        if known is None:
+            known = resource(item.type_url, item.name, self._bytes(item), item.origins)
+            self._encoded[item] = known
+        return known
+
+    def retain(self, pools: Collection[str]) -> None:
+        """Forget what was kept of the endpoints of other pools."""
+        self._assignments.retain(pools)
+
+    def _bytes(self, item: TranslatedResource) -> bytes:
+        if isinstance(item.message, AssignmentSpec):
+            return self._assignments.encode(item.message)
+        return encode(item.message)
+
+
+def assemble(items: Iterable[TranslatedResource]) -> Snapshot:
+    """The snapshot of these items, for callers with nothing to remember."""
+    return Assembler().assemble(items)

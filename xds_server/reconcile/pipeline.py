@@ -1,0 +1,197 @@
+"""From policies, fleet and proxies to the snapshot of every view: the pure stages, run in their order.
+
+``decide`` -> ``translate`` per view -> ``assemble`` per view. What stays between two runs is only memory of work
+already done: with or without it the answer is the same.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from types import MappingProxyType
+from typing import Final
+
+from policies.model import PolicySet
+from xds_server.decide.decide import decide
+from xds_server.decide.decisions import Decisions
+from xds_server.model.fleet import EngineId, Fleet
+from xds_server.model.order import Order
+from xds_server.model.pool_traffic import Proxy
+from xds_server.model.secret import UNKNOWN_CERTIFICATES, Certificates
+from xds_server.model.snapshot import Resource, Snapshot
+from xds_server.model.view import View
+from xds_server.reconcile.assembler import Assembler
+from xds_server.translate.memo import Memo
+from xds_server.translate.runtime_layers import proxy_runtime_resources
+from xds_server.translate.view_resources import translate
+
+REFERENCE_VIEW: Final = View()
+"""Every pool and route, seen from no zone: always built, because it shows what there is to serve."""
+
+MAX_STALE_VIEWS: Final = 64
+"""Views that came and went, or were only asked about, before what was made for them is forgotten."""
+
+_NOBODY: Final[Mapping[str, Proxy]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildInputs:
+    """What snapshots are made of.
+
+    ``nodes`` are the views of connected proxies by node id, ``views`` those to build; ``proxies_by_role`` and
+    ``calling_zones`` also count proxies on their way back. ``remote_proxies`` are proxies of other replicas, which
+    have a part in what is divided and are served nothing here. ``access_log_percent`` is the share of calls that
+    proxies are to report. ``certificates`` are those for connections to engines. ``now_s`` is monotonic.
+    """
+
+    policies: PolicySet
+    fleet: Fleet
+    previous: Decisions | None
+    views: frozenset[View]
+    proxies_by_role: Mapping[str, int]
+    now_s: float
+    calling_zones: frozenset[str] = frozenset()
+    nodes: Mapping[str, View] = field(default_factory=dict)
+    remote_proxies: Mapping[str, Proxy] = field(default_factory=lambda: _NOBODY)
+    orders: Mapping[EngineId, Order] = field(default_factory=dict)
+    access_log_percent: float = 100.0
+    certificates: Certificates = UNKNOWN_CERTIFICATES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildResult:
+    """What was made of ``inputs``: decisions, a snapshot for each view, and the seconds each stage took.
+
+    ``own`` is the runtime layer of each connected proxy that has limits of its own, by node id. ``proxies`` and
+    ``calling_zones`` are what ``decide`` was given of them.
+    """
+
+    inputs: BuildInputs
+    decisions: Decisions
+    snapshots: Mapping[View, Snapshot]
+    stages_s: Mapping[str, float]
+    own: Mapping[str, Resource] = field(default_factory=dict)
+    proxies: Mapping[str, Proxy] = field(default_factory=dict)
+    calling_zones: frozenset[str] = frozenset()
+
+
+class Pipeline:
+    """Runs the stages and remembers what they made."""
+
+    def __init__(self) -> None:
+        self._memo = Memo()
+        self._made_for: frozenset[View] = frozenset()
+        self._swept_for: PolicySet | None = None
+        self._assembler = Assembler()
+        self._nodes: Mapping[str, View] = {}
+        self._elsewhere: Mapping[str, Proxy] = _NOBODY
+        self._proxies: Mapping[str, Proxy] = {}
+
+    def build(self, inputs: BuildInputs) -> BuildResult:
+        """Decisions and snapshots of these inputs."""
+        started_s = perf_counter()
+        calling_zones = inputs.calling_zones.union(view.zone for view in self._wanted(inputs.views))
+        proxies = self._known(inputs.nodes, inputs.remote_proxies)
+        decisions = decide(
+            inputs.policies,
+            inputs.fleet,
+            inputs.previous,
+            proxies_by_role=inputs.proxies_by_role,
+            calling_zones=calling_zones,
+            now_s=inputs.now_s,
+            proxies=proxies,
+            overrides=inputs.orders,
+        )
+        decided_s = perf_counter()
+        self._note(self._wanted(inputs.views), inputs)
+        items = {
+            view: translate(
+                inputs.policies,
+                inputs.fleet,
+                decisions,
+                view,
+                self._memo,
+                access_log_percent=inputs.access_log_percent,
+                certificates=inputs.certificates,
+            )
+            for view in self._wanted(inputs.views)
+        }
+        if inputs.policies is not self._swept_for:
+            # Not every time: what unchanged pools were made of is not asked for, and would be forgotten.
+            self._memo.sweep()
+            self._made_for = self._wanted(inputs.views)
+            self._assembler.retain(inputs.policies.pools)
+            self._swept_for = inputs.policies
+        translated_s = perf_counter()
+        snapshots = {view: self._assembler.assemble(found) for view, found in items.items()}
+        own = self._own(inputs, decisions)
+        return BuildResult(
+            inputs=inputs,
+            decisions=decisions,
+            snapshots=MappingProxyType(snapshots),
+            own=MappingProxyType(own),
+            proxies=proxies,
+            calling_zones=calling_zones,
+            stages_s=MappingProxyType(
+                {
+                    "decide": decided_s - started_s,
+                    "translate": translated_s - decided_s,
+                    "assemble": perf_counter() - translated_s,
+                }
+            ),
+        )
+
+    def peek(self, built: BuildResult, view: View) -> Snapshot:
+        """The snapshot of one more view, from the same inputs and decisions."""
+        self._note(frozenset((view,)), built.inputs)
+        return self._assembler.assemble(
+            translate(
+                built.inputs.policies,
+                built.inputs.fleet,
+                built.decisions,
+                view,
+                self._memo,
+                certificates=built.inputs.certificates,
+            )
+        )
+
+    def _known(self, nodes: Mapping[str, View], elsewhere: Mapping[str, Proxy]) -> Mapping[str, Proxy]:
+        """The proxies as decisions see them; the same object for the same nodes."""
+        if nodes is not self._nodes or elsewhere is not self._elsewhere:
+            self._nodes, self._elsewhere = nodes, elsewhere
+            here = {
+                node: Proxy(
+                    node=node,
+                    zone=view.zone,
+                    role=view.role,
+                    cuts=view.cuts,
+                    pools=view.pools,
+                    region=view.region,
+                )
+                for node, view in nodes.items()
+            }
+            self._proxies = MappingProxyType({**elsewhere, **here})
+        return self._proxies
+
+    def _own(self, inputs: BuildInputs, decisions: Decisions) -> dict[str, Resource]:
+        """The runtime layer of each proxy that some pool has a part of its own for."""
+        items = proxy_runtime_resources(
+            inputs.policies,
+            inputs.fleet,
+            decisions,
+            inputs.nodes,
+            memo=self._memo,
+            access_log_percent=inputs.access_log_percent,
+        )
+        return {node: self._assembler.resource(item) for node, item in items.items()}
+
+    def _note(self, views: frozenset[View], inputs: BuildInputs) -> None:
+        """Note for whom something is made; begin anew where that was done for many more than there are."""
+        if views <= self._made_for:
+            return
+        self._made_for |= views
+        if len(self._made_for) > MAX_STALE_VIEWS + 4 * (len(inputs.nodes) + len(inputs.views)):
+            self._memo, self._made_for = Memo(), views
+
+    @staticmethod
+    def _wanted(views: Iterable[View]) -> frozenset[View]:
+        return frozenset((REFERENCE_VIEW, *views))

@@ -1,0 +1,66 @@
+"""What one round is made of, and what comes of it: decisions, and snapshots of the views that are asked for."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from policies.model import PolicySet
+from xds_server.decide.decisions import Decisions
+from xds_server.engine_health.resolver import AddressSubstitution, resolved_fleet
+from xds_server.model.fleet import EngineId, Fleet
+from xds_server.model.order import Order
+from xds_server.model.secret import NO_CERTIFICATES
+from xds_server.model.snapshot import Snapshot
+from xds_server.model.view import View
+from xds_server.reconcile.pipeline import BuildInputs, BuildResult, Pipeline
+from xds_server.reconcile.ports import PublisherPort, SignalsPort
+from xds_server.reconcile.proxy_counts import ProxyCounts
+
+_NO_ORDERS: Final[Mapping[EngineId, Order]] = MappingProxyType({})
+
+
+class SnapshotBuilder:
+    """Builds of what neighbours say at that moment; ``addresses`` are of host names, set by who looks them up."""
+
+    def __init__(self, proxies: PublisherPort, signals: SignalsPort | None, roll: ProxyCounts) -> None:
+        self._proxies = proxies
+        self._signals = signals
+        self._roll = roll
+        self._pipeline = Pipeline()
+        self._addressing = AddressSubstitution()
+        self.addresses: Mapping[str, str] = {}
+
+    def build(
+        self,
+        policies: PolicySet,
+        fleet: Fleet,
+        previous: Decisions | None,
+        now_s: float,
+        *,
+        views: frozenset[View] | None = None,
+    ) -> BuildResult:
+        """Decisions, and snapshots of these views; of every view in use when none are named."""
+        return self._pipeline.build(
+            BuildInputs(
+                policies=policies,
+                fleet=self._addressing.fleet(fleet, self.addresses),
+                previous=previous,
+                views=self._proxies.views() if views is None else views,
+                proxies_by_role=self._roll.by_role.counts(),
+                calling_zones=frozenset(self._roll.by_zone.counts()),
+                nodes=self._proxies.nodes(),
+                remote_proxies=self._roll.remote_proxies().proxies,
+                orders=self._signals.orders(now_s) if self._signals else _NO_ORDERS,
+                certificates=self._signals.certificates() if self._signals else NO_CERTIFICATES,
+                access_log_percent=self._signals.access_log_percent if self._signals else 100.0,
+                now_s=now_s,
+            )
+        )
+
+    def peek(self, built: BuildResult, view: View) -> Snapshot:
+        """What a proxy of this view would be served of this round, which was built without it."""
+        return self._pipeline.peek(built, view)
+
+    def resolved(self, fleet: Fleet) -> Fleet:
+        """The fleet by the addresses of now, for whoever builds apart from rounds."""
+        return resolved_fleet(fleet, self.addresses)

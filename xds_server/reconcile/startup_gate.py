@@ -1,0 +1,49 @@
+"""When the control plane knows enough of the engines to tell proxies of them for the first time.
+
+Opening earlier would tell proxies that come back from a restart that every engine is well.
+"""
+
+from collections.abc import Mapping
+
+from engine.report import ReportSource
+from policies.model import PolicySet
+from policies.pool import Probe
+from xds_server.engine_health.resolver import host_names
+from xds_server.model.fleet import Engine, Fleet
+
+
+class StartupGate:
+    """Whether engines had their say; or ``longest_s`` have passed since that was asked first."""
+
+    def __init__(self, longest_s: float) -> None:
+        self._longest_s = longest_s
+        self._by_s: float | None = None
+
+    def due(self, policies: PolicySet, fleet: Fleet, addresses: Mapping[str, str], now_s: float) -> bool:
+        """Whether the port may open now."""
+        if self._by_s is None:
+            self._by_s = now_s + self._longest_s
+        return now_s >= self._by_s or fleet_reported(policies, fleet, addresses)
+
+
+def fleet_reported(policies: PolicySet, fleet: Fleet, addresses: Mapping[str, str]) -> bool:
+    """Whether every host name has an address, and every engine that is looked at has a verdict."""
+    if not host_names(policies) <= addresses.keys():
+        return False
+    return all(
+        _judged(engine, policies.pools[pool].spec.probe)
+        for pool, engines in fleet.pools.items()
+        for engine in engines
+    )
+
+
+def _judged(engine: Engine, probe: Probe) -> bool:
+    """Whether an engine's word counts already, or nobody asks for it."""
+    if engine.pod_phase.final or not (probe.enabled or engine.has_agent):
+        return True
+    if engine.good_looks >= probe.healthy_after or engine.bad_looks >= probe.unhealthy_after:
+        return True
+    # An agent's word needs no looks, nor does what was taken over from before.
+    return engine.report is not None and (
+        engine.report.source is ReportSource.AGENT or not (engine.good_looks or engine.bad_looks)
+    )

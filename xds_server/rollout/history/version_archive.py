@@ -1,0 +1,227 @@
+"""Versions of the policies, in memory and, where there is a folder, on disk: one file each.
+
+A file is written in one step, carries a checksum and is for this user only. It names policies by the digests that
+an earlier version of Switchgear looks for; what they say by ours is in a table beside (``digests``). One that is
+damaged, foreign or of another format is reported and left alone; what a later version added within the format is
+passed over. The oldest go when there are too many, or too much of them; the one that is served is the newest and
+always stays.
+"""
+
+import asyncio
+import contextlib
+import json
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Final
+
+import structlog
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from xds_server.rollout.history import digest_table
+from xds_server.rollout.history.policy_version import PolicyVersion, VersionSource
+from xds_server.state.atomic_file import RETRY_S, write_atomically
+from xds_server.state.versioned_file import StoreError, sealed, unsealed
+from xds_server.state.write_failures import WriteFailures
+
+FOLDER: Final = "history"
+FORMAT: Final = "switchgear-version/1"
+MAX_VERSIONS: Final = 200
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of all versions together. A version of ten thousand engines is about one MiB."""
+
+_NAME: Final = re.compile(r"([0-9]{8})\.json")
+_LEFT: Final = re.compile(r"\.[0-9]{8}\.json\.")
+"""What a process that was killed left beside a version."""
+
+_log = structlog.get_logger()
+
+
+class _Payload(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    number: int
+    digest: str
+    at_unix_s: float
+    source: VersionSource
+    by: str
+    texts: dict[str, str]
+    reason: str
+    beside: str
+    restores: int
+
+
+class VersionArchive:
+    """The versions, oldest first; ``run`` keeps them on disk beside it.
+
+    ``kept`` says whether they outlive this process. ``damaged`` names the files that could not be read.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        *,
+        max_versions: int = MAX_VERSIONS,
+        max_bytes: int = MAX_BYTES,
+        disk: WriteFailures | None = None,
+    ) -> None:
+        self._disk = disk or WriteFailures()
+        self._folder = folder
+        self._max_versions = max_versions
+        self._max_bytes = max_bytes
+        self._versions: dict[int, PolicyVersion] = {}
+        self._unsaved: deque[PolicyVersion] = deque()
+        self._wake = asyncio.Event()
+        self._last = 0
+        self._says: Mapping[str, str] = {}
+        self._needed: Mapping[str, str] = {}
+        self.damaged: tuple[str, ...] = ()
+        self.failure = ""
+        """Why the newest version could not be written; empty when it could."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether versions outlive this process."""
+        return self._folder is not None
+
+    @property
+    def versions(self) -> Sequence[PolicyVersion]:
+        """All that are known, oldest first."""
+        return tuple(self._versions.values())
+
+    @property
+    def newest(self) -> PolicyVersion | None:
+        """The newest one."""
+        return self._versions[max(self._versions)] if self._versions else None
+
+    @property
+    def last(self) -> PolicyVersion | None:
+        """The newest one, None also where a newer one is damaged: what was served last is not known then."""
+        return self._versions.get(self._last)
+
+    def version(self, number: int) -> PolicyVersion | None:
+        """The version of this number, None when there is none (any more)."""
+        return self._versions.get(number)
+
+    def restore(self) -> None:
+        """Take up what earlier runs kept."""
+        if self._folder is None or not self._folder.is_dir():
+            return
+        damaged = []
+        self._says = digest_table.read(self._folder)
+        for path in sorted(self._folder.iterdir()):
+            named = _NAME.fullmatch(path.name)
+            if named is None:
+                continue
+            number = int(named[1])
+            self._last = max(self._last, number)  # a number is never given twice
+            try:
+                self._versions[number] = _known(read(path, number), self._says)
+            except StoreError as error:
+                damaged.append(path.name)
+                _log.warning("history.skipped", file=str(path), reason=str(error))
+        self._needed = digest_table.digests_by_former(self.versions)
+        self.damaged = tuple(damaged)
+
+    def settled(self, number: int) -> bool:
+        """Whether this version is where it stays: on disk, or, where it cannot get there, in memory alone."""
+        return (
+            self._folder is None or bool(self.failure) or all(one.number != number for one in tuple(self._unsaved))
+        )
+
+    def next_number(self) -> int:
+        """The number of the version that comes next."""
+        return self._last + 1
+
+    def add(self, version: PolicyVersion) -> None:
+        """Note a version; it is on disk soon."""
+        self._last = max(self._last, version.number)
+        self._versions[version.number] = version
+        for gone in surplus(self.versions, self._max_versions, self._max_bytes):
+            del self._versions[gone]
+        if self._folder is not None:
+            self._unsaved.append(version)
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Write what is noted; for ever. What cannot be written is tried again."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_S if self.failure else None):
+                    await self._wake.wait()
+            self._wake.clear()
+            await asyncio.to_thread(self.flush)
+
+    def flush(self) -> None:
+        """Write what is noted and remove what is no longer known."""
+        folder = self._folder
+        if folder is None:
+            return
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Before the versions that need it, and beside what those need that have to go.
+            says = {**self._needed, **digest_table.digests_by_former(self.versions)}
+            if says != self._says:
+                digest_table.write(folder, says)
+                self._says = says
+            while self._unsaved:
+                write(folder / f"{self._unsaved[0].number:08}.json", self._unsaved[0])
+                self._unsaved.popleft()
+            for path in folder.iterdir():
+                named = _NAME.fullmatch(path.name)
+                gone = named and int(named[1]) not in self._versions and path.name not in self.damaged
+                if gone or _LEFT.match(path.name):
+                    path.unlink(missing_ok=True)
+            self._needed = digest_table.digests_by_former(self.versions)
+        except OSError as error:
+            told = f"cannot write {folder}: {error.strerror or error}"
+            if self._disk.record_failure(folder, told):
+                _log.error("history.failed", reason=told)
+            self.failure = told
+            while len(self._unsaved) > self._max_versions:
+                self._unsaved.popleft()
+        else:
+            self._disk.record_success(folder)
+            self.failure = ""
+
+
+def surplus(versions: Sequence[PolicyVersion], max_versions: int, max_bytes: int) -> tuple[int, ...]:
+    """The numbers of the oldest versions that are too many or too much; never that of the newest."""
+    room, gone = max_bytes, []
+    for number, version in enumerate(reversed(versions), 1):
+        room -= sum(len(name) + len(text) for name, text in version.texts.items())
+        if number > 1 and (number > max_versions or room < 0):
+            gone.append(version.number)
+    return tuple(gone)
+
+
+def write(path: Path, version: PolicyVersion) -> None:
+    """Write one version in one step; ``OSError`` when it cannot be."""
+    named = {"digest": version.former or version.digest, "beside": version.beside_former or version.beside}
+    payload = _Payload.model_validate({**asdict(version), "texts": dict(version.texts), **named}).model_dump(
+        mode="json"
+    )
+    write_atomically(path, json.dumps(sealed(FORMAT, payload)).encode())
+
+
+def read(path: Path, number: int) -> PolicyVersion:
+    """The version in a file, by the digests that are in it; ``StoreError`` when it cannot be believed."""
+    try:
+        payload = _Payload.model_validate(unsealed(path, FORMAT, MAX_BYTES))
+    except ValidationError as error:
+        raise StoreError(f"{path} has the wrong content: {error.errors()[0]['msg']}") from error
+    if payload.number != number:
+        raise StoreError(f"{path} says that it is version {payload.number}")
+    return PolicyVersion(**payload.model_dump())
+
+
+def _known(version: PolicyVersion, says: Mapping[str, str]) -> PolicyVersion:
+    """The version by what it says, as far as the table knows that."""
+    known = version
+    if version.digest in says:
+        known = replace(known, digest=says[version.digest], former=version.digest)
+    if version.beside in says:
+        known = replace(known, beside=says[version.beside], beside_former=version.beside)
+    return known

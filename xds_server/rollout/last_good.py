@@ -1,0 +1,134 @@
+"""The last good policies on disk, so that a restart beside broken files still has something to serve.
+
+What is kept is what the operator wrote, not what was made of it: from the texts everything else follows, byte
+for byte the same as before, and engines that fail and proxies that are new get their answers while the files
+are still broken (docs/adr/0009-last-good-policies.md). Beside them stands how many proxies shared the limits, so
+that a restarted server divides by them from the start, and what proxies refused, so that it offers it to nobody.
+
+A file is replaced in one step and carries a checksum; one that is damaged, foreign or from another version of
+the format is reported and ignored, never half believed. What a later version added within a format is passed over:
+who goes back to an earlier version starts from what the later one kept.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from xds_server.model.snapshot import Resource
+from xds_server.publish import RejectedContent
+from xds_server.state.atomic_file import json_lines, remove_leftovers
+from xds_server.state.versioned_file import StoreError, sealed, unsealed, write
+
+FORMAT: Final = "switchgear-last-good/1"
+FILE_NAME: Final = "last-good.json"
+MAX_BYTES: Final = 256 * 1024 * 1024
+"""Above what any loadable set of policies takes: what is larger is not ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastGood:
+    """What was last served: policy texts by file name, their digest, and when (Unix seconds) they were kept.
+
+    ``proxies_by_role`` is whom fleet-wide limits were divided by, ``proxies_by_zone`` where requests came from;
+    ``parked`` what proxies refused, and what they are served instead. ``certified`` are names of secrets that
+    proxies prove themselves with; what is in secrets is nowhere in here.
+    """
+
+    texts: Mapping[str, str]
+    digest: str
+    proxies_by_role: Mapping[str, int]
+    saved_at_unix_s: float
+    proxies_by_zone: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    parked: tuple[RejectedContent, ...] = ()
+    certified: tuple[str, ...] = ()
+
+
+class _Resource(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_bytes="base64", val_json_bytes="base64")
+
+    type_url: str
+    name: str
+    value: bytes
+    version: str
+    origins: tuple[str, ...]
+
+
+class _Parked(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    type_url: str
+    name: str
+    contents: tuple[str, ...]
+    instead: _Resource | None
+
+
+class _Payload(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    texts: dict[str, str]
+    digest: str
+    proxies_by_role: dict[str, int]
+    saved_at_unix_s: float
+    proxies_by_zone: dict[str, int] = {}
+    parked: tuple[_Parked, ...]
+    certified: tuple[str, ...] = ()
+
+
+class LastGoodStore:
+    """One folder that keeps one ``LastGood``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE_NAME
+
+    @property
+    def path(self) -> Path:
+        """The file that holds the state."""
+        return self._path
+
+    def save(self, last_good: LastGood) -> None:
+        """Replace the stored state in one step, readable by this user only; ``StoreError`` when it cannot be."""
+        payload = _Payload(
+            texts=dict(last_good.texts),
+            digest=last_good.digest,
+            proxies_by_role=dict(last_good.proxies_by_role),
+            proxies_by_zone=dict(last_good.proxies_by_zone),
+            saved_at_unix_s=last_good.saved_at_unix_s,
+            parked=tuple(_Parked.model_validate(asdict(park)) for park in last_good.parked),
+            certified=last_good.certified,
+        ).model_dump(mode="json")
+        if not last_good.certified:
+            del payload["certified"]  # unknown to servers that know no secrets
+        write(self._path, json_lines(sealed(FORMAT, payload)))
+
+    def read(self) -> LastGood | None:
+        """The stored state, None when there is none yet; ``StoreError`` when what is there cannot be trusted."""
+        remove_leftovers(self._path)
+        found = unsealed(self._path, FORMAT, MAX_BYTES)
+        if found is None:
+            return None
+        try:
+            payload = _Payload.model_validate_json(json.dumps(found))
+        except ValidationError as error:
+            raise StoreError(f"{self._path} has the wrong content: {error.errors()[0]['msg']}") from error
+        return LastGood(
+            texts=MappingProxyType(payload.texts),
+            digest=payload.digest,
+            proxies_by_role=MappingProxyType(payload.proxies_by_role),
+            proxies_by_zone=MappingProxyType(payload.proxies_by_zone),
+            saved_at_unix_s=payload.saved_at_unix_s,
+            parked=tuple(
+                RejectedContent(
+                    type_url=park.type_url,
+                    name=park.name,
+                    contents=park.contents,
+                    instead=Resource(**park.instead.model_dump()) if park.instead else None,
+                )
+                for park in payload.parked
+            ),
+            certified=payload.certified,
+        )

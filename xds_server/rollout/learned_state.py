@@ -1,0 +1,304 @@
+"""What was learned from traffic and is in force at proxies, on disk: a restart takes none of it from them.
+
+Limits of time, delays of hedges, and how fast engines are, come from calls that a restarted server has not seen.
+Were they off until they are measured anew, proxies would lose them because the control plane came back. So they
+are kept, and are the decisions of the round before the first: what is measured then moves them as it always does
+(docs/adr/0021-what-was-learned-outlives-a-restart.md).
+
+The file is its own, and versioned: ``last-good.json`` is read by the version before this one, too, and who cannot
+read this file begins as if there were none.
+"""
+
+import contextlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from xds_server.decide.decision_memory import CapacityEstimate
+from xds_server.decide.decisions import (
+    NO_DECISIONS,
+    UNDECIDED,
+    Decisions,
+    EngineCapacity,
+    HedgeCause,
+    HedgeDecision,
+    LongestCall,
+    PoolDecisions,
+    RetryDecision,
+    TimeLimits,
+)
+from xds_server.model.fleet import EngineId
+from xds_server.state.atomic_file import remove_leftovers
+from xds_server.state.versioned_file import StoreError, VersionedFile, read_versioned, write
+
+FORMAT: Final = "switchgear-learned/1"
+FILE_NAME: Final = "learned.json"
+MAX_BYTES: Final = 64 * 1024 * 1024
+
+MAX_AGE_S: Final = 24 * 3600.0
+"""What is older is not taken up: proxies themselves were replaced meanwhile, more likely than not."""
+
+HELD_S: Final = 120.0
+"""How long it holds while no proxy tells anything: they are back within a second or two, and tell each second."""
+
+_REASON: Final = "as the last run of the server left it, until it is measured again"
+
+_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class _Longest(_Model):
+    time_s: _Seconds
+    age_s: _Seconds
+
+
+class _Limits(_Model):
+    first_token_s: _Seconds | None
+    per_try_s: _Seconds | None
+    answer: _Longest | None
+    first_byte: _Longest | None
+    widened: Annotated[float, Field(ge=1, le=1000)]
+    doubted_ago_s: _Seconds | None
+
+
+class _Hedge(_Model):
+    on: bool
+    delay_s: _Seconds | None
+    answer_delay_s: _Seconds | None
+
+
+class _Engine(_Model):
+    slots: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    service_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    source: str
+    done: _Seconds = 0.0
+    busy: _Seconds = 0.0
+    span_s: _Seconds = 0.0
+    narrowed: _Seconds | None = None
+    heard_ago_s: _Seconds | None = None
+
+
+class _Pool(_Model):
+    limits: _Limits | None = None
+    hedge: _Hedge | None = None
+    not_retried: tuple[int, ...] | None = None
+    engines: dict[str, _Engine] = {}
+
+
+class _Kept(VersionedFile):
+    saved_at_unix_s: Annotated[float, Field(allow_inf_nan=False)]
+    pools: dict[str, Any]
+
+
+def learned_state(decisions: Decisions, now_s: float) -> Mapping[str, Any]:
+    """What there is to keep, by pool, as it is written down; ``now_s`` is monotonic, for ages alone.
+
+    A pool with a number that no server would read again is left out.
+    """
+    found: dict[str, Any] = {}
+    for name, pool in decisions.pools.items():
+        # Such a number is a bug: it costs that pool what a restart would know of it, and must not cost the server.
+        with contextlib.suppress(ValidationError):
+            if (one := _pool(pool, now_s)) != _NOTHING:
+                found[name] = one.model_dump(mode="json")
+    return found
+
+
+def comparable_numbers(pools: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same without what moves by itself: what differs between two of these is worth writing."""
+    return {
+        name: (
+            _without(pool["limits"], "answer", "first_byte", "doubted_ago_s"),
+            pool["hedge"],
+            pool["not_retried"],
+            {engine: (one["slots"], one["service_s"]) for engine, one in pool["engines"].items()},
+        )
+        for name, pool in pools.items()
+    }
+
+
+def save(folder: Path, pools: Mapping[str, Any], unix_s: float) -> None:
+    """Replace what is kept in one step; ``StoreError`` when it cannot be."""
+    write(folder / FILE_NAME, json.dumps({"format": FORMAT, "saved_at_unix_s": unix_s, "pools": pools}))
+
+
+def read(folder: Path, unix_s: float, now_s: float) -> Decisions | None:
+    """What was kept, as decisions of ``now_s`` (monotonic); None where there is nothing, or nothing young enough.
+
+    ``StoreError`` when what is there cannot be used.
+    """
+    path = folder / FILE_NAME
+    remove_leftovers(path)
+    found = read_versioned(path, _Kept, FORMAT, MAX_BYTES)
+    if found is None:
+        return None
+    try:
+        pools = {name: _Pool.model_validate(pool) for name, pool in found.pools.items()}
+    except ValidationError as error:
+        raise StoreError(f"{path} was not written by Switchgear, or is damaged") from error
+    # A wall clock that was set back makes it younger, and never from the future.
+    age_s = max(0.0, unix_s - found.saved_at_unix_s)
+    if age_s > MAX_AGE_S:
+        return None
+    taken = {name: _taken_up(name, pool, age_s, now_s) for name, pool in pools.items()}
+    return Decisions(
+        engines=NO_DECISIONS.engines,
+        zone_weights=NO_DECISIONS.zone_weights,
+        ceilings=NO_DECISIONS.ceilings,
+        pools=MappingProxyType(taken),
+    )
+
+
+# -- to what is kept -------------------------------------------------------------------------------------------
+
+
+def _pool(pool: PoolDecisions, now_s: float) -> _Pool:
+    limits = None if pool.limits is None else pool.limits.shadow or pool.limits
+    hedge = None if pool.hedge is None else pool.hedge.shadow or pool.hedge
+    retries = None if pool.retries is None else pool.retries.shadow or pool.retries
+    able = {} if pool.admission is None else pool.admission.capacities
+    return _Pool(
+        limits=_limits(limits, now_s) if limits is not None and (limits.answer or limits.first_byte) else None,
+        hedge=_hedge(hedge) if hedge is not None and hedge.cause is not HedgeCause.POLICY else None,
+        not_retried=retries.statuses if retries is not None and retries.sign_at_s is not None else None,
+        engines={key.engine: _engine(one, now_s) for key, one in able.items() if one.estimate is not None},
+    )
+
+
+_NOTHING: Final = _Pool()
+
+
+def _limits(limits: TimeLimits, now_s: float) -> _Limits:
+    return _Limits(
+        first_token_s=limits.first_token_s,
+        per_try_s=limits.per_try_s,
+        answer=_longest(limits.answer, now_s),
+        first_byte=_longest(limits.first_byte, now_s),
+        widened=limits.widened,
+        doubted_ago_s=None if limits.doubted_at_s is None else max(0.0, now_s - limits.doubted_at_s),
+    )
+
+
+def _longest(one: LongestCall | None, now_s: float) -> _Longest | None:
+    return None if one is None else _Longest(time_s=one.time_s, age_s=max(0.0, now_s - one.seen_at_s))
+
+
+def _hedge(hedge: HedgeDecision) -> _Hedge:
+    return _Hedge(on=hedge.on, delay_s=hedge.delay_s, answer_delay_s=hedge.answer_delay_s)
+
+
+def _engine(one: EngineCapacity, now_s: float) -> _Engine:
+    known = one.estimate or CapacityEstimate()
+    heard_s = max(known.at_s, known.looked_at_s)
+    return _Engine(
+        slots=one.slots,
+        service_s=one.service_s,
+        source=one.source,
+        done=known.done,
+        busy=known.busy,
+        span_s=known.span_s,
+        narrowed=known.slots,
+        heard_ago_s=max(0.0, now_s - heard_s),
+    )
+
+
+def _without(one: Mapping[str, Any] | None, *names: str) -> Mapping[str, Any] | None:
+    return None if one is None else {name: value for name, value in one.items() if name not in names}
+
+
+# -- from what was kept ----------------------------------------------------------------------------------------
+
+
+def _taken_up(pool: str, one: _Pool, age_s: float, now_s: float) -> PoolDecisions:
+    def when_s(ago_s: float) -> float:
+        return now_s - age_s - ago_s
+
+    retries = None
+    if one.not_retried is not None:
+        # As if the sign had come just now: whether it goes on is seen within the time that it holds.
+        retries = RetryDecision(
+            statuses=one.not_retried, reason=_REASON, since_s=now_s, moved_at_s=now_s, sign_at_s=now_s
+        )
+    return _undecided(
+        limits=None if one.limits is None else _limits_of(one.limits, when_s, now_s),
+        hedge=None if one.hedge is None else _hedge_of(one.hedge, now_s),
+        retries=retries,
+        remembered={EngineId(pool, name): _capacity_of(engine, when_s) for name, engine in one.engines.items()},
+    )
+
+
+def _undecided(
+    *,
+    limits: TimeLimits | None,
+    hedge: HedgeDecision | None,
+    retries: RetryDecision | None,
+    remembered: Mapping[EngineId, EngineCapacity],
+) -> PoolDecisions:
+    return PoolDecisions(
+        engines=UNDECIDED.engines,
+        zones=UNDECIDED.zones,
+        ceilings=UNDECIDED.ceilings,
+        declared=(),
+        inputs=(),
+        valid_until_s=-math.inf,
+        limits=limits,
+        hedge=hedge,
+        retries=retries,
+        restored_capacities=remembered,
+    )
+
+
+def _limits_of(one: _Limits, when_s: Callable[[float], float], now_s: float) -> TimeLimits:
+    # What the policy says is not in here: it is put in its place in the first round.
+    return TimeLimits(
+        first_token_s=one.first_token_s,
+        between_tokens_s=None,
+        stream_total_s=0.0,
+        per_try_s=one.per_try_s,
+        total_s=0.0,
+        reason=_REASON,
+        since_s=now_s,
+        answer=_longest_of(one.answer, when_s),
+        first_byte=_longest_of(one.first_byte, when_s),
+        widened=one.widened,
+        doubted_at_s=None if one.doubted_ago_s is None else when_s(one.doubted_ago_s),
+        remembered_until_s=now_s + HELD_S,
+    )
+
+
+def _longest_of(one: _Longest | None, when_s: Callable[[float], float]) -> LongestCall | None:
+    return None if one is None else LongestCall(time_s=one.time_s, seen_at_s=when_s(one.age_s))
+
+
+def _hedge_of(one: _Hedge, now_s: float) -> HedgeDecision:
+    return HedgeDecision(
+        on=one.on,
+        cause=HedgeCause.ROOM if one.on else HedgeCause.WAITS,
+        delay_s=one.delay_s,
+        answer_delay_s=one.answer_delay_s,
+        reason=_REASON,
+        since_s=now_s,
+        moved_at_s=now_s,
+        remembered_until_s=now_s + HELD_S,
+    )
+
+
+def _capacity_of(one: _Engine, when_s: Callable[[float], float]) -> EngineCapacity:
+    heard_s = when_s(one.heard_ago_s or 0.0)
+    learned = CapacityEstimate(
+        done=one.done,
+        busy=one.busy,
+        span_s=one.span_s,
+        at_s=heard_s,
+        slots=one.narrowed,
+        looked_at_s=heard_s,
+    )
+    return EngineCapacity(slots=one.slots, service_s=one.service_s, source=one.source, estimate=learned)

@@ -1,0 +1,166 @@
+"""Policies from files on disk, read again whenever their content changes.
+
+Editors write in place or by rename, Kubernetes swaps a symlink, folders vanish and return; some filesystems
+announce nothing at all. So announcements (inotify and its kin) only wake this module up, and what decides is
+the content: it must be the same twice, ``settle_s`` apart and again after it was judged, before it counts.
+A poll compares the content even if nothing was announced.
+
+A writer that pauses longer than ``settle_s`` in the middle of a file is taken at its word for that moment;
+what the text then lacks is bounded by the guard against shrinking, and the rest follows when it is written.
+
+One state per transition comes out: the policies were accepted, or they were refused with every reason.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+import structlog
+from watchfiles import awatch
+
+from policies.findings import PolicyError, PolicyErrors, Problem
+from policies.load import LoadCache, load_found
+from policies.policy_files import FileSearch, decode_text, read, search
+from xds_server.model.policy_state import AcceptedPolicies, PolicyState, RejectedPolicies
+
+_WATCH_STEP_MS: Final = 20
+"""How long the watcher waits for one more announcement before it passes on what it has."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """What was under the paths in one look, and its ``digest``: over names, content, and what is in the way."""
+
+    found: FileSearch
+    contents: Mapping[Path, bytes | Problem]
+    digest: str
+
+
+class PolicyFiles:
+    """The policy files under ``paths`` (folders or files); see ``states``."""
+
+    def __init__(self, paths: Sequence[Path], *, settle_s: float = 0.1, poll_s: float = 2.0) -> None:
+        self._paths = tuple(paths)
+        self._settle_s = settle_s
+        self._poll_s = poll_s
+        self._cache = LoadCache()
+        self._announced = asyncio.Event()
+
+    async def states(self) -> AsyncGenerator[PolicyState, None]:
+        """The state now, then each different one, for as long as it is iterated."""
+        seen: str | None = None
+        while True:
+            if await asyncio.to_thread(_digest, self._paths) != seen:
+                judged, state = await self._judged()
+                # An editor may write the same text twice, or take an edit back while we look.
+                if judged != seen:
+                    seen = judged
+                    yield state
+            # Not wait_for: before Python 3.12 it can swallow a cancellation that meets the end of the wait.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._poll_s):
+                    await self._announced.wait()
+            self._announced.clear()
+
+    async def _judged(self) -> tuple[str, PolicyState]:
+        """A hash of content that stood still before and while it was judged, and the state that it is."""
+        before = await asyncio.to_thread(_digest, self._paths)
+        while True:
+            await asyncio.sleep(self._settle_s)
+            settled = await asyncio.to_thread(_look, self._paths)
+            if settled.digest == before:
+                state = await asyncio.to_thread(self._judge, settled)
+                before = await asyncio.to_thread(_digest, self._paths)
+                if before == settled.digest:
+                    return before, state
+            else:
+                before = settled.digest
+
+    def _judge(self, reading: _Reading) -> PolicyState:
+        # Not read again: an edit that is taken back meanwhile would be judged as what was there before.
+        try:
+            policies = load_found(reading.found, reading.contents, self._paths, self._cache)
+        except PolicyErrors as refusal:
+            errors = tuple(error for error in refusal.exceptions if isinstance(error, PolicyError))
+            return RejectedPolicies(errors=errors, digest=reading.digest)
+        return AcceptedPolicies(
+            policies=policies, texts=_texts(reading.contents), digest=policies.digest, former=reading.digest
+        )
+
+    async def watch(self) -> None:
+        """Wake ``states`` up whenever the operating system announces a change; runs for ever.
+
+        Without it changes are still found, by the poll.
+        """
+        told: str | None = None
+        while True:
+            folders = _folders(self._paths)
+            identity = _identity(folders)
+            announcements = awatch(
+                *identity,
+                watch_filter=None,  # Kubernetes swaps a link named ..data, which the default filter may skip
+                step=_WATCH_STEP_MS,
+                debounce=_WATCH_STEP_MS * 5,
+                rust_timeout=int(self._poll_s * 1000),
+                yield_on_timeout=True,
+            )
+            try:
+                async with contextlib.aclosing(announcements):
+                    async for _ in announcements:
+                        self._announced.set()
+                        if _identity(folders) != identity:
+                            break  # a folder went away or came back: what is watched is no longer there
+            except (OSError, RuntimeError) as error:
+                # Gone between two looks, or the system is out of watches: the poll goes on without us.
+                if str(error) != told:
+                    told = str(error)
+                    _log.warning("policies.watch_failed", reason=told, poll_s=self._poll_s)
+                await asyncio.sleep(self._poll_s)
+
+
+def _folders(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """What to watch: folders themselves, and for files the folder they are in, since a rename happens there."""
+    return tuple(dict.fromkeys(path.parent if path.is_file() else path for path in paths))
+
+
+def _identity(folders: Sequence[Path]) -> dict[Path, tuple[int, int]]:
+    """Which of the folders exist, each with the device and inode that a watch would be tied to."""
+    found: dict[Path, tuple[int, int]] = {}
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            status = folder.stat()
+            found[folder] = (status.st_dev, status.st_ino)
+    return found
+
+
+def _texts(contents: Mapping[Path, bytes | Problem]) -> dict[str, str]:
+    """Every policy file that can be read, with its text."""
+    texts = {}
+    for file, content in contents.items():
+        text = content if isinstance(content, Problem) else decode_text(content)
+        if isinstance(text, str):
+            texts[str(file)] = text
+    return texts
+
+
+def _look(paths: Sequence[Path]) -> _Reading:
+    hashed = blake2b(digest_size=16)
+    found = search(paths)
+    for name, problem in found.problems:
+        hashed.update(f"{name}\0{problem.code}\0{problem.message}\0".encode(errors="surrogateescape"))
+    contents = {file: read(file) for file in found.files}
+    for file, content in contents.items():
+        known = content.message.encode() if isinstance(content, Problem) else content
+        hashed.update(f"{file}\0".encode(errors="surrogateescape") + blake2b(known, digest_size=16).digest())
+    return _Reading(found=found, contents=contents, digest=hashed.hexdigest())
+
+
+def _digest(paths: Sequence[Path]) -> str:
+    """A hash over names and content of every policy file, and over all that is in the way of reading them."""
+    return _look(paths).digest

@@ -1,0 +1,86 @@
+"""What somebody who changes policies takes to be served, held against what is.
+
+Two who change them at once would both hear that theirs is served, and the later one would undo the other's unseen.
+"""
+
+import re
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from xds_server.model.policy_state import ServingPolicies
+from xds_server.model.text import age_text
+from xds_server.rollout.history.api_types import RefusedChangeError, ReplacedVersion, SupersededError
+from xds_server.rollout.history.policy_version import PolicyVersion
+
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
+_DIGEST: Final = re.compile(r"[0-9a-f]{12,32}")
+_SHOWN: Final = 3
+
+
+def check_precondition(
+    expect: str, serving: ServingPolicies | None, versions: Sequence[PolicyVersion], number: int, now_unix_s: float
+) -> None:
+    """``SupersededError`` where something else is served than ``expect`` names, with who served what since.
+
+    ``expect`` is the number of a version, or how a digest begins; ``number`` that of the one served, 0 for none.
+    """
+    if not expect or serving is None:
+        return
+    by_number = _NUMBER.fullmatch(expect) is not None
+    if not by_number and not _DIGEST.fullmatch(expect):
+        raise RefusedChangeError(
+            f"{expect[:40]!r} is no version: --expect takes its number, or 12 characters or more of its digest"
+        )
+    if expect == str(number) if by_number else _begins(expect, {serving.digest, serving.former}):
+        return
+    meant = [
+        one.number
+        for one in versions
+        if (one.number == int(expect) if by_number else _begins(expect, {one.digest, one.former}))
+    ]
+    last = max(meant, default=int(expect) if by_number else 0)
+    since = [one for one in reversed(versions) if one.number > last] if meant else []
+    came = "; ".join(version_summary(one, now_unix_s) for one in since[:_SHOWN])
+    more = f"; and {len(since) - _SHOWN} before" if len(since) > _SHOWN else ""
+    now = f"version {number} is" if number else f"{serving.digest[:12]} is, which is no version"
+    raise SupersededError(
+        f"{'version ' if by_number else ''}{expect} is not what is served: {now}"
+        + (f" ({came}{more})" if came else "")
+        + "; `switchgear diff` shows what yours would change now"
+    )
+
+
+def replaced_version(version: PolicyVersion | None, now_unix_s: float) -> ReplacedVersion | None:
+    """The version as the one that another took the place of."""
+    if version is None:
+        return None
+    return ReplacedVersion(
+        number=version.number,
+        digest=version.digest,
+        by=version.by,
+        how=version.how,
+        age_s=round(max(0.0, now_unix_s - version.at_unix_s), 3),
+    )
+
+
+def version_summary(version: PolicyVersion, now_unix_s: float) -> str:
+    """A version in a few words: which, who brought it, and how long ago."""
+    why = f": {version.reason}" if version.reason else ""
+    return f"version {version.number}: {version.how} {age_text(max(0.0, now_unix_s - version.at_unix_s))} ago{why}"
+
+
+def is_served(version: PolicyVersion | None, serving: ServingPolicies | None) -> bool:
+    """Whether this version is what is served."""
+    if version is None or serving is None:
+        return False
+    return same_policies({version.digest, version.former}, {serving.digest, serving.former})
+
+
+def same_policies(one: AbstractSet[str], other: AbstractSet[str]) -> bool:
+    """Whether digests of one set of policies, as far as known, name another set: by what it says, or its texts."""
+    return bool((one & other) - {""})
+
+
+def _begins(expect: str, digests: AbstractSet[str]) -> bool:
+    return any(one.startswith(expect) for one in digests)

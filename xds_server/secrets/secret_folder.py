@@ -1,0 +1,325 @@
+"""Certificates for engines from a folder: one folder in it per secret, as Kubernetes mounts a TLS Secret.
+
+Rotations write several files and not at once, or swap a link. So content counts and not events: it has to be the
+same at two looks in a row, and of one piece, before it takes the place of what was there. What was good stays in
+use while what is there now is not, and that is told once.
+
+Only what lies in the folder is read, wherever links in it lead, also while they are changed: who may put a link
+there cannot have another file of this machine sent to proxies.
+"""
+
+import asyncio
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import structlog
+from prometheus_client.core import Metric
+
+from policies.quantity import NAME_PATTERN
+from xds_server.metrics import gauge
+from xds_server.model.file_problems import expiry_problem
+from xds_server.model.secret import Secrets
+from xds_server.model.status_types import FileDefect, FileProblem
+from xds_server.secrets.secret_validation import (
+    AUTHORITIES,
+    FILES,
+    UnusableSecretError,
+    ValidatedSecret,
+    validate_secret,
+)
+
+POLL_EVERY_S: Final = 1.0
+MAX_SECRETS: Final = 1000
+MAX_BYTES: Final = 1024 * 1024
+"""A bundle of all public authorities has a quarter of it."""
+
+MAX_BYTES_TOGETHER: Final = 64 * 1024 * 1024
+"""Of all secrets: a thousand with a chain of public authorities each, or all of them small."""
+
+REVALIDATE_EVERY_S: Final = 10.0
+"""What was refused is judged again after this, for time may have mended it; to judge it each second would cost."""
+
+_FOLDER: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+_NAME_CHARACTERS: Final = 63
+_SHOWN: Final = 80
+_log = structlog.get_logger()
+
+_Content = tuple[bytes | None, ...]
+"""What ca.crt, tls.crt and tls.key hold; None for one that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unreadable:
+    """Why a folder's files cannot even be read."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """Content that cannot be used, when it was judged, and why."""
+
+    content: _Content
+    at_unix_s: float
+    reason: str
+
+
+class SecretFolder:
+    """The secrets in ``folder`` as they are now, none where there is none; read at once, then at each ``look``.
+
+    ``in_use`` says which names policies ask for: what is gone from the folder and asked for by nobody is
+    forgotten. ``wall`` is the clock that certificates end by.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        *,
+        in_use: Callable[[], Collection[str]] = tuple,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder = folder
+        self._in_use = in_use
+        self._wall = wall
+        self._held: dict[str, ValidatedSecret] = {}
+        self._contents: dict[str, _Content] = {}
+        self._seen: dict[str, _Content | _Unreadable] = {}
+        self._refused: dict[str, _Refused] = {}
+        self._reasons: Mapping[str, str] = {}
+        self._folder_reason = ""
+        self.current: Secrets = MappingProxyType({})
+        """All that can be used, by name; the same object while nothing changes."""
+        self._look(settled=True)
+
+    async def run(self, on_change: Callable[[], None]) -> None:
+        """Look until cancelled; tells when something can be used that could not, or is different."""
+        while self._folder is not None:
+            await asyncio.sleep(POLL_EVERY_S)
+            # Beside the loop: the folder may be a mount that does not answer.
+            if await asyncio.to_thread(self.look):
+                on_change()
+
+    def look(self) -> bool:
+        """Look once; whether ``current`` is another."""
+        return self._look(settled=False)
+
+    def why_not(self, name: str) -> str:
+        """Why a secret cannot be used, for who asks for one that is not among ``current``."""
+        if self._folder is None:
+            return "this server was started without --secrets"
+        return self._reasons.get(name) or self._folder_reason or f"there is no folder {self._folder / name}"
+
+    def troubles(self) -> Iterable[FileProblem]:
+        """What is wrong now."""
+        if self._folder is None:
+            return
+        if self._folder_reason:
+            yield _unusable(self._folder, f"{self._folder_reason}; secrets that were read stay in use")
+        for name, reason in self._reasons.items():
+            instead = "what it held before stays in use" if name in self._held else "policies cannot name it"
+            yield _unusable(self._folder / name, f"{reason}; {instead}")
+        for name, one in dict(self._held).items():
+            yield from expiry_problem(
+                "secret",
+                str(self._folder / name),
+                begins_unix_s=one.begins_unix_s,
+                ends_unix_s=one.secret.ends_unix_s,
+                now_unix_s=self._wall(),
+            )
+
+    def families(self) -> Iterable[Metric]:
+        """What an alert needs."""
+        if self._folder is None:
+            return
+        now_s, held, reasons = self._wall(), dict(self._held), self._reasons
+        yield gauge(
+            "switchgear_secret_expiry_seconds",
+            "Time until the first certificate of a secret ends that has to hold; negative once it has.",
+            ("secret",),
+            {(name,): one.secret.ends_unix_s - now_s for name, one in held.items()},
+        )
+        yield gauge(
+            "switchgear_secret_lifetime_seconds",
+            "How long that certificate of a secret is valid from its first second to its last.",
+            ("secret",),
+            {(name,): one.secret.ends_unix_s - one.begins_unix_s for name, one in held.items()},
+        )
+        yield gauge(
+            "switchgear_secret_trouble",
+            "1 while the files of a secret cannot be used, and those before them are, if there were any.",
+            ("secret",),
+            {(name,): float(name in reasons or bool(self._folder_reason)) for name in {*held, *reasons}},
+        )
+
+    # -- one look ------------------------------------------------------------------------------------------
+
+    def _look(self, *, settled: bool) -> bool:
+        if self._folder is None:
+            return False
+        found, reason = _listed(self._folder)
+        if reason and reason != self._folder_reason:
+            _log.error("secrets.unreadable", folder=str(self._folder), reason=reason)
+        self._folder_reason = reason
+        if reason:
+            return False
+        reasons: dict[str, str] = {}
+        changed = self._forget(found, reasons)
+        together = 0
+        for name in found:
+            if not _is_name(name):
+                # Whoever made it chose it: it is shown, and is the label of a metric.
+                shown = ascii(name)[1:-1][:_SHOWN]
+                reasons[shown] = "a secret is named by lower-case letters, digits and dashes, at most 63"
+                continue
+            content, before = _read(self._folder, name, MAX_BYTES_TOGETHER - together), self._seen.get(name)
+            together += _size(content)
+            self._seen[name] = content
+            if isinstance(content, _Unreadable):
+                reasons[name] = content.reason
+            elif content == self._contents.get(name):
+                self._seen[name] = self._contents[name]  # not the same bytes twice
+            elif not settled and content != before:
+                # Somebody is writing; a reason that stood before stands until the next look.
+                reasons |= {name: self._reasons[name]} if name in self._reasons else {}
+            else:
+                changed = self._judge(name, content, reasons) or changed
+        self._tell(reasons)
+        self._reasons = reasons
+        if changed or settled:
+            self.current = MappingProxyType({name: one.secret for name, one in sorted(self._held.items())})
+        return changed
+
+    def _forget(self, found: Collection[str], reasons: dict[str, str]) -> bool:
+        """Let go of what is gone and asked for by nobody; whether there was any."""
+        gone = [name for name in self._held if name not in found]
+        wanted = frozenset(self._in_use()) if gone else frozenset[str]()
+        for name in gone:
+            if name in wanted:
+                reasons[name] = "its folder is gone, and policies ask for it"
+            else:
+                del self._held[name], self._contents[name]
+                _log.info("secret.gone", secret=name)
+        self._seen = {name: one for name, one in self._seen.items() if name in found}
+        self._refused = {name: one for name, one in self._refused.items() if name in found}
+        return any(name not in wanted for name in gone)
+
+    def _judge(self, name: str, content: _Content, reasons: dict[str, str]) -> bool:
+        authorities, chain, key = content
+        known, now_s = self._refused.pop(name, None), self._wall()
+        if known is not None and known.content == content and 0 <= now_s - known.at_unix_s < REVALIDATE_EVERY_S:
+            self._refused[name], reasons[name] = known, known.reason
+            return False
+        try:
+            if authorities is None:
+                raise UnusableSecretError(
+                    f"{AUTHORITIES} is missing: without it no engine can be told from another"
+                )
+            one = validate_secret(name, authorities=authorities, chain=chain, key=key, now_unix_s=now_s)
+        except UnusableSecretError as error:
+            self._refused[name] = _Refused(content, now_s, str(error))
+            reasons[name] = str(error)
+            return False
+        self._held[name], self._contents[name] = one, content
+        _log.info(
+            "secret.changed",
+            secret=name,
+            subject=one.subject or "none: proxies prove nothing",
+            ends=datetime.fromtimestamp(one.secret.ends_unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        )
+        return True
+
+    def _tell(self, reasons: Mapping[str, str]) -> None:
+        for name, reason in reasons.items():
+            if self._reasons.get(name) != reason:
+                effect = "what it held before stays in use" if name in self._held else "policies cannot name it"
+                _log.error("secret.refused", secret=name, reason=reason, effect=effect)
+
+
+def _listed(folder: Path) -> tuple[list[str], str]:
+    """The names of the folders in this one; or why they cannot be told."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(one.name for one in entries if not one.name.startswith(".") and _is_folder(one))
+    except OSError as error:
+        return [], f"{error.strerror or error}"
+    if len(found) > MAX_SECRETS:
+        return [], f"it has {len(found)} folders; at most {MAX_SECRETS} secrets are read"
+    return found, ""
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is one, or cannot be told: then it is told of when it is read, and stands in nobody's way."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return True
+
+
+def _read(folder: Path, name: str, room_bytes: int) -> _Content | _Unreadable:
+    try:
+        content = tuple(_file(folder, folder / name / file) for file in FILES)
+    except UnusableSecretError as error:
+        return _Unreadable(str(error))
+    if _size(content) > room_bytes:
+        return _Unreadable(f"all secrets together are larger than {MAX_BYTES_TOGETHER} bytes")
+    return content
+
+
+def _size(content: _Content | _Unreadable) -> int:
+    return 0 if isinstance(content, _Unreadable) else sum(len(one) for one in content if one is not None)
+
+
+def _file(folder: Path, path: Path) -> bytes | None:
+    """What a file holds, None where there is none; ``UnusableSecretError`` where it is not to be read."""
+    root, real = os.path.realpath(folder), os.path.realpath(path)
+    if os.path.commonpath((root, real)) != root:
+        raise UnusableSecretError(f"{path.name} leads out of the folder of secrets; only what is in it is sent")
+    try:
+        descriptor = _opened(root, real)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UnusableSecretError(f"{path.name}: {error.strerror or error}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        # Before a file is made of it, which a folder refuses and then leaves open.
+        os.close(descriptor)
+        raise UnusableSecretError(f"{path.name} is not a file")
+    with os.fdopen(descriptor, "rb") as file:
+        try:
+            content = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise UnusableSecretError(f"{path.name}: {error.strerror or error}") from error
+    if len(content) > MAX_BYTES:
+        raise UnusableSecretError(f"{path.name} is larger than {MAX_BYTES} bytes, so no certificate")
+    return content
+
+
+def _opened(root: str, real: str) -> int:
+    """A descriptor of this file below ``root``, by no link: who puts one there after all was resolved is late."""
+    *folders, file = Path(real).relative_to(root).parts or (".",)
+    at = os.open(root, _FOLDER)
+    try:
+        for one in folders:
+            below = os.open(one, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
+            os.close(at)
+            at = below
+        # Not waiting: a pipe opened for reading waits for somebody who writes.
+        return os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
+    finally:
+        os.close(at)
+
+
+def _unusable(path: Path, sentence: str) -> FileProblem:
+    return FileProblem(what="secret", defect=FileDefect.UNUSABLE, file=str(path), sentence=sentence)
+
+
+def _is_name(name: str) -> bool:
+    return len(name) <= _NAME_CHARACTERS and re.fullmatch(NAME_PATTERN, name) is not None

@@ -1,5 +1,0 @@
-"""What proxies tell of their calls: access logs and load reports, as one frozen value per pool."""
-
-from xds_server.sources.telemetry.telemetry import Telemetry
-
-__all__ = ("Telemetry",)

@@ -1,0 +1,204 @@
+"""Access logs: what each Envoy says of every attempt, into the book.
+
+``envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs``. Only the first message of a stream says who sends
+it. A message is parsed by protobuf's C core; what is read of an entry is a dozen fields, looked up once each,
+because this runs for every call of the fleet.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from envoy_data_plane.envoy.data.accesslog.v3 import AccessLogType
+from envoy_data_plane.envoy.service.accesslog.v3 import StreamAccessLogsMessage
+from google.protobuf.message import DecodeError
+
+from policies.route import PriorityClass
+from xds_server.telemetry.attempt_outcome import (
+    NO_FLAGS,
+    RETRYABLE_CLIENT_ERRORS,
+    TIMEOUT,
+    AttemptOutcome,
+    attempt_outcome,
+    request_outcome,
+)
+from xds_server.telemetry.loss_monitor import TelemetrySignal
+from xds_server.telemetry.stream_service import MaySee, TelemetryStreamError, validated_node_id
+from xds_server.telemetry.traffic_store import TrafficStore
+from xds_server.translate.access_log_config import ATTEMPT_HEADER, LOG_NAME
+from xds_server.wire.decode import decoder
+
+METHOD: Final = "/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs"
+
+AccessLogs: type[Any] = decoder(
+    StreamAccessLogsMessage,
+    (
+        "Node.extensions",
+        "StreamAccessLogsMessage.tcp_logs",
+        "AccessLogCommon.tls_properties",
+        "AccessLogCommon.metadata",
+        "AccessLogCommon.downstream_remote_address",
+        "AccessLogCommon.downstream_local_address",
+        "AccessLogCommon.downstream_direct_remote_address",
+        "AccessLogCommon.upstream_local_address",
+    ),
+)
+"""``StreamAccessLogsMessage`` without what nobody here reads."""
+
+_ATTEMPT: Final = int(AccessLogType.UpstreamEnd)
+_REQUEST: Final = int(AccessLogType.DownstreamEnd)
+
+LONGEST_S: Final = 86_400.0
+"""No call lasts longer than a policy allows; a peer that says so is not believed."""
+
+
+class AccessLogPort(Protocol):
+    """What a stream of access logs needs of the rest: whether there is room, and who is told."""
+
+    traffic_store: TrafficStore
+
+    def visible_pools(self, node: str, signal: TelemetrySignal, identities: tuple[str, ...]) -> MaySee | None:
+        """Of which pools ``node`` may tell; None unless it is served and proved the same of itself."""
+
+    def admitted(self, entries: int, now_s: float) -> bool:
+        """Whether a message with so many entries is read; what is not is counted as dropped."""
+
+    def logged(self, node: str, failures: int, now_s: float) -> float:
+        """Entries of ``node`` are about to be counted; the share of calls they were sampled with."""
+
+
+class AccessLogHandler:
+    """One stream of access logs."""
+
+    def __init__(
+        self, desk: AccessLogPort, news: Callable[[bool], None], identities: tuple[str, ...] = ()
+    ) -> None:
+        self._desk = desk
+        self._identities = identities
+        self._news = news
+        self._node = ""
+
+    def take(self, data: bytes, now_s: float) -> None:
+        """Count the entries of a message."""
+        try:
+            message = AccessLogs.FromString(data)
+        except DecodeError as error:
+            raise TelemetryStreamError("garbage", "not a StreamAccessLogsMessage") from error
+        if not self._node:
+            self._node = validated_node_id(message.identifier.node.id)
+            if message.identifier.log_name != LOG_NAME:
+                raise TelemetryStreamError("foreign", f"the log {message.identifier.log_name!r} is not ours")
+        entries = message.http_logs.log_entry
+        may_see = self._desk.visible_pools(self._node, TelemetrySignal.ACCESS_LOG, self._identities)
+        if may_see is None:
+            return
+        if entries and self._desk.admitted(len(entries), now_s):
+            weight = 1 / self._desk.logged(self._node, len(entries), now_s)
+            self._news(
+                record_entries(self._desk.traffic_store, self._node, entries, weight, now_s, may_see=may_see)
+            )
+
+    def close(self) -> None:
+        """Nothing is held for a stream: what it told ages by itself."""
+
+
+def record_entries(
+    book: TrafficStore, node: str, entries: Any, weight: float, now_s: float, *, may_see: MaySee
+) -> bool:
+    """Count ``entries`` about pools that ``node`` may see, each for ``weight`` calls; whether one is bad news."""
+    pools, route_of = book.directory.pools, book.directory.route
+    note = book.record_attempt
+    bad = False
+    # While nobody listens Envoy keeps what it has to tell, and then tells it all at once: what ended before is not
+    # counted as if it ended now. Both times are of the proxy's clock, so that it may go as wrong as it likes.
+    newest_s = _ended_s(entries[-1].common_properties)
+    for entry in entries:
+        common = entry.common_properties
+        kind = common.access_log_type
+        if kind != _ATTEMPT:
+            if kind == _REQUEST:
+                bad |= _request(book, node, entry, weight, now_s, may_see=may_see)
+            continue
+        facts = pools.get(common.upstream_cluster)
+        if facts is None or not may_see(facts.name):
+            continue
+        engine = _engine(facts, common.upstream_remote_address)
+        if engine is None:
+            continue
+        route = route_of(common.route_name)
+        flags = _flags(common)
+        code = entry.response.response_code.value
+        complete = common.HasField("time_to_last_upstream_rx_byte")
+        hedged = facts.hedged
+        outcome = attempt_outcome(
+            code, flags, complete=complete, count_statuses=facts.count_statuses, hedged=hedged
+        )
+        attempt = entry.request.request_headers.get(ATTEMPT_HEADER, "1")
+        note(
+            node,
+            facts,
+            engine,
+            outcome,
+            # Envoy counts in the request itself, so by the time a hedged first attempt ends it says 2.
+            first=attempt == "1" or (hedged and TIMEOUT in flags),
+            asks=not 400 <= code < 500 or code in RETRYABLE_CLIENT_ERRORS,
+            complete=complete,
+            priority=PriorityClass.INTERACTIVE if route is None else route.priority,
+            streaming=route is not None and route.streaming,
+            duration_s=_seconds(common.duration),
+            first_byte_s=_seconds(common.time_to_first_upstream_rx_byte),
+            late_s=newest_s - _ended_s(common),
+            request=entry.request.request_id if outcome is AttemptOutcome.FAILURE else "",
+            weight=weight,
+            now_s=now_s,
+        )
+        bad |= outcome is AttemptOutcome.FAILURE or outcome is AttemptOutcome.NOT_SENT
+    return bad
+
+
+def _request(book: TrafficStore, node: str, entry: Any, weight: float, now_s: float, *, may_see: MaySee) -> bool:
+    common = entry.common_properties
+    route = book.directory.route(common.route_name)
+    if route is None:
+        return False
+    header = entry.request.request_headers.get(ATTEMPT_HEADER, "0")
+    attempt = int(header) if header.isdecimal() and len(header) < 4 else 0
+    outcome = request_outcome(_flags(common), entry.response.response_code_details, attempt)
+    if outcome is AttemptOutcome.NOT_SENT:
+        facts = book.directory.pools.get(route.pool)
+        if facts is not None and may_see(facts.name):
+            book.record_shed(node, facts, route.priority, weight=weight, now_s=now_s)
+            return True
+    elif outcome is AttemptOutcome.FAILURE:
+        facts = book.directory.pools.get(common.upstream_cluster)
+        engine = None if facts is None else _engine(facts, common.upstream_remote_address)
+        if facts is not None and engine is not None and may_see(facts.name):
+            book.record_failure(
+                facts, engine, node=node, request=entry.request.request_id, weight=weight, now_s=now_s
+            )
+            return True
+    return False
+
+
+def _engine(facts: Any, address: Any) -> str | None:
+    place = address.socket_address
+    name: str | None = facts.at.get((place.address, place.port_value))
+    if name is None and address.HasField("envoy_internal_address"):
+        name = facts.behind.get(address.envoy_internal_address.server_listener_name)
+    return name
+
+
+def _flags(common: Any) -> frozenset[str]:
+    # Most entries have none, and asking for one field at a time would be dearer than listing those that are set.
+    if not common.HasField("response_flags"):
+        return NO_FLAGS
+    return frozenset(field.name for field, _ in common.response_flags.ListFields())
+
+
+def _ended_s(common: Any) -> float:
+    start = common.start_time
+    return float(start.seconds + start.nanos * 1e-9 + _seconds(common.duration))
+
+
+def _seconds(duration: Any) -> float:
+    seconds: float = duration.seconds + duration.nanos * 1e-9
+    return min(max(seconds, 0.0), LONGEST_S)

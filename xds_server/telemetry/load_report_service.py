@@ -1,0 +1,141 @@
+"""Load reports: how many requests each Envoy has open on each engine, into the book.
+
+``envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats``. The server says once how often and how finely
+to report; the peer then reports until its stream ends. An Envoy repeats its whole node in every report (60 KB with
+the names of its extensions), which is most of what a report costs: it is left undecoded after the first, and many
+proxies are asked to report less often.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from envoy_data_plane.envoy.config.core import v3 as core
+from envoy_data_plane.envoy.service.load_stats import v3 as load_stats
+from google.protobuf.message import DecodeError
+
+from xds_server.telemetry.loss_monitor import TelemetrySignal
+from xds_server.telemetry.pool_directory import PoolFacts
+from xds_server.telemetry.stream_service import MaySee, TelemetryStreamError, validated_node_id
+from xds_server.telemetry.traffic_store import TrafficStore
+from xds_server.wire.decode import decoder
+
+METHOD: Final = "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats"
+
+Node: type[Any] = decoder(core.Node, ("Node.extensions",))
+LoadReport: type[Any] = decoder(load_stats.LoadStatsRequest, ("LoadStatsRequest.node",))
+ReportOrder: type[Any] = decoder(load_stats.LoadStatsResponse)
+
+INTERVALS_S: Final = (0.25, 0.5, 1.0, 2.0)
+"""How often a proxy is asked to report. The longest still leaves two reports before one is stale."""
+
+REPORTS_PER_S: Final = 500.0
+"""Reports a second of all proxies together (benchmarks/results/signals.json): beyond, each reports less often."""
+
+MOST: Final = 10_000_000
+"""Requests on one engine from which a peer is not believed: more than an Envoy has connections."""
+
+
+def interval_s(proxies: int) -> float:
+    """How often each of so many proxies is asked to report, in seconds."""
+    return next((step for step in INTERVALS_S if proxies / step <= REPORTS_PER_S), INTERVALS_S[-1])
+
+
+class LoadReportPort(Protocol):
+    """What a stream of load reports needs of the rest."""
+
+    traffic_store: TrafficStore
+
+    def proxies(self) -> int:
+        """Open streams of load reports of proxies that are known."""
+
+    def visible_pools(self, node: str, signal: TelemetrySignal, identities: tuple[str, ...]) -> MaySee | None:
+        """Of which pools ``node`` may tell; None unless it is served and proved the same of itself."""
+
+    def reported(self, node: str, issued: int, now_s: float) -> None:
+        """``node`` reported, and had issued so many requests since its last report."""
+
+    def opened(self, by: int) -> None:
+        """So many more streams of known proxies are open (1 or -1)."""
+
+
+class LoadReportHandler:
+    """One stream of load reports."""
+
+    def __init__(self, desk: LoadReportPort, identities: tuple[str, ...] = ()) -> None:
+        self._desk = desk
+        self._identities = identities
+        self._node = ""
+        self._told_s = 0.0
+        self._counted = False
+
+    def take(self, data: bytes, now_s: float) -> bytes | None:
+        """Take a report; the order how often to report, when it is new."""
+        try:
+            message = LoadReport.FromString(data)
+            if not self._node:
+                self._node = validated_node_id(Node.FromString(message.node).id)
+        except DecodeError as error:
+            raise TelemetryStreamError("garbage", "not a LoadStatsRequest") from error
+        if self._told_s:  # the first message only asks
+            self._report(message, now_s)
+        wanted_s = interval_s(self._desk.proxies())
+        if wanted_s == self._told_s:
+            return None
+        self._told_s = wanted_s
+        return report_order(wanted_s)
+
+    def close(self) -> None:
+        """One stream less; what it reported ages by itself, for a proxy that comes back at once."""
+        if self._counted:
+            self._desk.opened(-1)
+
+    def _report(self, message: Any, now_s: float) -> None:
+        may_see = self._desk.visible_pools(self._node, TelemetrySignal.LOAD_REPORT, self._identities)
+        if may_see is None:
+            return
+        if not self._counted:  # not before: how often all others report goes by this number
+            self._counted = True
+            self._desk.opened(1)
+        book, issued = self._desk.traffic_store, 0
+        for cluster in message.cluster_stats:
+            facts = book.directory.pools.get(cluster.cluster_name)
+            if facts is None or not may_see(facts.name):
+                continue
+            counts = by_engine(facts, cluster)
+            issued += sum(new for _, new in counts.values())
+            book.record_load(self._node, facts, counts, now_s)
+        self._desk.reported(self._node, issued, now_s)
+
+
+def report_order(wanted_s: float) -> bytes:
+    """The answer that asks for reports of all clusters, by endpoint."""
+    message = ReportOrder(send_all_clusters=True, report_endpoint_granularity=True)
+    message.load_reporting_interval.FromMicroseconds(round(wanted_s * 1e6))
+    done: bytes = message.SerializeToString()
+    return done
+
+
+def by_engine(facts: PoolFacts, cluster: Any) -> Mapping[str, tuple[int, int]]:
+    """Requests in progress and issued, by engine; engines that stand in several localities are added up.
+
+    ``TelemetryStreamError`` for numbers that cannot be.
+    """
+    at, behind = facts.at, facts.behind
+    found: dict[str, tuple[int, int]] = {}
+    for locality in cluster.upstream_locality_stats:
+        for one in locality.upstream_endpoint_stats:
+            address = one.address
+            place = address.socket_address
+            name = at.get((place.address, place.port_value))
+            if name is None:
+                name = behind.get(address.envoy_internal_address.server_listener_name)
+                if name is None:
+                    continue
+            progress, issued = one.total_requests_in_progress, one.total_issued_requests
+            if progress > MOST or issued > MOST:
+                raise TelemetryStreamError("absurd", f"{progress} requests in progress on {name}, {issued} issued")
+            if name in found:
+                before = found[name]
+                progress, issued = progress + before[0], issued + before[1]
+            found[name] = (progress, issued)
+    return found

@@ -1,0 +1,97 @@
+"""Which proxies should have told something and did not: told once when it begins, and once when it is over.
+
+A load report is due from every connected Envoy, whatever it does. Access logs are due only where there were calls,
+which the load reports know; a proxy that reports no load at all is missed by that alone. Losing a signal ejects
+nobody (see ``book``), so an alarm is all it brings, and losing all of it from everybody is a louder one.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+import structlog
+
+LOST_S: Final = 15.0
+"""Silence that is no accident: several report intervals, a reconnection with its back-off, a restart of ours."""
+
+CALLS_DUE: Final = 50.0
+"""Sampled calls that a proxy may have made without an entry: fewer may all be running still."""
+
+_log = structlog.get_logger()
+
+
+class TelemetrySignal(StrEnum):
+    """What a proxy tells by itself."""
+
+    ACCESS_LOG = "access_log"
+    LOAD_REPORT = "load_report"
+
+
+@dataclass(slots=True, kw_only=True)
+class ProxySignals:
+    """When one proxy was last heard, by signal, and the calls it issued since its last access log."""
+
+    at_s: dict[TelemetrySignal, float] = field(default_factory=dict)
+    since_s: float = 0.0
+    unlogged: float = 0.0
+
+
+class TelemetryLossMonitor:
+    """What was heard of whom, and the alarms about it."""
+
+    def __init__(self) -> None:
+        self.signals: dict[str, ProxySignals] = {}
+        self.lost: dict[TelemetrySignal, frozenset[str]] = {signal: frozenset() for signal in TelemetrySignal}
+        self._connected: frozenset[str] = frozenset()
+        self._all_lost = False
+
+    def set_connected(self, nodes: Collection[str], now_s: float) -> None:
+        """These Envoys are connected for configuration now."""
+        fresh = frozenset(nodes)
+        for node in fresh - self._connected:
+            self.signals.setdefault(node, ProxySignals()).since_s = now_s
+        self._connected = fresh
+
+    def record(self, node: str, signal: TelemetrySignal, now_s: float) -> ProxySignals:
+        """Something of ``node`` arrived."""
+        heard = self.signals.get(node)
+        if heard is None:
+            heard = self.signals[node] = ProxySignals(since_s=now_s)
+        heard.at_s[signal] = now_s
+        return heard
+
+    def check(self, now_s: float) -> None:
+        """Raise and end alarms, and forget proxies that are long gone."""
+        for node in [node for node, heard in self.signals.items() if self._gone(node, heard, now_s)]:
+            del self.signals[node]
+        for signal in TelemetrySignal:
+            lost = frozenset(node for node in self._connected if self._missing(self.signals[node], signal, now_s))
+            for node in lost - self.lost[signal]:
+                _log.warning("telemetry.silent", node=node, signal=signal.value)
+            for node in (self.lost[signal] - lost) & self._connected:
+                _log.info("telemetry.heard_again", node=node, signal=signal.value)
+            self.lost[signal] = lost
+        everybody = bool(self._connected) and all(
+            all(now_s - at_s > LOST_S for at_s in [heard.since_s, *heard.at_s.values()])
+            for heard in (self.signals[node] for node in self._connected)
+        )
+        if everybody != self._all_lost:
+            self._all_lost = everybody
+            if everybody:
+                _log.error(
+                    "telemetry.lost",
+                    proxies=len(self._connected),
+                    effect="nobody is ejected for what proxies saw; ceilings are divided evenly",
+                )
+            else:
+                _log.info("telemetry.found", proxies=len(self._connected))
+
+    def _gone(self, node: str, heard: ProxySignals, now_s: float) -> bool:
+        newest = max([heard.since_s, *heard.at_s.values()])
+        return node not in self._connected and now_s - newest > LOST_S
+
+    def _missing(self, heard: ProxySignals, signal: TelemetrySignal, now_s: float) -> bool:
+        if now_s - max(heard.since_s, heard.at_s.get(signal, float("-inf"))) <= LOST_S:
+            return False
+        return signal is TelemetrySignal.LOAD_REPORT or heard.unlogged >= CALLS_DUE

@@ -1,0 +1,112 @@
+"""Which engine stands at an address, and what a route says of its requests: the policies, as telemetry needs them.
+
+Access logs and load reports know clusters, addresses and route names. A cluster is named after its pool, a route
+``<ModelRoute>/<kind>``; clusters and routes that the policies do not know are somebody else's and ignored.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from policies.model import PolicySet
+from policies.route import PriorityClass
+
+INTERNAL_PREFIX: Final = "engine/"
+"""Internal listeners are named ``engine/<pool>/<engine>`` (``translate.hops``)."""
+
+STREAMING: Final = "streaming"
+"""The kind of a route whose answers are streamed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolFacts:
+    """A pool: its engines by address, by listener, by zone; what its policy counts; its usual class.
+
+    ``fewest``: how many engines its smallest zone has. ``gpus_per_slot`` is by engine.
+    """
+
+    name: str
+    at: Mapping[tuple[str, int], str]
+    behind: Mapping[str, str]
+    by_zone: Mapping[str, tuple[str, ...]]
+    zone_of: Mapping[str, str]
+    window_calls: int
+    count_statuses: frozenset[int]
+    fewest: int
+    hedged: bool
+    priority: PriorityClass
+    gpus_per_slot: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteFacts:
+    """A route of Envoy: the pool its refused requests were for, their class, whether its answers are streamed."""
+
+    pool: str
+    priority: PriorityClass
+    streaming: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolDirectory:
+    """All pools, and the routes by the name of their ModelRoute."""
+
+    pools: Mapping[str, PoolFacts]
+    routes: Mapping[str, RouteFacts]
+
+    def route(self, name: str) -> RouteFacts | None:
+        """What is known of the Envoy route of this name; None: it is not one of ours."""
+        model_route, _, kind = name.partition("/")
+        facts = self.routes.get(model_route)
+        if facts is None or not kind.startswith(STREAMING):
+            return facts
+        return RouteFacts(pool=facts.pool, priority=facts.priority, streaming=True)
+
+
+EMPTY_DIRECTORY: Final = PoolDirectory(pools=MappingProxyType({}), routes=MappingProxyType({}))
+
+
+def build_directory(policies: PolicySet, addresses: Mapping[str, str]) -> PoolDirectory:
+    """The directory of these policies; ``addresses`` are the IP addresses of host names."""
+    return PoolDirectory(
+        pools=MappingProxyType({name: _pool(policies, name, addresses) for name in policies.pools}),
+        routes=MappingProxyType(
+            {
+                name: RouteFacts(
+                    pool=route.spec.pools[0].pool,
+                    priority=route.spec.priority,
+                    streaming=bool(route.spec.match.stream),
+                )
+                for name, route in policies.routes.items()
+            }
+        ),
+    )
+
+
+def _pool(policies: PolicySet, name: str, addresses: Mapping[str, str]) -> PoolFacts:
+    spec = policies.effective[name]
+    endpoints = policies.pools[name].spec.endpoints
+    classes = {
+        route.spec.priority
+        for route in policies.routes.values()
+        if name in {route.spec.fallback, *(share.pool for share in route.spec.pools)}
+    }
+    zones: dict[str, list[str]] = {}
+    for one in endpoints:
+        zones.setdefault(one.zone, []).append(one.name)
+    return PoolFacts(
+        name=name,
+        at=MappingProxyType({(addresses.get(one.address, one.address), one.port): one.name for one in endpoints}),
+        behind=MappingProxyType({f"{INTERNAL_PREFIX}{name}/{one.name}": one.name for one in endpoints}),
+        by_zone=MappingProxyType({zone: tuple(names) for zone, names in zones.items()}),
+        zone_of=MappingProxyType({one.name: one.zone for one in endpoints}),
+        window_calls=spec.breaker.window_calls,
+        count_statuses=frozenset(spec.breaker.count_statuses),
+        fewest=min((len(names) for names in zones.values()), default=0),
+        hedged=spec.hedging.enabled,
+        gpus_per_slot=MappingProxyType(
+            {one.name: one.gpus / (one.slots or policies.pools[name].spec.slots_per_engine) for one in endpoints}
+        ),
+        priority=PriorityClass.BATCH if classes == {PriorityClass.BATCH} else PriorityClass.INTERACTIVE,
+    )

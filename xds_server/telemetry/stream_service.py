@@ -1,0 +1,167 @@
+"""Streams that only listen: one gRPC method whose peer keeps sending, with bytes in and bytes out.
+
+A peer is never waited for and never made to wait: whatever it sends is read, and what is too much is dropped and
+counted. A peer that sends rubbish loses its own stream and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import grpc
+
+from engine.tls.grpc_credentials import auth_context_identities
+from xds_server.model.connection_limit import ConnectionLimiter, host_of
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+MaySee = Callable[[str], bool]
+"""Whether a proxy may see a pool, and so tell of it."""
+
+WRITE_LIMIT_S: Final = 1.0
+"""An answer is thirty bytes, which a peer's buffer takes at once; one that does not is not worth waiting for."""
+
+
+MAX_STREAMS: Final = 16_384
+"""Open at once, of one method: as many as there may be streams of configuration, of which each proxy has one."""
+
+MAX_STREAMS_OF_HOST: Final = 4_096
+"""Of these, those of one host: as many as it may have streams of configuration."""
+
+FIRST_MESSAGE_S: Final = 30.0
+"""Who opens a stream has something to say: a proxy sends its first message with it."""
+
+
+class TelemetryStreamError(Exception):
+    """A peer's mistake; its stream ends, and ``flaw`` is what is counted."""
+
+    def __init__(self, flaw: str, reason: str) -> None:
+        super().__init__(reason)
+        self.flaw = flaw
+
+
+LONGEST_NAME: Final = 1_024
+"""Characters of a node's id: it is kept, logged and a label of metrics, whoever sends it."""
+
+
+def validated_node_id(node: str) -> str:
+    """The id of a node; ``TelemetryStreamError`` when it is none."""
+    if not 0 < len(node) <= LONGEST_NAME:
+        raise TelemetryStreamError("nameless", "the first message names no node")
+    return node
+
+
+class StreamHandler(Protocol):
+    """One stream, as a value that is fed."""
+
+    def take(self, data: bytes, now_s: float) -> bytes | None:
+        """Take one message; the answer that is due, if any. ``TelemetryStreamError`` ends the stream."""
+
+    def close(self) -> None:
+        """The stream has ended."""
+
+
+class StreamService(grpc.GenericRpcHandler):
+    """Serves one bidirectional ``method``; ``sit`` makes what each new stream is fed to.
+
+    It is given what the peer's certificate proved.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        sit: Callable[[tuple[str, ...]], StreamHandler],
+        on_flaw: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        max_streams: int = MAX_STREAMS,
+        max_streams_of_host: int = MAX_STREAMS_OF_HOST,
+        first_message_s: float = FIRST_MESSAGE_S,
+    ) -> None:
+        async def behave(_requests: object, context: Context) -> None:
+            await self._serve(context)
+
+        self._method: Final = method
+        self._sit = sit
+        self._on_flaw = on_flaw
+        self._clock = clock
+        self._crowd = ConnectionLimiter("streams", max_streams, max_streams_of_host)
+        self._first_message_s = first_message_s
+        self._streams: set[asyncio.Task[Any]] = set()
+        self._stopping = False
+        self._handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(behave)
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        """The handler, if it is our method."""
+        return self._handler if str(handler_call_details.method) == self._method else None
+
+    def stop(self) -> None:
+        """End every stream, as a server that is done would."""
+        self._stopping = True
+        for stream in self._streams:
+            stream.cancel()
+
+    async def _serve(self, context: Context) -> None:
+        identities = auth_context_identities(context.auth_context())
+        host = host_of(context.peer(), identities)
+        for flaw, full in (("crowd", self._crowd.full()), ("host", self._crowd.full_for(host))):
+            if full:
+                self._on_flaw(flaw)
+                await _say_why(context, grpc.StatusCode.RESOURCE_EXHAUSTED, full)
+                return
+        stream = asyncio.current_task()
+        assert stream is not None, "a coroutine runs in a task"  # noqa: S101  # for the type checker
+        self._streams.add(stream)
+        self._crowd.acquire(host)
+        sitting = self._sit(identities)
+        answering: asyncio.Task[None] | None = None
+        reason = ""
+        try:
+            data = await self._first(context)
+            while isinstance(data, bytes):  # anything else is the end
+                answer = sitting.take(data, self._clock())
+                # One answer at a time, and nobody waits until it is taken.
+                if answer is not None and (answering is None or answering.done()):
+                    answering = asyncio.create_task(_answer(context, answer))
+                data = await context.read()
+        except TelemetryStreamError as error:
+            reason = str(error)
+            self._on_flaw(error.flaw)
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+        finally:
+            self._streams.discard(stream)
+            self._crowd.release(host)
+            sitting.close()
+            if answering is not None:
+                # gRPC cannot say how a stream ended while it still writes to it, not even if that was cancelled.
+                await asyncio.wait([answering], timeout=WRITE_LIMIT_S)
+        if reason:
+            await _say_why(context, grpc.StatusCode.INVALID_ARGUMENT, reason)
+
+    async def _first(self, context: Context) -> object:
+        """The first message; ``TelemetryStreamError`` where none comes."""
+        try:
+            async with asyncio.timeout(self._first_message_s):
+                return await context.read()
+        except TimeoutError:
+            raise TelemetryStreamError("silent", f"no message within {self._first_message_s:g} s") from None
+
+
+async def _say_why(context: Context, code: grpc.StatusCode, text: str) -> None:
+    """End a stream with this; nothing where its peer has gone, to whom nobody can say anything."""
+    with contextlib.suppress(grpc.aio.InternalError):
+        await context.abort(code, text)
+
+
+async def _answer(context: Context, answer: bytes) -> None:
+    try:
+        await context.write(answer)
+    except (grpc.aio.InternalError, grpc.aio.UsageError, grpc.aio.AbortError):
+        return  # the peer went while it was written to; the reading side sees the same

@@ -1,0 +1,362 @@
+"""The book of what proxies told: access logs and load reports in, one frozen ``PoolTraffic`` per pool out.
+
+Mutable and single-threaded; the time is always an argument. Memory is bounded by engines, by proxies that are
+heard, and by the pairs of them that had a call lately: what a proxy says of an engine is kept only while it says
+it.
+
+What is lost, signal by signal. Stale decays to absent, never to zero, and absent is neutral to every decision:
+
+- *Attempts* leave an engine's window when they are older than ``WINDOW_S``; rates and mean times are of the last
+  ``RATE_S`` and there is no mean time without a call. Tails are of the last minute, then absent.
+- *Load reports* of a proxy count until ``STALE_S`` after the last one, whether its stream ended, stalled or was
+  never opened again; then its requests leave every engine's ``in_flight``. An engine's ``in_flight`` is None, not
+  0, where no proxy reports load for the pool.
+- A *proxy* that sent neither for ``STALE_S`` is not in the pool's traffic, and forgotten soon after.
+- A *pool* nobody sent anything about for ``STALE_S`` is not in the traffic at all: losing all telemetry looks like
+  never having had any. Its windows wait, and age, in case the silence ends.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from policies.route import PriorityClass
+from xds_server.model.pool_traffic import STALE_S, WINDOW_S, LatencyTail, PoolTraffic
+from xds_server.telemetry.attempt_outcome import AttemptOutcome
+from xds_server.telemetry.pool_directory import EMPTY_DIRECTORY, PoolDirectory, PoolFacts
+from xds_server.telemetry.pool_totals import PoolTotals, call_result
+from xds_server.telemetry.sliding_windows import LatencyHistogram
+from xds_server.telemetry.tally import NOTHING, EngineTally, ProxyTally, coarse_time, silent_engines
+
+_FORGET_S: Final = 60.0
+_TAILS_EACH_S: Final = 1.0
+_SWEEP_EACH_S: Final = 0.5
+_UNPACED: Final = 400
+"""Engines and proxies whose values are made anew at every reading; beyond, a pool is made anew less often."""
+
+_INTERACTIVE: Final = PriorityClass.INTERACTIVE
+
+
+class CallListener(Protocol):
+    """Who is told of each call of each proxy, as long as somebody compares them."""
+
+    def on_call_ended(
+        self, node: str, *, failed: bool, time_s: float | None, streaming: bool, weight: float
+    ) -> None:
+        """A call has ended; ``time_s`` to its first byte where it streams, else to its end, if it did well."""
+
+    def on_request_shed(self, node: str, weight: float) -> None:
+        """A request was shed."""
+
+    def is_other_engine(self, node: str, pool: str, engine: str) -> bool:
+        """Whether what this proxy knows by the name of this engine is another one, at another address."""
+
+
+class _Pool:
+    __slots__ = (
+        "answer", "built_at_s", "engines", "facts", "first_byte", "heard_at_s", "proxies", "tails", "tails_at_s",
+        "totals", "urgent", "value",
+    )  # fmt: skip
+
+    def __init__(self, facts: PoolFacts) -> None:
+        self.facts = facts
+        self.engines: dict[str, EngineTally] = {}
+        self.proxies: dict[str, ProxyTally] = {}
+        self.answer = LatencyHistogram()
+        self.first_byte = LatencyHistogram()
+        self.totals = PoolTotals()
+        self.tails: tuple[LatencyTail | None, LatencyTail | None] = (None, None)
+        self.tails_at_s = float("-inf")
+        self.heard_at_s = float("-inf")
+        self.built_at_s = float("-inf")
+        self.urgent = True
+        self.value: PoolTraffic | None = None
+
+    def engine(self, name: str) -> EngineTally:
+        engine = self.engines.get(name)
+        if engine is None:
+            engine = self.engines[name] = EngineTally(self.facts.window_calls)
+        return engine
+
+    def proxy(self, node: str) -> ProxyTally:
+        proxy = self.proxies.get(node)
+        if proxy is None:
+            proxy = self.proxies[node] = ProxyTally()
+        return proxy
+
+
+class TrafficStore:
+    """Everything told, by pool. ``directory`` says what is known of pools and routes."""
+
+    def __init__(self) -> None:
+        self.directory: PoolDirectory = EMPTY_DIRECTORY
+        self.listener: CallListener | None = None
+        """Told of each call beside being counted here."""
+        self._pools: dict[str, _Pool] = {}
+        self._swept_at_s = float("-inf")
+        self._all: Mapping[str, PoolTraffic] = MappingProxyType({})
+
+    def set_directory(self, directory: PoolDirectory) -> None:
+        """Go by this directory from now on; what is known of engines that are still there is kept."""
+        self.directory = directory
+        for name in [name for name in self._pools if name not in directory.pools]:
+            del self._pools[name]
+        for name, pool in self._pools.items():
+            facts = directory.pools[name]
+            if facts is pool.facts:
+                continue
+            pool.facts, pool.urgent = facts, True
+            for engine in [engine for engine in pool.engines if engine not in facts.zone_of]:
+                del pool.engines[engine]
+            for record in pool.engines.values():
+                record.resize(facts.window_calls)
+            for proxy in pool.proxies.values():
+                proxy.in_flight_on = {
+                    engine: count for engine, count in proxy.in_flight_on.items() if engine in facts.zone_of
+                }
+
+    # -- what is told --------------------------------------------------------------------------------------
+
+    def record_attempt(
+        self,
+        node: str,
+        facts: PoolFacts,
+        engine: str,
+        outcome: AttemptOutcome,
+        *,
+        first: bool,
+        asks: bool = True,
+        complete: bool = True,
+        priority: PriorityClass,
+        streaming: bool,
+        duration_s: float,
+        first_byte_s: float,
+        late_s: float = 0.0,
+        request: str = "",
+        weight: float,
+        now_s: float,
+    ) -> None:
+        """One attempt has ended. ``first``: of its request; ``weight``: how many attempts it stands for.
+
+        ``asks``: it asked for work. What an engine refuses as wrong costs it nothing; a storm of that is no
+        demand. ``complete``: a whole answer came. ``late_s``: how long before the newest of its message it ended,
+        which is when rates count it. ``request`` is its name; failures are remembered by it.
+        """
+        pool = self._pool(facts)
+        pool.heard_at_s = now_s
+        proxy = pool.proxies.get(node) or pool.proxy(node)
+        proxy.heard_at_s = now_s
+        at_s = now_s - late_s if late_s > 0.0 else now_s
+        slot = proxy.recent.slot(at_s)
+        batch = priority is not _INTERACTIVE
+        if outcome is AttemptOutcome.NOT_SENT:
+            if first:
+                slot[1 + batch] += weight
+            # A second try that is refused ends the request, unless it is a hedge: then the first one goes on.
+            ended = first or not facts.hedged
+            if ended:
+                slot[3 + batch] += weight
+                if self.listener is not None:
+                    self.listener.on_request_shed(node, weight)
+            pool.totals.add_unsent(arrived=first, ended=ended, priority=priority, weight=weight)
+            pool.urgent = True
+            return
+        if self.listener is not None:
+            self.listener.on_call_ended(
+                node,
+                failed=outcome is AttemptOutcome.FAILURE,
+                time_s=(first_byte_s if streaming else duration_s) if outcome is AttemptOutcome.SUCCESS else None,
+                streaming=streaming,
+                weight=weight,
+            )
+        if not first:
+            slot[5] += weight
+        elif asks:
+            slot[1 + batch] += weight
+        pool.totals.add_call(
+            call_result(outcome, complete=complete, asks=asks),
+            first=first,
+            priority=priority,
+            weight=weight,
+            gpu_s=duration_s * facts.gpus_per_slot.get(engine, 1.0),
+        )
+        record = (
+            (pool.engines.get(engine) or pool.engine(engine))
+            if self.listener is None
+            else self._record(pool, node, engine)
+        )
+        record.heard_at_s = now_s
+        began_at_s = at_s - duration_s
+        record.began_at_s = max(began_at_s, record.began_at_s)
+        if outcome is AttemptOutcome.SUCCESS:
+            record.succeeded += weight
+            record.count(False, now_s)
+            done = record.done.slot(at_s)
+            done[1] += weight
+            done[2] += weight * duration_s
+            if streaming:
+                pool.first_byte.add(first_byte_s, now_s)
+            else:
+                pool.answer.add(duration_s, now_s)
+        elif outcome is AttemptOutcome.FAILURE:
+            record.failed += weight
+            record.count(True, now_s)
+            record.failed_requests.add(request, now_s)
+            pool.urgent = True
+        else:
+            record.neutral += weight
+
+    def record_failure(
+        self, facts: PoolFacts, engine: str, *, node: str = "", request: str = "", weight: float, now_s: float
+    ) -> None:
+        """An attempt that had been counted as neutral was the engine's failure after all."""
+        pool = self._pool(facts)
+        pool.heard_at_s = now_s
+        pool.urgent = True
+        pool.totals.timed_out += weight
+        record = self._record(pool, node, engine)
+        record.heard_at_s = now_s
+        record.failed += weight
+        record.count(True, now_s)
+        record.failed_requests.add(request, now_s)
+
+    def record_shed(
+        self, node: str, facts: PoolFacts, priority: PriorityClass, *, weight: float, now_s: float
+    ) -> None:
+        """A request was refused before it became an attempt."""
+        pool = self._pool(facts)
+        pool.heard_at_s = now_s
+        pool.urgent = True
+        proxy = pool.proxy(node)
+        proxy.heard_at_s = now_s
+        slot = proxy.recent.slot(now_s)
+        batch = priority is not _INTERACTIVE
+        slot[1 + batch] += weight
+        slot[3 + batch] += weight
+        if self.listener is not None:
+            self.listener.on_request_shed(node, weight)
+        pool.totals.add_unsent(arrived=True, ended=True, priority=priority, weight=weight)
+
+    def record_load(
+        self, node: str, facts: PoolFacts, counts: Mapping[str, tuple[int, int]], now_s: float
+    ) -> None:
+        """A load report: by engine, requests in progress now and issued since the report before.
+
+        A report is the whole of what this proxy has open in the pool. A proxy that never had anything to do with
+        a pool is not remembered for saying so.
+        """
+        pool = self._pools.get(facts.name)
+        proxy = None if pool is None else pool.proxies.get(node)
+        if not counts and proxy is None:
+            return
+        pool = pool or self._pool(facts)
+        proxy = proxy or pool.proxy(node)
+        pool.heard_at_s = proxy.heard_at_s = now_s
+        self._replace_load(
+            pool, proxy, {engine: progress for engine, (progress, _) in counts.items() if progress > 0}
+        )
+        proxy.loaded(sum(proxy.in_flight_on.values()), now_s)
+        proxy.load_at_s = now_s
+        proxy.issue({engine: new for engine, (_, new) in counts.items() if new > 0}, now_s)
+        proxy.silent = silent_engines(facts, proxy)
+
+    def _replace_load(self, pool: _Pool, proxy: ProxyTally, fresh: Mapping[str, int]) -> None:
+        for engine, count in proxy.in_flight_on.items():
+            if (record := pool.engines.get(engine)) is not None:
+                record.in_flight -= count
+        for engine, count in fresh.items():
+            pool.engine(engine).in_flight += count
+        proxy.in_flight_on = fresh or NOTHING
+
+    def _record(self, pool: _Pool, node: str, engine: str) -> EngineTally:
+        """What is kept of this engine; one that nobody looks at where this proxy means another by its name."""
+        if self.listener is not None and self.listener.is_other_engine(node, pool.facts.name, engine):
+            return EngineTally(pool.facts.window_calls)
+        return pool.engine(engine)
+
+    def _pool(self, facts: PoolFacts) -> _Pool:
+        pool = self._pools.get(facts.name)
+        if pool is None:
+            pool = self._pools[facts.name] = _Pool(facts)
+        return pool
+
+    # -- what is known -------------------------------------------------------------------------------------
+
+    def traffic(self, sampled: float, now_s: float) -> Mapping[str, PoolTraffic]:
+        """What is known of each pool; the same objects where nothing has changed."""
+        if now_s - self._swept_at_s >= _SWEEP_EACH_S:
+            self._swept_at_s = now_s
+            for pool in self._pools.values():
+                self._sweep(pool, now_s)
+        found = {
+            name: value
+            for name, pool in self._pools.items()
+            if (value := _traffic(pool, sampled, now_s)) is not None
+        }
+        before = self._all
+        if found.keys() != before.keys() or any(before[name] is not value for name, value in found.items()):
+            self._all = MappingProxyType(found)
+        return self._all
+
+    def totals(self) -> Mapping[str, PoolTotals]:
+        """What was told of each pool since the start."""
+        return {name: pool.totals for name, pool in self._pools.items()}
+
+    def began_at_s(self, pool: str, engine: str) -> float | None:
+        """When the newest call began of those to this engine that have ended; None: nothing was told of it.
+
+        As its proxy timed it, counted back from when the newest entry of the same message came.
+        """
+        known = self._pools.get(pool)
+        record = None if known is None else known.engines.get(engine)
+        return None if record is None or record.began_at_s == float("-inf") else record.began_at_s
+
+    def failed_requests(self, pool: str, engine: str, now_s: float) -> tuple[str, ...]:
+        """Names of the newest requests that this engine failed, of those that count against it, newest first."""
+        known = self._pools.get(pool)
+        record = None if known is None else known.engines.get(engine)
+        return () if record is None else record.failed_requests.since(now_s - WINDOW_S)
+
+    def _sweep(self, pool: _Pool, now_s: float) -> None:
+        """Let go of load reports that are stale, and of proxies that are gone."""
+        for node, proxy in list(pool.proxies.items()):
+            if proxy.load_at_s is not None and now_s - proxy.load_at_s > STALE_S:
+                self._replace_load(pool, proxy, NOTHING)
+                proxy.forget_load()
+            if now_s - proxy.heard_at_s > _FORGET_S:
+                del pool.proxies[node]
+
+
+def _traffic(pool: _Pool, sampled: float, now_s: float) -> PoolTraffic | None:
+    if now_s - pool.heard_at_s > STALE_S:
+        pool.value = None
+        return None
+    many = len(pool.engines) + len(pool.proxies)
+    if many > _UNPACED and pool.value is not None:
+        pace_s = min(1.0, 0.25 * many / _UNPACED)
+        if now_s - pool.built_at_s < (pace_s / 2 if pool.urgent else pace_s):
+            return pool.value
+    if now_s - pool.tails_at_s >= _TAILS_EACH_S:
+        pool.tails_at_s = now_s
+        pool.tails = (pool.answer.tail(now_s), pool.first_byte.tail(now_s))
+    proxies = {
+        node: proxy.traffic(now_s, pool.facts.priority)
+        for node, proxy in pool.proxies.items()
+        if now_s - proxy.heard_at_s <= STALE_S
+    }
+    load_known = any(proxy.load_at_s is not None for proxy in proxies.values())
+    engines = {name: engine.traffic(now_s, load_known) for name, engine in pool.engines.items()}
+    pool.urgent, pool.built_at_s = False, now_s
+    answer, first_byte = pool.tails
+    before = pool.value
+    fresh = PoolTraffic(
+        engines=engines,
+        proxies=proxies,
+        answer=answer,
+        first_byte=first_byte,
+        sampled=sampled,
+        heard_at_s=coarse_time(None if before is None else before.heard_at_s, pool.heard_at_s),
+    )
+    if before is None or fresh != before:
+        pool.value = fresh
+    return pool.value

@@ -1,0 +1,200 @@
+"""Clusters: one per pool, made of what an operator rarely edits and nothing that moves by itself.
+
+Any changed byte of a cluster makes Envoy warm it anew and forget in-flight counts and ejections. So the admission
+ceiling and the retry budget are open here and come by RTDS (``runtime``), engines come by EDS (``endpoints``), and
+neither the number of engines nor any telemetry is an input of this module.
+"""
+
+import math
+from typing import Final
+
+from envoy_data_plane.envoy.config.cluster.v3 import (
+    CircuitBreakers,
+    CircuitBreakersThresholds,
+    CircuitBreakersThresholdsRetryBudget,
+    Cluster,
+    ClusterCommonLbConfig,
+    ClusterCommonLbConfigLocalityWeightedLbConfig,
+    ClusterDiscoveryType,
+    ClusterEdsClusterConfig,
+    ClusterLbPolicy,
+    ClusterLeastRequestLbConfig,
+    ClusterSlowStartConfig,
+    OutlierDetection,
+)
+from envoy_data_plane.envoy.config.common.matcher.v3 import (
+    HttpHeadersMatch,
+    MatchPredicate,
+    MatchPredicateMatchSet,
+)
+from envoy_data_plane.envoy.config.core.v3 import (
+    Http1ProtocolOptions,
+    HttpProtocolOptions,
+    RoutingPriority,
+    TransportSocket,
+)
+from envoy_data_plane.envoy.config.route.v3 import HeaderMatcher
+from envoy_data_plane.envoy.extensions.upstreams.http.v3 import HttpProtocolOptions as UpstreamHttpProtocolOptions
+from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
+    HttpProtocolOptionsExplicitHttpConfig,
+    HttpProtocolOptionsOutlierDetection,
+)
+from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
+from envoy_data_plane.envoy.type.v3 import Percent
+
+from policies.resilience import Breaker, ResilienceSpec, SlowStart
+from xds_server.translate.envoy_values import EDS_FETCH_TIMEOUT_S, ads_config_source, pack_any, seconds
+from xds_server.translate.internal_listeners import internal_upstream_socket
+from xds_server.translate.residency import AllowedRegions, subset_config
+
+CHOICE_COUNT: Final = 3
+"""Engines compared per pick. Comparing all of them picks the dead one, which has nothing in flight: measured."""
+
+UPSTREAM_IDLE_S: Final = 4.0
+"""Below the 5 s after which vLLM's HTTP server closes an idle connection (VLLM_HTTP_TIMEOUT_KEEP_ALIVE), so that
+Envoy does not send a request into a connection that is just being closed."""
+
+OPEN_RETRY_PERCENT: Final = 100.0
+OPEN_RETRY_CONCURRENCY: Final = 3
+"""Without a budget in force Envoy allows three retries at once, whatever the load."""
+
+_HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+
+
+def pool_cluster(
+    pool: str,
+    spec: ResilienceSpec,
+    *,
+    hop: bool = False,
+    allowed: tuple[AllowedRegions, ...] = (),
+    tls: TransportSocket | None = None,
+) -> Cluster:
+    """The Envoy cluster of a pool; with ``hop`` its endpoints are listeners inside the proxy.
+
+    ``allowed`` are the sets of regions that routes to it are bound to. ``tls`` is how engines are spoken to;
+    through a hop, too, for what passes a listener inside is what goes to the engine.
+    """
+    return Cluster(
+        name=pool,
+        type=ClusterDiscoveryType.EDS,
+        eds_cluster_config=ClusterEdsClusterConfig(eds_config=ads_config_source(EDS_FETCH_TIMEOUT_S)),
+        connect_timeout=seconds(spec.timeouts.connect),
+        lb_policy=ClusterLbPolicy.LEAST_REQUEST,
+        least_request_lb_config=ClusterLeastRequestLbConfig(
+            choice_count=CHOICE_COUNT, slow_start_config=_slow_start(spec.slow_start)
+        ),
+        lb_subset_config=subset_config(allowed),
+        common_lb_config=ClusterCommonLbConfig(
+            # Who is out is decided in one place; Envoy sends nothing to engines that are out, however many.
+            healthy_panic_threshold=Percent(value=0.0),
+            locality_weighted_lb_config=ClusterCommonLbConfigLocalityWeightedLbConfig(),
+            # By default Envoy gathers changes of health for 1 s. An engine that it lets back and ejects again at
+            # once was seen to be sent requests for all of that second.
+            update_merge_window=seconds(0),
+        ),
+        ignore_health_on_host_removal=True,
+        circuit_breakers=CircuitBreakers(
+            thresholds=[
+                _open_threshold(priority, spec.limits.max_connections)
+                for priority in (RoutingPriority.DEFAULT, RoutingPriority.HIGH)
+            ]
+        ),
+        transport_socket=internal_upstream_socket(tls) if hop else tls,
+        outlier_detection=outlier_detection(spec.breaker, hedged=spec.hedging.enabled, hop=hop),
+        typed_extension_protocol_options={_HTTP_OPTIONS: pack_any(_http_options(spec.breaker.count_statuses))},
+    )
+
+
+def _open_threshold(priority: RoutingPriority, connections: int) -> CircuitBreakersThresholds:
+    # Connections and pending requests stay wide open: Envoy counts a connection being opened as pending.
+    return CircuitBreakersThresholds(
+        priority=priority,
+        max_connections=connections,
+        max_pending_requests=connections,
+        max_requests=connections,
+        track_remaining=True,
+        retry_budget=CircuitBreakersThresholdsRetryBudget(
+            budget_percent=Percent(value=OPEN_RETRY_PERCENT), min_retry_concurrency=OPEN_RETRY_CONCURRENCY
+        ),
+    )
+
+
+def outlier_detection(breaker: Breaker, *, hedged: bool = False, hop: bool = False) -> OutlierDetection:
+    """Envoy's own breaker: local to each proxy, fast, and a backstop to what the control plane decides.
+
+    The control plane keeps out what must stay out, so an ejection by Envoy is short. It grows by as much with each
+    one in a row, which is what holds a failing engine out while there is no control plane.
+
+    ``max_ejection_percent`` is the promise of the capacity floor: Envoy ejects no engine that would break it, and
+    so never the only one of a pool.
+
+    To Envoy a hedge is a timeout of the first try, a local failure of an engine that may only be slow. Where
+    hedging is on, local failures in a row therefore eject nobody.
+
+    Through a hop every connection succeeds at first, and Envoy begins to count local failures anew with each
+    success. There they are counted as the 503 and 504 they end in, where only an answer ends the row.
+    """
+    threshold = math.ceil(breaker.error_rate_percent)
+    local_errors = 0 if hedged else breaker.consecutive_local_errors
+    as_answers = hop and local_errors > 0
+    # Ejections end, and shares of failures are taken, once in an interval.
+    interval_s = min(breaker.interval, breaker.local_ejection)
+    return OutlierDetection(
+        interval=seconds(interval_s),
+        base_ejection_time=seconds(breaker.local_ejection),
+        max_ejection_time=seconds(max(breaker.cooldown, breaker.local_ejection)),
+        max_ejection_percent=100 - math.ceil(breaker.capacity_floor_percent),
+        always_eject_one_host=False,
+        successful_active_health_check_uneject_host=False,
+        # Timeouts and refusals are counted apart from answers, or a success of one kind hides the other.
+        split_external_local_origin_errors=not as_answers,
+        consecutive_5xx=max(1, breaker.consecutive_errors),
+        enforcing_consecutive_5xx=100 if breaker.consecutive_errors else 0,
+        consecutive_local_origin_failure=max(1, local_errors),
+        enforcing_consecutive_local_origin_failure=100 if local_errors and not as_answers else 0,
+        # With an error matcher no answer of an engine is a gateway failure, so these are local ones only.
+        consecutive_gateway_failure=max(1, local_errors),
+        enforcing_consecutive_gateway_failure=100 if as_answers else 0,
+        failure_percentage_threshold=threshold,
+        enforcing_failure_percentage=100 if threshold else 0,
+        failure_percentage_minimum_hosts=1,
+        failure_percentage_request_volume=max(
+            min(breaker.min_calls, breaker.window_calls),
+            math.ceil(breaker.window_calls * interval_s / breaker.interval),
+        ),
+        # Envoy turns these on by default, with thresholds that know nothing of shedding or of small fleets.
+        enforcing_success_rate=0,
+        enforcing_local_origin_success_rate=0,
+    )
+
+
+def _slow_start(slow_start: SlowStart) -> ClusterSlowStartConfig | None:
+    if not slow_start.window:
+        return None
+    return ClusterSlowStartConfig(
+        slow_start_window=seconds(slow_start.window),
+        min_weight_percent=Percent(value=slow_start.min_weight_percent),
+    )
+
+
+def _http_options(count_statuses: tuple[int, ...]) -> UpstreamHttpProtocolOptions:
+    return UpstreamHttpProtocolOptions(
+        explicit_http_config=HttpProtocolOptionsExplicitHttpConfig(http_protocol_options=Http1ProtocolOptions()),
+        common_http_protocol_options=HttpProtocolOptions(idle_timeout=seconds(UPSTREAM_IDLE_S)),
+        outlier_detection=HttpProtocolOptionsOutlierDetection(error_matcher=_errors(count_statuses)),
+    )
+
+
+def _errors(statuses: tuple[int, ...]) -> MatchPredicate:
+    """Which answers count as failures of an engine; without statuses none does."""
+    rules = [_status_is(status) for status in statuses]
+    if not rules:
+        return MatchPredicate(not_match=MatchPredicate(any_match=True))
+    if len(rules) == 1:
+        return rules[0]  # Envoy refuses a set of fewer than two
+    return MatchPredicate(or_match=MatchPredicateMatchSet(rules=rules))
+
+
+def _status_is(status: int) -> MatchPredicate:
+    matcher = HeaderMatcher(name=":status", string_match=StringMatcher(exact=str(status)))
+    return MatchPredicate(http_response_headers_match=HttpHeadersMatch(headers=[matcher]))

@@ -1,0 +1,318 @@
+"""Routes: one RouteConfiguration per port, with everything an operator edits about requests.
+
+Routes follow an edit without touching what is in flight, and so do decisions that change rarely (``in_force``).
+Each ModelRoute becomes a streaming and a non-streaming Envoy route, because their time limits differ; requests
+that must not run twice, and those that accept another model, have routes of their own before these. Weights live
+in the runtime layer (``weights``), so a fallback that flips does not even change this resource.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import quote
+
+from envoy_data_plane.envoy.config.core.v3 import (
+    HeaderValue,
+    HeaderValueOption,
+    HeaderValueOptionHeaderAppendAction,
+    RoutingPriority,
+)
+from envoy_data_plane.envoy.config.route.v3 import (
+    HeaderMatcher,
+    Route,
+    RouteAction,
+    RouteActionMaxStreamDuration,
+    RouteConfiguration,
+    VirtualHost,
+    WeightedCluster,
+    WeightedClusterClusterWeight,
+)
+
+from policies.resilience import ResilienceSpec
+from policies.route import ModelChange, ModelRoute, PriorityClass
+from xds_server.decide.decisions import DegradationState, HedgeDecision, RetryDecision, TimeLimits
+from xds_server.translate.effective_spec import at_most_once_spec, effective_spec
+from xds_server.translate.envoy_values import seconds
+from xds_server.translate.local_reply_routes import (
+    maintenance_reply,
+    no_route_reply,
+    region_unavailable_reply,
+    token_limit_replies,
+)
+from xds_server.translate.lua_scripts import rewrite_model
+from xds_server.translate.residency import metadata_match
+from xds_server.translate.retry_policy import hedge_policy, retry_policy, try_timers
+from xds_server.translate.route_match import header_absent, header_is_true, header_present, route_match
+from xds_server.translate.runtime import weights_prefix
+
+ROUTING_PRIORITY: Final = {
+    PriorityClass.INTERACTIVE: RoutingPriority.HIGH,
+    PriorityClass.BATCH: RoutingPriority.DEFAULT,
+}
+"""Envoy counts the two apart, so each class has a ceiling of its own."""
+
+SIDE_EFFECTS_HEADER: Final = "x-switchgear-side-effects"
+IDEMPOTENCY_KEY_HEADER: Final = "idempotency-key"
+ALLOW_MODEL_CHANGE_HEADER: Final = "x-switchgear-allow-model-change"
+SERVED_MODEL_HEADER: Final = "x-switchgear-served-model"
+FALLBACK_HEADER: Final = "x-switchgear-fallback"
+
+_NO_MODELS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def route_configuration_name(port: int) -> str:
+    """Name of the routes of this port."""
+    return f"port-{port}"
+
+
+def by_specificity(routes: Iterable[ModelRoute]) -> list[ModelRoute]:
+    """Routes in the order in which Envoy tries them: the more a route asks for, the earlier; then by name."""
+
+    def rank(route: ModelRoute) -> tuple[int, int, bool, bool, str]:
+        match = route.spec.match
+        return (
+            -len(match.path_prefix),
+            -len(match.headers),
+            match.model is None,
+            match.stream is None,
+            route.metadata.name,
+        )
+
+    return sorted(routes, key=rank)
+
+
+def route_configuration(port: int, routes: Sequence[Route], body_limit_bytes: int) -> RouteConfiguration:
+    """The routes of a port, in this order, with an answer for what none of them matches.
+
+    ``body_limit_bytes`` is the largest of the routes' limits: a body is read before its route is known.
+    """
+    return RouteConfiguration(
+        name=route_configuration_name(port),
+        virtual_hosts=[
+            VirtualHost(
+                name=route_configuration_name(port),
+                domains=["*"],
+                routes=[*routes, no_route_reply()],
+                include_request_attempt_count=True,
+                request_body_buffer_limit=body_limit_bytes,
+            )
+        ],
+        # A cluster may arrive after the route that names it; Envoy then answers 503 and says which.
+        validate_clusters=False,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteVariant:
+    """Some of a route's requests: those with these headers, and what may be done with them.
+
+    ``name`` is what the Envoy route's name has for it. ``fallback``: they may go to the fallback pool. ``once``:
+    they must not run twice.
+    """
+
+    name: str = ""
+    headers: tuple[HeaderMatcher, ...] = ()
+    fallback: bool = True
+    once: bool = False
+
+
+def envoy_routes(
+    route: ModelRoute,
+    spec: ResilienceSpec,
+    *,
+    gated: bool,
+    hedge: HedgeDecision | None = None,
+    retries: RetryDecision | None = None,
+    limits: TimeLimits | None = None,
+    ladder: DegradationState | None = None,
+    models: Mapping[str, str] = _NO_MODELS,
+    nobody_left: bool = False,
+) -> tuple[Route, ...]:
+    """The Envoy routes of a ModelRoute, in their order.
+
+    Refusals stand first. Then come requests that ask for something of their own by a header, then the others;
+    streams before the rest. A decision that is None means: as the policy says. ``models`` is the model of each
+    pool. ``nobody_left``: no engine in the regions that the route is bound to takes requests.
+    """
+    if ladder is not None and ladder.maintenance:
+        return (maintenance_reply(route, ladder.maintenance),)
+    if nobody_left:
+        return (region_unavailable_reply(route),)
+    refused = () if ladder is None or ladder.max_tokens is None else token_limit_replies(route, ladder.max_tokens)
+    wanted = route.spec.match.stream
+    rules = {
+        streaming: effective_spec(
+            spec, streaming=streaming, hedge=hedge, retries=retries, limits=limits, ladder=ladder
+        )
+        for streaming in ((True, False) if wanted is None else (wanted,))
+    }
+    return (
+        *refused,
+        *(
+            _envoy_route(route, variant, action, streaming=streaming)
+            for who in fallback_variants(route, models)
+            for streaming, now in rules.items()
+            for variant, action in _idempotency_variants(
+                route, now, who, models=models, streaming=streaming, gated=gated
+            )
+        ),
+    )
+
+
+def _envoy_route(route: ModelRoute, variant: RouteVariant, action: RouteAction, *, streaming: bool) -> Route:
+    kind = "streaming" if streaming else "non-streaming"
+    name = f"{route.metadata.name}/{kind}{variant.name}"
+    return Route(
+        name=name,
+        match=route_match(route.spec.match, streaming=streaming, headers=variant.headers),
+        route=action,
+        request_body_buffer_limit=route.spec.max_body_bytes,
+        stat_prefix=name.replace("/", "."),
+    )
+
+
+def fallback_variants(route: ModelRoute, models: Mapping[str, str]) -> tuple[RouteVariant, ...]:
+    """Who may go to the fallback and who stays, in the order in which Envoy asks."""
+    if not _fallback_changes_model(route, models) or route.spec.model_change is ModelChange.DISCLOSED:
+        return (RouteVariant(),)
+    stays = RouteVariant(fallback=False)
+    if route.spec.model_change is ModelChange.NEVER:
+        return (stays,)
+    return (RouteVariant(name="/any-model", headers=(header_is_true(ALLOW_MODEL_CHANGE_HEADER),)), stays)
+
+
+def _idempotency_variants(
+    route: ModelRoute,
+    spec: ResilienceSpec,
+    who: RouteVariant,
+    *,
+    models: Mapping[str, str],
+    streaming: bool,
+    gated: bool,
+) -> Iterator[tuple[RouteVariant, RouteAction]]:
+    """Who may run twice and who must not; all in one where nobody does."""
+
+    def action(rules: ResilienceSpec, *, gate: bool) -> RouteAction:
+        return _action(route, rules, reachable_pools(route, who), models, streaming=streaming, gated=gate)
+
+    freely = action(spec, gate=gated)
+    # Without the gate's rules: no try is given up for a late first token where there is no other try.
+    once = action(at_most_once_spec(spec), gate=False)
+    name, headers = f"{who.name}/once", who.headers
+    keyed = header_present(IDEMPOTENCY_KEY_HEADER)
+    if once == freely:
+        yield who, freely
+    elif route.spec.side_effects:
+        yield RouteVariant(name=who.name, headers=(*headers, keyed), fallback=who.fallback), freely
+        yield RouteVariant(name=name, headers=headers, fallback=who.fallback, once=True), once
+    else:
+        marked = (header_is_true(SIDE_EFFECTS_HEADER), header_absent(IDEMPOTENCY_KEY_HEADER))
+        yield RouteVariant(name=name, headers=(*headers, *marked), fallback=who.fallback, once=True), once
+        yield who, freely
+
+
+def _action(
+    route: ModelRoute,
+    spec: ResilienceSpec,
+    pools: Sequence[str],
+    models: Mapping[str, str],
+    *,
+    streaming: bool,
+    gated: bool,
+) -> RouteAction:
+    timeouts = spec.timeouts
+    timers = try_timers(spec, streaming=streaming, gated=gated)
+    action = RouteAction(
+        priority=ROUTING_PRIORITY[route.spec.priority],
+        metadata_match=metadata_match(route),
+        # Zero turns Envoy's own 15 s off.
+        timeout=seconds(0 if streaming else timeouts.non_streaming.total),
+        idle_timeout=seconds(timers.idle_s or 0),
+        # Not for the rest: a route that has it at all, be it as zero, ignores its timeout (seen with Envoy 1.40).
+        max_stream_duration=RouteActionMaxStreamDuration(max_stream_duration=seconds(timeouts.streaming.total))
+        if streaming
+        else None,
+        retry_policy=retry_policy(spec, streaming=streaming, gated=gated),
+        hedge_policy=hedge_policy(spec, streaming=streaming, gated=gated),
+    )
+    if len(pools) == 1:
+        action.cluster = pools[0]
+    else:
+        action.weighted_clusters = _weighted(route, pools, models)
+    return action
+
+
+def route_pools(route: ModelRoute) -> tuple[str, ...]:
+    """The pools a route can send to, the fallback last; each once."""
+    return reachable_pools(route, RouteVariant())
+
+
+def reachable_pools(route: ModelRoute, who: RouteVariant) -> tuple[str, ...]:
+    """The pools these requests of a route can go to, the fallback last; each once."""
+    names = [share.pool for share in route.spec.pools]
+    if route.spec.fallback is not None and who.fallback:
+        names.append(route.spec.fallback)
+    return tuple(dict.fromkeys(names))
+
+
+def declared_weights(route: ModelRoute, pools: Sequence[str]) -> dict[str, int]:
+    """Weight of each of these pools as the operator declared it; a fallback has none until it is needed."""
+    weights = dict.fromkeys(pools, 0)
+    for share in route.spec.pools:
+        weights[share.pool] += share.weight
+    if not any(weights.values()):
+        # Envoy refuses weights that are all zero; nobody said how to share, so share evenly.
+        weights |= {share.pool: 1 for share in route.spec.pools}
+    return weights
+
+
+def weights_name(route: ModelRoute, pools: Sequence[str]) -> str:
+    """What the live weights over these pools of the route are called; no two sets of one route share a name."""
+    name = route.metadata.name
+    return name if len(pools) == len(route_pools(route)) else f"{name}/stay"
+
+
+def _weighted(route: ModelRoute, pools: Sequence[str], models: Mapping[str, str]) -> WeightedCluster:
+    asked = models.get(route.spec.pools[0].pool)
+    return WeightedCluster(
+        clusters=[
+            _weight(pool, weight, models[pool], is_fallback=pool == route.spec.fallback)
+            if asked is not None and models[pool] != asked
+            else WeightedClusterClusterWeight(name=pool, weight=weight)
+            for pool, weight in declared_weights(route, pools).items()
+        ],
+        runtime_key_prefix=weights_prefix(weights_name(route, pools)),
+    )
+
+
+def _weight(pool: str, weight: int, model: str, *, is_fallback: bool) -> WeightedClusterClusterWeight:
+    """A pool of another model than the route's first: its engines must be asked by their own model's name."""
+    told = {SERVED_MODEL_HEADER: model, FALLBACK_HEADER: pool} if is_fallback else {}
+    return WeightedClusterClusterWeight(
+        name=pool,
+        weight=weight,
+        typed_per_filter_config=dict(rewrite_model(model)),
+        response_headers_to_add=[
+            HeaderValueOption(
+                header=HeaderValue(key=name, value=_of_an_engine(value)),
+                append_action=HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
+            )
+            for name, value in told.items()
+        ],
+    )
+
+
+def _of_an_engine(value: str) -> str:
+    """A header value, left out where Envoy answers itself: a refusal was served by no model.
+
+    What a header, or Envoy's format, cannot hold as it is comes percent-encoded.
+    """
+    text = quote(value, safe="/:@+ ").replace("%", "\\x25")
+    return f"%CEL(response.flags == 0 ? '{text}' : '')%"
+
+
+def _fallback_changes_model(route: ModelRoute, models: Mapping[str, str]) -> bool:
+    fallback = route.spec.fallback
+    first = route.spec.pools[0].pool
+    return fallback is not None and models.get(fallback) != models.get(first)

@@ -1,0 +1,78 @@
+"""Which requests an Envoy route is for: path, headers and fields of the JSON body."""
+
+from collections.abc import Sequence
+
+from envoy_data_plane.envoy.config.route.v3 import HeaderMatcher, RouteMatch
+from envoy_data_plane.envoy.type.matcher.v3 import (
+    MetadataMatcher,
+    MetadataMatcherPathSegment,
+    RegexMatcher,
+    StringMatcher,
+    ValueMatcher,
+)
+
+from policies.route import HeaderMatch, Match
+from xds_server.translate.lua_scripts import REQUEST_METADATA
+
+
+def route_match(
+    match: Match,
+    *,
+    streaming: bool,
+    headers: Sequence[HeaderMatcher] = (),
+    fields: Sequence[MetadataMatcher] = (),
+) -> RouteMatch:
+    """The conditions of ``match`` for one kind of request, and these further ones."""
+    metadata: list[MetadataMatcher] = []
+    if match.model is not None:
+        metadata.append(body_field_matcher("model", ValueMatcher(string_match=StringMatcher(exact=match.model))))
+    if streaming:
+        metadata.append(body_field_matcher("stream", ValueMatcher(bool_match=True)))
+    elif match.stream is False:
+        # Also where the body does not say, which means false to the engine.
+        metadata.append(body_field_matcher("stream", ValueMatcher(bool_match=True), invert=True))
+    return RouteMatch(
+        prefix=match.path_prefix,
+        headers=[*(matcher for header in match.headers for matcher in _header(header)), *headers],
+        dynamic_metadata=[*metadata, *fields],
+    )
+
+
+def body_field_matcher(field: str, value: ValueMatcher, *, invert: bool = False) -> MetadataMatcher:
+    """A condition on a top-level field of the JSON body that the listener reads."""
+    return MetadataMatcher(
+        filter=REQUEST_METADATA, path=[MetadataMatcherPathSegment(key=field)], value=value, invert=invert
+    )
+
+
+def header_is_true(name: str) -> HeaderMatcher:
+    """The header is there and says ``true``, in any case."""
+    return HeaderMatcher(name=name, string_match=StringMatcher(exact="true", ignore_case=True))
+
+
+def header_present(name: str) -> HeaderMatcher:
+    """The header is there."""
+    return HeaderMatcher(name=name, present_match=True)
+
+
+def header_absent(name: str) -> HeaderMatcher:
+    """The header is not there."""
+    return HeaderMatcher(name=name, present_match=False)
+
+
+def _header(match: HeaderMatch) -> list[HeaderMatcher]:
+    texts = [
+        StringMatcher(exact=match.exact) if match.exact is not None else None,
+        StringMatcher(prefix=match.prefix) if match.prefix is not None else None,
+        StringMatcher(safe_regex=RegexMatcher(regex=match.regex)) if match.regex is not None else None,
+    ]
+    matchers = [
+        HeaderMatcher(name=match.name, string_match=text, invert_match=match.invert)
+        for text in texts
+        if text is not None
+    ]
+    if match.present is not None or not matchers:
+        matchers.append(
+            HeaderMatcher(name=match.name, present_match=match.present is not False, invert_match=match.invert)
+        )
+    return matchers

@@ -1,0 +1,146 @@
+"""Whose runtime layer holds which numbers: one per view, and one per proxy where ceilings follow its demand.
+
+A thousand sidecars are a thousand layers, most of them equal. What is made here is remembered by its content, so
+that equal numbers are one item, which is encoded once and pushed as one bytes object.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from policies.model import PolicySet
+from xds_server.decide.decisions import Ceiling, Decisions
+from xds_server.model.fleet import Fleet
+from xds_server.model.type_urls import RUNTIME
+from xds_server.model.view import GRPC_ROLE, View
+from xds_server.translate.cluster_weights import incompatible_fallback, ready_pools, route_weights, without_pool
+from xds_server.translate.memo import Memo
+from xds_server.translate.residency import allowed_regions
+from xds_server.translate.runtime import EVERYTHING_PERCENT, LAYER, runtime_layer, with_hedge_budget
+from xds_server.translate.translated_resource import TranslatedResource
+from xds_server.translate.visibility import visible_policies
+
+_Weights = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ViewLayer:
+    """What the layers of all proxies of a view have in common: pools with the ceiling of the role, and weights."""
+
+    ceilings: tuple[tuple[str, Ceiling], ...]
+    weights: _Weights
+
+
+def runtime_resource(
+    policies: PolicySet,
+    fleet: Fleet,
+    decisions: Decisions,
+    view: View,
+    node: str = "",
+    *,
+    memo: Memo,
+    access_log_percent: float = EVERYTHING_PERCENT,
+) -> TranslatedResource:
+    """The runtime layer of the proxy with this node id; of its view, without one.
+
+    A pool's ceiling is the one decided for this proxy, else the one for its role. The item is the same one as
+    for every other proxy with the same numbers, for as long as somebody holds it.
+    """
+    shared = _view_layer(policies, fleet, decisions, view)
+    return _runtime_resource(policies, decisions, shared, node, memo=memo, access_log_percent=access_log_percent)
+
+
+def _runtime_resource(
+    policies: PolicySet,
+    decisions: Decisions,
+    shared: _ViewLayer,
+    node: str,
+    *,
+    memo: Memo,
+    access_log_percent: float,
+) -> TranslatedResource:
+    ceilings = {
+        pool: with_hedge_budget(
+            _own_ceiling(decisions, pool, node) or ceiling,
+            policies.effective[pool].hedging,
+            decided.hedge if (decided := decisions.pools.get(pool)) else None,
+        )
+        for pool, ceiling in shared.ceilings
+    }
+    return memo.interned(
+        (RUNTIME, tuple(_numbers(*one) for one in ceilings.items()), shared.weights, access_log_percent),
+        lambda: TranslatedResource(
+            type_url=RUNTIME,
+            name=LAYER,
+            message=runtime_layer(
+                ceilings, {route: dict(weights) for route, weights in shared.weights}, access_log_percent
+            ),
+        ),
+    )
+
+
+def proxy_runtime_resources(
+    policies: PolicySet,
+    fleet: Fleet,
+    decisions: Decisions,
+    views: Mapping[str, View],
+    *,
+    memo: Memo,
+    access_log_percent: float = EVERYTHING_PERCENT,
+) -> Mapping[str, TranslatedResource]:
+    """The layers of those proxies that have a ceiling of their own, by node id; ``views`` is by node id, too."""
+    heard = {node for pool in decisions.pools.values() if pool.admission for node in pool.admission.by_proxy}
+    shared = {
+        view: _view_layer(policies, fleet, decisions, view)
+        for view in set(views.values())
+        if view.role != GRPC_ROLE
+    }
+    items = {
+        node: _runtime_resource(
+            policies, decisions, shared[view], node, memo=memo, access_log_percent=access_log_percent
+        )
+        for node, view in views.items()
+        if node in heard and view in shared
+    }
+    # Held until the next ones are made, so that those find what has not changed.
+    return memo.of(("own layers",), (items,), lambda: items)
+
+
+def _own_ceiling(decisions: Decisions, pool: str, node: str) -> Ceiling | None:
+    decided = decisions.pools.get(pool) if node else None
+    return None if decided is None or decided.admission is None else decided.admission.by_proxy.get(node)
+
+
+def _view_layer(policies: PolicySet, fleet: Fleet, decisions: Decisions, view: View) -> _ViewLayer:
+    here = visible_policies(policies, view)
+    routes = [route for some in here.routes.values() for route in some]
+    # By the regions that routes are bound to; most are bound to none.
+    ready = {
+        inside: ready_pools(fleet, decisions, inside or None)
+        for inside in {allowed_regions(route) for route in routes}
+    }
+    ladders = {
+        pool: decided.degradation for pool, decided in decisions.pools.items() if decided.degradation is not None
+    }
+    models = {pool: one.spec.model for pool, one in policies.pools.items()}
+    return _ViewLayer(
+        ceilings=tuple(
+            (pool, ceiling)
+            for pool in here.pools
+            if (ceiling := decisions.ceilings.get((pool, view.role))) is not None
+        ),
+        weights=tuple(
+            (name, tuple(sorted(weights.items())))
+            for route in routes
+            for name, weights in route_weights(
+                route,
+                without_pool(ready[allowed_regions(route)], incompatible_fallback(route, policies, fleet)),
+                ladders,
+                models,
+            ).items()
+        ),
+    )
+
+
+def _numbers(pool: str, ceiling: Ceiling) -> tuple[str, int, int, float, int]:
+    """The numbers of a ceiling without its reason, which is not Envoy's to know."""
+    return pool, ceiling.interactive, ceiling.batch, ceiling.retry_percent, ceiling.retry_min_concurrency

@@ -1,0 +1,347 @@
+"""Policies, fleet and decisions as the Envoy resources of one view: from what is wanted to what is served.
+
+The order is fixed (runtime, clusters, secrets, endpoints, listeners, routes; each by name), so that equal inputs
+give equal output on every replica. Whatever an item was made from is an input of its ``Memo`` entry: unchanged
+pools come out as the same items as last time.
+"""
+
+from collections.abc import Sequence
+
+from envoy_data_plane.envoy.config.route.v3 import Route
+
+from policies.model import PolicySet
+from policies.route import ModelRoute
+from xds_server.decide.decisions import Decisions
+from xds_server.decide.routing.time_limits import limits_for_cutting_proxies
+from xds_server.model.fleet import EngineId, Fleet
+from xds_server.model.secret import UNKNOWN_CERTIFICATES, Certificates
+from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
+from xds_server.model.view import GRPC_ROLE, View
+from xds_server.translate.effective_spec import route_inputs
+from xds_server.translate.endpoints import load_assignment, weight_factors, zone_weights
+from xds_server.translate.internal_listeners import (
+    engine_listener,
+    engine_listener_name,
+    hop_cluster,
+    hop_cluster_name,
+    listener_template,
+    uses_internal_listeners,
+)
+from xds_server.translate.listeners import connection_manager, listener, listener_name
+from xds_server.translate.memo import Memo
+from xds_server.translate.origins import cluster_origins, pool_origins, route_origins
+from xds_server.translate.pool_clusters import pool_cluster
+from xds_server.translate.priorities import locality_priorities
+from xds_server.translate.proxyless_grpc import api_listener, grpc_cluster
+from xds_server.translate.residency import AllowedRegions, allowed_by_pool, residency_unavailable
+from xds_server.translate.route_configuration import (
+    envoy_routes,
+    route_configuration,
+    route_configuration_name,
+    route_pools,
+)
+from xds_server.translate.runtime import EVERYTHING_PERCENT
+from xds_server.translate.runtime_layers import runtime_resource
+from xds_server.translate.translated_resource import TranslatedResource
+from xds_server.translate.upstream_tls import engine_host_names, secret_resources, upstream_tls_socket
+from xds_server.translate.visibility import visible_policies
+
+
+def translate(
+    policies: PolicySet,
+    fleet: Fleet,
+    decisions: Decisions,
+    view: View,
+    memo: Memo | None = None,
+    *,
+    access_log_percent: float = EVERYTHING_PERCENT,
+    certificates: Certificates = UNKNOWN_CERTIFICATES,
+) -> tuple[TranslatedResource, ...]:
+    """Every resource of the view. ``memo`` carries items from one call to the next, of any view.
+
+    ``access_log_percent`` is the share of requests of which proxies are to tell. ``certificates`` are those for
+    connections to engines.
+    """
+    memo = memo or Memo()
+    here = visible_policies(policies, view)
+    bounds = memo.of(("bounds",), (policies.routes,), lambda: allowed_by_pool(policies.routes, route_pools))
+    if view.role == GRPC_ROLE:
+        return (
+            *(_plain_cluster(policies, pool, memo) for pool in here.pools),
+            *(
+                _assignment(policies, fleet, decisions, view, pool, memo=memo, allowed=bounds.get(pool, ()))
+                for pool in here.pools
+            ),
+            *(_api_listener(policies, pool, memo) for pool in here.pools),
+        )
+    hops = frozenset(
+        pool for pool in here.pools if view.cuts and uses_internal_listeners(policies.effective[pool])
+    )
+    return (
+        _runtime(policies, fleet, decisions, view, access_log_percent, memo=memo),
+        *(
+            _cluster(
+                policies,
+                pool,
+                memo,
+                hop=pool in hops,
+                allowed=bounds.get(pool, ()),
+                certified=_certified(policies, pool, certificates),
+            )
+            for pool in here.pools
+        ),
+        *(_hop_cluster(policies, pool, memo) for pool in here.pools if view.cuts),
+        *secret_resources(policies, here.pools, certificates.secrets, memo, keys=view.keys),
+        *(
+            _assignment(
+                policies,
+                fleet,
+                decisions,
+                view,
+                pool,
+                memo=memo,
+                hop=pool in hops,
+                allowed=bounds.get(pool, ()),
+            )
+            for pool in here.pools
+        ),
+        # Of every pool: one whose policy no longer wants hops may still have requests on their way through them.
+        *(
+            one
+            for pool in here.pools
+            if view.cuts
+            for one in _engine_listeners(policies, fleet, decisions, pool, memo)
+        ),
+        *(_listener(policies, view, port, routes, memo) for port, routes in here.routes.items()),
+        *(
+            _routes(policies, fleet, decisions, port, routes, memo=memo, cuts=view.cuts)
+            for port, routes in here.routes.items()
+        ),
+    )
+
+
+def _runtime(
+    policies: PolicySet,
+    fleet: Fleet,
+    decisions: Decisions,
+    view: View,
+    access_log_percent: float,
+    *,
+    memo: Memo,
+) -> TranslatedResource:
+    item = runtime_resource(policies, fleet, decisions, view, memo=memo, access_log_percent=access_log_percent)
+    # Held until the next one is made, so that it is found again while nothing has changed.
+    return memo.of((RUNTIME, view), (item,), lambda: item)
+
+
+def _cluster(
+    policies: PolicySet, pool: str, memo: Memo, *, hop: bool, allowed: tuple[AllowedRegions, ...], certified: bool
+) -> TranslatedResource:
+    spec, tls = policies.effective[pool], policies.pools[pool].spec.tls
+    origins = cluster_origins(policies, pool)
+    return memo.of(
+        (CLUSTER, pool, hop),
+        (spec, origins, allowed, tls, certified),
+        lambda: TranslatedResource(
+            type_url=CLUSTER,
+            name=pool,
+            message=pool_cluster(
+                pool,
+                spec,
+                hop=hop,
+                allowed=allowed,
+                tls=None if tls is None else upstream_tls_socket(tls, certified=certified),
+            ),
+            origins=origins,
+        ),
+    )
+
+
+def _certified(policies: PolicySet, pool: str, certificates: Certificates) -> bool:
+    """Whether proxies show engines of the pool a certificate."""
+    tls = policies.pools[pool].spec.tls
+    return tls is not None and certificates.has_certificate(tls.secret)
+
+
+def _hop_cluster(policies: PolicySet, pool: str, memo: Memo) -> TranslatedResource:
+    spec = policies.effective[pool]
+    origins = cluster_origins(policies, pool)
+    name = hop_cluster_name(pool)
+    return memo.of(
+        (CLUSTER, name),
+        (spec, origins),
+        lambda: TranslatedResource(type_url=CLUSTER, name=name, message=hop_cluster(pool, spec), origins=origins),
+    )
+
+
+def _engine_listeners(
+    policies: PolicySet, fleet: Fleet, decisions: Decisions, pool: str, memo: Memo
+) -> tuple[TranslatedResource, ...]:
+    """The listeners that engines are reached through, without those of engines that are cut off.
+
+    An engine that has left the pool keeps its own while it may still be answering.
+    """
+    names = [engine.id.engine for engine in fleet.pools.get(pool, ()) if not _is_cut(decisions, engine.id)]
+    names += sorted(key.engine for key in decisions.leaving if key.pool == pool)
+    origins = pool_origins(policies, pool)
+    return memo.of(
+        ("engine listeners", pool),
+        (names, origins),
+        lambda: tuple(_engine_listener(pool, engine, origins, memo) for engine in names),
+    )
+
+
+def _engine_listener(pool: str, engine: str, origins: tuple[str, ...], memo: Memo) -> TranslatedResource:
+    name = engine_listener_name(pool, engine)
+    through = memo.of(("passage", pool), (), lambda: listener_template(pool))
+    return memo.of(
+        (LISTENER, name),
+        (origins,),
+        lambda: TranslatedResource(
+            type_url=LISTENER, name=name, message=engine_listener(pool, engine, through), origins=origins
+        ),
+    )
+
+
+def _is_cut(decisions: Decisions, engine: EngineId) -> bool:
+    decision = decisions.engines.get(engine)
+    return decision is not None and decision.cut
+
+
+def _plain_cluster(policies: PolicySet, pool: str, memo: Memo) -> TranslatedResource:
+    spec = policies.effective[pool]
+    origins = cluster_origins(policies, pool)
+    return memo.of(
+        (CLUSTER, GRPC_ROLE, pool),
+        (spec, origins),
+        lambda: TranslatedResource(type_url=CLUSTER, name=pool, message=grpc_cluster(pool, spec), origins=origins),
+    )
+
+
+def _api_listener(policies: PolicySet, pool: str, memo: Memo) -> TranslatedResource:
+    origins = pool_origins(policies, pool)
+    return memo.of(
+        (LISTENER, GRPC_ROLE, pool),
+        (origins,),
+        lambda: TranslatedResource(type_url=LISTENER, name=pool, message=api_listener(pool), origins=origins),
+    )
+
+
+def _assignment(
+    policies: PolicySet,
+    fleet: Fleet,
+    decisions: Decisions,
+    view: View,
+    pool: str,
+    *,
+    memo: Memo,
+    hop: bool = False,
+    allowed: tuple[AllowedRegions, ...],
+) -> TranslatedResource:
+    engines, zone, region = fleet.pools.get(pool, ()), view.zone, view.region
+    decided = decisions.pools.get(pool)
+    names = memo.of(("names", pool), (policies.pools[pool],), lambda: engine_host_names(policies.pools[pool]))
+    if decided is None:
+        spec = load_assignment(
+            pool, engines, decisions, zone, memo, region=region, hop=hop, allowed=allowed, names=names
+        )
+    else:
+        # What endpoints are made of, in a form that compares in microseconds: most pools have not changed.
+        spec = memo.of(
+            ("assignment", pool, zone, region, hop),
+            (
+                policies.pools[pool],
+                tuple([engine.address for engine in engines]),
+                tuple(decided.engines.values()),
+                locality_priorities(decisions, pool, engines, zone=zone, region=region)
+                or zone_weights(pool, engines, decisions, zone),
+                weight_factors(decided.endpoint_weights),
+                allowed,
+            ),
+            lambda: load_assignment(
+                pool, engines, decisions, zone, memo, region=region, hop=hop, allowed=allowed, names=names
+            ),
+        )
+    origins = pool_origins(policies, pool)
+    return memo.of(
+        (ENDPOINT, pool, zone, region, hop),
+        (spec, origins),
+        lambda: TranslatedResource(type_url=ENDPOINT, name=pool, message=spec, origins=origins),
+    )
+
+
+def _listener(
+    policies: PolicySet, view: View, port: int, routes: Sequence[ModelRoute], memo: Memo
+) -> TranslatedResource:
+    # The loader refuses routes that disagree about the address of a port; the order makes it one in any case.
+    address = view.listen_address or min(route.spec.listener.address for route in routes)
+    origins = route_origins(policies, (route.metadata.name for route in routes))
+    # Every proxy may bind an address of its own; packing this anew for each took 10 ms.
+    manager = memo.of((LISTENER, port), (), lambda: connection_manager(port))
+    return memo.of(
+        (LISTENER, port, address),
+        (address, origins),
+        lambda: TranslatedResource(
+            type_url=LISTENER, name=listener_name(port), message=listener(port, address, manager), origins=origins
+        ),
+    )
+
+
+def _routes(
+    policies: PolicySet,
+    fleet: Fleet,
+    decisions: Decisions,
+    port: int,
+    routes: Sequence[ModelRoute],
+    *,
+    memo: Memo,
+    cuts: bool,
+) -> TranslatedResource:
+    names = tuple(route.metadata.name for route in routes)
+    origins = route_origins(policies, names)
+    limit = max(route.spec.max_body_bytes for route in routes)
+    ready = tuple(_envoy_routes(policies, fleet, decisions, route, memo, cuts=cuts) for route in routes)
+    return memo.of(
+        (ROUTE, port, names, cuts),
+        (ready, limit, origins),
+        lambda: TranslatedResource(
+            type_url=ROUTE,
+            name=route_configuration_name(port),
+            message=route_configuration(port, [one for some in ready for one in some], limit),
+            origins=origins,
+        ),
+    )
+
+
+def _envoy_routes(
+    policies: PolicySet, fleet: Fleet, decisions: Decisions, route: ModelRoute, memo: Memo, *, cuts: bool
+) -> tuple[Route, ...]:
+    # Envoy has one set of limits per route, so the pool that is named first rules all of the route's pools.
+    first = route.spec.pools[0].pool
+    spec, gated = policies.effective[first], policies.pools[first].spec.first_token_gate
+    models = {pool: policies.pools[pool].spec.model for pool in route_pools(route)}
+    decided = decisions.pools.get(first)
+    hedge, retries, limits, ladder = (
+        (decided.hedge, decided.retries, decided.limits, decided.degradation)
+        if decided
+        else (None, None, None, None)
+    )
+    if limits is not None and cuts and spec.breaker.cut_hung and uses_internal_listeners(spec):
+        limits = limits_for_cutting_proxies(limits, spec.timeouts)
+    left_alone = residency_unavailable(route, route_pools(route), fleet, decisions)
+    return memo.of(
+        (ROUTE, route.metadata.name, cuts),
+        # Decisions come anew with each round, and with a new sentence; routes only with what they are made of.
+        (route, spec, gated, models, route_inputs(hedge, retries, limits, ladder), left_alone),
+        lambda: envoy_routes(
+            route,
+            spec,
+            gated=gated,
+            hedge=hedge,
+            retries=retries,
+            limits=limits,
+            ladder=ladder,
+            models=models,
+            nobody_left=left_alone,
+        ),
+    )

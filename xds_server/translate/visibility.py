@@ -1,0 +1,35 @@
+"""Which part of the policies one view gets."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from policies.model import PolicySet
+from policies.route import ModelRoute
+from xds_server.model.view import View
+from xds_server.translate.route_configuration import by_specificity, route_pools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisiblePolicies:
+    """Pools by name, and routes by port, those that are matched first in front."""
+
+    pools: tuple[str, ...]
+    routes: Mapping[int, Sequence[ModelRoute]]
+
+
+def visible_policies(policies: PolicySet, view: View) -> VisiblePolicies:
+    """Pools and routes of a view: the named pools, the routes that lead to them, and all those routes lead to.
+
+    A route that leads to a pool which this view may not see is left out: a part of it would be another route.
+    """
+    ports: dict[int, list[ModelRoute]] = {}
+    pools = {pool for pool in policies.pools if (not view.pools or pool in view.pools) and view.may_see((pool,))}
+    for name in sorted(policies.routes):
+        route = policies.routes[name]
+        reached = route_pools(route)
+        if (not view.pools or not view.pools.isdisjoint(reached)) and view.may_see(reached):
+            pools.update(reached)
+            ports.setdefault(route.spec.listener.port, []).append(route)
+    return VisiblePolicies(
+        pools=tuple(sorted(pools)), routes={port: tuple(by_specificity(ports[port])) for port in sorted(ports)}
+    )

@@ -1,0 +1,146 @@
+"""Discovery requests from bytes: the one place where a stream meets protobuf messages."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import DecodeError
+
+from xds_server.wire.decode import DeltaDiscoveryRequest, DiscoveryRequest, NodeMessage
+from xds_server.xds.messages import (
+    MAX_NAME_CHARACTERS,
+    DeltaRequest,
+    NodeInfo,
+    Request,
+    SotwRequest,
+    StreamError,
+    StreamErrorKind,
+    XdsVariant,
+)
+
+MAX_TEXT_CHARACTERS: Final = 1_024
+"""Each of a node's texts; a real id is a host name, or two."""
+
+MAX_METADATA_BYTES: Final = 64 * 1024
+"""An Envoy beside an istiod says some four thousand bytes."""
+
+MAX_USER_AGENT_CHARACTERS: Final = 64
+
+MAX_EXTENSIONS_BYTES: Final = 512 * 1024
+"""An Envoy names some 600, in 60 KB; those of a few builds are kept."""
+
+
+def node_info(node: NodeMessage) -> NodeInfo:
+    """Who is at the other end; ``StreamError`` for what nobody can be."""
+    said = {
+        "id": node.id,
+        "cluster": node.cluster,
+        "locality.region": node.locality.region,
+        "locality.zone": node.locality.zone,
+    }
+    for name, text in said.items():
+        if len(text) > MAX_TEXT_CHARACTERS:
+            raise StreamError(
+                f"node.{name} has {len(text)} characters; at most {MAX_TEXT_CHARACTERS} are taken",
+                StreamErrorKind.NODE,
+            )
+        if not text.isprintable():
+            raise StreamError(f"node.{name} has characters that cannot be printed", StreamErrorKind.NODE)
+    return NodeInfo(
+        id=node.id,
+        cluster=node.cluster,
+        region=node.locality.region,
+        zone=node.locality.zone,
+        user_agent_name=_short(node.user_agent_name),
+        user_agent_version=_short(_version(node)),
+        metadata=_metadata(node),
+        extensions=_names(_extensions(node)),
+    )
+
+
+def _extensions(node: NodeMessage) -> tuple[bytes, ...]:
+    # Two for each: what it takes to say that there is one, be it empty.
+    size = 2 * len(node.extensions) + sum(map(len, node.extensions))
+    if size > MAX_EXTENSIONS_BYTES:
+        raise StreamError(
+            f"node.extensions have {size} bytes; at most {MAX_EXTENSIONS_BYTES} are taken", StreamErrorKind.NODE
+        )
+    return tuple(node.extensions)
+
+
+@lru_cache(maxsize=16)
+def _names(extensions: tuple[bytes, ...]) -> frozenset[str]:
+    """The names in ``NodeMessage.extensions``: 60 KB, the same for every Envoy of one build, so they are
+    shared.
+    """
+    return frozenset(map(_name, extensions))
+
+
+def _name(extension: bytes) -> str:
+    """Field 1 of an undecoded Extension; empty where it does not come first, as every known writer has it."""
+    if len(extension) < 2 or extension[0] != 0x0A or extension[1] > 0x7F:
+        return ""
+    return extension[2 : 2 + extension[1]].decode(errors="replace")
+
+
+def _metadata(node: NodeMessage) -> Mapping[str, object]:
+    size = node.metadata.ByteSize()
+    if size > MAX_METADATA_BYTES:
+        raise StreamError(
+            f"node.metadata has {size} bytes; at most {MAX_METADATA_BYTES} are taken", StreamErrorKind.NODE
+        )
+    try:
+        said: Mapping[str, object] = MessageToDict(node.metadata)
+    except ValueError as error:
+        raise StreamError("node.metadata has a number that is none", StreamErrorKind.NODE) from error
+    return said
+
+
+def _short(text: str) -> str:
+    """What a peer calls its software: shown, and nothing is decided by its end."""
+    return "".join(one if one.isprintable() else " " for one in text[:MAX_USER_AGENT_CHARACTERS])
+
+
+def _version(node: Any) -> str:
+    """``1.40.0`` or what the peer calls its version; the field is one of two, which the typed face leaves out."""
+    if node.HasField("user_agent_build_version"):
+        version = node.user_agent_build_version.version
+        return f"{version.major_number}.{version.minor_number}.{version.patch}"
+    return str(node.user_agent_version)
+
+
+def decode_request(mode: XdsVariant, data: bytes) -> Request:
+    """The request in ``data``; ``StreamError`` when it is none."""
+    try:
+        request = _delta(data) if mode is XdsVariant.DELTA else _sotw(data)
+    except DecodeError as error:
+        raise StreamError(f"not a discovery request: {error}", StreamErrorKind.GARBAGE) from error
+    if len(request.type_url) > MAX_NAME_CHARACTERS or not request.type_url.isprintable():
+        raise StreamError("type_url is no name of a type")
+    return request
+
+
+def _delta(data: bytes) -> DeltaRequest:
+    message = DeltaDiscoveryRequest.FromString(data)
+    return DeltaRequest(
+        type_url=message.type_url,
+        node=node_info(message.node) if message.HasField("node") else None,
+        subscribe=tuple(message.resource_names_subscribe),
+        unsubscribe=tuple(message.resource_names_unsubscribe),
+        initial_versions=dict(message.initial_resource_versions),
+        nonce=message.response_nonce,
+        error=message.error_detail.message if message.HasField("error_detail") else None,
+    )
+
+
+def _sotw(data: bytes) -> SotwRequest:
+    message = DiscoveryRequest.FromString(data)
+    return SotwRequest(
+        type_url=message.type_url,
+        node=node_info(message.node) if message.HasField("node") else None,
+        names=tuple(message.resource_names),
+        version=message.version_info,
+        nonce=message.response_nonce,
+        error=message.error_detail.message if message.HasField("error_detail") else None,
+    )

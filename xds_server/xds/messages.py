@@ -1,0 +1,223 @@
+"""What goes into a stream and what comes out, already parsed: the vocabulary of the xDS protocol.
+
+Source: https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from xds_server.model.snapshot import Resource
+
+MAX_NAMES: Final = 10_000
+"""Resource names one type of one stream may subscribe to: well above any fleet, well below harm (1 MB)."""
+
+MAX_TYPES: Final = 32
+"""Resource types one stream may ask for; xDS defines some twenty."""
+
+MAX_NAME_CHARACTERS: Final = 1024
+"""Length of one resource name; Envoy's own names are far shorter."""
+
+MAX_REASON_CHARACTERS: Final = 2048
+"""What is kept of a refusal: Envoy puts what failed at the end of a text that may be thousands long."""
+
+MAX_UNACKED: Final = 2
+"""Unanswered responses of one type: one being applied, one on its way. The next waits and is the newest then."""
+
+ADD_WAIT_S: Final = 5.0
+"""How long routes wait for new clusters they may name. Envoy confirms a cluster once it has warmed."""
+
+REMOVAL_WAIT_S: Final = 15.0
+"""How long a cluster's removal waits for the route change before it: Envoy's own patience for a fetch."""
+
+STUCK_AFTER_S: Final = 20.0
+"""An unanswered response is reported after this: longer than Envoy's default fetch timeout of 15 s."""
+
+IMPLICIT_AFTER_S: Final = 3.0
+"""An Envoy that has not asked for clusters or listeners by then never will: https://github.com/envoyproxy/envoy/issues/34334."""
+
+
+class StreamErrorKind(StrEnum):
+    """What was wrong with a stream that was ended: the label of what counts them."""
+
+    GARBAGE = "garbage"  # no discovery request at all
+    NODE = "node"  # a node that nobody can be
+    NAMES = "names"  # too many, or too long
+    PROTOCOL = "protocol"  # a request that the protocol does not know
+    REFUSED = "refused"  # somebody who may not be served
+    SILENT = "silent"  # no request
+    CONNECTION_LIMIT = "crowd"  # more streams than are served
+    HOST_LIMIT = "host"  # more streams than one host may have
+
+
+class StreamError(Exception):
+    """A peer's mistake that ends its stream; the text goes to the peer."""
+
+    def __init__(self, text: str, flaw: StreamErrorKind = StreamErrorKind.PROTOCOL) -> None:
+        super().__init__(text)
+        self.flaw = flaw
+
+
+class XdsVariant(Enum):
+    """The two variants of the protocol: incremental, and state of the world."""
+
+    DELTA = "delta"
+    SOTW = "sotw"
+
+
+class RefusedPeerError(StreamError):
+    """A peer that may not be who it says it is, or may not be served at all."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, StreamErrorKind.REFUSED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """Who is at the other end; ``metadata`` is Envoy's ``node.metadata`` as plain Python.
+
+    ``extensions`` are the names of what it is built with; empty where it does not say.
+    ``identities`` are the URIs and DNS names that its certificate proved; all else is what it says of itself.
+    """
+
+    id: str
+    cluster: str = ""
+    region: str = ""
+    zone: str = ""
+    user_agent_name: str = ""
+    user_agent_version: str = ""
+    metadata: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    extensions: frozenset[str] = frozenset()
+    identities: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaRequest:
+    """One DeltaDiscoveryRequest. ``error`` is the reason of a NACK, ``None`` when it is none."""
+
+    type_url: str
+    node: NodeInfo | None = None
+    subscribe: tuple[str, ...] = ()
+    unsubscribe: tuple[str, ...] = ()
+    initial_versions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    nonce: str = ""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SotwRequest:
+    """One DiscoveryRequest; ``names`` are all that the peer wants. ``error`` as in ``DeltaRequest``."""
+
+    type_url: str
+    node: NodeInfo | None = None
+    names: tuple[str, ...] = ()
+    version: str = ""
+    nonce: str = ""
+    error: str | None = None
+
+
+Request = DeltaRequest | SotwRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """One response that is due.
+
+    ``version`` is SOTW's type version and delta's ``system_version_info``; ``removed`` is empty in SOTW.
+    """
+
+    mode: XdsVariant
+    type_url: str
+    nonce: str
+    version: str
+    resources: tuple[Resource, ...]
+    removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acked:
+    """The peer applied a response; ``resources`` are those it then held anew. ``latency_s``: push to answer."""
+
+    type_url: str
+    resources: tuple[Resource, ...]
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nacked:
+    """The peer refused a response of the push ``sequence``; any of ``suspects`` may be why."""
+
+    type_url: str
+    suspects: tuple[Resource, ...]
+    reason: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmed:
+    """The peer came with these versions of ours from an earlier stream: they were accepted then."""
+
+    type_url: str
+    resources: tuple[Resource, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StuckResponse:
+    """A response has been answered neither way for ``waiting_s`` seconds."""
+
+    type_url: str
+    resources: tuple[Resource, ...]
+    waiting_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownType:
+    """The peer asks for a type we do not serve; it is told that nothing of it exists."""
+
+    type_url: str
+
+
+Event = Acked | Nacked | Confirmed | StuckResponse | UnknownType
+
+
+class Sync(Enum):
+    """Whether a peer has what it should have of one type."""
+
+    SYNCED = "SYNCED"
+    STALE = "STALE"
+    NACK = "NACK"
+
+
+class TypeSync(NamedTuple):
+    """Of one type of one stream how it stands: what ``SubscriptionStatus`` has of it, without what costs."""
+
+    type_url: str
+    state: Sync
+    refused: Mapping[str, str]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionStatus:
+    """One type of one stream. ``since_s`` is the clock at which this state began.
+
+    ``version`` stands for all the peer has confirmed; ``held`` is how many resources that is; ``refused`` maps
+    the names whose wanted version was refused to that version, ``reason`` says why.
+    """
+
+    type_url: str
+    state: Sync
+    since_s: float
+    version: str
+    held: int
+    unacked: int
+    refused: Mapping[str, str]
+    reason: str = ""
+
+
+def reason_tail(message: str) -> str:
+    """The end of a refusal's text, where Envoy says what was wrong; only ends of lines are not printable."""
+    cut = message if len(message) <= MAX_REASON_CHARACTERS else "…" + message[1 - MAX_REASON_CHARACTERS :]
+    return "".join(one if one.isprintable() or one == "\n" else " " for one in cut)

@@ -1,0 +1,60 @@
+"""Responses as bytes, encoded once and shared.
+
+A push gives every stream that is due the same thing the same nonce too, so a thousand streams write one bytes
+object.
+"""
+
+from typing import Final
+
+from xds_server.model.snapshot import Resource
+from xds_server.wire.responses import delta_chunk, delta_response, sotw_chunk, sotw_response
+from xds_server.xds.messages import Response, XdsVariant
+
+CACHED_RESPONSES: Final = 64
+"""Encoded responses kept: a push has at most one per type, view and mode, and streams lag by one or two."""
+
+
+class ResponseCache:
+    """Encodes responses, sharing the result between equal ones; ``identifier`` names us to the peer."""
+
+    def __init__(self, identifier: str = "") -> None:
+        self._identifier = identifier
+        # The resources are held beside the bytes, so that their ids stay theirs while an entry lives.
+        self._encoded: dict[tuple[object, ...], tuple[tuple[Resource, ...], bytes]] = {}
+
+    def encode(self, response: Response) -> bytes:
+        """The serialised (Delta)DiscoveryResponse."""
+        key = (
+            response.mode,
+            response.type_url,
+            response.nonce,
+            response.version,
+            response.removed,
+            *map(id, response.resources),
+        )
+        if known := self._encoded.get(key):
+            return known[1]
+        data = _encode(response, self._identifier)
+        while len(self._encoded) >= CACHED_RESPONSES:
+            del self._encoded[next(iter(self._encoded))]
+        self._encoded[key] = (response.resources, data)
+        return data
+
+
+def _encode(response: Response, identifier: str) -> bytes:
+    if response.mode is XdsVariant.SOTW:
+        return sotw_response(
+            response.type_url,
+            response.version,
+            response.nonce,
+            [sotw_chunk(item.type_url, item.value) for item in response.resources],
+            control_plane=identifier,
+        )
+    return delta_response(
+        response.type_url,
+        response.nonce,
+        response.version,
+        [delta_chunk(item.name, item.version, item.type_url, item.value) for item in response.resources],
+        response.removed,
+        control_plane=identifier,
+    )
