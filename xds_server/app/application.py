@@ -29,6 +29,7 @@ from xds_server.app.policy_feed import FilesFeed, Outlet, PolicyFeed, ServerCont
 from xds_server.app.region_summary import SummaryServer
 from xds_server.auth.server_auth import ServerAuth
 from xds_server.decide.decisions import Decisions, Health
+from xds_server.diagnosis.file_problems import FileProblems
 from xds_server.engine_health.agent_dialer import AgentDialer
 from xds_server.engine_health.agent_target import AgentCredentials
 from xds_server.engine_health.engine_prober import Prober
@@ -40,7 +41,6 @@ from xds_server.ledger.ledger import MAX_BYTES, ledger_from
 from xds_server.ledger.operator_orders import Orders
 from xds_server.metric_reference.metric_table import TABLE
 from xds_server.metrics import Metrics
-from xds_server.model.file_problems import FileProblems
 from xds_server.model.policy_state import ServingPolicies
 from xds_server.model.snapshot import Snapshot
 from xds_server.model.type_urls import ENDPOINT

@@ -24,8 +24,8 @@ from xds_server.auth.admin_auth import AdminAuth
 from xds_server.auth.authorize import Denial, authorize_proxy, expected_proxy_grant
 from xds_server.auth.node_view import view_of
 from xds_server.auth.rules_watcher import RulesWatcher
+from xds_server.diagnosis.file_problems import expiry_problem
 from xds_server.metrics import gauge
-from xds_server.model.file_problems import expiry_problem
 from xds_server.model.status_types import FileDefect, FileProblem
 from xds_server.model.view import View
 from xds_server.serve_config import ConfigError, ServeConfig

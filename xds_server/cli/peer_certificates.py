@@ -11,8 +11,8 @@ from cryptography import x509
 
 from engine.tls.certificate_files import PARSE_ERRORS
 from xds_server.diagnosis.check_result import Check, fail, ok, warn
+from xds_server.diagnosis.file_problems import expiry_problem
 from xds_server.diagnosis.process_checks import CLOCKS_MAY_DIFFER_S
-from xds_server.model.file_problems import expiry_problem
 from xds_server.model.text import names_text
 
 Row = Mapping[str, Any]

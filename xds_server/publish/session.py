@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeAlias
 
-from xds_server.model.connection_limit import host_of
+from xds_server.auth.connection_limit import host_of
 from xds_server.model.snapshot import Resource
 from xds_server.model.type_urls import SECRET
 from xds_server.publish.view_state import ViewState

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable
 from typing import Final
 
-from xds_server.model.connection_limit import ConnectionLimiter
+from xds_server.auth.connection_limit import ConnectionLimiter
 from xds_server.publish.session import SessionView
 from xds_server.xds import StreamError, StreamErrorKind
 

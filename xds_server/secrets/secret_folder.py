@@ -24,8 +24,8 @@ import structlog
 from prometheus_client.core import Metric
 
 from policies.quantity import NAME_PATTERN
+from xds_server.diagnosis.file_problems import expiry_problem
 from xds_server.metrics import gauge
-from xds_server.model.file_problems import expiry_problem
 from xds_server.model.secret import Secrets
 from xds_server.model.status_types import FileDefect, FileProblem
 from xds_server.secrets.secret_validation import (

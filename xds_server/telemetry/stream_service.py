@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import grpc
 
 from engine.tls.grpc_credentials import auth_context_identities
-from xds_server.model.connection_limit import ConnectionLimiter, host_of
+from xds_server.auth.connection_limit import ConnectionLimiter, host_of
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 

@@ -20,9 +20,11 @@ from xds_server.decide.decisions import (
     TimeLimits,
 )
 from xds_server.decide.diff import policy_fields
-from xds_server.decide.diff.change import Change as Change  # noqa: PLC0414 - read from here with the function
-from xds_server.decide.diff.change import ChangeKind as ChangeKind  # noqa: PLC0414 - the same
-from xds_server.decide.diff.change import Subject as Subject  # noqa: PLC0414 - the same
+from xds_server.decide.diff.change import (
+    Change,
+    ChangeKind,
+    Subject,
+)
 from xds_server.decide.diff.engine_diff import circuit_breaker_changes, engine_changes, straggler_changes
 from xds_server.model.fleet import EngineId
 

@@ -3,7 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from xds_server.model.connection_limit import ConnectionLimiter, host_of
+from xds_server.auth.connection_limit import ConnectionLimiter, host_of
 
 
 @pytest.mark.parametrize(
