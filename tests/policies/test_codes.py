@@ -14,7 +14,7 @@ from policies.codes.lint_codes import ADVICE
 
 SOURCES = [path for path in Path(policies.__file__).parent.rglob("*.py") if path.parent.name != "codes"]
 
-# Drawn in test_reading, test_load and test_discovery: they are about files and clusters, not about text.
+# Drawn in test_policy_files, test_load and test_discovery: they are about files and clusters, not about text.
 SITUATIONS = {
     "SG001",
     "SG002",
@@ -52,5 +52,5 @@ def test_every_code_has_an_example_or_a_situation_that_a_test_makes() -> None:
 
 def test_situations_are_named_in_a_test() -> None:
     here = Path(__file__).parent
-    text = "".join((here / f"test_{name}.py").read_text() for name in ("reading", "load", "discovery"))
+    text = "".join((here / f"test_{name}.py").read_text() for name in ("policy_files", "load", "discovery"))
     assert [code for code in SITUATIONS if f'"{code}"' not in text] == []

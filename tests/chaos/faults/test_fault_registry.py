@@ -51,5 +51,5 @@ def test_a_fault_survives_its_own_text_and_one_lever_does_each_of_its_pulls(faul
 @pytest.mark.parametrize("fault", KINDS, ids=NAMES)
 def test_every_fault_has_a_test_that_it_takes_effect(fault: type[Fault]) -> None:
     chaos = Path(__file__).parents[1]
-    tests = (*chaos.glob("faults/test_*_faults.py"), *chaos.glob("lab/levers/test_*.py"))
+    tests = (*chaos.glob("faults/test_*_faults.py"), *chaos.glob("lab/injectors/test_*.py"))
     assert any(f"{fault.__name__}(" in path.read_text(encoding="utf-8") for path in tests)

@@ -1,12 +1,12 @@
 // The page: joins what the server tells to the parts that show it.
 
-import { ago, make, number, say } from "./drawing.js";
+import { ago, make, number, say } from "./charts.js";
 import { Fleet, STATES } from "./fleet.js";
-import { Happened } from "./happened.js";
+import { Happened } from "./timeline.js";
 import { Live } from "./live.js";
 import { Pools } from "./pools.js";
 import { Proxies } from "./proxies.js";
-import { Wrong } from "./wrong.js";
+import { Wrong } from "./problems.js";
 
 const at = (id) => document.getElementById(id);
 let lostAt = null;

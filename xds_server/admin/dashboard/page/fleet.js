@@ -2,7 +2,7 @@
 // row changed are touched, and of those what became different, and because many are drawn small, without lines.
 
 import { HISTORY_S } from "./live.js";
-import { line, make, number, say, shape } from "./drawing.js";
+import { line, make, number, say, shape } from "./charts.js";
 
 const DENSE = 160;
 

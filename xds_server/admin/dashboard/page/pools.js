@@ -1,7 +1,7 @@
 // Pools in figures: what is asked, done and refused, and what is let in against what there is.
 
 import { HISTORY_S } from "./live.js";
-import { line, make, number, say, shape } from "./drawing.js";
+import { line, make, number, say, shape } from "./charts.js";
 
 export const LEVELS = ["normal", "no hedging", "fallback", "shedding", "maintenance"];
 

@@ -1,7 +1,7 @@
 // What is wrong now, in words and worst first, for whoever was just woken: each line leads to its reasons.
 
 import { stateOf, STATES } from "./fleet.js";
-import { keyed, make, number, say } from "./drawing.js";
+import { keyed, make, number, say } from "./charts.js";
 import { LEVELS } from "./pools.js";
 
 const SHOWN = 6;

@@ -1,6 +1,6 @@
 // Proxies: whether each has what it should have, and in Envoy's words what it refused. Who is not in sync comes first.
 
-import { keyed, make, number, say } from "./drawing.js";
+import { keyed, make, number, say } from "./charts.js";
 
 const SHOWN = 200;
 

@@ -1,6 +1,6 @@
 // What happened: lanes of strokes over the last quarter of an hour, and the newest events in words.
 
-import { ago, make, shape } from "./drawing.js";
+import { ago, make, shape } from "./charts.js";
 
 const SPAN_S = 900;
 const SHOWN = 60;
