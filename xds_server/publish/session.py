@@ -59,7 +59,7 @@ class Session:
 
     __slots__ = (
         *("_closed", "_end", "_publisher", "_stream", "_view"),
-        *("beside", "host", "identities", "mode", "peer", "wake"),
+        *("co_rejected_secrets", "host", "identities", "mode", "peer", "wake"),
     )
 
     def __init__(
