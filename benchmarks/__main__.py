@@ -1,6 +1,7 @@
 """``python -m benchmarks [NAME...]``: run all short benchmarks, or the named ones, each with its own defaults.
 
-Each prints a table and writes JSON to ``benchmarks/results/``. The exit code is 1 when one missed its target.
+Each prints a table, and all but ``source_tree`` write JSON to ``benchmarks/results/``. The exit code is 1 when one
+missed its target.
 ``python -m benchmarks NAME --option ...`` passes options on to one of them; ``failover`` and
 ``soak`` are long, and only run when they are named.
 """
@@ -25,6 +26,7 @@ NAMES: Final = (
     "scrape",
     "resources",
     "claims",
+    "source_tree",
 )
 LONG: Final = ("failover", "simulator", "soak")
 

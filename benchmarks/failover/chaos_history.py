@@ -19,7 +19,7 @@ _POOL = "llama"
 
 def experiment_measures(history: ExperimentHistory, setting: ExperimentSetting) -> ExperimentMeasures:
     """The numbers of one experiment."""
-    return measures_of(chaos_history(history, setting), engine_troubles(history), phases(history))
+    return measures_of(chaos_history(history, setting), impairments(history), phases(history))
 
 
 def chaos_history(history: ExperimentHistory, setting: ExperimentSetting) -> chaos.History:
@@ -45,7 +45,7 @@ def chaos_history(history: ExperimentHistory, setting: ExperimentSetting) -> cha
     )
 
 
-def engine_troubles(history: ExperimentHistory) -> tuple[Impairment, ...]:
+def impairments(history: ExperimentHistory) -> tuple[Impairment, ...]:
     """What was wrong with which engine, when."""
     return tuple(
         Impairment(

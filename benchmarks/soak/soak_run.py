@@ -116,7 +116,7 @@ async def _watch(site: SoakTestbed, seen: SoakResult, looks: _ProcessSamples, le
         for name, heap_bytes in (await site.heaps_bytes()).items():
             if name in processes:
                 looks.heaps.setdefault((name, processes[name]), []).append((at_s, heap_bytes))
-        engines, proxies = await site.ask("/v1/engines"), await site.ask("/v1/proxies")
+        engines, proxies = await site.get_json("/v1/engines"), await site.get_json("/v1/proxies")
         found = [] if engines is None else [*unexplained(engines["engines"])]
         found += [] if proxies is None else [*refused(proxies["proxies"])]
         seen.findings += [f"at {at_s:.0f} s: {one}" for one in found]
@@ -134,8 +134,8 @@ async def _settled(site: SoakTestbed) -> list[str]:
 
 
 async def _wrong(site: SoakTestbed) -> list[str]:
-    proxies, engines = await site.ask("/v1/proxies"), await site.ask("/v1/engines")
-    policies = await site.ask("/v1/policies")
+    proxies, engines = await site.get_json("/v1/proxies"), await site.get_json("/v1/engines")
+    policies = await site.get_json("/v1/policies")
     if proxies is None or engines is None or policies is None:
         return ["the control plane does not answer"]
     known: list[dict[str, Any]] = engines["engines"]

@@ -301,7 +301,7 @@ class SoakTestbed:
 
     # -- what is seen of it --------------------------------------------------------------------------------
 
-    async def ask(self, path: str) -> Any:
+    async def get_json(self, path: str) -> Any:
         """What the control plane answers; None while it is away."""
         with contextlib.suppress(aiohttp.ClientError):
             async with self._http.get(f"http://127.0.0.1:{self._admin}{path}") as answer:

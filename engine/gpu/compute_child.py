@@ -17,7 +17,7 @@ BF16_K = 256  # integers up to 256 are exact in bfloat16, so are all partial sum
 FP32_K = 1024  # partial sums stay below 1024 * 49, far under 2**24
 
 
-def say(**fields: object) -> None:
+def emit(**fields: object) -> None:
     """Tell the parent, at once."""
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
@@ -94,9 +94,9 @@ def check(torch: Any, device: str, size: int, memory_mib: int) -> None:
     """Run every stage on ``device`` and say how it ended."""
     cuda = device.startswith("cuda")
     if cuda and not torch.cuda.is_available():
-        say(outcome="unavailable", detail="this torch finds no CUDA device")
+        emit(outcome="unavailable", detail="this torch finds no CUDA device")
         return
-    say(stage="context")
+    emit(stage="context")
     torch.ones(1, device=device).add_(1)
     if cuda:
         torch.cuda.synchronize()
@@ -104,20 +104,20 @@ def check(torch: Any, device: str, size: int, memory_mib: int) -> None:
         torch.mm(torch.ones(8, 8, device=device), torch.ones(8, 8, device=device))
         torch.cuda.synchronize()
     watch = Stopwatch(torch, device)
-    say(stage="kernels")
+    emit(stage="kernels")
     wrong = {
         "float32 product": matmul(torch, watch, device, torch.float32, size=size, inner=FP32_K, limit=7),
         "bfloat16 product": matmul(torch, watch, device, torch.bfloat16, size=size, inner=BF16_K, limit=1),
     }
-    say(stage="memory")
+    emit(stage="memory")
     wrong["memory pattern"] = memory(torch, watch, device, memory_mib * 2**20 // 4)
     gpu_ms = watch.total_ms()
     bad = {name: count for name, count in wrong.items() if count}
     if bad:
         detail = ", ".join(f"{count} wrong values in the {name}" for name, count in bad.items())
-        say(outcome="wrong_result", detail=detail, gpu_ms=gpu_ms)
+        emit(outcome="wrong_result", detail=detail, gpu_ms=gpu_ms)
     else:
-        say(outcome="ok", detail=f"torch {torch.__version__}", gpu_ms=gpu_ms)
+        emit(outcome="ok", detail=f"torch {torch.__version__}", gpu_ms=gpu_ms)
 
 
 def outcome_of(torch: Any, error: RuntimeError) -> str:
@@ -134,18 +134,18 @@ def outcome_of(torch: Any, error: RuntimeError) -> str:
 def main(argv: list[str]) -> int:
     """``DEVICE SIZE MEMORY_MIB``; the answer is on stdout, the status says only that it was given."""
     device, size, memory_mib = argv[0], int(argv[1]), int(argv[2])
-    say(stage="import")
+    emit(stage="import")
     try:
         import torch  # noqa: PLC0415 - slow, optional, and a stage of its own
     except ImportError as error:
-        say(outcome="unavailable", detail=f"torch cannot be imported: {error}")
+        emit(outcome="unavailable", detail=f"torch cannot be imported: {error}")
         return 0
     torch.set_num_threads(1)
     try:
         with torch.inference_mode():
             check(torch, device, size, memory_mib)
     except RuntimeError as error:
-        say(outcome=outcome_of(torch, error), detail=str(error).strip().splitlines()[0][:300])
+        emit(outcome=outcome_of(torch, error), detail=str(error).strip().splitlines()[0][:300])
     return 0
 
 

@@ -35,7 +35,7 @@ def _wanted(one: LintContext, block: str) -> str:
     step, built_in = getattr(one.spec.degradation, block), getattr(Degradation(), block)
     for name, field in type(step).model_fields.items():
         path = f"spec.degradation.{block}.{field.alias or name}"
-        if getattr(step, name) != getattr(built_in, name) and one.says(path):
+        if getattr(step, name) != getattr(built_in, name) and one.declares(path):
             return path
     return ""
 
@@ -48,7 +48,7 @@ def _steps_out_of_order(one: LintContext) -> Iterator[Finding]:
             continue
         if step.above_pressure_percent < highest:
             path = f"spec.degradation.{name}.abovePressurePercent"
-            if not one.says(path):
+            if not one.declares(path):
                 path = f"spec.degradation.{below}.abovePressurePercent"
             yield one.policy(
                 "SG140",
@@ -107,7 +107,7 @@ def _to_and_fro(one: LintContext) -> Iterator[Finding]:
         yield one.policy(
             "SG144",
             path
-            if one.says(path) or not one.says("spec.degradation.enterAfter")
+            if one.declares(path) or not one.declares("spec.degradation.enterAfter")
             else "spec.degradation.enterAfter",
             f"a level is left after {text(ladder.leave_after)}, but the pressure is a mean over "
             f"{text(_PRESSURE_WINDOW_S)}, and a level is entered after {text(ladder.enter_after)}: "

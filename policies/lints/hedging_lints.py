@@ -82,14 +82,17 @@ def _hedging_in_the_place_of_others(one: LintContext) -> Iterator[Finding]:
             f"longer of firstToken and betweenTokens ends the request; {rests}",
             remove,
         )
-    if one.says("spec.breaker.consecutiveLocalErrors") and one.spec.breaker.consecutive_local_errors:
+    if one.declares("spec.breaker.consecutiveLocalErrors") and one.spec.breaker.consecutive_local_errors:
         yield one.policy(
             "SG118",
             "spec.breaker.consecutiveLocalErrors",
             "where hedging is enabled connection failures in a row eject no engine: to Envoy a hedge is one",
             remove,
         )
-    if one.says("spec.retryBudget.percent") and one.spec.retry_budget.percent_under_ceiling > hedging.max_percent:
+    if (
+        one.declares("spec.retryBudget.percent")
+        and one.spec.retry_budget.percent_under_ceiling > hedging.max_percent
+    ):
         yield one.policy(
             "SG118",
             "spec.retryBudget.percent",

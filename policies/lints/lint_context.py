@@ -68,7 +68,7 @@ class LintContext:
         # For Envoy a hedge is a retry, so hedging brings one attempt with it.
         return 1 + (max(attempts, 1) if self.spec.hedging.enabled else attempts)
 
-    def says(self, path: str) -> bool:
+    def declares(self, path: str) -> bool:
         """Whether a policy of the operator's sets this field, rather than the built-in default."""
         return setter(self.policies, self.name, path) is not None
 

@@ -14,7 +14,7 @@ from policies.lints.lint_context import LintContext, PoolRule
 
 def _fractions(one: LintContext) -> Iterator[Finding]:
     for path, percent in _percentages("spec", one.spec):
-        if 0 < percent < 1 and one.says(path):
+        if 0 < percent < 1 and one.declares(path):
             yield one.policy(
                 "SG170",
                 path,

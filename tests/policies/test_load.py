@@ -298,7 +298,7 @@ def test_one_edit_among_a_hundred_files_parses_one_file(tmp_path: Path, monkeypa
         judged.append(content)
         return original(content)
 
-    monkeypatch.setattr(loading, "judged_content", counted)
+    monkeypatch.setattr(loading, "validate_content", counted)
     cache = LoadCache()
     before = load([tmp_path], cache)
     assert len(judged) == 100

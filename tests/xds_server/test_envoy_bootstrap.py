@@ -173,7 +173,7 @@ def test_zone_and_region_are_those_of_the_node(labels, locality, monkeypatch, tm
     async def connected(_access):
         yield Cluster()
 
-    monkeypatch.setattr(client_config, "connected", connected)
+    monkeypatch.setattr(client_config, "open_kube_api", connected)
     file = tmp_path / "envoy.yaml"
     assert main(["bootstrap", "--node", "n", "--kubernetes-node", "n1", "--output", str(file)]) == 0
     assert yaml.safe_load(file.read_text())["node"]["locality"] == locality
@@ -186,7 +186,7 @@ def test_a_node_that_cannot_be_read_is_said_with_the_permission_it_takes(monkeyp
         raise kube_api.ApiError(403, "Forbidden", 'nodes "n1" is forbidden')
         yield
 
-    monkeypatch.setattr(client_config, "connected", connected)
+    monkeypatch.setattr(client_config, "open_kube_api", connected)
     assert main(["bootstrap", "--node", "n", "--kubernetes-node", "n1"]) != 0
     said = capsys.readouterr().err
     assert "403 Forbidden" in said

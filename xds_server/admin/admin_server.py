@@ -31,7 +31,7 @@ from xds_server.admin.json_http import (
 )
 from xds_server.admin.views.context import UnknownNameError
 from xds_server.auth.admin_auth import AUDIT_DETAIL, PRINCIPAL, AdminAuth
-from xds_server.auth.authorize import Principal
+from xds_server.auth.authorization import Principal
 from xds_server.ledger.operator_orders import ImpossibleOrderError, RefusedOrderError
 from xds_server.metrics import Metrics
 from xds_server.model.order import OrderAction

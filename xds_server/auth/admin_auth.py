@@ -30,7 +30,7 @@ from engine.address import source_network
 from engine.limited_listener import mark_authenticated
 from engine.tls.contexts import peer_identities
 from xds_server.auth.access_rules import AdminRole
-from xds_server.auth.authorize import Principal, principal_of
+from xds_server.auth.authorization import Principal, principal_of
 from xds_server.auth.rules_watcher import RulesWatcher
 from xds_server.model.token_bucket import RateLimit, TokenBucket, take_token
 

@@ -21,7 +21,7 @@ from engine.tls.identity_patterns import first_match
 from policies.findings import PolicyErrors
 from xds_server.auth.access_rules import Access
 from xds_server.auth.admin_auth import AdminAuth
-from xds_server.auth.authorize import Denial, authorize_proxy, expected_proxy_grant
+from xds_server.auth.authorization import Denial, authorize_proxy, expected_proxy_grant
 from xds_server.auth.node_view import view_of
 from xds_server.auth.rules_watcher import RulesWatcher
 from xds_server.diagnosis.file_problems import expiry_problem

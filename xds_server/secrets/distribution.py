@@ -116,7 +116,7 @@ class SecretDistributor:
 
     def file_problems(self) -> Iterable[FileProblem]:
         """What is wrong with secrets now, and who is not sent them."""
-        found = tuple(self.folder.troubles())
+        found = tuple(self.folder.problems())
         yield from found
         # Served as before a restart, or as another replica accepted it: nothing else says that they are missing.
         for name in sorted(

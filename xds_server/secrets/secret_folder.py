@@ -104,10 +104,10 @@ class SecretFolder:
         while self._folder is not None:
             await asyncio.sleep(POLL_EVERY_S)
             # Beside the loop: the folder may be a mount that does not answer.
-            if await asyncio.to_thread(self.look):
+            if await asyncio.to_thread(self.poll):
                 on_change()
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Look once; whether ``current`` is another."""
         return self._look(settled=False)
 
@@ -117,7 +117,7 @@ class SecretFolder:
             return "this server was started without --secrets"
         return self._reasons.get(name) or self._folder_reason or f"there is no folder {self._folder / name}"
 
-    def troubles(self) -> Iterable[FileProblem]:
+    def problems(self) -> Iterable[FileProblem]:
         """What is wrong now."""
         if self._folder is None:
             return

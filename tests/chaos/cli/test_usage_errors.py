@@ -23,7 +23,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run(*_: object) -> History:
         raise AssertionError("an experiment was begun")
 
-    monkeypatch.setattr(experiment_series, "run", run)
+    monkeypatch.setattr(experiment_series, "run_experiment", run)
 
 
 @pytest.mark.usefixtures("nothing_runs")
@@ -67,7 +67,7 @@ def test_what_this_machine_cannot_do_is_said_of_all_scenarios_at_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(nvml_double, "compiler", lambda: None)
-    monkeypatch.setattr(experiment_series, "why_not", lambda: "only root loses packets")
+    monkeypatch.setattr(experiment_series, "unavailable_reason", lambda: "only root loses packets")
     assert main(["verify", "--suite", "standard", "--policies", EXAMPLE]) == 2
     said = capsys.readouterr().err
     assert "black-hole: only root loses packets" in said
@@ -159,7 +159,7 @@ def test_what_ends_an_experiment_is_no_traceback(
         begun.append(True)
         raise ProcessError("envoy did not start")
 
-    monkeypatch.setattr(experiment_series, "run", run)
+    monkeypatch.setattr(experiment_series, "run_experiment", run)
     assert main(["run", "quick", "--policies", EXAMPLE]) == 2
     assert "envoy did not start" in capsys.readouterr().err
     assert len(begun) == 2, "a suite is too long to lose it to one start that failed"

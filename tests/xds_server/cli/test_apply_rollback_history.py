@@ -218,8 +218,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
                 raise one
             return one
 
-        monkeypatch.setattr(apply, "ask", ask)
-        monkeypatch.setattr(apply, "LOOK_EACH_S", 0.0)
+        monkeypatch.setattr(apply, "request_json", ask)
+        monkeypatch.setattr(apply, "POLL_EACH_S", 0.0)
 
     return given
 
@@ -270,7 +270,7 @@ def test_ctrl_c_before_the_answer_says_where_to_look(
     def pressed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(apply, "ask", pressed)
+    monkeypatch.setattr(apply, "request_json", pressed)
     assert main(["apply", str(new)]) == 130
     assert "`switchgear status` says whether" in capsys.readouterr().err
 
@@ -393,7 +393,7 @@ def test_json_reports_the_outcome_of_a_canary(
         "/v1/history": {"versions": [{"number": 3, "digest": "d0", "by": "files"}]},
         "/v1/history/serving": {"number": 3, "digest": "d0", "texts": {}},
     }
-    monkeypatch.setattr(change_outcome, "ask", lambda _admin, path: known[path])
+    monkeypatch.setattr(change_outcome, "request_json", lambda _admin, path: known[path])
     answers(RUNNING, RUNNING | last)
     assert main(["apply", str(new), "--canary", "10%", "-o", "json"]) == code
     done, told = document(capsys)

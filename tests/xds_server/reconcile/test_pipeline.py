@@ -42,7 +42,7 @@ def come_and_gone(stages: Pipeline, inputs: BuildInputs) -> Made:
 def test_nothing_stays_of_views_that_nobody_has_any_more(
     of: Callable[[Pipeline, BuildInputs], Made], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "MOST_GONE", 4)
+    monkeypatch.setattr(pipeline, "MAX_STALE_VIEWS", 4)
     policies = load_contents({Path("chat.yaml"): POLICIES})
     inputs = BuildInputs(
         policies=policies,

@@ -81,8 +81,8 @@ def test_a_secret_that_is_not_there_is_an_error_until_it_is(tmp_path: Path) -> N
     assert str(error).startswith("p.yaml:5:")
     assert "spec.tls.secret: the secret engines cannot be used: there is no folder" in str(error)
     put(folder / "engines")
-    around.entrusted.folder.look()
-    around.entrusted.folder.look()
+    around.entrusted.folder.poll()
+    around.entrusted.folder.poll()
     assert around.entrusted.errors(policies()) == ()
     [without] = FakeServer(None).entrusted.errors(policies())
     assert "without --secrets" in without.message
@@ -150,7 +150,7 @@ def test_a_secret_that_is_served_and_not_there_is_told(tmp_path: Path) -> None:
     assert trouble.sentence.startswith("there is no folder ")
     (folder / "engines").mkdir()
     for _ in range(2):
-        around.entrusted.folder.look()
+        around.entrusted.folder.poll()
     [trouble] = around.entrusted.file_problems()
     assert (trouble.defect, trouble.file) == (FileDefect.UNUSABLE, str(folder / "engines"))
 
@@ -160,8 +160,8 @@ def test_what_waits_to_be_served_or_is_on_trial_keeps_its_secrets_too(tmp_path: 
     around = FakeServer(tmp_path / "secrets")
     around.waiting = (policies(),)
     shutil.rmtree(tmp_path / "secrets" / "engines")
-    around.entrusted.folder.look()
+    around.entrusted.folder.poll()
     assert "engines" in around.entrusted.engine_credentials()
     around.waiting = ()
-    around.entrusted.folder.look()
+    around.entrusted.folder.poll()
     assert "engines" not in around.entrusted.engine_credentials()

@@ -61,7 +61,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def reasons(followed: SecretFolder) -> list[str]:
-    return [one.sentence for one in followed.troubles()]
+    return [one.sentence for one in followed.problems()]
 
 
 def test_names_are_folders_and_a_client_certificate_is_optional(folder: Path, one: Path) -> None:
@@ -84,11 +84,11 @@ def test_secret_rotation_is_debounced(folder: Path, one: Path, two: Path) -> Non
     followed = SecretFolder(folder)
     before = followed.current
     write(folder / "a", two)
-    assert not followed.look()
+    assert not followed.poll()
     assert followed.current is before
-    assert followed.look()
+    assert followed.poll()
     assert followed.current["a"].chain == (two / "proxy.crt").read_bytes()
-    assert not followed.look()
+    assert not followed.poll()
 
 
 def test_partial_secret_rotation_keeps_the_previous_secret(folder: Path, one: Path, two: Path) -> None:
@@ -97,25 +97,25 @@ def test_partial_secret_rotation_keeps_the_previous_secret(folder: Path, one: Pa
     shutil.copy(two / "proxy.crt", folder / "a" / "tls.crt")
     with capture_logs() as logs:
         for _ in range(4):
-            assert not followed.look()
+            assert not followed.poll()
     told = [line for line in logs if line["event"] == "secret.refused"]
     assert len(told) == 1
     assert "not the key" in told[0]["reason"]
     assert followed.current["a"].chain == (one / "proxy.crt").read_bytes()
     assert "stays in use" in reasons(followed)[0]
-    assert [line.defect for line in followed.troubles()] == [FileDefect.UNUSABLE]
+    assert [line.defect for line in followed.problems()] == [FileDefect.UNUSABLE]
     shutil.copy(two / "proxy.key", folder / "a" / "tls.key")
-    assert [followed.look(), followed.look()] == [False, True]
+    assert [followed.poll(), followed.poll()] == [False, True]
     assert not reasons(followed)
 
 
 def test_a_folder_that_is_being_filled_is_not_taken_half(folder: Path, one: Path) -> None:
     followed = SecretFolder(folder)
     write(folder / "a", one, client=False)
-    assert not followed.look()
+    assert not followed.poll()
     write(folder / "a", one)
-    assert not followed.look()
-    assert followed.look()
+    assert not followed.poll()
+    assert followed.poll()
     assert followed.current["a"].key is not None
 
 
@@ -130,8 +130,8 @@ def test_secret_rotation_by_kubernetes_symlink_swap(folder: Path, one: Path, two
     assert followed.current["a"].chain == (one / "proxy.crt").read_bytes()
     (mounted / "..new").symlink_to("..2")
     (mounted / "..new").rename(mounted / "..data")
-    followed.look()
-    assert followed.look()
+    followed.poll()
+    assert followed.poll()
     assert followed.current["a"].authorities == (two / "ca.crt").read_bytes()
 
 
@@ -237,7 +237,7 @@ def test_each_flaw_is_named(folder: Path, one: Path, spoil: Callable[[Path, Path
 
 def test_without_a_folder_there_are_none() -> None:
     followed = SecretFolder(None)
-    assert not followed.look()
+    assert not followed.poll()
     assert not followed.current
     assert not reasons(followed)
     assert "--secrets" in followed.why_not("a")
@@ -260,7 +260,7 @@ def test_what_has_ended_takes_no_place_and_what_ends_is_told(folder: Path, one: 
     assert list(followed.current) == ["new"]
     assert "ended at" in followed.why_not("old")
     later = SecretFolder(folder, wall=(now + 29.9 * DAY).timestamp)
-    assert FileDefect.ENDS in {line.defect for line in later.troubles()}
+    assert FileDefect.ENDS in {line.defect for line in later.problems()}
     ended = {
         family.name: {sample.labels["secret"]: sample.value for sample in family.samples}
         for family in later.families()
@@ -276,7 +276,7 @@ def test_what_is_not_valid_yet_is_taken_once_it_is(folder: Path, tmp_path: Path)
     followed = SecretFolder(folder, wall=lambda: clock[0])
     assert "it is not then yet" in followed.why_not("a")
     clock[0] += 2 * DAY.total_seconds()
-    assert followed.look()
+    assert followed.poll()
 
 
 def test_what_is_gone_stays_while_policies_ask_for_it(folder: Path, one: Path) -> None:
@@ -285,11 +285,11 @@ def test_what_is_gone_stays_while_policies_ask_for_it(folder: Path, one: Path) -
     followed = SecretFolder(folder, in_use=lambda: ["asked"])
     shutil.rmtree(folder / "asked")
     shutil.rmtree(folder / "other")
-    assert followed.look()
+    assert followed.poll()
     assert list(followed.current) == ["asked"]
     assert "its folder is gone" in reasons(followed)[0]
     shutil.rmtree(folder)
-    assert not followed.look()
+    assert not followed.poll()
     assert list(followed.current) == ["asked"]
     assert "No such file" in reasons(followed)[0]
 

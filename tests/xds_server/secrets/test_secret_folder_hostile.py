@@ -23,8 +23,8 @@ def test_a_key_among_certificates_is_sent_to_nobody(folder: Path, one: Path, fil
     good = followed.current["a"]
     with (folder / "a" / file).open("ab") as certificates:
         certificates.write((one / "proxy.key").read_bytes())
-    followed.look()
-    assert not followed.look()
+    followed.poll()
+    assert not followed.poll()
     assert f"{file} has a private key in it" in followed.why_not("a")
     assert followed.current["a"] is good
 
@@ -58,7 +58,7 @@ def test_names_that_are_no_text_are_told_as_text(folder: Path, one: Path) -> Non
     write(folder / "a", one)
     (Path(os.fsdecode(os.fsencode(folder) + b"/\xff<img src=x>\x1b[31m\n" + b"x" * 100))).mkdir()
     followed = SecretFolder(folder)
-    (trouble,) = followed.troubles()
+    (trouble,) = followed.problems()
     assert f"{trouble.file} {trouble.sentence}".isprintable()
     assert f"{trouble.file} {trouble.sentence}".isascii()
 
@@ -100,8 +100,8 @@ def test_all_together_have_a_limit_and_none_pushes_out_what_was_there(
     size = sum((folder / "b" / file).stat().st_size for file in ("ca.crt", "tls.crt", "tls.key"))
     monkeypatch.setattr(secret_folder, "MAX_BYTES_TOGETHER", size + 1)
     write(folder / "a", one)
-    followed.look()
-    followed.look()
+    followed.poll()
+    followed.poll()
     assert sorted(followed.current) == ["a", "b"]
     assert "all secrets together" in followed.why_not("b")
 
@@ -116,19 +116,19 @@ def test_what_is_refused_is_not_judged_each_second(
         judged.append(args)
         return judge(*args, **said)  # type: ignore[arg-type]  # passed on as it came
 
-    monkeypatch.setattr(secret_folder, "judged", counted)
+    monkeypatch.setattr(secret_folder, "validate_secret", counted)
     write(folder / "a", one)
     (folder / "a" / "tls.key").write_bytes((two / "proxy.key").read_bytes())
     followed = SecretFolder(folder, wall=lambda: now_s[0])
     for _ in range(5):
-        followed.look()
+        followed.poll()
     assert len(judged) == 1
     assert "is not the key" in followed.why_not("a")
     now_s[0] += REVALIDATE_EVERY_S
-    followed.look()
+    followed.poll()
     assert len(judged) == 2
     # Other content is judged as soon as it stands still.
     (folder / "a" / "tls.key").write_bytes((one / "proxy.key").read_bytes())
-    followed.look()
-    assert followed.look()
+    followed.poll()
+    assert followed.poll()
     assert list(followed.current) == ["a"]

@@ -246,7 +246,7 @@ async def test_what_is_not_there_cannot_be_cut_and_what_has_no_wire_is_refused(g
 async def test_who_may_not_lose_packets_is_refused_that_and_nothing_else(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_injector, "why_not", lambda: "only root may")
+    monkeypatch.setattr(link_injector, "unavailable_reason", lambda: "only root may")
     assert ground.lever.refusal(*BlackHoleFault().actions("e0")) == "only root may"
     assert ground.lever.refusal(*LossFault(percent=1).actions("e0")) == "only root may"
     assert ground.lever.refusal(*LatencyFault().actions("e0")) == ""

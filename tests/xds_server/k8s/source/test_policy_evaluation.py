@@ -400,7 +400,7 @@ def test_only_documents_that_differ_are_parsed(monkeypatch: pytest.MonkeyPatch) 
         parsed.append(content)
         return whole(content)
 
-    monkeypatch.setattr(load, "judged_content", counted)
+    monkeypatch.setattr(load, "validate_content", counted)
     judge = PolicyEvaluator()
 
     def offers(slots: int) -> dict[PolicyManifest, list[OfferedSpec]]:

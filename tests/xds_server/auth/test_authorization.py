@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from engine.tls.identity_patterns import matches
 from policies.findings import PolicyErrors
 from xds_server.auth.access_rules import Access, AdminRole
-from xds_server.auth.authorize import Denial, Principal, ProxyGrant, authorize_proxy, principal_of
+from xds_server.auth.authorization import Denial, Principal, ProxyGrant, authorize_proxy, principal_of
 from xds_server.auth.rules_file import read_access
 
 RULES = """
