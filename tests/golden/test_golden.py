@@ -8,7 +8,7 @@
     pools: [llama]
     proxies: 2
     engines: {llama/e1: hung}              # verdicts, held long enough to count
-    decided: {llama: {ladder: {level: 3, max_tokens: 64}}}  # fields of decisions on a pool, in place of those made
+    decided: {llama: {degradation: {level: 3, max_tokens: 64}}}  # fields in place of those decided
     picked: {llama: {e1: 0.4}}             # factors of engines that are slower than others
 
 The other files are what is expected. ``pytest --update-golden`` rewrites them and deletes orphans.
@@ -102,7 +102,7 @@ def compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> Case:
 
 
 def instead(decisions: Decisions, asked: dict[str, dict[str, dict[str, Any]]]) -> dict[str, PoolDecisions]:
-    kinds = {"hedge": HedgeDecision, "limits": TimeLimits, "ladder": DegradationState}
+    kinds = {"hedge": HedgeDecision, "limits": TimeLimits, "degradation": DegradationState}
     return {
         pool: replace(
             decisions.pools[pool],
