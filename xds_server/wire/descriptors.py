@@ -1,8 +1,8 @@
 """Google's fast message classes, derived from envoy-data-plane's dataclasses.
 
 envoy-data-plane is pleasant to build messages with and far too slow to parse them: a real Envoy's first
-request takes it 16 ms. The dataclasses carry everything a descriptor needs, so one FileDescriptorProto per
-decoder gives classes that protobuf's C core parses in microseconds, with no generated code to
+request takes it 16 ms. The dataclasses carry everything a descriptor needs. Classes derived from one
+FileDescriptorProto each are read and written by protobuf's C core in microseconds. There is no generated code to
 ship and no global descriptor pool to collide in.
 
 Every derived message lives under the package ``switchgear.derived``; the well-known types are Google's own, with

@@ -13,6 +13,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+from google.protobuf.struct_pb2 import Struct, Value
+
 from xds_server.wire.assignment import (
     DESTINATION_METADATA,
     AssignmentSpec,
@@ -22,8 +24,7 @@ from xds_server.wire.assignment import (
     Label,
     LocalitySpec,
 )
-from xds_server.wire.scalars import uint32
-from xds_server.wire.varint import LENGTH_DELIMITED, VARINT, delimited, tag, text, varint
+from xds_server.wire.varint import LENGTH_DELIMITED, VARINT, delimited, tag, text, uint32, varint
 
 _ENDPOINTS_TAG: Final = tag(2, LENGTH_DELIMITED)
 # envoy.type.v3.FractionalPercent.DenominatorType.MILLION
@@ -166,32 +167,30 @@ def _address(endpoint: EndpointSpec) -> bytes:
 
 def _metadata(number: int, endpoint: EndpointSpec) -> bytes:
     """A core.v3.Metadata: labels, and where a listener passes on to; nothing when there is neither."""
-    structs = []
-    if endpoint.labels:
-        structs.append((_LABELS_NAMESPACE, _strings(endpoint.labels)))
+    entries = b""
+    # The entries of filter_metadata stand in the order of their keys.
     if not isinstance(endpoint.address, HostPort):
-        structs.append((DESTINATION_METADATA, _strings((("local", endpoint.address.endpoint_id),))))
-    return delimited(number, _map(structs)) if structs else b""
+        entries += _entry(DESTINATION_METADATA, _strings((("local", endpoint.address.endpoint_id),)))
+    if endpoint.labels:
+        entries += _entry(_LABELS_NAMESPACE, _strings(endpoint.labels))
+    return delimited(number, entries) if entries else b""
 
 
-def _strings(fields: tuple[Label, ...]) -> bytes:
-    """The payload of a Struct of strings and lists of strings."""
-    return _map([(name, _value(value)) for name, value in fields])
+def _entry(namespace: str, struct: bytes) -> bytes:
+    """An entry of ``Metadata.filter_metadata``."""
+    return delimited(1, text(1, namespace) + delimited(2, struct))
 
 
-def _value(value: str | tuple[str, ...]) -> bytes:
-    """The payload of a google.protobuf.Value."""
-    if isinstance(value, str):
-        return delimited(3, value.encode())
-    return delimited(6, b"".join(delimited(1, delimited(3, one.encode())) for one in value))
-
-
-def _map(entries: list[tuple[str, bytes]]) -> bytes:
-    """A map<string, message> that is field 1; of two entries with one key the last counts."""
-    return b"".join(
-        delimited(1, delimited(1, key.encode()) + delimited(2, value))
-        for key, value in sorted(dict(entries).items())
-    )
+def _strings(labels: tuple[Label, ...]) -> bytes:
+    """The payload of a Struct of strings and lists of strings; of two labels with one name the last counts."""
+    struct = Struct()
+    for name, value in dict(labels).items():
+        if isinstance(value, str):
+            struct.fields[name].string_value = value
+        else:
+            struct.fields[name].list_value.values.extend(Value(string_value=one) for one in value)
+            struct.fields[name].list_value.SetInParent()
+    return struct.SerializeToString(deterministic=True)
 
 
 def _policy(assignment: AssignmentSpec) -> bytes:

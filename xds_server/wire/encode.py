@@ -1,17 +1,16 @@
-"""envoy-data-plane messages in, bytes out, by a function written for each class.
+"""envoy-data-plane messages in, bytes out: each is copied into protobuf's own class, which writes it.
 
 betterproto2 interprets its metadata for every field of every message it serialises and validates each message
-again on the way, which costs more than a hundred milliseconds for a thousand endpoints. Here the metadata is
-read once per class and becomes straight-line Python, in the way ``dataclasses`` writes ``__init__``. What the
-constructors have checked is trusted; a value of the wrong type that was assigned later is a ``TypeError``.
+again on the way. That costs more than a hundred milliseconds for a thousand endpoints. The classes that
+``descriptors`` derives are written by protobuf's C core. What remains here is one pass over the fields that are
+set. A value of the wrong type that was assigned after construction is a ``TypeError``.
 
-The bytes are the ones Google's C++ encoder writes when asked for deterministic output, so that equal content
-has equal bytes and a content hash means something. betterproto2's ``bytes(message)`` decodes to the same message
-and can differ from them in four ways:
+Equal content has equal bytes, so that a content hash means something. The bytes are those of Google's C++ encoder
+when asked for deterministic output, with one exception. The C core sorts a map key after the keys that it begins
+(``"ab"`` before ``"a"``). betterproto2's ``bytes(message)`` decodes to the same message and differs in four ways:
 
 - it writes fields in the order of their declaration, Google by number;
-- it writes map entries in insertion order, Google sorted by key (protobuf's C core, the one under Python, differs
-  from C++ in one point: it puts a key after the keys that it begins);
+- it writes map entries in insertion order, Google sorted by key;
 - it drops a field holding ``-0.0``, Google keeps it (and drops a float that rounds to ``0.0``);
 - it turns a negative ``timedelta`` with a fraction of a second into another duration (-1.5 s becomes -0.5 s),
   and loses microseconds in spans beyond some 285 years.
@@ -19,18 +18,18 @@ and can differ from them in four ways:
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from envoy_data_plane.message_pool import default_message_pool
 
+from xds_server.wire.descriptors import decoder
 from xds_server.wire.metadata import FieldDescriptor, FieldType, fields
 from xds_server.wire.responses import any_of
-from xds_server.wire.scalars import boolean, duration, int32, int64, prefixed, timestamp, uint32, zigzag
-from xds_server.wire.varint import FIXED32, FIXED64, LENGTH_DELIMITED, SHORT, SHORT_LIMIT, VARINT, tag, varint
 
-Encoder = Callable[[Any], bytes]
+_Copy: TypeAlias = Callable[[Any, Any], None]
+"""Copies the second argument into the first, a protobuf object; raises one of ``_REFUSALS`` for a wrong type."""
 
 
 def encode(message: Any) -> bytes:
@@ -38,10 +37,13 @@ def encode(message: Any) -> bytes:
 
     ``TypeError`` names the message and the field that cannot be encoded.
     """
-    try:
-        return _encoders[message.__class__](message)
-    except _REFUSALS as refusal:
-        raise TypeError(_blame(message, refusal)) from refusal
+    cls = message.__class__
+    if not hasattr(cls, "_betterproto"):
+        raise TypeError(f"{cls.__name__} is not an envoy-data-plane message")
+    target = _derived(cls)()
+    _copy_message(target, message)
+    encoded: bytes = target.SerializeToString(deterministic=True)
+    return encoded
 
 
 def packed(message: Any) -> bytes:
@@ -54,219 +56,149 @@ def type_url(cls: type[Any]) -> str:
     return default_message_pool.type_to_url[cls]
 
 
-# How Python says that a value is not what its field needs.
-_REFUSALS: Final = (AttributeError, TypeError, ValueError, OverflowError, struct.error)
+# How Python and protobuf say that a value is not what its field needs.
+_REFUSALS: Final = (AttributeError, TypeError, ValueError, OverflowError)
+# What values of these kinds must be: protobuf itself takes 1 for true and bytes for text. Numbers it checks.
+_PYTHON_TYPES: Final = {"bool": bool, "bytes": bytes, "string": str}
 
 
-# The names that generated code may use. ``S`` holds the varints below ``L``.
-_NAMES: Final[dict[str, Any]] = {
-    "S": SHORT,
-    "L": SHORT_LIMIT,
-    "varint": varint,
-    "join": b"".join,
-    "prefixed": prefixed,
-    "duration": duration,
-    "timestamp": timestamp,
-    "sequences": frozenset((list, tuple)),
-    "boolean": boolean,
-    "int32": int32,
-    "int64": int64,
-    "uint32": uint32,
-    "zigzag": zigzag,
-    "float_": struct.Struct("<f").pack,
-    "double": struct.Struct("<d").pack,
-    "fixed32": struct.Struct("<I").pack,
-    "fixed64": struct.Struct("<Q").pack,
-    "sfixed32": struct.Struct("<i").pack,
-    "sfixed64": struct.Struct("<q").pack,
-}
-
-# Scalars of the protobuf kinds: the wire type and the expression that encodes ``{v}``.
-_SCALARS: Final = {
-    "bool": (VARINT, "boolean({v})"),
-    "enum": (VARINT, "S[{v}] if 0 <= {v} < L else int32({v})"),
-    "int32": (VARINT, "S[{v}] if 0 <= {v} < L else int32({v})"),
-    "int64": (VARINT, "S[{v}] if 0 <= {v} < L else int64({v})"),
-    "uint32": (VARINT, "S[{v}] if 0 <= {v} < L else uint32({v})"),
-    "uint64": (VARINT, "S[{v}] if 0 <= {v} < L else varint({v})"),
-    "sint32": (VARINT, "zigzag({v}, 32)"),
-    "sint64": (VARINT, "zigzag({v}, 64)"),
-    "float": (FIXED32, "float_({v})"),
-    "double": (FIXED64, "double({v})"),
-    "fixed32": (FIXED32, "fixed32({v})"),
-    "fixed64": (FIXED64, "fixed64({v})"),
-    "sfixed32": (FIXED32, "sfixed32({v})"),
-    "sfixed64": (FIXED64, "sfixed64({v})"),
-}
-_ZERO: Final = {"float": "b'\\0\\0\\0\\0'", "double": "b'\\0\\0\\0\\0\\0\\0\\0\\0'"}
-_OWN_SHAPE: Final = {"Duration": "duration", "Timestamp": "timestamp"}
+class _FieldError(TypeError):
+    """A value that its field cannot hold; the text begins with the message and the field."""
 
 
-class _Encoders(dict[type[Any], Encoder]):
-    """class -> its encoder, written when the class is first met (messages may contain themselves)."""
+class _FieldPlan(NamedTuple):
+    """How to copy one field; ``keeps_falsy`` is true where a falsy value can be other than the default."""
 
-    def __missing__(self, cls: type[Any]) -> Encoder:
-        if not hasattr(cls, "_betterproto"):
-            raise TypeError(f"{cls.__name__} is not an envoy-data-plane message")
-        encoder = self[cls] = _write(cls.__name__, fields(cls), unknown_fields=True)
-        return encoder
-
-
-class _Wrappers(dict[type[Any], Encoder]):
-    """wrapper class (UInt32Value) -> the encoder of the plain value that Python holds in its place."""
-
-    def __missing__(self, cls: type[Any]) -> Encoder:
-        (field,) = fields(cls)
-        encoder = self[cls] = _write(cls.__name__, [field], of_value=True)
-        return encoder
+    name: str
+    keeps_falsy: bool
+    copy: _Copy
+    field: FieldDescriptor
 
 
-_encoders: Final = _Encoders()
-_wrappers: Final = _Wrappers()
+class _Plans(dict[type[Any], tuple[_FieldPlan, ...]]):
+    """class -> a plan for each field, made when the class is first met (messages may contain themselves)."""
+
+    def __missing__(self, cls: type[Any]) -> tuple[_FieldPlan, ...]:
+        plans = self[cls] = tuple(_plan(field) for field in fields(cls))
+        return plans
 
 
-def _write(
-    title: str,
-    described: Iterator[FieldDescriptor] | tuple[FieldDescriptor, ...] | list[FieldDescriptor],
-    *,
-    unknown_fields: bool = False,
-    of_value: bool = False,
-) -> Encoder:
-    """A function from a message to its bytes, compiled from the description of its fields.
-
-    With ``of_value`` the function takes the value of the one field in place of the message.
-    """
-    names: dict[str, Any] = {**_NAMES, "E": _encoders, "W": _wrappers}
-    lines = [f"def encode_{title}({'v' if of_value else 'm'}):", "    out = []"]
-    for field in described:
-        if field.value.message is not None:
-            names[f"C{field.number}"] = field.value.message
-        if not of_value:
-            lines.append(f"    v = m.{field.name}")
-        lines += [f"    {line}" for line in _field_lines(field)]
-    if unknown_fields:
-        lines += ["    if m._unknown_fields:", "        out.append(m._unknown_fields)"]
-    lines.append("    return join(out)")
-    # The text is made of field names and numbers of installed dataclasses, never of anything a peer sends.
-    exec(compile("\n".join(lines), f"<encoder of {title}>", "exec"), names)  # noqa: S102
-    encoder: Encoder = names[f"encode_{title}"]
-    return encoder
+_derived: Final = cache(decoder)
+_plans: Final = _Plans()
 
 
-def _field_lines(field: FieldDescriptor) -> list[str]:
-    """Statements that append ``v``, the value of ``field``, to ``out``."""
-    key = tag(field.number, LENGTH_DELIMITED)
-    if field.key is not None:
-        # Google's encoders write key and value of an entry even when they are zero.
-        entry = f"{_entry_part(1, field.key, 'k', field)} + {_entry_part(2, field.value, 'x', field)}"
-        return [
-            "if v:",
-            "    for k, x in sorted(v.items()):",
-            *_checks(field.value, "x", field, indent=8),
-            f"        b = {entry}",
-            f"        {_append(key)}",
-        ]
-    if field.repeated:
-        only_sequences = "    if v.__class__ not in sequences: raise TypeError('not a list')"
-        if field.value.kind in _SCALARS:
-            one = _SCALARS[field.value.kind][1].format(v="x")
-            return ["if v:", only_sequences, f"    b = join([{one} for x in v])", f"    {_append(key)}"]
-        return [
-            "if v:",
-            only_sequences,
-            "    for x in v:",
-            *_checks(field.value, "x", field, indent=8),
-            f"        b = {_payload(field.value, 'x', field)}",
-            f"        {_append(key)}",
-        ]
-    if field.value.kind not in _SCALARS:
-        present = "if v is not None:" if field.presence or field.value.message else "if v:"
-        return [
-            present,
-            *_checks(field.value, "v", field, indent=4),
-            f"    b = {_payload(field.value, 'v', field)}",
-            f"    {_append(key)}",
-        ]
-    return _scalar_lines(field)
-
-
-def _scalar_lines(field: FieldDescriptor) -> list[str]:
-    wire_type, expression = _SCALARS[field.value.kind]
-    key, one = tag(field.number, wire_type), expression.format(v="v")
-    if field.presence:
-        return ["if v is not None:", f"    out += ({key!r}, {one})"]
-    if field.value.kind in _ZERO:
-        # Compared as bytes: -0.0 equals 0.0, and is not the default.
-        zero = _ZERO[field.value.kind]
-        return ["if v is not None:", f"    b = {one}", f"    if b != {zero}: out += ({key!r}, b)"]
-    return ["if v:", f"    out += ({key!r}, {one})"]
-
-
-def _append(key: bytes) -> str:
-    return f"n = len(b); out += ({key!r}, S[n] if n < L else varint(n), b)"
-
-
-def _payload(value: FieldType, name: str, field: FieldDescriptor) -> str:
-    """The expression for the bytes, without their length, of a delimited value in variable ``name``."""
-    if value.message is None:
-        return f"{name}.encode()" if value.kind == "string" else name
-    if not value.wrapped:
-        return f"E[C{field.number}]({name})"
-    own_shape = _OWN_SHAPE.get(value.message.__name__)
-    return f"{own_shape}({name})" if own_shape else f"W[C{field.number}]({name})"
-
-
-def _checks(value: FieldType, name: str, field: FieldDescriptor, *, indent: int) -> list[str]:
-    """What the payload's expression would not refuse by itself: the wrong message, text in place of bytes."""
-    expected = None
-    if value.kind == "bytes":
-        expected = "bytes"
-    elif value.message is not None and not value.wrapped:
-        expected = f"C{field.number}"
-    if expected is None:
-        return []
-    return [
-        f"{' ' * indent}if {name}.__class__ is not {expected}: raise TypeError('not a ' + {expected}.__name__)"
-    ]
-
-
-def _entry_part(number: int, value: FieldType, name: str, field: FieldDescriptor) -> str:
-    if value.kind in _SCALARS:
-        wire_type, expression = _SCALARS[value.kind]
-        return f"{tag(number, wire_type)!r} + ({expression.format(v=name)})"
-    return f"{tag(number, LENGTH_DELIMITED)!r} + prefixed({_payload(value, name, field)})"
-
-
-def _blame(message: Any, refusal: Exception) -> str:
-    """Which field of ``message``, or of a message inside it, cannot be encoded, and why."""
-    cls = type(message)
-    if not hasattr(cls, "_betterproto"):
-        return f"{cls.__name__} is not an envoy-data-plane message"
-    for field in fields(cls):
+def _copy_message(target: Any, message: Any) -> None:
+    """Copy what is set in ``message`` into ``target``, which is empty."""
+    for name, keeps_falsy, copy, field in _plans[message.__class__]:
+        value = getattr(message, name)
+        if value is None or not (keeps_falsy or value):
+            continue
         try:
-            _write(cls.__name__, [field])(message)
-        except _REFUSALS as cause:
-            held = getattr(message, field.name)
-            if field.value.message is not None and not field.value.wrapped:
-                for inner in _members(held):
-                    if type(inner) is field.value.message and _refused(inner):
-                        return f"{cls.__name__}.{field.name}: {_blame(inner, cause)}"
-            return f"{cls.__name__}.{field.name} cannot hold {held!r:.200} ({_wanted(field)}): {cause}"
-    return f"{cls.__name__}: {refusal}"
+            copy(target, value)
+        except _FieldError as inner:
+            raise _FieldError(f"{type(message).__name__}.{name}: {inner}") from inner
+        except _REFUSALS as refusal:
+            refused = f"{type(message).__name__}.{name} cannot hold {value!r:.200} ({_wanted(field)})"
+            raise _FieldError(f"{refused}: {refusal}") from refusal
+    if message._unknown_fields:
+        target.MergeFromString(message._unknown_fields)
 
 
-def _members(held: Any) -> list[Any]:
-    if isinstance(held, dict):
-        return list(held.values())
-    return list(held) if isinstance(held, list | tuple) else [held]
+def _plan(field: FieldDescriptor) -> _FieldPlan:
+    # -0.0 equals 0.0 and is not the default.
+    keeps_falsy = field.presence or field.value.message is not None or field.value.kind in ("float", "double")
+    return _FieldPlan(field.name, keeps_falsy, _field_copier(field), field)
 
 
-def _refused(message: Any) -> bool:
-    try:
-        _encoders[message.__class__](message)
-    except _REFUSALS:
-        return True
-    return False
+def _field_copier(field: FieldDescriptor) -> _Copy:
+    """Copies a value into ``field`` of a protobuf object."""
+    name = field.name
+    if field.key is not None or field.repeated:
+        copy_all = _map_copier(field.value) if field.key is not None else _list_copier(field.value)
+        return lambda target, values: copy_all(getattr(target, name), values)
+    if field.value.message is None:
+        return _scalar_copier(name, field.value.kind)
+    copy_into = _message_copier(field.value.message, field.value.wrapped)
+
+    def copy(target: Any, value: Any) -> None:
+        inner = getattr(target, name)
+        inner.SetInParent()  # an empty message is not an absent one
+        copy_into(inner, value)
+
+    return copy
+
+
+def _scalar_copier(name: str, kind: str) -> _Copy:
+    python_type = _PYTHON_TYPES.get(kind)
+    if python_type is None:
+        return lambda target, value: setattr(target, name, value)
+
+    def copy(target: Any, value: Any) -> None:
+        _require(value, python_type)
+        setattr(target, name, value)
+
+    return copy
+
+
+def _list_copier(of: FieldType) -> _Copy:
+    copy_into = None if of.message is None else _message_copier(of.message, of.wrapped)
+    python_type = _PYTHON_TYPES.get(of.kind, object)
+
+    def copy(target: Any, values: Any) -> None:
+        if not isinstance(values, (list, tuple)):
+            raise TypeError("not a list")
+        for value in values:
+            if copy_into is None:
+                _require(value, python_type)
+                target.append(value)
+            else:
+                copy_into(target.add(), value)
+
+    return copy
+
+
+def _map_copier(of: FieldType) -> _Copy:
+    copy_into = None if of.message is None else _message_copier(of.message, of.wrapped)
+    python_type = _PYTHON_TYPES.get(of.kind, object)
+
+    def copy(target: Any, entries: Any) -> None:
+        for key, value in entries.items():
+            if copy_into is None:
+                _require(value, python_type)
+                target[key] = value
+            else:
+                copy_into(target[key], value)
+
+    return copy
+
+
+def _message_copier(cls: type[Any], wrapped: bool) -> _Copy:
+    """Copies a message, or the simpler value that Python holds in its place, into a protobuf object."""
+    if not wrapped:
+
+        def copy(target: Any, message: Any) -> None:
+            if message.__class__ is not cls:
+                raise TypeError(f"not a {cls.__name__}")
+            _copy_message(target, message)
+
+        return copy
+    if cls.__name__ == "Duration":
+        return lambda target, value: target.FromTimedelta(value)
+    if cls.__name__ == "Timestamp":
+        return _copy_timestamp
+    (only,) = fields(cls)
+    return _scalar_copier(only.name, only.value.kind)
+
+
+def _copy_timestamp(target: Any, value: Any) -> None:
+    if value.tzinfo is None:
+        raise ValueError("a datetime without a time zone is no point in time")
+    target.FromDatetime(value)
+
+
+def _require(value: Any, python_type: type[Any]) -> None:
+    if not isinstance(value, python_type):
+        raise TypeError(f"not a {python_type.__name__}")
 
 
 def _wanted(field: FieldDescriptor) -> str:

@@ -6,19 +6,17 @@ Source: https://protobuf.dev/programming-guides/encoding/
 from typing import Final
 
 VARINT: Final = 0
-FIXED64: Final = 1
 LENGTH_DELIMITED: Final = 2
-FIXED32: Final = 5
 
-SHORT_LIMIT: Final = 1 << 14
+_SHORT_LIMIT: Final = 1 << 14
 # Tags and lengths below 16 KiB are nearly all there are; a table makes them one index.
-SHORT: Final = tuple(bytes([n]) if n < 0x80 else bytes([n & 0x7F | 0x80, n >> 7]) for n in range(SHORT_LIMIT))
+_SHORT: Final = tuple(bytes([n]) if n < 0x80 else bytes([n & 0x7F | 0x80, n >> 7]) for n in range(_SHORT_LIMIT))
 
 
 def varint(value: int) -> bytes:
     """``value``, 0 <= value < 2**64, as a base-128 varint; a negative value is a caller's bug."""
-    if 0 <= value < SHORT_LIMIT:
-        return SHORT[value]
+    if 0 <= value < _SHORT_LIMIT:
+        return _SHORT[value]
     if not 0 <= value < 1 << 64:
         raise ValueError(f"{value} is outside 0..2**64-1")
     out = bytearray()
@@ -27,6 +25,13 @@ def varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def uint32(value: int) -> bytes:
+    """``value`` of a uint32 field; ``ValueError`` when it does not fit."""
+    if value >= 1 << 32:
+        raise ValueError(f"{value} does not fit into 32 bits")
+    return varint(value)
 
 
 def tag(number: int, wire_type: int) -> bytes:

@@ -33,8 +33,7 @@ SCALARS: dict[str, tuple[Any, ...]] = {
     "string": ("", "a", "zone-1", "größe ✓ 🙂", "x" * 127, "x" * 128, "y" * 20_000),
     "bytes": (b"", b"\x00", b"\xff" * 127, b"\x80" * 128),
 }
-# No key begins another: protobuf's C core, the judge here, sorts those unlike its C++ and Python siblings.
-TEXT_KEYS = ("a", "zone-1", "größe ✓ 🙂", "x" * 127, "y" * 200, "Z")
+TEXT_KEYS = ("", "a", "ab", "zone-1", "größe ✓ 🙂", "x" * 127, "y" * 200, "Z")
 DURATIONS = (
     timedelta(0),
     timedelta(seconds=1.5),
