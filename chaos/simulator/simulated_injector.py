@@ -1,28 +1,33 @@
 """What faults do to a simulated site. What it cannot express is refused before anything begins."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from chaos.fake_engine.engine_faults import EngineCrash, EngineFault, EngineSigterm
 from chaos.faults.actions import (
     ChangeLoad,
+    CorruptConfig,
+    FalsifyReports,
     FalsifyTelemetry,
     FaultAction,
     FreezeProcess,
     KillProcess,
     ProcessRole,
+    PushPolicy,
     RestartEngine,
     SetEngineFault,
+    SetGpuState,
+    ShapeLink,
 )
 from chaos.scenario.experiment_plan import PlannedOutage
 from chaos.simulator.simulated_lab import SimulatedLab
 
-_WHY: Final = {
-    "Wire": "there are no bytes on its links",
-    "Gpu": "its engines have no GPU driver to ask",
-    "Reports": "its agents' reports cannot be falsified",
-    "Corrupt": "its proxies refuse no configuration",
-    "PushPolicy": "its policies never change",
+_WHY: Final[Mapping[type, str]] = {
+    ShapeLink: "there are no bytes on its links",
+    SetGpuState: "its engines have no GPU driver to ask",
+    FalsifyReports: "its agents' reports cannot be falsified",
+    CorruptConfig: "its proxies refuse no configuration",
+    PushPolicy: "its policies never change",
 }
 
 
@@ -54,7 +59,7 @@ def _refusal(pull: FaultAction, *, agents: bool) -> str:
         return "nobody drains its engines"
     if isinstance(pull, SetEngineFault | RestartEngine | ChangeLoad | FalsifyTelemetry):
         return ""
-    return _WHY[type(pull).__name__]
+    return _WHY[type(pull)]
 
 
 class SimulatedInjector:
