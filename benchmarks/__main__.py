@@ -25,7 +25,6 @@ NAMES: Final = (
     "decide_loop",
     "scrape",
     "resources",
-    "claims",
     "source_tree",
 )
 LONG: Final = ("failover", "simulator", "soak")

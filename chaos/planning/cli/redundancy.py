@@ -11,7 +11,6 @@ from chaos.planning.availability import HOURS_PER_MONTH, down_share, unavailabil
 from chaos.planning.cli.plan_answer import PlanAnswer, plot_path, print_answer
 from chaos.planning.cli.plan_options import duration, json_option, plot_option, targets
 from chaos.planning.cli.redundancy_answer import CorrelatedSpares, answer_grids, answer_plot, answer_sentences
-from chaos.planning.cli.textbook import textbook
 from chaos.planning.correlated_failures import FailureDomains
 from chaos.planning.error import PlanError
 from chaos.planning.spare_engines import monthly_cost, spares_for, spares_steps
@@ -50,12 +49,9 @@ _SHOWN_BEYOND: Final = 1
     "--region-repair", "region_repair_s", type=duration, metavar="DURATION", default="4h", show_default=True
 )
 @click.option("--failover", "failover_s", type=duration, metavar="DURATION", default="60s", show_default=True)
-@click.option(
-    "--textbook", "from_textbook", is_flag=True, help="The published table beside ours; needs no --need."
-)
 @json_option
 @plot_option
-def command(*, from_textbook: bool, as_json: bool, plot: Path | None, **asked: Any) -> int:
+def command(*, as_json: bool, plot: Path | None, **asked: Any) -> int:
     """The smallest number of spares with which enough engines are up, often enough.
 
     Probabilities are down shares given or asked as such: 0.01 or 1%. Exact where engines fail alone (binomial) and
@@ -64,8 +60,6 @@ def command(*, from_textbook: bool, as_json: bool, plot: Path | None, **asked: A
     Exit code: 0 when every target can be reached, 1 when one cannot, 2 for numbers that cannot be.
     """
     plot = plot_path(plot)
-    if from_textbook:
-        return print_answer(textbook(seed=asked["seed"]), as_json=as_json, plot=plot)
     if asked["need"] is None:
         raise click.UsageError("--need is missing: how many engines must be up")
     return print_answer(_answer(asked), as_json=as_json, plot=plot)

@@ -66,13 +66,6 @@ def test_the_tables_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
         assert part in text
 
 
-def test_the_textbook_stands_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = asked(capsys, "redundancy", "--textbook")
-    assert code == 0
-    assert [one["published"] for one in found["rows"]] == [one["run_again"] for one in found["rows"]]
-    assert found["p_fail_0.01"]["spares"] == 8
-
-
 def test_a_target_that_no_number_of_spares_reaches_is_a_no(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan(*NEED, "--zone-down", "0.01") == 1
     assert "No number of spares" in capsys.readouterr().out

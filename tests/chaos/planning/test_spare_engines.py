@@ -48,7 +48,7 @@ def test_the_number_of_spares_is_enough_and_one_fewer_is_not(need: int, down: fl
     assert spares == 0 or shortage_probability(need, spares - 1, down) > allowed
 
 
-def test_the_question_of_the_textbook() -> None:
+def test_spares_of_twenty_engines_at_three_and_four_nines() -> None:
     three, four = spares_for(
         20, unavailability("0.995"), (unavailability("0.999"), unavailability("0.9999")), cost_per_hour=2
     )
