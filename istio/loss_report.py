@@ -21,7 +21,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from istio.fidelity import ExportResult, Fidelity, FieldFidelity, worst_fidelity
+from istio.fidelity import ExportResult, FieldFidelity, worst_fidelity
+from policies.fidelity import Fidelity
 from policies.findings import PolicyErrors
 from policies.load import load
 from policies.model import PolicySet

@@ -6,6 +6,9 @@ from typing import Annotated, Any, Final
 from pydantic import Field, PlainValidator, WithJsonSchema
 
 from policies.document import Spec, documented_field
+from policies.fidelity import approximated, kept, lost
+from policies.field_checks import CelRule
+from policies.field_targets import FieldTargets, Xds
 from policies.findings import Finding, PolicyError
 from policies.origin import WHOLE_FILE, origin
 from policies.quantity import Name
@@ -54,18 +57,49 @@ class Discovery(Spec):
     service: Name | None = documented_field(
         None,
         "Name of a Service in the pool's namespace; its EndpointSlices say which pods are engines.",
+        checks=(
+            CelRule(
+                rule="has(self.service) != (has(self.selector) && size(self.selector) > 0)",
+                message="exactly one of service and selector",
+                code="SG040",
+            ),
+        ),
+        targets=FieldTargets(
+            live=Xds.EDS | Xds.RTDS | Xds.LDS,
+            istio=kept("the Service's host stands for the pool", "DestinationRule"),
+            gateway_api=kept("the Service is the backend", "HTTPRoute"),
+        ),
     )
     selector: Annotated[dict[str, str], Field(max_length=64)] = documented_field(
-        {}, "Labels of the pods that are engines, where no Service selects them."
+        {},
+        "Labels of the pods that are engines, where no Service selects them.",
+        targets=FieldTargets(
+            live=Xds.EDS | Xds.RTDS | Xds.LDS,
+            istio=kept("workloadSelector", "ServiceEntry"),
+            gateway_api=kept("selector.matchLabels; its endpoint picker has to be there", "InferencePool"),
+        ),
     )
     port: PodPort = documented_field(
         ...,
         "Port of the engines' OpenAI API: a number, or a name of the Service's ports or of the pods' containers.",
+        targets=FieldTargets(
+            live=Xds.EDS,
+            istio=approximated(
+                "the number is taken for the Service's port; where it is another one, say that of the Service",
+                "VirtualService",
+            ),
+            gateway_api=kept("targetPorts", "InferencePool"),
+        ),
     )
     agent_port: PodPort | None = documented_field(
         None,
         "Port of the agent beside each engine, likewise; the annotation switchgear.dev/agent-port of a pod wins.",
         why="without an agent the engine is asked over the network",
+        targets=FieldTargets(
+            live=Xds.EDS,
+            istio=lost("Istio asks no agent; `switchgear istio run` does"),
+            gateway_api=lost("a gateway asks no agent"),
+        ),
     )
 
 

@@ -11,6 +11,8 @@ from typing import Annotated, Final, TypeAlias
 from pydantic import AfterValidator, Field
 
 from policies.document import Spec, documented_field
+from policies.fidelity import approximated, kept
+from policies.field_targets import FieldTargets, Xds
 from policies.findings import PolicyError, did_you_mean
 from policies.origin import Origin
 from policies.quantity import Name
@@ -60,15 +62,39 @@ class EngineTls(Spec):
         ...,
         "Name of the certificates: a folder below `serve --secrets DIR` with ca.crt, and tls.crt and tls.key "
         "where proxies have to prove who they are.",
+        targets=FieldTargets(
+            live=Xds.SDS | Xds.CDS,
+            istio=approximated(
+                "credentialName, of a Secret beside the gateway's proxies; sidecars are told of a "
+                "file that has to be mounted, /etc/switchgear/secrets/NAME/ca.crt; mode is SIMPLE, "
+                "and has to be MUTUAL where engines ask for certificates",
+                "DestinationRule",
+            ),
+            gateway_api=approximated(
+                "caCertificateRefs, of a ConfigMap of this name with ca.crt; what proxies show is "
+                "said at the Gateway, by hand",
+                "BackendTLSPolicy",
+            ),
+        ),
     )
     server_name: ServerName | None = documented_field(
         None,
         "Name asked of the engine (SNI), and looked for in its certificate; its host name when absent.",
+        targets=FieldTargets(
+            live=Xds.EDS | Xds.CDS,
+            istio=kept("tls.sni, and tls.subjectAltNames where the pool says none", "DestinationRule"),
+            gateway_api=kept("hostname", "BackendTLSPolicy"),
+        ),
     )
     subject_alt_names: tuple[AltName, ...] = documented_field(
         (),
         "Names of which the engine's certificate has to have one, instead of serverName: DNS names, *.example.com "
         "for one label before it, URIs such as spiffe://example.com/engine/*.",
+        targets=FieldTargets(
+            live=Xds.CDS,
+            istio=kept("tls.subjectAltNames", "DestinationRule"),
+            gateway_api=kept("subjectAltNames", "BackendTLSPolicy"),
+        ),
         max_length=64,
     )
 

@@ -5,14 +5,11 @@ somebody wrote override; a list replaces a list.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from policies.document import Spec
 from policies.model import PolicySet
-from policies.resilience import ResiliencePolicy, ResilienceSpec
-
-DEFAULT: Final = "default"
-"""Name of the policy that is for every pool."""
+from policies.resilience import DEFAULT, ResiliencePolicy, ResilienceSpec
 
 _S = TypeVar("_S", bound=Spec)
 

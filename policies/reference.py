@@ -11,8 +11,8 @@ from typing import Any, Final
 from policies.codes import CODES, REMARKS
 from policies.codes.code import Code
 from policies.document import API_VERSION
-from policies.merge import DEFAULT
 from policies.model import KINDS
+from policies.resilience import DEFAULT
 from policies.schema import FieldDoc, fields
 
 _WIDTH: Final = 110

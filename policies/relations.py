@@ -8,11 +8,11 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from policies.findings import PolicyError, Problem, did_you_mean
-from policies.merge import DEFAULT, effective, layers
+from policies.merge import effective, layers
 from policies.origin import Step, line_of, origin, path_text
 from policies.pool import EnginePool
 from policies.quantity import format_duration, is_ip
-from policies.resilience import WAIT_SHARE, ResiliencePolicy, ResilienceSpec
+from policies.resilience import DEFAULT, WAIT_SHARE, ResiliencePolicy, ResilienceSpec
 from policies.route import Match, ModelRoute
 from policies.validated_document import ValidatedDocument
 

@@ -6,12 +6,13 @@ policies, too.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, get_args, get_origin
 
-from policies.document import API_VERSION, Spec
+from policies.document import API_VERSION, Spec, declaration
+from policies.field_targets import FieldTargets
 from policies.model import KINDS
 from policies.origin import Step
 from policies.quantity import DURATION_PATTERN, ENGINE_NAME_PATTERN, NAME_PATTERN, ZONE_PATTERN, format_duration
@@ -42,7 +43,8 @@ class FieldDoc:
     ``path`` is as in YAML with ``[]`` for the items of a list (``spec.endpoints[].port``). ``default`` is the
     value as JSON would hold it (durations as text); meaningless where ``required`` or ``block``. A block that may
     be one of several names the field that says which in ``told_by``; the fields of each follow below its name
-    (``spec.faults[].fault.hang.health``), as pydantic places its complaints.
+    (``spec.faults[].fault.hang.health``), as pydantic places its complaints. ``targets`` is what carries the
+    field; only policies declare it.
     """
 
     path: str
@@ -55,6 +57,7 @@ class FieldDoc:
     unit: str = ""
     why: str = ""
     told_by: str = ""
+    targets: FieldTargets | None = None
 
 
 def json_schema(kind: str | None = None) -> Schema:
@@ -90,8 +93,54 @@ def fields(kind: str) -> Mapping[str, FieldDoc]:
 @cache
 def fields_of(model: type[Spec]) -> Mapping[str, FieldDoc]:
     """Every field of a model of documents, likewise."""
-    schema = _of_model(model)
-    return MappingProxyType({one.path: one for one in _walk(schema, schema["$defs"], "")})
+    schema, targets = _of_model(model), dict(_targets(model, "", None))
+    return MappingProxyType(
+        {one.path: replace(one, targets=targets.get(one.path)) for one in _walk(schema, schema["$defs"], "")}
+    )
+
+
+def leaves(kind: str) -> Iterator[FieldDoc]:
+    """The fields of a kind that hold a value, and not further fields."""
+    for doc in fields(kind).values():
+        if not doc.block and doc.type != "list of blocks":
+            yield doc
+
+
+@cache
+def leaf_targets(kind: str) -> Mapping[str, FieldTargets]:
+    """What carries each field that holds a value, by path; ``TypeError`` names a field that declares nothing."""
+    found: dict[str, FieldTargets] = {}
+    for doc in leaves(kind):
+        if doc.targets is None:
+            msg = f"{kind}.{doc.path} declares no targets: give documented_field() its FieldTargets"
+            raise TypeError(msg)
+        found[doc.path] = doc.targets
+    return MappingProxyType(found)
+
+
+def _targets(
+    model: type[Spec], prefix: str, around: FieldTargets | None
+) -> Iterator[tuple[str, FieldTargets | None]]:
+    """Path and targets of every field; a field that declares none has those of the nearest block that does."""
+    for name, field in model.model_fields.items():
+        path = f"{prefix}.{field.alias or name}" if prefix else field.alias or name
+        targets = declaration(field).targets or around
+        yield path, targets
+        inner = tuple(_blocks(field.annotation))
+        if len(inner) == 1:
+            yield from _targets(inner[0], f"{path}[]" if _is_list(field.annotation) else path, targets)
+
+
+def _blocks(annotation: Any) -> Iterator[type[Spec]]:
+    """The models that a field's type names, whether optional or items of a list."""
+    if isinstance(annotation, type) and issubclass(annotation, Spec):
+        yield annotation
+    for one in get_args(annotation):
+        yield from _blocks(one)
+
+
+def _is_list(annotation: Any) -> bool:
+    return get_origin(annotation) is tuple or any(_is_list(one) for one in get_args(annotation))
 
 
 def generic(steps: tuple[Step, ...]) -> str:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from chaos.faults.fault import Fault
 from chaos.scenario.scenario_schema import fault_kinds
+from policies.document import declaration
 from policies.findings import did_you_mean
 from policies.quantity import format_duration
 
@@ -55,9 +56,8 @@ def _default(fault: type[Fault], name: str) -> str:
     field = fault.model_fields[name]
     if field.is_required():
         return "(required)"
-    extra = field.json_schema_extra
     value = field.get_default(call_default_factory=True)
-    if isinstance(extra, dict) and extra.get("x-unit") == "duration" and isinstance(value, int | float):
+    if declaration(field).unit == "duration" and isinstance(value, int | float):
         return format_duration(value)
     return json.dumps(value, default=str)
 

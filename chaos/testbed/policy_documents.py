@@ -10,10 +10,9 @@ from chaos.scenario.experiment_plan import EnginePlacement
 from chaos.testbed.policy_fit import PolicyFit, slots_ratio
 from chaos.testbed.service_costs import longest_request_s
 from policies.document import API_VERSION
-from policies.merge import DEFAULT
 from policies.pool import EnginePool
 from policies.quantity import format_duration, parse_duration
-from policies.resilience import ResiliencePolicy, ResilienceSpec
+from policies.resilience import DEFAULT, ResiliencePolicy, ResilienceSpec
 from policies.route import ModelRoute
 
 LISTEN_ADDRESS: Final = "127.0.0.1"

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from istio.export.istio_fields import TABLES, leaves
+from policies.model import KINDS
+from policies.schema import leaf_targets
 
 BEGIN = "<!-- made by `switchgear export istio --table` -->"
 END = "<!-- end of what is made -->"
@@ -14,12 +15,11 @@ def fidelity_tables() -> str:
 
 
 def _lines() -> Iterator[str]:
-    for kind, table in TABLES.items():
+    for kind in KINDS:
         rows: dict[tuple[str, str, str], list[str]] = {}
-        for doc in leaves(kind):
-            outcome = table[doc.path]
-            path = doc.path.removeprefix("spec.")
-            rows.setdefault((outcome.fidelity.value, outcome.target, outcome.how), []).append(f"`{path}`")
+        for path, targets in leaf_targets(kind).items():
+            outcome, name = targets.istio, path.removeprefix("spec.")
+            rows.setdefault((outcome.fidelity.value, outcome.target, outcome.how), []).append(f"`{name}`")
         yield from ("", f"### {kind}", "", "| fields | fate | carried by | how |", "|---|---|---|---|")
         for (fate, target, how), paths in rows.items():
             yield f"| {', '.join(paths)} | {fate} | {target or '-'} | {how.replace('|', '/')} |"

@@ -9,48 +9,34 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
-from istio.export import fields_of_policy, fields_of_pool, fields_of_route
-from istio.export.field_outcome import FieldContext, Judge, Table, lost
+from istio.export import policy_judges, pool_judges, route_judges
+from istio.export.field_context import FieldContext, Judge
 from istio.export.istio_objects import IstioTarget, object_name
 from istio.export.virtual_services import service_name
-from istio.fidelity import Fidelity, FieldFidelity
+from istio.fidelity import FieldFidelity
 from istio.loss_report import BUILT_IN
 from policies.document import Spec
-from policies.merge import DEFAULT, setter
+from policies.fidelity import Fidelity
+from policies.merge import setter
 from policies.model import Document, PolicySet
 from policies.origin import Origin
 from policies.quantity import format_duration
-from policies.schema import FieldDoc, fields
+from policies.resilience import DEFAULT
+from policies.schema import FieldDoc, leaf_targets, leaves
 
-TABLES: Final[Mapping[str, Table]] = MappingProxyType(
+JUDGES: Final[Mapping[str, Mapping[str, Judge]]] = MappingProxyType(
     {
-        "EnginePool": fields_of_pool.TABLE,
-        "ModelRoute": fields_of_route.TABLE,
-        "ResiliencePolicy": fields_of_policy.TABLE,
+        "EnginePool": pool_judges.JUDGES,
+        "ModelRoute": route_judges.JUDGES,
+        "ResiliencePolicy": policy_judges.JUDGES,
     }
 )
-"""What becomes of each field, by kind and path, where nothing about its value says otherwise."""
-
-_JUDGES: Final[Mapping[str, Mapping[str, Judge]]] = MappingProxyType(
-    {
-        "EnginePool": fields_of_pool.JUDGES,
-        "ModelRoute": fields_of_route.JUDGES,
-        "ResiliencePolicy": fields_of_policy.JUDGES,
-    }
-)
-_UNKNOWN: Final = lost("nothing that is exported stands for it")
+"""What decides the outcome of a field, by kind and path, beside what the field declares."""
 _OF_THE_DOCUMENT: Final = ("apiVersion", "kind", "metadata.", "spec.pools")
 _MAY_BE_ABSENT: Final = ("spec.endpoints[]", "spec.kubernetes", "spec.match.headers[]", "spec.tls")
 _MOST_TRIED: Final = 100
 _SHOWN: Final = 3
 """Different values of a list's items that are shown."""
-
-
-def leaves(kind: str) -> Iterator[FieldDoc]:
-    """The fields of a kind that hold a value, and not further fields."""
-    for doc in fields(kind).values():
-        if not doc.block and doc.type != "list of blocks":
-            yield doc
 
 
 def field_fidelities(policies: PolicySet, place: IstioTarget) -> tuple[FieldFidelity, ...]:
@@ -137,8 +123,8 @@ def _objects(kind: str, name: str, policies: PolicySet, place: IstioTarget) -> M
 def _fate(
     about: _Subject, doc: FieldDoc, values: Sequence[Any], place: Origin | None, policies: PolicySet
 ) -> FieldFidelity:
-    outcome = TABLES[about.kind].get(doc.path, _UNKNOWN)
-    judge = _JUDGES[about.kind].get(doc.path)
+    outcome = leaf_targets(about.kind)[doc.path].istio
+    judge = JUDGES[about.kind].get(doc.path)
     if judge is not None and values:
         judged = (judge(FieldContext(policies=policies, name=about.name, value=one)) or outcome for one in values)
         outcome = max(judged, key=lambda one: list(Fidelity).index(one.fidelity))

@@ -1,12 +1,12 @@
-"""What a judge of fates looks at."""
+"""What decides the outcome of a field in the Gateway API, beside what the field declares."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from istio.export.field_outcome import FieldOutcome
 from istio.gateway_api.backends import PoolBackends
 from istio.gateway_api.gateway_objects import GatewayTarget
+from policies.fidelity import FieldOutcome
 from policies.model import PolicySet
 
 
@@ -22,4 +22,4 @@ class GatewayFieldContext:
 
 
 Judge: TypeAlias = Callable[[GatewayFieldContext], FieldOutcome | None]
-"""Another outcome where what the policies say makes one; None keeps the one of the table."""
+"""Another outcome where what the policies say makes one; None keeps what the field declares."""

@@ -5,30 +5,24 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from istio.export.field_outcome import Table, lost
 from istio.export.istio_fields import field_fidelities as fields_of_documents
 from istio.fidelity import FieldFidelity
-from istio.gateway_api import gateway_fields_of_policy, gateway_fields_of_pool, gateway_fields_of_route
+from istio.gateway_api import gateway_policy_judges, gateway_pool_judges, gateway_route_judges
 from istio.gateway_api.backends import PoolBackends
 from istio.gateway_api.gateway_field_context import GatewayFieldContext, Judge
 from istio.gateway_api.gateway_objects import GatewayTarget
+from policies.fidelity import lost
 from policies.model import PolicySet
+from policies.schema import leaf_targets
 
-TABLES: Final[Mapping[str, Table]] = MappingProxyType(
+JUDGES: Final[Mapping[str, Mapping[str, Judge]]] = MappingProxyType(
     {
-        "EnginePool": gateway_fields_of_pool.TABLE,
-        "ModelRoute": gateway_fields_of_route.TABLE,
-        "ResiliencePolicy": gateway_fields_of_policy.TABLE,
+        "EnginePool": gateway_pool_judges.JUDGES,
+        "ModelRoute": gateway_route_judges.JUDGES,
+        "ResiliencePolicy": gateway_policy_judges.JUDGES,
     }
 )
-_JUDGES: Final[Mapping[str, Mapping[str, Judge]]] = MappingProxyType(
-    {
-        "EnginePool": gateway_fields_of_pool.JUDGES,
-        "ModelRoute": gateway_fields_of_route.JUDGES,
-        "ResiliencePolicy": gateway_fields_of_policy.JUDGES,
-    }
-)
-_UNKNOWN: Final = lost("nothing that is exported stands for it")
+"""What decides the outcome of a field, by kind and path, beside what the field declares."""
 _FOR: Final = " for "
 _OF_THE_DOCUMENT: Final = ("apiVersion", "kind", "metadata.")
 _NAMED_AS_ITS_ROUTE: Final = frozenset({"HTTPRoute", "BackendTrafficPolicy"})
@@ -49,11 +43,11 @@ def _fates(
         kind, _, rest = one.document.partition("/")
         name = rest.rpartition(_FOR)[2]
         seen = GatewayFieldContext(policies=policies, site=site, backends=backends, left_out=left_out, name=name)
-        outcome = TABLES[kind].get(one.path, _UNKNOWN)
-        judge = _JUDGES[kind].get(one.path) if kind != "ResiliencePolicy" or _FOR in rest else None
+        outcome = leaf_targets(kind)[one.path].gateway_api
+        judge = JUDGES[kind].get(one.path) if kind != "ResiliencePolicy" or _FOR in rest else None
         outcome = (judge(seen) if judge is not None else None) or outcome
         if kind == "ResiliencePolicy" and site.plain:
-            outcome = gateway_fields_of_policy.without_envoy_gateway(one.path, outcome)
+            outcome = gateway_policy_judges.without_envoy_gateway(one.path, outcome)
         if kind == "ModelRoute" and name in left_out and not one.path.startswith(_OF_THE_DOCUMENT):
             outcome = lost(f"the route is left out: {left_out[name]}")
         target = outcome.target

@@ -12,8 +12,8 @@ from typing import Any, Final, get_args
 
 from annotated_types import Ge, Gt, Le
 
-from policies.crd.cel_rules import ALSO_NULL, KEYS, RULES
-from policies.document import Spec
+from policies.document import Spec, declaration
+from policies.field_checks import CelRule, ListKeys, NullAllowed
 from policies.quantity import DURATION_PATTERN, MAX_DURATION_S, format_duration
 from policies.schema import Schema
 
@@ -48,7 +48,7 @@ def _block(model: type[Spec], models: Mapping[str, type[Spec]], top: Schema) -> 
     properties = {
         alias: _field(model, aliases[alias], inner, models, top) for alias, inner in said["properties"].items()
     }
-    rules = [one.to_schema() for one in RULES.get(model.__name__, ())]
+    rules = list(_rules(model))
     return {
         "type": "object",
         "description": said.get("description", ""),
@@ -58,9 +58,18 @@ def _block(model: type[Spec], models: Mapping[str, type[Spec]], top: Schema) -> 
     }
 
 
+def _rules(model: type[Spec]) -> Iterator[Schema]:
+    """The rules of a block, in the order of its fields' names: a field that moves changes no definition."""
+    for name in sorted(model.model_fields):
+        for one in declaration(model.model_fields[name]).checks:
+            if isinstance(one, CelRule):
+                yield one.to_schema()
+
+
 def _field(model: type[Spec], name: str, said: Schema, models: Mapping[str, type[Spec]], top: Schema) -> Schema:
     result = _value(said, models, top)
-    if (model.__name__, name) in ALSO_NULL:
+    checks = declaration(model.model_fields[name]).checks
+    if any(isinstance(one, NullAllowed) for one in checks):
         result["nullable"] = True
     if result.get("type") == "string" and said.get("default") == "" and "minLength" in result:
         # To say nothing is to have the default, in so many words too.
@@ -68,8 +77,9 @@ def _field(model: type[Spec], name: str, said: Schema, models: Mapping[str, type
         result["pattern"] = f"{result['pattern']}|^$"
     if result.get("pattern") == DURATION_PATTERN:
         result["x-kubernetes-validations"] = [_bounds(model.model_fields[name].metadata, said)]
-    if keys := KEYS.get((model.__name__, name)):
-        result |= keys
+    for one in checks:
+        if isinstance(one, ListKeys):
+            result |= one.to_schema()
     return {
         "description": _description(said, result),
         **{key: one for key, one in result.items() if key != "description"},

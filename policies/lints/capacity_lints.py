@@ -59,24 +59,6 @@ def _few_engines(one: LintContext) -> Iterator[Finding]:
         )
 
 
-def _floor_at_an_end(one: LintContext) -> Iterator[Finding]:
-    floor, path = one.spec.breaker.capacity_floor_percent, "spec.breaker.capacityFloorPercent"
-    if floor == 0:
-        yield one.policy(
-            "SG123",
-            path,
-            "soft evidence may take every engine out: one bad prompt that all of them fail on empties the pool",
-            "say 50; a dead or hung engine leaves whatever the floor",
-        )
-    elif floor >= _FULL_PERCENT:
-        yield one.policy(
-            "SG124",
-            path,
-            "no engine is ever taken out for errors or slowness; only dead and hung ones are",
-            "say 50, or leave it if that is what is wanted",
-        )
-
-
 def _limits_twice(one: LintContext) -> Iterator[Finding]:
     limits = one.spec.limits
     ways = (
@@ -108,16 +90,6 @@ def _unequal_weights(one: LintContext) -> Iterator[Finding]:
             f"spec.endpoints[{number}].weight",
             "engines have unequal weights, and Envoy then no longer picks the engine with the fewest requests",
             "say slots for engines that can hold more; weights are for moving traffic by hand",
-        )
-
-
-def _probe_off(one: LintContext) -> Iterator[Finding]:
-    if not one.pool.probe.enabled:
-        yield one.engines(
-            "SG129",
-            "spec.probe.enabled",
-            "engines are not probed: one that hangs while its /health says 200 stays in until requests time out",
-            "leave probing on, unless something else reports on these engines",
         )
 
 
@@ -167,9 +139,7 @@ def _shared_engines(policies: PolicySet) -> Iterator[Finding]:
 CAPACITY_RULES: Final[tuple[PoolRule, ...]] = (
     _no_zone_to_lose,
     _few_engines,
-    _floor_at_an_end,
     _limits_twice,
     _unequal_weights,
-    _probe_off,
 )
 SHARED_RULES: Final[tuple[SetRule, ...]] = (_shares, _shared_engines)

@@ -114,13 +114,6 @@ def _to_and_fro(one: LintContext) -> Iterator[Finding]:
             "levels come and go with the noise",
             "let leaveAfter be 5s, or longer than enterAfter",
         )
-    if not ladder.margin_percent:
-        yield one.policy(
-            "SG144",
-            "spec.degradation.marginPercent",
-            "a level is left at the pressure at which it is entered, so a pool just there goes to and fro",
-            "say 10",
-        )
 
 
 DEGRADATION_RULES: Final[tuple[PoolRule, ...]] = (

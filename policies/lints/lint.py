@@ -11,11 +11,11 @@ from policies.lints.capacity_lints import CAPACITY_RULES, SHARED_RULES
 from policies.lints.degradation_lints import DEGRADATION_RULES
 from policies.lints.hedging_lints import HEDGING_RULES
 from policies.lints.lint_context import LintContext, PoolRule, SetRule
-from policies.lints.percentage_lints import PERCENTAGE_RULES
 from policies.lints.region_lints import REGION_RULES, REGION_SET_RULES
 from policies.lints.retry_lints import RETRY_RULES
 from policies.lints.route_lints import ROUTE_RULES
 from policies.lints.timeout_lints import TIMING_RULES
+from policies.lints.value_lints import VALUE_RULES
 from policies.model import PolicySet
 from policies.origin import Origin
 
@@ -26,7 +26,7 @@ _POOL_RULES: Final[tuple[PoolRule, ...]] = (
     *CAPACITY_RULES,
     *DEGRADATION_RULES,
     *REGION_RULES,
-    *PERCENTAGE_RULES,
+    *VALUE_RULES,
 )
 _SET_RULES: Final[tuple[SetRule, ...]] = (*SHARED_RULES, *ROUTE_RULES, *REGION_SET_RULES)
 _NOWHERE: Final = Origin(file="", line=0, column=0)

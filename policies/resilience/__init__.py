@@ -4,7 +4,7 @@ from policies.resilience.degradation import Degradation
 from policies.resilience.ejection import Breaker, Straggler
 from policies.resilience.limits import WAIT_SHARE, Limits, PriorityLimits
 from policies.resilience.mode import Mode
-from policies.resilience.policy import ResiliencePolicy, ResilienceSpec, SlowStart, Zones
+from policies.resilience.policy import DEFAULT, ResiliencePolicy, ResilienceSpec, SlowStart, Zones
 from policies.resilience.regions import AcrossRevisions, Failback, Regions, Serving
 from policies.resilience.retries import (
     ENGINE_FAILED,
@@ -17,6 +17,7 @@ from policies.resilience.retries import (
 from policies.resilience.timeouts import Timeouts
 
 __all__ = (
+    "DEFAULT",
     "ENGINE_FAILED",
     "REPORTED_BEFORE_WORK",
     "WAIT_SHARE",

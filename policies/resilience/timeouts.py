@@ -1,7 +1,16 @@
 """How long a request may take; streaming and non-streaming apart."""
 
+from typing import Final
+
 from policies.document import Spec, documented_field
+from policies.fidelity import approximated, kept, lost
+from policies.field_targets import FieldTargets, Xds
 from policies.quantity import Duration
+
+_GATEWAY_TOTAL: Final = approximated(
+    "rules[].timeouts.request; the longer of the two totals, unless the route asks for streams or not",
+    "HTTPRoute",
+)
 
 
 class StreamTimeouts(Spec):
@@ -13,6 +22,15 @@ class StreamTimeouts(Spec):
         why="absent: the allowed wait plus three times the longest first byte lately, behind the first-token "
         "gate; off where nothing is measured, as it must exceed allowed wait plus longest prefill",
         unit="duration",
+        targets=FieldTargets(
+            live=Xds.RDS,
+            istio=approximated(
+                "perTryTimeout, or per_try_idle_timeout of the route; only streams that say so by a "
+                "header have it",
+                "VirtualService",
+            ),
+            gateway_api=lost("there is no limit on the first byte of an answer"),
+        ),
         le=86400,
     )
     between_tokens: Duration | None = documented_field(
@@ -21,9 +39,29 @@ class StreamTimeouts(Spec):
         why="no healthy stream was seen to pause this long; without the first-token gate the wait in the engine's "
         "queue counts as silence too, so keep it above allowed wait plus longest prefill",
         unit="duration",
+        targets=FieldTargets(
+            live=Xds.RDS,
+            istio=approximated(
+                "per_try_idle_timeout, or idle_timeout of the route; only streams that say so by a header have it",
+                "EnvoyFilter",
+            ),
+            gateway_api=approximated(
+                "timeout.http.streamIdleTimeout, of every request of the route", "BackendTrafficPolicy"
+            ),
+        ),
         le=86400,
     )
-    total: Duration = documented_field(900.0, "Longest a stream may last.", unit="duration", le=86400)
+    total: Duration = documented_field(
+        900.0,
+        "Longest a stream may last.",
+        unit="duration",
+        targets=FieldTargets(
+            live=Xds.RDS,
+            istio=approximated("timeout; only streams that say so by a header have it", "VirtualService"),
+            gateway_api=_GATEWAY_TOTAL,
+        ),
+        le=86400,
+    )
 
 
 class UnaryTimeouts(Spec):
@@ -35,10 +73,28 @@ class UnaryTimeouts(Spec):
         why="absent: the allowed wait plus one and a half times the longest answer lately; off where nothing is "
         "measured, as below allowed wait plus longest service it turned 86 % goodput into 62 %",
         unit="duration",
+        targets=FieldTargets(
+            live=Xds.RDS,
+            istio=kept("retries.perTryTimeout", "VirtualService"),
+            gateway_api=approximated(
+                "rules[].timeouts.backendRequest, only where the route asks for requests that do not stream",
+                "HTTPRoute",
+            ),
+        ),
         le=86400,
     )
     total: Duration = documented_field(
-        300.0, "Longest a request may take, all tries together.", unit="duration", le=86400
+        300.0,
+        "Longest a request may take, all tries together.",
+        unit="duration",
+        targets=FieldTargets(
+            live=Xds.RDS,
+            istio=approximated(
+                "timeout; the longer of both totals where streams that nobody marked may come", "VirtualService"
+            ),
+            gateway_api=_GATEWAY_TOTAL,
+        ),
+        le=86400,
     )
 
 
@@ -50,6 +106,11 @@ class Timeouts(Spec):
         "Whether limits that are not given follow the measured tail of healthy requests.",
         why="a limit below allowed wait plus longest service kills work that would have succeeded; nobody knows "
         "that sum at design time",
+        targets=FieldTargets(
+            live=Xds.RDS,
+            istio=lost("limits stay as they are written; none follows what is measured"),
+            gateway_api=lost("nothing is measured; only limits that are given are exported"),
+        ),
     )
 
     connect: Duration = documented_field(
@@ -57,6 +118,11 @@ class Timeouts(Spec):
         "Longest wait for a TCP connection.",
         why="0.25 s found a black hole in 0.34 s",
         unit="duration",
+        targets=FieldTargets(
+            live=Xds.CDS,
+            istio=kept("connectionPool.tcp.connectTimeout", "DestinationRule"),
+            gateway_api=kept("timeout.tcp.connectTimeout", "BackendTrafficPolicy"),
+        ),
         gt=0,
         le=60,
     )

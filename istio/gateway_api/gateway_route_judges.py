@@ -1,57 +1,14 @@
-"""What becomes of the fields of a ModelRoute in the Gateway API."""
+"""Fields of a ModelRoute whose outcome in the Gateway API depends on the value, or on what stands beside it."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from istio.export.field_outcome import FieldOutcome, Table, approximated, kept, lost
-from istio.export.fields_of_pool import DOCUMENT
 from istio.gateway_api.gateway_field_context import GatewayFieldContext, Judge
-from istio.gateway_api.http_route_match import MODEL_HEADER, STREAM_HEADER, path_match
+from istio.gateway_api.http_route_match import path_match
+from policies.fidelity import FieldOutcome, approximated, kept, lost
 from policies.model import PolicySet
 from policies.route import HeaderMatch, ModelChange, PriorityClass
-
-_HEADERS: Final = "matches[].headers"
-
-TABLE: Final[Table] = MappingProxyType(
-    {
-        **DOCUMENT,
-        "spec.listener.port": approximated("parentRefs[].port: the Gateway has to listen there", "HTTPRoute"),
-        "spec.listener.address": kept("the Gateway says where it listens", ""),
-        "spec.match.pathPrefix": kept("matches[].path", "HTTPRoute"),
-        "spec.match.headers[].name": kept(_HEADERS, "HTTPRoute"),
-        "spec.match.headers[].exact": kept(_HEADERS, "HTTPRoute"),
-        "spec.match.headers[].prefix": approximated(
-            "a regular expression, which implementations may take or refuse", "HTTPRoute"
-        ),
-        "spec.match.headers[].regex": approximated(
-            "a regular expression, which implementations may take or refuse", "HTTPRoute"
-        ),
-        "spec.match.headers[].present": approximated(
-            "a regular expression that any value fits, which implementations may take or refuse", "HTTPRoute"
-        ),
-        "spec.match.headers[].invert": kept("nothing is turned round", ""),
-        "spec.match.model": lost(
-            f"the Gateway API reads no bodies: somebody before it has to set the header {MODEL_HEADER}, as the "
-            "inference extension's body-based router does"
-        ),
-        "spec.match.stream": lost(
-            f"the Gateway API reads no bodies: the caller has to set the header {STREAM_HEADER}"
-        ),
-        "spec.pools[].pool": kept("backendRefs", "HTTPRoute"),
-        "spec.pools[].weight": kept("backendRefs[].weight", "HTTPRoute"),
-        "spec.priority": kept("every request is under the ceiling of its class", "BackendTrafficPolicy"),
-        "spec.fallback": kept("there is none", ""),
-        "spec.modelChange": kept("without a fallback nobody gets another model", ""),
-        "spec.sideEffects": approximated(
-            "the header x-switchgear-side-effects of a single request is not looked at", "BackendTrafficPolicy"
-        ),
-        "spec.allowedRegions": kept("all regions are allowed", ""),
-        "spec.maxBodyBytes": approximated(
-            "requestBuffer.limit: larger requests are refused, and none of them is sent on", "BackendTrafficPolicy"
-        ),
-    }
-)
 
 
 def _address(seen: GatewayFieldContext) -> FieldOutcome | None:
@@ -87,7 +44,7 @@ def _judge_header(name: str) -> Judge:
 
 
 def _unless(field: str) -> Judge:
-    """The table's outcome only where the match says this."""
+    """What the field declares, only where the match says this."""
     return lambda seen: (
         None
         if getattr(seen.policies.routes[seen.name].spec.match, field) is not None

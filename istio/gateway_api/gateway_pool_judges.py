@@ -1,69 +1,15 @@
-"""What becomes of the fields of an EnginePool in the Gateway API."""
+"""Fields of an EnginePool whose outcome in the Gateway API depends on the value, or on what stands beside it."""
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
 from istio.export.destination_tls import shared_server_name
-from istio.export.field_outcome import FieldOutcome, Table, approximated, kept, lost
-from istio.export.fields_of_pool import DOCUMENT
 from istio.gateway_api.backend_tls import MOST_NAMES, BackendTlsNames, backend_tls_names
 from istio.gateway_api.backends import PoolBackends
 from istio.gateway_api.gateway_field_context import GatewayFieldContext, Judge
-
-_JUDGED: Final = "a gateway judges engines by their answers alone"
-_AGENT: Final = "a gateway asks no agent"
-_TRUST: Final = (
-    "caCertificateRefs, of a ConfigMap of this name with ca.crt; what proxies show is said at the Gateway, by hand"
-)
-_SUMS: Final = "it is in the ceiling as it was when exported; it no longer follows what is measured"
-_SLICES: Final = "EndpointSlice"
-
-TABLE: Final[Table] = MappingProxyType(
-    {
-        **DOCUMENT,
-        "spec.model": approximated("requests keep the model name they have; nobody compares it with the pool's"),
-        "spec.endpoints[].address": kept("addresses of the endpoint", _SLICES),
-        "spec.endpoints[].port": kept("port of the endpoint", _SLICES),
-        "spec.endpoints[].agentPort": lost(_AGENT),
-        "spec.endpoints[].name": lost("an endpoint is its address"),
-        "spec.endpoints[].zone": kept("zone of the endpoint", _SLICES),
-        "spec.endpoints[].region": lost("endpoints have zones only"),
-        "spec.endpoints[].revision": lost("nothing tells which revision of the model an endpoint serves"),
-        "spec.endpoints[].slots": approximated(
-            "part of the ceiling; where a pool comes to several backends, also of their weights; engines are "
-            "filled by the fewest requests, whatever their slots"
-        ),
-        "spec.endpoints[].weight": lost("endpoints of a backend are alike"),
-        "spec.endpoints[].gpus": approximated("Switchgear does not interpret it either; objects do not carry it"),
-        "spec.endpoints[].tensorParallelGroup": lost("engines are ejected one by one"),
-        "spec.endpoints[].labels": lost("endpoints have no labels"),
-        "spec.kubernetes.service": kept("the Service is the backend", "HTTPRoute"),
-        "spec.kubernetes.selector": kept(
-            "selector.matchLabels; its endpoint picker has to be there", "InferencePool"
-        ),
-        "spec.kubernetes.port": kept("targetPorts", "InferencePool"),
-        "spec.kubernetes.agentPort": lost(_AGENT),
-        "spec.slotsPerEngine": approximated(_SUMS, "BackendTrafficPolicy"),
-        "spec.serviceTime": approximated(_SUMS, "BackendTrafficPolicy"),
-        "spec.longestServiceTime": approximated(
-            "no limit is derived from it; limits are those that the policy gives"
-        ),
-        "spec.probe.interval": lost(_JUDGED),
-        "spec.probe.timeout": lost(_JUDGED),
-        "spec.probe.stallAfter": lost(_JUDGED),
-        "spec.probe.unhealthyAfter": lost(_JUDGED),
-        "spec.probe.healthyAfter": lost(_JUDGED),
-        "spec.probe.path": lost(_JUDGED),
-        "spec.probe.metricsPath": lost(_JUDGED),
-        "spec.probe.loadPath": lost(_JUDGED),
-        "spec.probe.enabled": lost(_JUDGED),
-        "spec.firstTokenGate": lost("no limit on the first token is exported, with or without the gate"),
-        "spec.tls.secret": approximated(_TRUST, "BackendTLSPolicy"),
-        "spec.tls.serverName": kept("hostname", "BackendTLSPolicy"),
-        "spec.tls.subjectAltNames": kept("subjectAltNames", "BackendTLSPolicy"),
-    }
-)
+from policies.fidelity import FieldOutcome, approximated, kept, lost
+from policies.schema import leaf_targets
 
 
 def _stands(of: PoolBackends, kind: str) -> bool:
@@ -169,6 +115,6 @@ JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
         "spec.serviceTime": _sums,
         "spec.tls.serverName": _asked,
         "spec.tls.subjectAltNames": _proved,
-        **{path: _probing for path in TABLE if path.startswith("spec.probe.")},
+        **{path: _probing for path in leaf_targets("EnginePool") if path.startswith("spec.probe.")},
     }
 )

@@ -1,48 +1,17 @@
-"""What becomes of the fields of a ModelRoute in Istio."""
+"""Fields of a ModelRoute whose outcome in Istio depends on the value, or on what stands beside it."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from istio.export.field_outcome import FieldContext, FieldOutcome, Judge, Table, approximated, kept, lost
-from istio.export.fields_of_pool import DOCUMENT
+from istio.export.field_context import FieldContext, Judge
 from istio.export.virtual_service_match import BODY_HEADERS
+from policies.fidelity import FieldOutcome, approximated, kept, lost
 from policies.route import ModelChange, PriorityClass
 from xds_server.decide.admission.ceiling import classes_by_pool
 
 _HEADER: Final = "headers; what Istio cannot compare is added by a patch of the route"
 _BODY: Final = "Istio reads no bodies: the caller, or an ext_proc filter, has to set the header {}"
-
-TABLE: Final[Table] = MappingProxyType(
-    {
-        **DOCUMENT,
-        "spec.listener.port": kept("port of the host that callers ask for, or of the gateway", "VirtualService"),
-        "spec.listener.address": kept("Istio's proxies listen at every address", "VirtualService"),
-        "spec.match.pathPrefix": kept("uri.prefix", "VirtualService"),
-        "spec.match.headers[].name": kept(_HEADER, "VirtualService"),
-        "spec.match.headers[].exact": kept(_HEADER, "VirtualService"),
-        "spec.match.headers[].prefix": kept(_HEADER, "VirtualService"),
-        "spec.match.headers[].regex": kept(_HEADER, "VirtualService"),
-        "spec.match.headers[].present": kept(_HEADER, "VirtualService"),
-        "spec.match.headers[].invert": approximated(
-            "withoutHeaders, which also holds where the header is absent", "VirtualService"
-        ),
-        "spec.match.model": kept("any model is taken", "VirtualService"),
-        "spec.match.stream": approximated(
-            f"streams are known by the header {BODY_HEADERS['stream']}; without it a request has the limits of "
-            "other requests and the longer total",
-            "VirtualService",
-        ),
-        "spec.pools[].pool": kept("route.destination", "VirtualService"),
-        "spec.pools[].weight": kept("route.weight", "VirtualService"),
-        "spec.priority": kept("every request is under the ceiling of its class", "DestinationRule"),
-        "spec.fallback": kept("there is none", ""),
-        "spec.modelChange": kept("without a fallback nobody gets another model", ""),
-        "spec.sideEffects": kept("routes of their own, by the same headers, without retries", "VirtualService"),
-        "spec.allowedRegions": kept("a subset of the engines in these regions", "DestinationRule"),
-        "spec.maxBodyBytes": kept("request_body_buffer_limit of the route", "EnvoyFilter"),
-    }
-)
 
 
 def _address(seen: FieldContext) -> FieldOutcome | None:

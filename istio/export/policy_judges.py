@@ -1,0 +1,133 @@
+"""Fields of a ResiliencePolicy whose outcome in Istio depends on the value, or on what stands beside it."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from istio.export.destination_rules import locality_labels
+from istio.export.field_context import FieldContext, Judge
+from istio.export.istio_objects import LARGEST_INT32
+from policies.fidelity import FieldOutcome, approximated, kept, lost
+from policies.resilience import ResilienceSpec
+
+
+def _spec(seen: FieldContext) -> ResilienceSpec:
+    return seen.policies.effective[seen.name]
+
+
+def _when(condition: bool, outcome: FieldOutcome) -> FieldOutcome | None:
+    return outcome if condition else None
+
+
+def _absent(why: str) -> Judge:
+    """Where nothing is said, nothing has to be carried."""
+    return lambda seen: _when(seen.value is None, kept(why, ""))
+
+
+def _off(value: Any, why: str) -> Judge:
+    """With this value it does nothing, here or there."""
+    return lambda seen: _when(seen.value == value, kept(why, ""))
+
+
+def _without(reason: str, is_off: str) -> Judge:
+    """Where the part that it belongs to is off (``straggler.enabled``), nothing has to be carried."""
+    part, field = is_off.split(".")
+    return lambda seen: _when(not getattr(getattr(_spec(seen), part), field), kept(reason, ""))
+
+
+def _first_token(seen: FieldContext) -> FieldOutcome | None:
+    if seen.value is None:
+        return kept("there is no such limit; none is derived", "")
+    gated = seen.policies.pools[seen.name].spec.first_token_gate
+    return _when(
+        not gated, approximated("without the first-token gate it only raises betweenTokens", "EnvoyFilter")
+    )
+
+
+def _per_try(seen: FieldContext) -> FieldOutcome | None:
+    return _when(seen.value is None, kept("there is no such limit; none is derived", ""))
+
+
+def _local_errors(seen: FieldContext) -> FieldOutcome | None:
+    off = seen.value == 0 or _spec(seen).hedging.enabled
+    return _when(off, kept("off, by a patch: Istio leaves it to Envoy, which ejects after five", "EnvoyFilter"))
+
+
+def _connections(seen: FieldContext) -> FieldOutcome | None:
+    return _when(seen.value > LARGEST_INT32, approximated("Istio counts to 2147483647", "DestinationRule"))
+
+
+def _hedging(seen: FieldContext) -> FieldOutcome | None:
+    if not seen.value:
+        return kept("there are no hedges", "")
+    return _when(_spec(seen).hedging.delay is None, lost("hedges need hedging.delay: nothing is measured here"))
+
+
+def _ceiling(seen: FieldContext) -> FieldOutcome | None:
+    limits, pool = _spec(seen).limits, seen.policies.pools[seen.name]
+    if seen.value is None:
+        return kept("the ceiling is given in another way", "")
+    if pool.spec.kubernetes is not None and limits.max_concurrent is None:
+        return lost("how many engines the cluster has is not known here; give limits.maxConcurrent")
+    return None
+
+
+def _local(seen: FieldContext) -> FieldOutcome | None:
+    if not seen.value:
+        return kept("localityLbSetting.enabled: false", "DestinationRule")
+    named = next(locality_labels(seen.policies.pools[seen.name]), None)
+    return _when(named is None, kept("no engine says where it stands", ""))
+
+
+def _spill(seen: FieldContext) -> FieldOutcome | None:
+    return _when(not seen.value, lost("Istio fails over to other zones when the own one is not well"))
+
+
+def _millisecond(seen: FieldContext) -> FieldOutcome | None:
+    rough = abs(seen.value * 1000 - round(seen.value * 1000)) > 1e-6
+    return _when(rough, approximated("to the millisecond, and at least one", "DestinationRule"))
+
+
+_STRAGGLERS_OFF: Final = _without("no straggler is taken out, here or there", "straggler.enabled")
+_HEDGING_OFF: Final = _without("there are no hedges", "hedging.enabled")
+
+JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
+    {
+        "spec.mode": _off("enforce", "what is exported is in force"),
+        **{
+            f"spec.{part}.mode": _absent("as the policy's own mode")
+            for part in ("breaker", "limits", "zones", "regions", "degradation")
+        },
+        "spec.straggler.mode": _STRAGGLERS_OFF,
+        "spec.straggler.enabled": _off(False, "no straggler is taken out, here or there"),
+        "spec.straggler.slowerThan": _STRAGGLERS_OFF,
+        "spec.straggler.after": _STRAGGLERS_OFF,
+        "spec.straggler.minPeers": _STRAGGLERS_OFF,
+        "spec.breaker.weighPeers": _off(False, "failures are weighed against nobody's, here or there"),
+        "spec.breaker.cutHung": _off(False, "nothing is cut, here or there"),
+        "spec.breaker.consecutiveLocalErrors": _local_errors,
+        "spec.breaker.localEjection": _millisecond,
+        "spec.limits.learn": _off(False, "the ceiling is made of the numbers that are written"),
+        "spec.limits.maxWait": _ceiling,
+        "spec.limits.concurrentPerSlot": _ceiling,
+        "spec.limits.maxConcurrent": _absent("the ceiling is given in another way"),
+        "spec.limits.maxConnections": _connections,
+        "spec.retries.backoff.base": _millisecond,
+        "spec.timeouts.adaptive": _off(False, "limits are those that are written"),
+        "spec.timeouts.connect": _millisecond,
+        "spec.timeouts.streaming.firstToken": _first_token,
+        "spec.timeouts.streaming.betweenTokens": _absent("there is no such limit"),
+        "spec.timeouts.nonStreaming.perTry": _per_try,
+        "spec.hedging.mode": _absent("as the policy's own mode"),
+        "spec.hedging.enabled": _hedging,
+        "spec.hedging.delay": _absent("there is none"),
+        "spec.hedging.delayQuantilePercent": _HEDGING_OFF,
+        "spec.hedging.maxPercent": _HEDGING_OFF,
+        "spec.hedging.belowUtilizationPercent": _HEDGING_OFF,
+        "spec.zones.preferLocal": _local,
+        "spec.zones.spill": _spill,
+        "spec.zones.maxCrossZonePercent": _off(100.0, "as much as is needed may leave, here and there"),
+        "spec.degradation.shed.maxTokens": _absent("no long answer is refused"),
+        "spec.degradation.maintenance.enabled": _off(False, "there is no maintenance level"),
+    }
+)

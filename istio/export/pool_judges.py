@@ -1,0 +1,86 @@
+"""Fields of an EnginePool whose outcome in Istio depends on the value, or on what stands beside it."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from istio.export.destination_tls import shared_server_name
+from istio.export.field_context import FieldContext, Judge
+from policies.fidelity import FieldOutcome, approximated, kept, lost
+from policies.schema import leaf_targets
+
+_LONGEST_LABEL: Final = 63
+
+
+def _zone(seen: FieldContext) -> FieldOutcome | None:
+    if len(seen.value) > _LONGEST_LABEL:
+        return lost("a label has at most 63 characters, and Istio compares places by labels")
+    return None
+
+
+def _port(seen: FieldContext) -> FieldOutcome | None:
+    found = seen.policies.pools[seen.name].spec.kubernetes
+    if found is None or isinstance(found.port, int):
+        return None
+    if found.service is not None:
+        return approximated("Istio takes no name: the Service may have this one port only", "VirtualService")
+    return lost("a ServiceEntry needs the number of the port; 8000 is written in its place")
+
+
+def _weight(seen: FieldContext) -> FieldOutcome | None:
+    """Beside engines that a Service selects, an entry would need the Service's own selector."""
+    found = seen.policies.pools[seen.name].spec.kubernetes
+    if found is not None and found.service is not None:
+        return lost("engines given by hand cannot join a Service that others are selected by; use a selector")
+    return None
+
+
+def _sums(seen: FieldContext) -> FieldOutcome | None:
+    pool = seen.policies.pools[seen.name]
+    if pool.spec.kubernetes is not None and seen.policies.effective[seen.name].limits.max_concurrent is None:
+        return lost("how many engines the cluster has is not known here; give limits.maxConcurrent for a ceiling")
+    return None
+
+
+def _probing(seen: FieldContext) -> FieldOutcome | None:
+    if seen.policies.pools[seen.name].spec.probe.enabled:
+        return None
+    return kept("nobody asks the engines, here or there", "")
+
+
+def _asked(seen: FieldContext) -> FieldOutcome | None:
+    """Where each engine has a name of its own, Istio has no word for it."""
+    if seen.value or shared_server_name(seen.policies.pools[seen.name]):
+        return None
+    return approximated(
+        "Istio asks every engine for the host that callers ask for, and any of tls.subjectAltNames will do",
+        "DestinationRule",
+    )
+
+
+def _patterns(seen: FieldContext) -> FieldOutcome | None:
+    if not any("*" in name for name in seen.value):
+        return None
+    return lost("Istio compares whole names: one with * fits only a certificate that has it with the *")
+
+
+def _both(first: Judge, second: Judge) -> Judge:
+    return lambda seen: first(seen) or second(seen)
+
+
+JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
+    {
+        **{
+            f"spec.endpoints[].{name}": _weight
+            for name in ("address", "port", "name", "slots", "weight", "labels")
+        },
+        "spec.endpoints[].zone": _both(_weight, _zone),
+        "spec.endpoints[].region": _both(_weight, _zone),
+        "spec.kubernetes.port": _port,
+        "spec.slotsPerEngine": _sums,
+        "spec.serviceTime": _sums,
+        "spec.tls.serverName": _asked,
+        "spec.tls.subjectAltNames": _patterns,
+        **{path: _probing for path in leaf_targets("EnginePool") if path.startswith("spec.probe.")},
+    }
+)

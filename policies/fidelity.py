@@ -1,0 +1,39 @@
+"""How well another configuration language carries a field: kept, approximated or lost.
+
+Fields declare it where they are defined. Exporters read it there; a value may make another outcome.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Fidelity(StrEnum):
+    """What became of a field."""
+
+    EXACT = "exact"
+    APPROXIMATED = "approximated"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldOutcome:
+    """The fidelity of a field, one sentence about it, and the kind of object that carries it."""
+
+    fidelity: Fidelity
+    how: str
+    target: str = ""
+
+
+def kept(how: str, target: str = "") -> FieldOutcome:
+    """It means the same."""
+    return FieldOutcome(fidelity=Fidelity.EXACT, how=how, target=target)
+
+
+def approximated(how: str, target: str = "") -> FieldOutcome:
+    """Something stands for it."""
+    return FieldOutcome(fidelity=Fidelity.APPROXIMATED, how=how, target=target)
+
+
+def lost(how: str) -> FieldOutcome:
+    """Nothing stands for it."""
+    return FieldOutcome(fidelity=Fidelity.LOST, how=how)

@@ -1,0 +1,55 @@
+"""Where a field of a policy goes: the xDS resources, the Istio object and the Gateway API object that carry it."""
+
+from dataclasses import dataclass
+from enum import Flag, auto
+from typing import Final
+
+from policies.fidelity import FieldOutcome
+
+
+class Xds(Flag):
+    """The xDS resources that an edit of a field may change, at once or through the decisions it leads to.
+
+    Source: docs/architecture.md, "Hot and cold".
+    """
+
+    NONE = 0
+    EDS = auto()
+    RTDS = auto()
+    SDS = auto()
+    RDS = auto()
+    CDS = auto()
+    LDS = auto()
+
+    @property
+    def cold(self) -> bool:
+        """Whether live traffic may feel the edit: a changed cluster forgets its counts, a listener its streams."""
+        return bool(self & (Xds.CDS | Xds.LDS))
+
+    def __str__(self) -> str:
+        """The names of the resources, such as ``RDS, RTDS``; empty where proxies receive nothing."""
+        return ", ".join(one.name for one in self if one.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldTargets:
+    """What carries a field: ``live`` in Switchgear's own Envoys, and what an export makes of it elsewhere."""
+
+    live: Xds
+    istio: FieldOutcome
+    gateway_api: FieldOutcome
+
+
+def exported_alike(live: Xds, outcome: FieldOutcome) -> FieldTargets:
+    """The targets of a field that both exports treat in the same way."""
+    return FieldTargets(live=live, istio=outcome, gateway_api=outcome)
+
+
+HOT: Final = "hot: requests in flight, counts and ejections survive"
+COLD: Final = "cold: a changed cluster forgets its counts and ejections, a changed listener ends its streams"
+NOT_SENT: Final = "no resource: proxies receive nothing of it"
+
+
+def takes_effect(live: Xds) -> str:
+    """One line: the resources that an edit may change, and what that does to live traffic."""
+    return f"{live}; {COLD if live.cold else HOT}" if live else NOT_SENT
