@@ -10,7 +10,7 @@ AUDIT := .venv-audit
 WORKERS ?= 3
 VLLM_READY := $(if $(SWITCHGEAR_VLLM_PYTHON),,$(VLLM)/.ready)
 
-.PHONY: demo test check bench docs sbom audit licences proto manifests vllm vllm-env clean
+.PHONY: demo test check bench docs sbom audit generated vllm vllm-env clean
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Switchgear needs Python 3.11 or later; $(PYTHON) is {v.major}.{v.minor}. Name another with: make PYTHON=python3.12 ...")'
@@ -55,6 +55,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	$(BIN)/python -m deploy.generated --check
 
 # The documentation as a site, in site/; a broken link is an error.
 docs: $(READY)
@@ -80,16 +81,9 @@ sbom: $(AUDIT)/.ready
 audit: $(AUDIT)/.ready
 	$(BIN)/python deploy/audit.py $(AUDIT)/bin/pip-audit requirements.lock
 
-licences: $(READY)
-	$(BIN)/python deploy/licences.py
-
-# The generated code is checked in; whoever edits the .proto runs this.
-proto: $(READY)
-	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. engine/proto/engine_report.proto
-
-# Plain manifests are rendered from the chart, and the chart carries copies of CRDs and of the gate.
-manifests: $(READY)
-	$(BIN)/python deploy/render.py
+# Reference pages, CRDs, manifests, dashboards, licences, protobuf code: the list is in deploy/generated.py.
+generated: $(READY)
+	$(BIN)/python -m deploy.generated
 
 clean:
 	rm -rf $(VENV) $(VLLM) $(AUDIT) sbom.json .mypy_cache .ruff_cache .pytest_cache

@@ -1,15 +1,11 @@
-"""Write docs/licences.md: what Switchgear needs to run, and under which licence each of it is.
+"""The page docs/licences.md: what Switchgear needs to run, and the licence of each package.
 
-python deploy/licences.py            rewrites
-python deploy/licences.py --check    says what is out of step, and changes nothing
-
-What is written comes from the metadata of installed packages: make it where all are installed, as in .venv.
+The metadata of installed packages says it, so it needs an environment with all of them, such as .venv.
+``deploy/generated.py`` writes the page.
 """
 
-import argparse
 import importlib.metadata
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.metadata import Distribution, PackageNotFoundError
 from pathlib import Path
 from typing import Final
@@ -28,7 +24,7 @@ HEAD: Final = """\
 
 Switchgear is under the [Apache License 2.0](https://www.apache.org/licenses/LICENSE-2.0). This is what it needs to
 run, direct and through others, and the licence that each package gives for itself in its metadata, in the versions
-of `requirements.lock`. Written by `make licences`; a test holds the page to what is installed.
+of `requirements.lock`. Written by `make generated`; a test compares the page with what is installed.
 
 What only some need is not here: `switchgear[envoy]`, `[otel]`, `[report]`, `[plan]` and `[engine-gpu]` bring
 packages of their own, and so does working on Switchgear.
@@ -98,19 +94,3 @@ def rows(needed_by: Mapping[str, frozenset[str]]) -> Mapping[str, str]:
 def page() -> str:
     """The page as it would be with what is installed here."""
     return HEAD + "".join(f"{row}\n" for row in rows(required_packages()).values())
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="say what is out of step, and change nothing")
-    if not parser.parse_args(argv).check:
-        PAGE.write_text(page(), encoding="utf-8")
-        return 0
-    if PAGE.read_text(encoding="utf-8") == page():
-        return 0
-    sys.stderr.write(f"{PAGE.name} is out of step: run python deploy/licences.py\n")
-    return 1
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

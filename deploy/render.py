@@ -1,14 +1,11 @@
-"""Write what is made from something else: plain manifests from the chart, and what the chart carries copies of.
+"""Files below ``deploy``: plain manifests from the chart, and the copies that the chart carries.
 
-python deploy/render.py            rewrites; `make manifests`
-python deploy/render.py --check    says what is out of step, and changes nothing
+``deploy/generated.py`` writes them.
 """
 
-import argparse
 import importlib.metadata
 import re
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +82,7 @@ def rendered(one: Manifest) -> str:
         raise RuntimeError(answer.stderr.strip())
     # Helm does not manage what kubectl applies.
     text = re.sub(r"^ *app\.kubernetes\.io/managed-by: Helm\n", "", answer.stdout, flags=re.MULTILINE)
-    return f"# Rendered from deploy/helm/switchgear by `make manifests`; edit that.\n{text}"
+    return f"# Rendered from deploy/helm/switchgear by `make generated`; edit that.\n{text}"
 
 
 def generated_files() -> Mapping[Path, str]:
@@ -112,33 +109,3 @@ def orphaned_files() -> Sequence[Path]:
     dashboards = DEPLOY.glob("**/monitoring/dashboards/*.json")
     found = [*dashboards, *(CHART / "crds").glob("*.yaml"), *(DEPLOY / "manifests").glob("*.yaml")]
     return sorted(set(found) - made)
-
-
-def stale_files() -> Sequence[str]:
-    """What would be rewritten or removed."""
-    changed = [
-        path
-        for path, text in generated_files().items()
-        if not path.is_file() or path.read_text(encoding="utf-8") != text
-    ]
-    return [str(path.relative_to(ROOT)) for path in [*changed, *orphaned_files()]]
-
-
-def main(argv: Sequence[str]) -> int:
-    """0 when all is in step, or was made so; 1 with ``--check`` when it is not."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
-    if parser.parse_args(argv).check:
-        stale = stale_files()
-        sys.stdout.writelines(f"{path}: run `make manifests`\n" for path in stale)
-        return 1 if stale else 0
-    for path in orphaned_files():
-        path.unlink()
-    for path, text in generated_files().items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

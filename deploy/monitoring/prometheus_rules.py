@@ -336,4 +336,4 @@ def _described(one: Alert) -> str:
 def rules_yaml(runbooks: str = "") -> str:
     """``deploy/monitoring/rules.yaml``; with links, where ``runbooks`` is the URL that the pages stand at."""
     text = yaml.safe_dump(groups(runbooks), sort_keys=False, width=115, allow_unicode=True)
-    return f"# Made by deploy/monitoring/prometheus_rules.py; `make manifests`.\n{text}"
+    return f"# Made by deploy/monitoring/prometheus_rules.py; `make generated`.\n{text}"

@@ -1,1 +1,1 @@
-"""The wire format of an agent's reports: ``engine_report.proto``, and what ``make proto`` makes of it."""
+"""The wire format of an agent's reports: ``engine_report.proto``, and what ``make generated`` makes of it."""

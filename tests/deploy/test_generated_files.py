@@ -1,4 +1,4 @@
-"""Files that are made from others are what would be made now."""
+"""Generated files are what their generators write now; the list is in ``deploy/generated.py``."""
 
 import json
 import re
@@ -7,23 +7,51 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy import render
+from deploy import generated, render
 
 
-def test_manifests_and_copies_are_in_step() -> None:
-    assert render.stale_files() == [], "run `make manifests`"
+def test_generated_files_are_current(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generated.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_stale_missing_and_orphaned_files_are_named_and_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = {tmp_path / "current.md": "1", tmp_path / "stale.md": "2", tmp_path / "folder" / "missing.md": "3"}
+    orphan = tmp_path / "orphan.md"
+    for path, text in ((tmp_path / "current.md", "1"), (tmp_path / "stale.md", "old"), (orphan, "old")):
+        path.write_text(text)
+    monkeypatch.setattr(generated, "ROOT", tmp_path)
+    monkeypatch.setattr(generated, "GENERATORS", (lambda: wanted,))
+    monkeypatch.setattr(render, "orphaned_files", lambda: [path for path in (orphan,) if path.exists()])
+    assert generated.main(["--check"]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"{name} is stale: run `make generated`" for name in ("stale.md", "folder/missing.md", "orphan.md")
+    ]
+    assert generated.main([]) == 0
+    assert generated.main(["--check"]) == 0
+    assert {path: path.read_text() for path in wanted} == wanted
+    assert not orphan.exists()
+
+
+def test_tracked_files_that_name_their_generator_are_in_the_list() -> None:
+    """A page or manifest whose first lines say that it is made has a generator."""
+    pages = {*(render.ROOT / "docs").glob("*.md"), *render.DEPLOY.rglob("*.yaml")}
+    marked = {path for path in pages if re.search(r"^# (Made|Rendered) ", path.read_text(), re.MULTILINE)}
+    assert len(marked) > 5
+    assert marked <= {*generated.generated_files()}
 
 
 def test_a_change_of_the_chart_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     one = render.MANIFESTS[0]
     other = render.Manifest(path=one.path, values="namespaced")
     monkeypatch.setattr(render, "MANIFESTS", (other, *render.MANIFESTS[1:]))
-    assert render.stale_files() == [f"deploy/{one.path}"]
+    assert generated.stale_files(render.generated_files()) == [render.DEPLOY / one.path]
 
 
 def test_what_nothing_makes_any_more_would_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(render, "MANIFESTS", render.MANIFESTS[1:])
-    assert f"deploy/{render.MANIFESTS[0].path}" not in render.stale_files()
+    assert render.DEPLOY / "manifests" / "whole-cluster.yaml" not in render.generated_files()
     assert Path(render.DEPLOY / "manifests" / "whole-cluster.yaml") in render.orphaned_files()
 
 
@@ -56,7 +84,7 @@ def _series(query: str) -> list[str]:
 
 
 def test_series_of_ours_in_queries_exist() -> None:
-    figures = (render.ROOT / "xds_server" / "ledger" / "figures.py").read_text()
+    figures = (render.ROOT / "xds_server" / "admin" / "views" / "pool_metrics.py").read_text()
     text = (render.DEPLOY / "autoscaling" / "keda.yaml").read_text()
     for name in ("pressure_ratio", "utilization_ratio"):
         assert f"switchgear_pool_{name}" in text

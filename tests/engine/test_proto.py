@@ -1,4 +1,4 @@
-"""The generated code says what the .proto says: whoever edits one runs ``make proto``."""
+"""The generated code says what the .proto says: whoever edits one runs ``make generated``."""
 
 import subprocess
 import sys
@@ -20,4 +20,4 @@ def test_the_generated_code_is_in_step(tmp_path: Path) -> None:
         for message in descriptor.message_type:
             for field in message.field:
                 field.ClearField("json_name")  # written in one of the two forms only
-    assert known == wanted, "run: make proto"
+    assert known == wanted, "run: make generated"

@@ -56,8 +56,8 @@ def churn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Churn:
         monkeypatch.setattr(module, name, SOON_S)
     for module, name in (
         (view_registry, "MAX_IDLE_VIEWS"),
-        (response_cache, "REMEMBERED"),
-        (nack_log, "MOST_REMEMBERED"),
+        (response_cache, "CACHED_RESPONSES"),
+        (nack_log, "MAX_NACKS"),
     ):
         monkeypatch.setattr(module, name, MOST)
     made = Churn(tmp_path)

@@ -98,7 +98,7 @@ async def test_what_a_disk_refused_is_written_once_there_is_room(
 ) -> None:
     """And not with the next change only: who was told that it is served finds it served after a restart."""
     for module in (version_archive, persistence, ledger_orders):
-        monkeypatch.setattr(module, "AGAIN_S", 0.01)
+        monkeypatch.setattr(module, "RETRY_S", 0.01)
     monkeypatch.setattr(persistence, "_LOOK_EACH_S", 0.01)
     state = tmp_path / "state"
     state.write_text("no folder")
@@ -106,7 +106,7 @@ async def test_what_a_disk_refused_is_written_once_there_is_room(
     disk = WriteFailures(metrics.store_failures.inc)
     history, store = VersionArchive(state / "history", disk=disk), LastGoodStore(state)
     given = Orders(state, clock=lambda: 0.0, disk=disk)
-    publisher = SimpleNamespace(acceptance=SimpleNamespace(memory=lambda: ()))
+    publisher = SimpleNamespace(nack_policy=SimpleNamespace(rejections=lambda: ()))
     async with running(Peers()) as reconciler, asyncio.TaskGroup() as tasks:
         resolver = Resolver(lambda: None, refresh_s=60.0, lookup=lambda _: ["10.0.0.1"])
         resolver.want(frozenset({"engine-0"}))

@@ -122,7 +122,10 @@ def proxy(node: str) -> ProxyState:
 def connected(states: Sequence[ProxyState]) -> Publisher:
     """A publisher to which these are connected, and that none has refused anything of."""
     told = SimpleNamespace(
-        proxies=lambda: states, desired=lambda _: None, acceptance=SimpleNamespace(parked={}), proxies_by_view={}
+        proxies=lambda: states,
+        desired=lambda _: None,
+        nack_policy=SimpleNamespace(rejected_contents={}),
+        proxies_by_view={},
     )
     return cast("Publisher", told)
 

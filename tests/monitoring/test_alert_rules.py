@@ -280,7 +280,7 @@ CASES: Sequence[Case] = (
 
 
 def test_the_file_is_what_the_code_makes() -> None:
-    assert RULES.read_text() == rules_yaml(), "run `make manifests`"
+    assert RULES.read_text() == rules_yaml(), "run `make generated`"
     assert yaml.safe_load(rules_yaml()) == groups()
 
 

@@ -34,7 +34,7 @@ def filled(query: str) -> str:
 def test_the_files_are_what_the_code_makes() -> None:
     assert {path.name: path.read_text() for path in FOLDER.glob("*.json")} == {
         f"{one.name}.json": dashboard_json(one) for one in DASHBOARDS
-    }, "run `make manifests`"
+    }, "run `make generated`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page["uid"])

@@ -140,7 +140,7 @@ def test_names_are_as_prometheus_wants_them() -> None:
 
 
 def test_the_reference_is_made_from_the_table() -> None:
-    assert (ROOT / "docs" / "metrics.md").read_text() == markdown(), "run `make manifests`"
+    assert (ROOT / "docs" / "metrics.md").read_text() == markdown(), "run `make generated`"
 
 
 @needed

@@ -71,7 +71,7 @@ def _lines() -> Iterator[str]:
     yield from (
         "# Metrics",
         "",
-        "<!-- Made from xds_server/metric_reference by `make manifests`; edit that. -->",
+        "<!-- Made from xds_server/metric_reference by `make generated`; edit that. -->",
         "",
         "`switchgear serve` exposes these at `/metrics` of its admin port. Seconds, bytes and ratios (0 to 1);",
         "counters end in `_total`. Gauges of pools are the same on every replica, so take `max`; counters count",

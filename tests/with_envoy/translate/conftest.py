@@ -71,7 +71,7 @@ class Rig:
 
 def with_pools(pools: Mapping[str, Mapping[str, Any]], **more: Any) -> Decisions:
     """Decisions by pool, each with only these fields of ``PoolDecisions``."""
-    nothing: dict[str, Any] = {"engines": {}, "zones": {}, "ceilings": {}, "declared": (), "made_of": ()}
+    nothing: dict[str, Any] = {"engines": {}, "zones": {}, "ceilings": {}, "declared": (), "inputs": ()}
     return Decisions(
         **{"engines": {}, "zone_weights": {}, "ceilings": {}, **more},
         pools={pool: PoolDecisions(**nothing, valid_until_s=0.0, **fields) for pool, fields in pools.items()},

@@ -61,7 +61,7 @@ ADMISSION = AdmissionDecision(
 
 def pool(*engines: EngineDecision, **parts: object) -> Decisions:
     every = [*engines, *[WELL] * (4 - len(engines))]
-    values: dict[str, object] = {"zones": {}, "ceilings": {}, "made_of": (), "valid_until_s": 0.0, **parts}
+    values: dict[str, object] = {"zones": {}, "ceilings": {}, "inputs": (), "valid_until_s": 0.0, **parts}
     one = PoolDecisions(engines=dict(zip(KEYS, every, strict=True)), declared=ENGINES, **values)  # type: ignore[arg-type]
     return Decisions(engines=one.engines, zone_weights={}, ceilings={}, pools={"chat": one})
 
