@@ -156,7 +156,9 @@ def test_pressure_degradation_hedging_and_time_limit_events() -> None:
         ("demand", "chat", "full", "room")
     ]
     level = only(
-        ChangeKind.LADDER, pool(), pool(ladder=DegradationState(level=2, reason="pressure 120 %", since_s=0.0))
+        ChangeKind.LADDER,
+        pool(),
+        pool(degradation=DegradationState(level=2, reason="pressure 120 %", since_s=0.0)),
     )
     assert (level.before, level.after, level.alarm) == ("level 0", "level 2", True)
     assert level.rule == "ResiliencePolicy.spec.degradation.fallback"
