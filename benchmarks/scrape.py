@@ -19,8 +19,8 @@ from rich.table import Table
 
 from chaos.history.request_outcomes import quantile
 from tests.monitoring.large_fleet import counted
-from xds_server.metric_reference.metric_table import LARGE
 from xds_server.metrics import Metrics
+from xds_server.metrics.metric_reference import LARGE
 
 SIZES: Final = (100, 1_000)
 ROUNDS: Final = 20

@@ -14,7 +14,7 @@ from typing import Final
 from deploy.monitoring.dashboards import DASHBOARDS
 from deploy.monitoring.grafana import dashboard_json
 from deploy.monitoring.prometheus_rules import rules_yaml
-from xds_server.metric_reference.metric_table import markdown
+from xds_server.metrics.metric_reference import markdown
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DEPLOY: Final = ROOT / "deploy"

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
 
 CONTROL_PLANE: Final = "control-plane"
 AGENT: Final = "agent"
+BUILD_INFO_HELP: Final = "1, by part and version of Switchgear."
 
 
 def add_process(registry: CollectorRegistry, component: str) -> None:
@@ -14,7 +15,7 @@ def add_process(registry: CollectorRegistry, component: str) -> None:
     ProcessCollector(registry=registry)
     build = Gauge(
         "switchgear_build_info",
-        "1, by part and version of Switchgear.",
+        BUILD_INFO_HELP,
         ["component", "version"],
         registry=registry,
     )

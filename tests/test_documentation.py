@@ -18,7 +18,7 @@ from chaos.scenario.scenario_codes import SCENARIO_CODES
 from policies.codes import CODES, REMARKS
 from policies.load import load
 from xds_server.cli import group as switchgear
-from xds_server.metric_reference.metric_table import TABLE
+from xds_server.metrics.metric_table import TABLE
 
 ROOT: Final = Path(__file__).parents[1]
 PAGES: Final = (

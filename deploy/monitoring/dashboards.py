@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from deploy.monitoring.grafana import QUARTER, Dashboard, Panel
 from deploy.monitoring.prometheus_rules import metric, recordings
-from xds_server.metric_reference.metric_table import TABLE
+from xds_server.metrics.metric_table import TABLE
 
 _RECORDED: Final = frozenset(one.record for one in recordings())
 

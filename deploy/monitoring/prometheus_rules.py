@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import yaml
 
-from xds_server.metric_reference.metric_table import TABLE
+from xds_server.metrics.metric_table import TABLE
 
 RUNBOOKS: Final = "docs/runbooks"
 """Where the pages stand in the repository, which is all that is sure: who publishes them says where to."""

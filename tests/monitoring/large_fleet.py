@@ -13,18 +13,18 @@ from xds_server.admin.server_backend import ServerBackend
 from xds_server.decide.decide import decide
 from xds_server.engine_health.engine_prober import ProbeKind
 from xds_server.metrics import Metrics
+from xds_server.metrics.fleet_metrics import HOPS
 from xds_server.model.fleet import declared, with_report, with_traffic
-from xds_server.model.pool_traffic import Proxy
+from xds_server.model.pool_traffic import Proxy, TelemetrySignal
 from xds_server.model.type_urls import SHORT_NAMES
 from xds_server.model.view import View
-from xds_server.observe.eject_latency import HOPS, EjectLatency
+from xds_server.observe.eject_latency import EjectLatency
 from xds_server.publish import Publisher
 from xds_server.publish.session import ProxyState
 from xds_server.reconcile.pipeline import BuildInputs, BuildResult
 from xds_server.reconcile.reconciler import Reconciler
 from xds_server.telemetry import Telemetry
 from xds_server.telemetry.attempt_outcome import AttemptOutcome
-from xds_server.telemetry.loss_monitor import TelemetrySignal
 from xds_server.xds import NodeInfo, XdsVariant
 from xds_server.xds.messages import SubscriptionStatus, Sync
 

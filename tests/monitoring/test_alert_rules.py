@@ -12,7 +12,7 @@ import yaml
 from deploy.monitoring.prometheus_rules import ALERTS, groups, metric, recordings, rules_yaml
 from deploy.render import DEPLOY
 from tests.monitoring.promtool import needed, promtool
-from xds_server.metric_reference.metric_table import TABLE
+from xds_server.metrics.metric_table import TABLE
 
 RULES = DEPLOY / "monitoring" / "rules.yaml"
 WHOLE = {"job": "switchgear", "namespace": "inference"}

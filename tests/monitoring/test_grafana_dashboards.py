@@ -13,7 +13,7 @@ from deploy.monitoring.grafana import Dashboard, Panel, dashboard_json
 from deploy.monitoring.prometheus_rules import ALERTS, metric, recordings
 from deploy.render import DEPLOY
 from tests.monitoring.promtool import needed, promtool
-from xds_server.metric_reference.metric_table import TABLE
+from xds_server.metrics.metric_table import TABLE
 
 FOLDER = DEPLOY / "monitoring" / "dashboards"
 PAGES = [json.loads(dashboard_json(one)) for one in DASHBOARDS]

@@ -18,8 +18,9 @@ from tests.monitoring.promtool import needed, promtool
 from xds_server.app.cluster_feed import ClusterFeed
 from xds_server.auth.lab_ca import LAB_CERTIFICATES, make_certificates
 from xds_server.auth.server_auth import ServerAuth
-from xds_server.metric_reference.metric_spec import OPEN, MetricSpec
-from xds_server.metric_reference.metric_table import LARGE, TABLE, markdown
+from xds_server.metrics.metric_reference import LARGE, markdown
+from xds_server.metrics.metric_spec import OPEN, MetricSpec
+from xds_server.metrics.metric_table import TABLE
 from xds_server.observe.tracing.batch_processor import batch_processor
 from xds_server.secrets.secret_folder import SecretFolder
 from xds_server.serve_config import ServeConfig
@@ -62,7 +63,7 @@ async def scraped(policies: Path) -> str:
 
 def documented(family: Metric) -> MetricSpec:
     name = f"{family.name}_total" if family.type == "counter" else family.name
-    assert name in TABLE, f"{name} is exposed, and not in xds_server/metric_table"
+    assert name in TABLE, f"{name} is exposed, and not in xds_server/metrics"
     return TABLE[name]
 
 
@@ -156,7 +157,7 @@ def test_prometheus_takes_what_the_reference_says_to_scrape_with(tmp_path: Path)
 
 def test_every_row_says_what_it_is_and_what_to_do() -> None:
     for name, row in TABLE.items():
-        assert row.meaning.endswith("."), name
+        assert row.help.endswith("."), name
         assert row.do, name
         assert all(values or key in OPEN for key, values in row.labels.items()), name
         opened = [key for key, values in row.labels.items() if not values]

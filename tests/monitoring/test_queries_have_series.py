@@ -10,8 +10,8 @@ from deploy.monitoring.grafana import dashboard_json
 from deploy.monitoring.prometheus_rules import ALERTS, recordings
 from deploy.render import DEPLOY
 from tests.monitoring.promtool import needed, promtool
-from xds_server.metric_reference.metric_spec import MetricSpec
-from xds_server.metric_reference.metric_table import TABLE
+from xds_server.metrics.metric_spec import MetricSpec
+from xds_server.metrics.metric_table import TABLE
 
 RULES = DEPLOY / "monitoring" / "rules.yaml"
 ADDED = ("job", "namespace")

@@ -10,7 +10,7 @@ import pytest
 from deploy.monitoring.prometheus_rules import ALERTS, groups
 from deploy.render import ROOT
 from xds_server.cli import group
-from xds_server.metric_reference.metric_table import TABLE
+from xds_server.metrics.metric_table import TABLE
 
 PAGES = {path.stem: path for path in (ROOT / "docs" / "runbooks").glob("*.md") if path.stem != "index"}
 SECTIONS = ["What callers see", "Type this", "Fix", "It is over when"]

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from xds_server.metrics import Metrics, gauge
+from xds_server.metrics import Metrics
+from xds_server.metrics.fleet_metrics import PoolMetrics
 
 
 def without_process(page: bytes) -> list[bytes]:
@@ -12,7 +13,7 @@ def without_process(page: bytes) -> list[bytes]:
 async def test_a_page_is_the_whole_text_and_others_have_turns_while_it_is_made() -> None:
     metrics = Metrics()
     metrics.nacks.labels(type="RDS").inc()
-    metrics.observe(lambda: [gauge("switchgear_engines", "Engines.", ("pool",), {("a",): 1.0, ("b",): 2.0})])
+    metrics.observe(lambda: [PoolMetrics.pool_slots.family({("a",): 1.0, ("b",): 2.0})])
     families, turns = len(list(metrics.registry.collect())), 0
 
     async def other() -> None:
@@ -25,7 +26,7 @@ async def test_a_page_is_the_whole_text_and_others_have_turns_while_it_is_made()
     page = await metrics.page()
     beside.cancel()
     assert without_process(page) == without_process(metrics.text())
-    assert b'switchgear_engines{pool="b"} 2.0' in page
+    assert b'switchgear_pool_slots{pool="b"} 2.0' in page
     assert turns >= families > 20
 
 

@@ -16,7 +16,8 @@ from xds_server.admin.views.why_subject import why
 from xds_server.ledger.event import ClockReading
 from xds_server.ledger.ledger import Ledger
 from xds_server.ledger.operator_orders import Orders, RefusedOrderError, floor_violation
-from xds_server.metrics import gauge
+from xds_server.metrics.control_metrics import ProxyMetrics
+from xds_server.metrics.fleet_metrics import EngineMetrics, PoolMetrics
 from xds_server.model.fleet import EngineId
 from xds_server.model.order import Order, OrderAction
 from xds_server.model.snapshot import Snapshot
@@ -281,14 +282,9 @@ class ServerBackend:
                 states[kind.type, kind.state.value] = states.get((kind.type, kind.state.value), 0) + 1
                 late_s = 0.0 if kind.state is SyncState.SYNCED else kind.age_s
                 behind[kind.type,] = max(behind.get((kind.type,), 0.0), late_s)
-        yield gauge("switchgear_xds_connections", "Connected proxies.", ("role", "protocol"), connections)
-        yield gauge("switchgear_xds_streams", "Types of connected proxies, by state.", ("type", "state"), states)
-        yield gauge(
-            "switchgear_xds_behind_seconds",
-            "Longest time that a connected proxy has been without what it should have, refused or not answered.",
-            ("type",),
-            behind,
-        )
+        yield ProxyMetrics.xds_connections.family(connections)
+        yield ProxyMetrics.xds_streams.family(states)
+        yield ProxyMetrics.xds_behind_seconds.family(behind)
         yield rolled_back_metric(self.rolled_back())
         ages: dict[tuple[str, ...], float] = {}
         healths: dict[tuple[str, ...], float] = {}
@@ -298,14 +294,12 @@ class ServerBackend:
                 ages[key] = max(ages.get(key, 0.0), engine.report_age_s)
             by_health = (*key, engine.health or "UNKNOWN")
             healths[by_health] = healths.get(by_health, 0) + 1
-        yield gauge(
-            "switchgear_engine_report_age_seconds", "Age of the oldest newest report.", ("pool", "zone"), ages
-        )
+        yield EngineMetrics.engine_report_age_seconds.family(ages)
         found: dict[tuple[str, ...], float] = {("connected",): 0, ("lost",): 0}
         for agent in self._agents().values():
             found["connected" if agent.connected else "lost",] += 1
-        yield gauge("switchgear_agents", "Agents by whether they are heard.", ("state",), found)
-        yield gauge("switchgear_engines", "Engines by decided health.", ("pool", "zone", "health"), healths)
+        yield EngineMetrics.agents.family(found)
+        yield EngineMetrics.engines.family(healths)
         scene = self._scene()
         if scene is not None:
             yield from pool_metrics(scene)
@@ -313,4 +307,4 @@ class ServerBackend:
         by_action: dict[tuple[str, ...], float] = {
             (action.value,): sum(one.action is action for one in orders.values()) for action in OrderAction
         }
-        yield gauge("switchgear_orders", "Orders of operators in force.", ("action",), by_action)
+        yield PoolMetrics.orders.family(by_action)

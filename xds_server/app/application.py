@@ -39,7 +39,6 @@ from xds_server.ledger.decision_recording import DecisionRecorder, RecordedInput
 from xds_server.ledger.jsonl_writer import JsonlWriter, tail
 from xds_server.ledger.ledger import MAX_BYTES, ledger_from
 from xds_server.ledger.operator_orders import Orders
-from xds_server.metric_reference.metric_table import TABLE
 from xds_server.metrics import Metrics
 from xds_server.model.policy_state import ServingPolicies
 from xds_server.model.snapshot import Snapshot
@@ -167,7 +166,6 @@ class _Server:
         self._config = config
         self._outlets = outlets
         self._metrics = Metrics()
-        self._metrics.begin({one.name: one.closed() for one in TABLE.values()})
         self._departures = EjectLatency(self._metrics, self._began_at_s)
         self._tracing = Tracing(config.otlp, self._began_at_s)
         self._store = LastGoodStore(config.state_dir) if config.state_dir else None

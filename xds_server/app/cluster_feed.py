@@ -25,7 +25,7 @@ from xds_server.k8s.kube_api import ApiError, KubeApi
 from xds_server.k8s.replica_registry import ReplicaRegistry
 from xds_server.k8s.source import ClusterSource
 from xds_server.k8s.status.status_writer import LeaderElectionConfig, StatusWriter
-from xds_server.metrics import gauge
+from xds_server.metrics.control_metrics import ControlPlaneMetrics
 from xds_server.model.fleet import EngineId
 from xds_server.model.pod_state import PodRef
 from xds_server.model.policy_state import PolicyState
@@ -136,18 +136,11 @@ class ClusterFeed:
         """How long each kind of object has been out of touch, and whether this replica writes."""
         stale = _NOTHING if self._reader is None else self._reader.stale
         seconds: dict[tuple[str, ...], float] = {(one.plural,): stale.get(one.plural, 0.0) for one in _WATCHED}
-        yield gauge(
-            "switchgear_source_stale_seconds",
-            "Time without contact to the Kubernetes API.",
-            ("resource",),
-            seconds,
-        )
+        yield ControlPlaneMetrics.source_stale_seconds.family(seconds)
         if self._config.write_status:
             # A replica that is told not to write is no candidate: nobody holding the lease is then no trouble.
             holds = self._writer is not None and self._writer.holds
-            yield gauge(
-                "switchgear_lease_held", "1 while this replica is the one that writes.", (), {(): float(holds)}
-            )
+            yield ControlPlaneMetrics.lease_held.family({(): float(holds)})
 
     async def _follow_contact(self, around: ServerContext) -> None:
         """Tell when the API is out of touch and when it is back; at the start, that the last run has to do.

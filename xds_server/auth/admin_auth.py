@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 import structlog
 from aiohttp import web
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from engine.address import source_network
 from engine.limited_listener import mark_authenticated
@@ -32,6 +32,7 @@ from engine.tls.contexts import peer_identities
 from xds_server.auth.access_rules import AdminRole
 from xds_server.auth.authorization import Principal, principal_of
 from xds_server.auth.rules_watcher import RulesWatcher
+from xds_server.metrics.control_metrics import ControlPlaneMetrics
 from xds_server.model.token_bucket import RateLimit, TokenBucket, take_token
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -122,16 +123,9 @@ class AdminAuth:
 
     def families(self) -> Iterable[Metric]:
         """How many requests were turned away."""
-        family = CounterMetricFamily(
-            "switchgear_admin_refused",
-            "Requests to the admin port that were turned away: unknown (no valid proof), role (may only read), "
-            "rate (too many), host (a web page under a name of its own, over loopback), crowd (connections beyond "
-            "those that there may be).",
-            labels=("reason",),
+        yield ControlPlaneMetrics.admin_refused.family(
+            {(reason,): count for reason, count in self._refused.items()}
         )
-        for reason, count in self._refused.items():
-            family.add_metric((reason,), count)
-        yield family
 
     # -- every request -------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import grpc
 import structlog
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from engine.tls.certificate_files import CertificateError, KeyPair, RotatingKeyPair, expiry
 from engine.tls.contexts import server_context
@@ -25,7 +25,7 @@ from xds_server.auth.authorization import Denial, authorize_proxy, expected_prox
 from xds_server.auth.node_view import view_of
 from xds_server.auth.rules_watcher import RulesWatcher
 from xds_server.diagnosis.file_problems import expiry_problem
-from xds_server.metrics import gauge
+from xds_server.metrics.control_metrics import ControlPlaneMetrics, ProxyMetrics
 from xds_server.model.status_types import FileDefect, FileProblem
 from xds_server.model.view import View
 from xds_server.serve_config import ConfigError, ServeConfig
@@ -231,39 +231,16 @@ class ServerAuth:
     def families(self) -> Iterable[Metric]:
         """What an alert needs."""
         if self.keys is not None:
-            yield gauge(
-                "switchgear_certificate_expiry_seconds",
-                "Time until the certificate of this server ends; negative once it has.",
-                ("use",),
-                {("server",): self.keys.pair.ends_unix_s - self._wall()},
+            yield ControlPlaneMetrics.certificate_expiry_seconds.family(
+                {("server",): self.keys.pair.ends_unix_s - self._wall()}
             )
-            yield gauge(
-                "switchgear_certificate_lifetime_seconds",
-                "How long the certificate of this server is valid from its first second to its last.",
-                ("use",),
-                {("server",): self.keys.pair.ends_unix_s - self.keys.pair.begins_unix_s},
+            yield ControlPlaneMetrics.certificate_lifetime_seconds.family(
+                {("server",): self.keys.pair.ends_unix_s - self.keys.pair.begins_unix_s}
             )
-            yield gauge(
-                "switchgear_certificate_trouble",
-                "1 while the certificate files cannot be used and the pair before them is.",
-                (),
-                {(): float(bool(self.keys.error))},
-            )
+            yield ControlPlaneMetrics.certificate_trouble.family({(): float(bool(self.keys.error))})
         if self.rules is not None:
-            yield gauge(
-                "switchgear_access_refused",
-                "1 while the rules of access cannot be read and those before them are in force.",
-                (),
-                {(): float(bool(self.rules.trouble))},
-            )
-        family = CounterMetricFamily(
-            "switchgear_xds_refused_peers",
-            "Streams of proxies that were refused: identity (named by no rule), node (not this node or zone).",
-            labels=("reason",),
-        )
-        for reason, count in self._refused.items():
-            family.add_metric((reason,), count)
-        yield family
+            yield ControlPlaneMetrics.access_refused.family({(): float(bool(self.rules.trouble))})
+        yield ProxyMetrics.xds_refused_peers.family({(reason,): count for reason, count in self._refused.items()})
 
     def _judge(self, access: Access) -> str:
         for rules, name in ((access.spec.proxies, "proxies"), (access.spec.summaries, "summaries")):

@@ -7,8 +7,30 @@ What nobody has told is None or absent, never zero.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from policies.route import PriorityClass
+
+
+class TelemetrySignal(StrEnum):
+    """What a proxy reports by itself."""
+
+    ACCESS_LOG = "access_log"
+    LOAD_REPORT = "load_report"
+
+
+class CallResult(StrEnum):
+    """How a call to an engine ended.
+
+    ``shed``: the engine refused it (503, 429); ``rejected``: the caller's mistake (other 4xx); ``abandoned``: the
+    caller left, a hedge lost, or the route's time was up.
+    """
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    SHED = "shed"
+    REJECTED = "rejected"
+    ABANDONED = "abandoned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

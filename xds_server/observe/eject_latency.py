@@ -22,16 +22,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import Histogram
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from xds_server.decide.decisions import Decisions, Ejector, EngineDecision, Health
 from xds_server.metrics import Metrics
+from xds_server.metrics.fleet_metrics import HOPS, EngineMetrics
 from xds_server.model.fleet import Engine, EngineId, Fleet
 from xds_server.model.type_urls import ENDPOINT
 from xds_server.model.view import GRPC_ROLE, View
-
-HOPS: Final = ("detect", "decide", "push", "ack", "news_to_ack", "last_request")
-"""Every hop there is; see above."""
 
 FOLLOWED_S: Final = 30.0
 """How long a departure is followed."""
@@ -130,13 +128,8 @@ class EjectLatency:
 
     def families(self) -> Iterable[Metric]:
         """How often each engine was taken out."""
-        family = CounterMetricFamily(
-            "switchgear_engine_departures", "Times that an engine was taken out.", labels=("pool", "engine")
-        )
         known = self._decisions.engines if self._decisions is not None else {}
-        for key in known:
-            family.add_metric(key, self._counts.get(key, 0))
-        return (family,)
+        yield EngineMetrics.engine_departures.family({key: self._counts.get(key, 0) for key in known})
 
     # -- what comes of it ----------------------------------------------------------------------------------
 

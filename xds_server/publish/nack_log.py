@@ -11,7 +11,7 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
-from xds_server.metrics import gauge
+from xds_server.metrics.control_metrics import ProxyMetrics
 from xds_server.model.snapshot import Resource, content_of
 from xds_server.model.type_urls import SHORT_NAMES
 from xds_server.publish.observer import Nack
@@ -115,8 +115,7 @@ def rolled_back_metric(found: Sequence[RolledBackResource]) -> Metric:
     counts: dict[tuple[str, ...], float] = {(kind,): 0 for kind in SHORT_NAMES.values()}
     for one in found:
         counts[one.type,] = counts.get((one.type,), 0) + 1
-    told = "Resources that proxies are meant to have and are not served, because one refused them."
-    return gauge("switchgear_xds_rolled_back_resources", told, ("type",), counts)
+    return ProxyMetrics.xds_rolled_back_resources.family(counts)
 
 
 def _effects(publisher: Publisher) -> Iterator[tuple[_Key, _Effect]]:

@@ -17,7 +17,7 @@ from policies.engine_tls import unusable_secret
 from policies.findings import PolicyError
 from policies.model import PolicySet
 from policies.origin import WHOLE_FILE, Origin, origin
-from xds_server.metrics import gauge
+from xds_server.metrics.control_metrics import ControlPlaneMetrics
 from xds_server.model.policy_state import ServingPolicies
 from xds_server.model.secret import Certificates, Secrets
 from xds_server.model.status_types import FileDefect, FileProblem
@@ -139,12 +139,8 @@ class SecretDistributor:
         counts = dict.fromkeys(WITHHOLDING_REASONS, 0)
         for one, nodes in self._withheld().items():
             counts[one.reason] += len(nodes)
-        yield gauge(
-            "switchgear_secrets_withheld",
-            "Private keys that connected proxies need and are not sent: plaintext (they prove nothing), nameless "
-            "(their certificates prove no name), grpc (gRPC clients take no certificates by xDS).",
-            ("reason",),
-            {(reason,): float(count) for reason, count in counts.items()},
+        yield ControlPlaneMetrics.secrets_withheld.family(
+            {(reason,): float(count) for reason, count in counts.items()}
         )
 
     def _in_use(self) -> frozenset[str]:

@@ -25,7 +25,7 @@ from prometheus_client.core import Metric
 
 from policies.quantity import NAME_PATTERN
 from xds_server.diagnosis.file_problems import expiry_problem
-from xds_server.metrics import gauge
+from xds_server.metrics.control_metrics import ControlPlaneMetrics
 from xds_server.model.secret import Secrets
 from xds_server.model.status_types import FileDefect, FileProblem
 from xds_server.secrets.secret_validation import (
@@ -140,23 +140,14 @@ class SecretFolder:
         if self._folder is None:
             return
         now_s, held, reasons = self._wall(), dict(self._held), self._reasons
-        yield gauge(
-            "switchgear_secret_expiry_seconds",
-            "Time until the first certificate of a secret ends that has to hold; negative once it has.",
-            ("secret",),
-            {(name,): one.secret.ends_unix_s - now_s for name, one in held.items()},
+        yield ControlPlaneMetrics.secret_expiry_seconds.family(
+            {(name,): one.secret.ends_unix_s - now_s for name, one in held.items()}
         )
-        yield gauge(
-            "switchgear_secret_lifetime_seconds",
-            "How long that certificate of a secret is valid from its first second to its last.",
-            ("secret",),
-            {(name,): one.secret.ends_unix_s - one.begins_unix_s for name, one in held.items()},
+        yield ControlPlaneMetrics.secret_lifetime_seconds.family(
+            {(name,): one.secret.ends_unix_s - one.begins_unix_s for name, one in held.items()}
         )
-        yield gauge(
-            "switchgear_secret_trouble",
-            "1 while the files of a secret cannot be used, and those before them are, if there were any.",
-            ("secret",),
-            {(name,): float(name in reasons or bool(self._folder_reason)) for name in {*held, *reasons}},
+        yield ControlPlaneMetrics.secret_trouble.family(
+            {(name,): float(name in reasons or bool(self._folder_reason)) for name in {*held, *reasons}}
         )
 
     # -- one look ------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from envoy_data_plane.envoy.service.accesslog.v3 import StreamAccessLogsMessage
 from google.protobuf.message import DecodeError
 
 from policies.route import PriorityClass
+from xds_server.model.pool_traffic import TelemetrySignal
 from xds_server.telemetry.attempt_outcome import (
     NO_FLAGS,
     RETRYABLE_CLIENT_ERRORS,
@@ -21,7 +22,6 @@ from xds_server.telemetry.attempt_outcome import (
     attempt_outcome,
     request_outcome,
 )
-from xds_server.telemetry.loss_monitor import TelemetrySignal
 from xds_server.telemetry.stream_service import MaySee, TelemetryStreamError, validated_node_id
 from xds_server.telemetry.traffic_store import TrafficStore
 from xds_server.translate.access_log_config import ATTEMPT_HEADER, LOG_NAME

@@ -13,7 +13,7 @@ from envoy_data_plane.envoy.config.core import v3 as core
 from envoy_data_plane.envoy.service.load_stats import v3 as load_stats
 from google.protobuf.message import DecodeError
 
-from xds_server.telemetry.loss_monitor import TelemetrySignal
+from xds_server.model.pool_traffic import TelemetrySignal
 from xds_server.telemetry.pool_directory import PoolFacts
 from xds_server.telemetry.stream_service import MaySee, TelemetryStreamError, validated_node_id
 from xds_server.telemetry.traffic_store import TrafficStore

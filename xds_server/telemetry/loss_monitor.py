@@ -7,10 +7,11 @@ nobody (see ``book``), so an alarm is all it brings, and losing all of it from e
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
 import structlog
+
+from xds_server.model.pool_traffic import TelemetrySignal
 
 LOST_S: Final = 15.0
 """Silence that is no accident: several report intervals, a reconnection with its back-off, a restart of ours."""
@@ -19,13 +20,6 @@ CALLS_DUE: Final = 50.0
 """Sampled calls that a proxy may have made without an entry: fewer may all be running still."""
 
 _log = structlog.get_logger()
-
-
-class TelemetrySignal(StrEnum):
-    """What a proxy tells by itself."""
-
-    ACCESS_LOG = "access_log"
-    LOAD_REPORT = "load_report"
 
 
 @dataclass(slots=True, kw_only=True)

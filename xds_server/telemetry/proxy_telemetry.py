@@ -15,10 +15,11 @@ import structlog
 from prometheus_client.core import Metric
 
 from policies.model import PolicySet
-from xds_server.metrics import Metrics, gauge
-from xds_server.model.pool_traffic import PoolTraffic
+from xds_server.metrics import Metrics
+from xds_server.metrics.control_metrics import TelemetryMetrics
+from xds_server.model.pool_traffic import PoolTraffic, TelemetrySignal
 from xds_server.telemetry import access_log_service, load_report_service, pool_totals
-from xds_server.telemetry.loss_monitor import TelemetryLossMonitor, TelemetrySignal
+from xds_server.telemetry.loss_monitor import TelemetryLossMonitor
 from xds_server.telemetry.pool_directory import build_directory
 from xds_server.telemetry.sampling import BUDGET_PER_S, MESSAGE_COST, Sampling
 from xds_server.telemetry.stream_service import MaySee, StreamService
@@ -134,33 +135,19 @@ class Telemetry:
         """Ages, losses and sums, for a scrape."""
         yield from pool_totals.families(self.traffic_store.totals())
         now_s = self._clock()
-        yield gauge(
-            "switchgear_telemetry_age_seconds",
-            "Time since a proxy was last heard, by signal.",
-            ("node", "signal"),
+        yield TelemetryMetrics.telemetry_age_seconds.family(
             {
                 (node, signal.value): now_s - at_s
                 for node, heard in self._losses.signals.items()
                 for signal, at_s in heard.at_s.items()
-            },
+            }
         )
-        yield gauge(
-            "switchgear_telemetry_lost",
-            "Connected proxies of which a signal is missing.",
-            ("signal",),
-            {(signal.value,): float(len(nodes)) for signal, nodes in self._losses.lost.items()},
+        yield TelemetryMetrics.telemetry_lost.family(
+            {(signal.value,): float(len(nodes)) for signal, nodes in self._losses.lost.items()}
         )
-        yield gauge(
-            "switchgear_telemetry_sampling_ratio",
-            "Share of calls that proxies are asked to report.",
-            (),
-            {(): self.sampling},
-        )
-        yield gauge(
-            "switchgear_telemetry_load_report_interval_seconds",
-            "How often each proxy is asked to report its load.",
-            (),
-            {(): load_report_service.interval_s(self._streams)},
+        yield TelemetryMetrics.telemetry_sampling_ratio.family({(): self.sampling})
+        yield TelemetryMetrics.telemetry_load_report_interval_seconds.family(
+            {(): load_report_service.interval_s(self._streams)}
         )
 
     # -- what streams need ---------------------------------------------------------------------------------

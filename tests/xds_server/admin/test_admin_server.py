@@ -10,7 +10,8 @@ import pytest
 from engine.address import ListenAddress
 from xds_server.admin import json_http
 from xds_server.admin.admin_server import AdminServer
-from xds_server.metrics import Metrics, gauge
+from xds_server.metrics import Metrics
+from xds_server.metrics.control_metrics import ProxyMetrics
 from xds_server.model.status_types import (
     EngineStatus,
     PoliciesStatus,
@@ -93,7 +94,7 @@ def answers() -> Answers:
 async def client(answers: Answers) -> AsyncIterator[aiohttp.ClientSession]:
     metrics = Metrics()
     metrics.nacks.labels(type="RDS").inc()
-    metrics.observe(lambda: [gauge("switchgear_xds_connections", "Proxies.", ("protocol",), {("delta",): 2.0})])
+    metrics.observe(lambda: [ProxyMetrics.xds_connections.family({("gateway", "delta"): 2.0})])
     async with (
         AdminServer(ListenAddress("127.0.0.1", 0), answers, metrics) as admin,
         aiohttp.ClientSession(f"http://127.0.0.1:{admin.port}") as session,

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import structlog
 
-from xds_server.telemetry.loss_monitor import CALLS_DUE, LOST_S, TelemetryLossMonitor, TelemetrySignal
+from xds_server.model.pool_traffic import TelemetrySignal
+from xds_server.telemetry.loss_monitor import CALLS_DUE, LOST_S, TelemetryLossMonitor
 
 ALS, LRS = TelemetrySignal.ACCESS_LOG, TelemetrySignal.LOAD_REPORT
 

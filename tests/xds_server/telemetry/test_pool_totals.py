@@ -3,9 +3,10 @@
 import pytest
 
 from policies.route import PriorityClass
+from xds_server.model.pool_traffic import CallResult
 from xds_server.telemetry.attempt_outcome import AttemptOutcome
 from xds_server.telemetry.pool_directory import PoolFacts
-from xds_server.telemetry.pool_totals import CALL_RESULTS, PoolTotals, call_result, families
+from xds_server.telemetry.pool_totals import PoolTotals, call_result, families
 from xds_server.telemetry.traffic_store import TrafficStore
 
 
@@ -55,7 +56,7 @@ def test_what_became_of_a_call(outcome: AttemptOutcome, complete: bool, asks: bo
     assert call_result(outcome, complete=complete, asks=asks) == became
     told = TotalsFixture()
     told.call(outcome, complete=complete, asks=asks, weight=2)
-    assert told.totals.attempts == {**dict.fromkeys(CALL_RESULTS, 0.0), became: 2}
+    assert told.totals.attempts == {**dict.fromkeys(CallResult, 0.0), became: 2}
     assert told.totals.gpu_s[became] == 2 * 4.0 * 0.5, "its share of the engine's GPUs, for each it stands for"
 
 
@@ -106,4 +107,4 @@ def test_every_pool_has_every_series_from_the_first() -> None:
         for family in families({"chat": PoolTotals()})
         for sample in family.samples
     }
-    assert {("switchgear_attempts_total", one) for one in CALL_RESULTS} <= names
+    assert {("switchgear_attempts_total", one) for one in CallResult} <= names

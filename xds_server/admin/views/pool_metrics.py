@@ -12,90 +12,64 @@ from prometheus_client.core import Metric
 from xds_server.admin.views.context import ViewContext
 from xds_server.admin.views.get_tables import pool_rows
 from xds_server.decide.decisions import DegradationState, Ejector, Health
-from xds_server.metrics import gauge
+from xds_server.metrics.fleet_metrics import EngineMetrics, PoolMetrics
+from xds_server.metrics.metric_spec import GaugeFamilySpec
 from xds_server.model.pod_state import PodPhase
 from xds_server.model.status_types import PoolStatus
 
-_FIGURES: Final[tuple[tuple[str, str, Callable[[PoolStatus], float | None]], ...]] = (
-    # Metric, help, and which figure of a pool it is.
-    ("ceiling_requests", "Requests that may be in flight to the pool.", lambda one: one.ceiling),
-    ("held_requests", "Requests held by engines that are out.", lambda one: one.held),
-    ("in_flight_requests", "Requests in flight, as proxies report.", lambda one: one.in_flight),
-    ("slots", "Slots of the engines that are in.", lambda one: one.slots),
-    ("pressure_ratio", "What is asked of the pool over what it can serve.", lambda one: one.pressure),
-    ("utilization_ratio", "Share of the slots in use.", lambda one: one.utilization),
-    ("arrivals_per_second", "Requests that arrive for the pool.", lambda one: one.arrivals_per_s),
-    ("retries_per_second", "Calls after the first of a request.", lambda one: one.retries_per_s),
-    ("kept_in_engines", "Engines somebody wants out and the floor keeps in.", lambda one: one.kept_in),
-    ("degradation_level", "Level of the ladder, 0 to 4.", lambda one: one.level),
-    ("hedging", "1 while requests are hedged.", lambda one: one.hedging),
+_FIGURES: Final[tuple[tuple[GaugeFamilySpec, Callable[[PoolStatus], float | None]], ...]] = (
+    (PoolMetrics.pool_ceiling_requests, lambda one: one.ceiling),
+    (PoolMetrics.pool_held_requests, lambda one: one.held),
+    (PoolMetrics.pool_in_flight_requests, lambda one: one.in_flight),
+    (PoolMetrics.pool_slots, lambda one: one.slots),
+    (PoolMetrics.pool_pressure_ratio, lambda one: one.pressure),
+    (PoolMetrics.pool_utilization_ratio, lambda one: one.utilization),
+    (PoolMetrics.pool_arrivals_per_second, lambda one: one.arrivals_per_s),
+    (PoolMetrics.pool_retries_per_second, lambda one: one.retries_per_s),
+    (PoolMetrics.pool_kept_in_engines, lambda one: one.kept_in),
+    (PoolMetrics.pool_degradation_level, lambda one: one.level),
+    (PoolMetrics.pool_hedging, lambda one: one.hedging),
 )
+"""Which figure of a pool each metric is."""
 
 
 def pool_metrics(scene: ViewContext) -> Iterator[Metric]:
     """Every pool in figures; a figure nobody knows is left out."""
     rows = pool_rows(scene)
-    for name, told, figure in _FIGURES:
-        values: dict[tuple[str, ...], float] = {
-            (row.pool,): float(value) for row in rows if (value := figure(row)) is not None
-        }
-        yield gauge(f"switchgear_pool_{name}", told, ("pool",), values)
-    yield gauge(
-        "switchgear_pool_revisions",
-        "How many different revisions the engines of a region serve.",
-        ("pool", "region"),
-        {(one.pool, region): float(len(counts)) for one in rows for region, counts in one.revisions.items()},
+    for metric, figure in _FIGURES:
+        yield metric.family({(row.pool,): float(value) for row in rows if (value := figure(row)) is not None})
+    yield PoolMetrics.pool_revisions.family(
+        {(one.pool, region): float(len(counts)) for one in rows for region, counts in one.revisions.items()}
     )
-    yield gauge(
-        "switchgear_pool_region_share_ratio",
-        "Share of the requests of one region's callers that another one, or it itself, is to serve.",
-        ("pool", "from", "to"),
+    yield PoolMetrics.pool_region_share_ratio.family(
         {
             (one.pool, region.region, to): percent / 100
             for one in rows
             for region in one.regions
             for to, percent in region.sends_percent.items()
-        },
+        }
     )
-    yield gauge(
-        "switchgear_pool_capacity_ratio",
-        "Slots of the engines that are in over the slots of all declared.",
-        ("pool",),
-        {(pool,): share for pool in scene.decisions.pools if (share := _capacity(pool, scene)) is not None},
+    yield PoolMetrics.pool_capacity_ratio.family(
+        {(pool,): share for pool in scene.decisions.pools if (share := _capacity(pool, scene)) is not None}
     )
-    yield gauge(
-        "switchgear_pool_capacity_floor_ratio",
-        "Share of the slots below which soft evidence takes no engine out.",
-        ("pool",),
+    yield PoolMetrics.pool_capacity_floor_ratio.family(
         {
             (pool,): scene.policies.effective[pool].breaker.capacity_floor_percent / 100
             for pool in scene.decisions.pools
-        },
+        }
     )
     yield from _engines(scene)
-    yield gauge(
-        "switchgear_pool_shed_per_second", "Requests refused at the ceiling.", ("pool", "class"), _shed(rows)
-    )
-    yield gauge(
-        "switchgear_pool_degradation_action",
-        "1 for what is done because of the level.",
-        ("pool", "action"),
+    yield PoolMetrics.pool_shed_per_second.family(_shed(rows))
+    yield PoolMetrics.pool_degradation_action.family(
         {
             (pool, action): float(done)
             for pool, decided in scene.decisions.pools.items()
             if decided.degradation is not None
             for action, done in _actions(decided.degradation).items()
-        },
+        }
     )
-    yield gauge(
-        "switchgear_engines_out", "Engines that are out, by who wants them out.", ("pool", "ejector"), _out(scene)
-    )
-    yield gauge(
-        "switchgear_engine_standings",
-        "Engines by what their orchestrator says of them.",
-        ("pool", "standing"),
-        _standings(scene),
-    )
+    yield EngineMetrics.engines_out.family(_out(scene))
+    yield EngineMetrics.engine_standings.family(_standings(scene))
 
 
 def _capacity(pool: str, scene: ViewContext) -> float | None:
@@ -126,18 +100,10 @@ def _engines(scene: ViewContext) -> Iterator[Metric]:
                 busy[key] = float(seen.in_flight)
             if seen is not None and seen.window_calls:
                 failed[key] = seen.window_failures / seen.window_calls
-    labels = ("pool", "engine", "zone")
-    yield gauge(
-        "switchgear_engine_admitted_ratio",
-        "Share of its normal traffic that an engine may get: 1 in, 0 out, between on trial.",
-        labels,
-        inside,
-    )
-    yield gauge("switchgear_engine_in_flight_requests", "Requests in flight, as proxies report.", labels, busy)
-    yield gauge(
-        "switchgear_engine_failed_ratio", "Failed share of the newest calls, as proxies report.", labels, failed
-    )
-    yield gauge("switchgear_engine_kv_cache_usage_ratio", "Share of the KV cache in use.", labels, kv)
+    yield EngineMetrics.engine_admitted_ratio.family(inside)
+    yield EngineMetrics.engine_in_flight_requests.family(busy)
+    yield EngineMetrics.engine_failed_ratio.family(failed)
+    yield EngineMetrics.engine_kv_cache_usage_ratio.family(kv)
 
 
 def _standings(scene: ViewContext) -> dict[tuple[str, ...], float]:

@@ -15,9 +15,10 @@ from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 import structlog
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from engine.address import ListenAddress
+from xds_server.metrics.control_metrics import ControlPlaneMetrics
 from xds_server.observe.tracing.spans import Span, attribute_text
 from xds_server.serve_config import ConfigError
 
@@ -89,12 +90,7 @@ class BatchProcessor:
 
     def families(self) -> Iterable[Metric]:
         """What became of spans."""
-        family = CounterMetricFamily(
-            "switchgear_trace_spans", "Spans of traces, by what became of them.", labels=("result",)
-        )
-        for result, count in self._counts.items():
-            family.add_metric((result,), count)
-        return (family,)
+        yield ControlPlaneMetrics.trace_spans.family({(result,): count for result, count in self._counts.items()})
 
     def _run(self) -> None:
         ends = False
