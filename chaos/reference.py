@@ -5,9 +5,9 @@
 
 from collections.abc import Iterator
 
-from chaos.export import chaos_mesh_faults, litmus
-from chaos.export.unsupported_faults import LITMUS_LACKS, UNSUPPORTED
-from chaos.faults.fault import Fault, TargetKind
+from chaos.export.litmus import why_not_in_litmus
+from chaos.faults.fault import Fault
+from chaos.faults.target_kind import TargetKind
 from chaos.scenario.scenario_codes import SCENARIO_CODES
 from chaos.scenario.scenario_library import scenario_library, scenarios_labelled
 from chaos.scenario.scenario_reader import LoadedScenario
@@ -101,11 +101,12 @@ def _exports() -> Iterator[str]:
     yield "a little different, it says so in its first lines.\n"
     yield row("fault", "Chaos Mesh", "Litmus")
     yield "|---|---|---|"
-    lacks = {**UNSUPPORTED, **LITMUS_LACKS}
-    for kind in fault_kinds():
-        in_mesh = "yes" if kind in chaos_mesh_faults.CHAOS_MESH_MAPPINGS else f"no: {UNSUPPORTED[kind]}"
-        in_litmus = "yes" if kind in litmus.LITMUS_MAPPINGS else f"no: {lacks[kind]}"
-        yield row(f"`{kind}`", in_mesh, "the same" if in_litmus == in_mesh and kind in UNSUPPORTED else in_litmus)
+    for kind, model in fault_kinds().items():
+        in_litmus = why_not_in_litmus(model)
+        if model.not_in_clusters:
+            yield row(f"`{kind}`", f"no: {model.not_in_clusters}", "the same")
+        else:
+            yield row(f"`{kind}`", "yes", f"no: {in_litmus}" if in_litmus else "yes")
 
 
 def _codes() -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Final
 from chaos.checks import text_format
 from chaos.checks.check_finding import CheckFinding, CheckResult
 from chaos.checks.check_input import CheckInput
-from chaos.faults.fault import TargetKind
+from chaos.faults.target_kind import TargetKind
 from chaos.history.history_events import ConfigPush, ConfigReply, ProxySample
 from chaos.history.recorded_history import Outage
 from chaos.measures.ejection_spans import EjectionSpan, control_plane_ejections

@@ -5,7 +5,7 @@ from typing import Final
 from chaos.checks import text_format
 from chaos.checks.check_finding import CheckFinding, CheckResult
 from chaos.checks.check_input import CheckInput
-from chaos.faults.fault import TargetKind
+from chaos.faults.target_kind import TargetKind
 from chaos.history.history_events import ProcessExit
 from chaos.measures.bench_validity import FAIR
 from chaos.measures.bench_validity import bench_quality as bench_of

@@ -8,7 +8,7 @@ import click
 from chaos.cli.error_output import print_errors
 from chaos.export.chaos_mesh import chaos_mesh
 from chaos.export.litmus import litmus
-from chaos.export.pod_labels import ClusterNames
+from chaos.faults.pod_labels import ClusterNames
 from chaos.scenario.scenario_library import chosen_scenarios
 from policies.findings import PolicyErrors
 

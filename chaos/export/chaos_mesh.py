@@ -7,17 +7,17 @@ StressChaos and TimeChaos, embedded in a Workflow's templates, where ``deadline`
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from chaos.export.chaos_mesh_faults import CHAOS_MESH_MAPPINGS, ChaosMeshContext, ChaosMeshObject, pod_selector
 from chaos.export.manifest_export import (
     ManifestExport,
     ManifestRemark,
+    cluster_context,
     object_name,
     scenario_remarks,
     target_remarks,
     unmapped_faults,
 )
-from chaos.export.pod_labels import ClusterNames
-from chaos.export.unsupported_faults import UNSUPPORTED
+from chaos.faults.cluster_chaos import ChaosMeshObject, pod_selector
+from chaos.faults.pod_labels import ClusterNames
 from chaos.scenario.fault_timeline import fault_name
 from chaos.scenario.placement import selected_targets
 from chaos.scenario.scenario_model import FaultSpec, Scenario, ScenarioSpec
@@ -37,17 +37,16 @@ def chaos_mesh(scenario: Scenario, cluster: ClusterNames | None = None) -> Manif
     templates: list[Fields] = []
     remarks = list(scenario_remarks(spec))
     for number, strike in enumerate(spec.faults):
-        mapping = CHAOS_MESH_MAPPINGS.get(strike.fault.kind)
-        if mapping is None:
+        if strike.fault.not_in_clusters:
             continue
-        pieces = tuple(mapping(strike.fault, ChaosMeshContext(spec=spec, strike=strike, cluster=names)))
+        pieces = tuple(strike.fault.chaos_mesh(cluster_context(spec, strike, names)))
         name = object_name(fault_name(strike, number))
         remarks += target_remarks(strike, number)
         differs = dict.fromkeys(one.differs for one in pieces if one.differs)
         remarks += (ManifestRemark(about=fault_name(strike, number), why=why, mapped=True) for why in differs)
         branches.append(name)
         templates += _branch(name, spec, strike, pieces, names)
-    remarks += unmapped_faults(spec.faults, UNSUPPORTED)
+    remarks += unmapped_faults(spec.faults, lambda fault: fault.not_in_clusters)
     if not branches:
         return ManifestExport(tool="Chaos Mesh", manifests=(), remarks=tuple(remarks))
     workflow = {

@@ -1,13 +1,17 @@
 """What an export gives back: manifests, and everything about the scenario that they do not say."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
 
+from chaos.faults.cluster_chaos import ClusterContext
+from chaos.faults.fault import Fault
+from chaos.faults.pod_labels import ClusterNames
 from chaos.scenario.fault_timeline import fault_name
+from chaos.scenario.placement import selected_targets
 from chaos.scenario.scenario_model import FaultSpec, ScenarioSpec
 from policies.quantity import format_duration
 
@@ -102,10 +106,21 @@ def target_remarks(strike: FaultSpec, number: int) -> Iterator[ManifestRemark]:
         )
 
 
-def unmapped_faults(strikes: Sequence[FaultSpec], why_not: Mapping[str, str]) -> Iterator[ManifestRemark]:
+def cluster_context(spec: ScenarioSpec, strike: FaultSpec, cluster: ClusterNames) -> ClusterContext:
+    """What the manifests of one fault need besides its settings."""
+    turns = len(selected_targets(spec, strike).names) if strike.in_turn else 1
+    return ClusterContext(
+        cluster=cluster,
+        zone=strike.target.zone,
+        zones=tuple(spec.topology.zones),
+        lasts_s=strike.lasts,
+        turn_s=strike.lasts / turns,
+        service_time_s=spec.topology.service_time,
+    )
+
+
+def unmapped_faults(strikes: Sequence[FaultSpec], why_not: Callable[[Fault], str]) -> Iterator[ManifestRemark]:
     """The faults of a scenario that have no counterpart, each with its reason."""
     for number, strike in enumerate(strikes):
-        if strike.fault.kind in why_not:
-            yield ManifestRemark(
-                about=fault_name(strike, number), why=why_not[strike.fault.kind], mapped=False, is_fault=True
-            )
+        if reason := why_not(strike.fault):
+            yield ManifestRemark(about=fault_name(strike, number), why=reason, mapped=False, is_fault=True)

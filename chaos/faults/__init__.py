@@ -1,1 +1,1 @@
-"""What can go wrong: one file per fault, settings only. How a pull is done, and taken back, is the lab's."""
+"""What can go wrong: one file per fault, with its settings, actions and manifests. The lab does the actions."""

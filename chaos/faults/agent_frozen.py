@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from chaos.faults.actions import FaultAction, FreezeProcess, ProcessRole
+from chaos.faults.cluster_chaos import NEEDS_SIGSTOP
 from chaos.faults.fault import Fault
 from policies.document import documented_field
 
@@ -12,6 +13,7 @@ class AgentFrozenFault(Fault):
 
     incident: ClassVar[str] = "An agent blocked in a system call went on being connected, and said no more."
     breaks: ClassVar[bool] = False
+    not_in_clusters: ClassVar[str] = NEEDS_SIGSTOP
 
     kind: Literal["agent_frozen"] = documented_field("agent_frozen", "Kind of the fault.")
 

@@ -1,8 +1,16 @@
 """The agent beside an engine dies; the engine does not."""
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from chaos.faults.actions import FaultAction, KillProcess, ProcessRole
+from chaos.faults.cluster_chaos import (
+    ChaosMeshObject,
+    ClusterContext,
+    LitmusExperiment,
+    container_killed,
+    litmus_container_killed,
+)
 from chaos.faults.fault import Fault
 from policies.document import documented_field
 
@@ -18,3 +26,9 @@ class AgentKilledFault(Fault):
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:
         return (KillProcess(part=ProcessRole.AGENT, target=target, stays_dead=self.stays_dead),)
+
+    def chaos_mesh(self, context: ClusterContext) -> Iterator[ChaosMeshObject]:
+        yield container_killed(context.cluster.agent_container)
+
+    def litmus(self, context: ClusterContext) -> LitmusExperiment:
+        return litmus_container_killed(context.cluster.agent_container, context)

@@ -3,7 +3,8 @@
 from typing import ClassVar, Final, Literal
 
 from chaos.faults.actions import FaultAction, PushPolicy
-from chaos.faults.fault import Fault, TargetKind
+from chaos.faults.fault import Fault
+from chaos.faults.target_kind import TargetKind
 from policies.document import documented_field
 
 PolicyMistake = Literal["syntax", "unknown-field", "half-written", "empty"]
@@ -31,6 +32,7 @@ class BadPolicyFault(Fault):
     aim: ClassVar[TargetKind] = TargetKind.CONTROL_PLANE
     incident: ClassVar[str] = "A policy was edited by hand at night and saved half-way."
     breaks: ClassVar[bool] = False
+    not_in_clusters: ClassVar[str] = "it is a change of a file: apply a broken ConfigMap"
 
     kind: Literal["bad_policy"] = documented_field("bad_policy", "Kind of the fault.")
     mistake: PolicyMistake = documented_field("syntax", "What is wrong with the file.")

@@ -1,8 +1,10 @@
 """A narrow link: everything passes, slowly, and waits for what is before it."""
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from chaos.faults.actions import FaultAction, ShapeLink
+from chaos.faults.cluster_chaos import ChaosMeshObject, ClusterContext, LitmusExperiment, network_chaos
 from chaos.faults.fault import Fault
 from policies.document import documented_field
 
@@ -24,3 +26,21 @@ class BandwidthFault(Fault):
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:
         return (ShapeLink(end="engine", target=target, bytes_per_s=self.bytes_per_second),)
+
+    def chaos_mesh(self, context: ClusterContext) -> Iterator[ChaosMeshObject]:
+        # In its own words "bps means bytes per second"; a queue of a second, and bursts of a tenth.
+        rate = max(1, round(self.bytes_per_second))
+        shaped = {"rate": f"{rate}bps", "limit": max(rate, 3000), "buffer": max(rate // 10, 1500)}
+        yield network_chaos(context, "bandwidth", bandwidth=shaped)
+
+    def litmus(self, _context: ClusterContext) -> LitmusExperiment:
+        kbit = max(1, round(self.bytes_per_second * 8 / 1000))
+        return LitmusExperiment(
+            experiment="pod-network-rate-limit",
+            env={
+                "NETWORK_BANDWIDTH": f"{kbit}kbit",
+                "BURST": f"{max(32, kbit // 10)}kbit",
+                "LIMIT": str(max(3000, round(self.bytes_per_second))),
+            },
+            differs="what the pod sends is shaped, to everybody; what it receives is not",
+        )

@@ -1,9 +1,19 @@
 """A link that swallows everything: nothing passes, nobody is told, new connections are never answered."""
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from chaos.faults.actions import FaultAction, ShapeLink
+from chaos.faults.cluster_chaos import (
+    ChaosMeshObject,
+    ClusterContext,
+    LitmusExperiment,
+    all_pods,
+    network_chaos,
+    partitioned,
+)
 from chaos.faults.fault import Fault
+from chaos.faults.target_kind import TargetKind
 from policies.document import documented_field
 
 
@@ -18,3 +28,15 @@ class BlackHoleFault(Fault):
     def actions(self, target: str) -> tuple[FaultAction, ...]:
         engine = ShapeLink(end="engine", target=target, black_hole=True)
         return (engine, ShapeLink(end="agent", target=target, black_hole=True)) if self.agent else (engine,)
+
+    def chaos_mesh(self, context: ClusterContext) -> Iterator[ChaosMeshObject]:
+        yield network_chaos(context, "partition")
+        if self.agent:
+            yield partitioned(all_pods(context.cluster, TargetKind.CONTROL_PLANE))
+
+    def litmus(self, _context: ClusterContext) -> LitmusExperiment:
+        return LitmusExperiment(
+            experiment="pod-network-loss",
+            env={"NETWORK_PACKET_LOSS_PERCENTAGE": "100"},
+            differs="nothing that the pod sends arrives, its agent's reports neither",
+        )

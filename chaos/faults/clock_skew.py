@@ -1,11 +1,13 @@
 """Clocks that differ: the times in an engine's reports are off."""
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from chaos.faults.actions import FalsifyReports, FaultAction
+from chaos.faults.cluster_chaos import ChaosMeshObject, ClusterContext
 from chaos.faults.fault import Fault
 from policies.document import documented_field
-from policies.quantity import Duration
+from policies.quantity import Duration, format_duration
 
 
 class ClockSkewFault(Fault):
@@ -13,6 +15,7 @@ class ClockSkewFault(Fault):
 
     incident: ClassVar[str] = "NTP was blocked after a firewall change; one rack ran ten minutes ahead."
     breaks: ClassVar[bool] = False
+    not_in_litmus: ClassVar[str] = "there is no fault of clocks"
 
     kind: Literal["clock_skew"] = documented_field("clock_skew", "Kind of the fault.")
     offset: Duration = documented_field(600.0, "By how much.", unit="duration", gt=0, le=86_400)
@@ -24,3 +27,9 @@ class ClockSkewFault(Fault):
         return (
             FalsifyReports(engine=target, clock_skew_s=self.offset if self.direction == "ahead" else -self.offset),
         )
+
+    def chaos_mesh(self, context: ClusterContext) -> Iterator[ChaosMeshObject]:
+        sign = "" if self.direction == "ahead" else "-"
+        offset = f"{sign}{format_duration(self.offset)}"
+        fields = {"timeOffset": offset, "containerNames": [context.cluster.agent_container]}
+        yield ChaosMeshObject(kind="TimeChaos", fields=fields)

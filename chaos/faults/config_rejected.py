@@ -3,7 +3,9 @@
 from typing import ClassVar, Literal
 
 from chaos.faults.actions import CorruptConfig, FaultAction
-from chaos.faults.fault import Fault, TargetKind
+from chaos.faults.cluster_chaos import ON_XDS_STREAM
+from chaos.faults.fault import Fault
+from chaos.faults.target_kind import TargetKind
 from policies.document import documented_field
 
 
@@ -16,6 +18,7 @@ class ConfigRejectedFault(Fault):
     aim: ClassVar[TargetKind] = TargetKind.PROXIES
     incident: ClassVar[str] = "One old proxy did not know a field that a new control plane sent to all."
     breaks: ClassVar[bool] = False
+    not_in_clusters: ClassVar[str] = ON_XDS_STREAM
 
     kind: Literal["config_rejected"] = documented_field("config_rejected", "Kind of the fault.")
     type: Literal["cds", "eds", "lds", "rds", "rtds"] = documented_field(

@@ -3,7 +3,9 @@
 from typing import ClassVar, Literal
 
 from chaos.faults.actions import FaultAction, FreezeProcess, ProcessRole
-from chaos.faults.fault import Fault, TargetKind
+from chaos.faults.cluster_chaos import NEEDS_SIGSTOP
+from chaos.faults.fault import Fault
+from chaos.faults.target_kind import TargetKind
 from policies.document import documented_field
 
 
@@ -13,6 +15,7 @@ class ControlPlaneFrozenFault(Fault):
     aim: ClassVar[TargetKind] = TargetKind.CONTROL_PLANE
     incident: ClassVar[str] = "The virtual machine under the control plane was paused for a live migration."
     breaks: ClassVar[bool] = False
+    not_in_clusters: ClassVar[str] = NEEDS_SIGSTOP
 
     kind: Literal["control_plane_frozen"] = documented_field("control_plane_frozen", "Kind of the fault.")
 

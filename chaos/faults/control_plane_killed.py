@@ -1,9 +1,18 @@
 """The control plane dies without a word and is started again where it was."""
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from chaos.faults.actions import FaultAction, KillProcess, ProcessRole
-from chaos.faults.fault import Fault, TargetKind
+from chaos.faults.cluster_chaos import (
+    ChaosMeshObject,
+    ClusterContext,
+    LitmusExperiment,
+    pod_deleted,
+    pod_unavailable,
+)
+from chaos.faults.fault import Fault
+from chaos.faults.target_kind import TargetKind
 from policies.document import documented_field
 
 
@@ -19,3 +28,9 @@ class ControlPlaneKilledFault(Fault):
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:
         return (KillProcess(part=ProcessRole.CONTROL_PLANE, target=target, stays_dead=self.stays_dead),)
+
+    def chaos_mesh(self, _context: ClusterContext) -> Iterator[ChaosMeshObject]:
+        yield pod_unavailable()
+
+    def litmus(self, context: ClusterContext) -> LitmusExperiment:
+        return pod_deleted(context)

@@ -1,9 +1,12 @@
 """The control plane comes back on a new host: without anything it had learnt."""
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from chaos.faults.actions import FaultAction, KillProcess, ProcessRole
-from chaos.faults.fault import Fault, TargetKind
+from chaos.faults.cluster_chaos import ChaosMeshObject, ClusterContext, LitmusExperiment, pod_deleted
+from chaos.faults.fault import Fault
+from chaos.faults.target_kind import TargetKind
 from policies.document import documented_field
 
 
@@ -20,3 +23,13 @@ class ControlPlaneRestartedEmptyFault(Fault):
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:
         return (KillProcess(part=ProcessRole.CONTROL_PLANE, target=target, empty=True),)
+
+    def chaos_mesh(self, _context: ClusterContext) -> Iterator[ChaosMeshObject]:
+        yield ChaosMeshObject(
+            kind="PodChaos",
+            fields={"action": "pod-kill", "gracePeriod": 0},
+            differs="it comes back empty only where its state is not on a persistent volume",
+        )
+
+    def litmus(self, context: ClusterContext) -> LitmusExperiment:
+        return pod_deleted(context)

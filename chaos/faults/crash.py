@@ -1,8 +1,16 @@
 """A process that dies: connections are reset, and new ones refused until it is started again."""
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from chaos.fake_engine.engine_faults import EngineCrash, SteadyEngineFault
+from chaos.faults.cluster_chaos import (
+    ChaosMeshObject,
+    ClusterContext,
+    LitmusExperiment,
+    pod_deleted,
+    pod_unavailable,
+)
 from chaos.faults.simulated_engine_fault import SimulatedEngineFault
 from policies.document import documented_field
 
@@ -16,3 +24,9 @@ class CrashFault(SimulatedEngineFault):
 
     def engine_fault(self) -> SteadyEngineFault:
         return EngineCrash()
+
+    def chaos_mesh(self, _context: ClusterContext) -> Iterator[ChaosMeshObject]:
+        yield pod_unavailable()
+
+    def litmus(self, context: ClusterContext) -> LitmusExperiment:
+        return pod_deleted(context)

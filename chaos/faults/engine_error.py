@@ -1,10 +1,22 @@
 """Errors after the work: a call takes its slot for the whole generation and is then answered with an error."""
 
-from typing import ClassVar, Literal
+from collections.abc import Iterator
+from typing import ClassVar, Final, Literal
 
 from chaos.fake_engine.engine_faults import EngineErrorAfterWork, HealthAnswer, SteadyEngineFault
+from chaos.faults.cluster_chaos import (
+    ANSWERS_PATH,
+    ChaosMeshObject,
+    ClusterContext,
+    LitmusExperiment,
+    http_chaos,
+    litmus_http,
+)
 from chaos.faults.simulated_engine_fault import SimulatedEngineFault
 from policies.document import documented_field
+
+_LITMUS_STATUSES: Final = (500, 501, 502, 503, 504)
+"""Those of pod-http-status-code that this fault may answer."""
 
 
 class EngineErrorFault(SimulatedEngineFault):
@@ -19,3 +31,15 @@ class EngineErrorFault(SimulatedEngineFault):
 
     def engine_fault(self) -> SteadyEngineFault:
         return EngineErrorAfterWork(status=self.status, share=self.share, health=self.health)
+
+    def chaos_mesh(self, context: ClusterContext) -> Iterator[ChaosMeshObject]:
+        differs = "" if self.share == 1 else f"every answer is replaced, not {100 * self.share:g} in a hundred"
+        yield http_chaos(context, "Response", ANSWERS_PATH, differs=differs, replace={"code": self.status})
+
+    def litmus(self, context: ClusterContext) -> LitmusExperiment:
+        status = self.status if self.status in _LITMUS_STATUSES else _LITMUS_STATUSES[0]
+        differs = "/health and /metrics answer so, too"
+        if status != self.status:
+            differs += f"; there is no {self.status}, so {status}"
+        env = litmus_http(context, STATUS_CODE=str(status), TOXICITY=f"{100 * self.share:.0f}")
+        return LitmusExperiment(experiment="pod-http-status-code", env=env, differs=differs)

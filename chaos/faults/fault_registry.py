@@ -1,93 +1,36 @@
-"""All kinds of faults that a scenario may name."""
+"""All kinds of faults that a scenario may name: one class in each file of this package that has a ``kind``."""
 
-from typing import Annotated
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import or_
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field
 
-from chaos.faults.agent_frozen import AgentFrozenFault
-from chaos.faults.agent_killed import AgentKilledFault
-from chaos.faults.bad_policy import BadPolicyFault
-from chaos.faults.bandwidth import BandwidthFault
-from chaos.faults.black_hole import BlackHoleFault
-from chaos.faults.clock_skew import ClockSkewFault
-from chaos.faults.config_rejected import ConfigRejectedFault
-from chaos.faults.control_plane_frozen import ControlPlaneFrozenFault
-from chaos.faults.control_plane_killed import ControlPlaneKilledFault
-from chaos.faults.control_plane_restarted_empty import ControlPlaneRestartedEmptyFault
-from chaos.faults.crash import CrashFault
-from chaos.faults.engine_error import EngineErrorFault
-from chaos.faults.flap import FlapFault
-from chaos.faults.freeze import FreezeFault
-from chaos.faults.gpu_ecc import GpuEccFault
-from chaos.faults.gpu_thermal import GpuThermalFault
-from chaos.faults.gpu_throttle import GpuThrottleFault
-from chaos.faults.gpu_xid import GpuXidFault
-from chaos.faults.gray_failure import GrayFailureFault
-from chaos.faults.hang import HangFault
-from chaos.faults.hang_mid_stream import HangMidStreamFault
-from chaos.faults.kv_cache_full import KvCacheFullFault
-from chaos.faults.latency_fault import LatencyFault
-from chaos.faults.loss_fault import LossFault
-from chaos.faults.lying_health import LyingHealthFault
-from chaos.faults.oom_kill import OomKillFault
-from chaos.faults.pacing_fault import PacingFault
-from chaos.faults.partition import PartitionFault
-from chaos.faults.proxy_frozen import ProxyFrozenFault
-from chaos.faults.reports_lie import ReportsLieFault
-from chaos.faults.reset import ResetFault
-from chaos.faults.reset_mid_stream import ResetMidStreamFault
-from chaos.faults.retry_storm_fault import RetryStormFault
-from chaos.faults.rolling_restart import RollingRestartFault
-from chaos.faults.shed import ShedFault
-from chaos.faults.slow import SlowFault
-from chaos.faults.slow_proxy import SlowProxyFault
-from chaos.faults.telemetry_lies import TelemetryLiesFault
-from chaos.faults.telemetry_lost import TelemetryLostFault
-from chaos.faults.thundering_herd import ThunderingHerdFault
-from chaos.faults.zone_loss import ZoneLossFault
+import chaos.faults
+from chaos.faults.fault import Fault
 
-AnyFault = Annotated[
-    AgentFrozenFault
-    | AgentKilledFault
-    | BadPolicyFault
-    | BandwidthFault
-    | BlackHoleFault
-    | ClockSkewFault
-    | ConfigRejectedFault
-    | ControlPlaneFrozenFault
-    | ControlPlaneKilledFault
-    | ControlPlaneRestartedEmptyFault
-    | CrashFault
-    | EngineErrorFault
-    | FlapFault
-    | FreezeFault
-    | GpuEccFault
-    | GpuThermalFault
-    | GpuThrottleFault
-    | GpuXidFault
-    | GrayFailureFault
-    | HangFault
-    | HangMidStreamFault
-    | KvCacheFullFault
-    | LatencyFault
-    | LossFault
-    | LyingHealthFault
-    | OomKillFault
-    | PacingFault
-    | PartitionFault
-    | ProxyFrozenFault
-    | ReportsLieFault
-    | ResetFault
-    | ResetMidStreamFault
-    | RetryStormFault
-    | RollingRestartFault
-    | ShedFault
-    | SlowFault
-    | SlowProxyFault
-    | TelemetryLiesFault
-    | TelemetryLostFault
-    | ThunderingHerdFault
-    | ZoneLossFault,
-    Field(discriminator="kind"),
-]
-"""One of them, told apart by ``kind``."""
+
+def _discovered() -> Iterator[tuple[str, type[Fault]]]:
+    """Every kind, in the order of the files."""
+    for file in pkgutil.iter_modules(chaos.faults.__path__, f"{chaos.faults.__name__}."):
+        if file.name == __name__:
+            continue
+        for one in vars(importlib.import_module(file.name)).values():
+            if isinstance(one, type) and issubclass(one, Fault) and one.__module__ == file.name:
+                kind = one.model_fields["kind"].default
+                if isinstance(kind, str):
+                    yield kind, one
+
+
+FAULT_KINDS: Final[Mapping[str, type[Fault]]] = MappingProxyType(dict(_discovered()))
+"""Every kind of fault, by the name that scenarios give it."""
+
+if TYPE_CHECKING:
+    AnyFault = Fault
+else:
+    AnyFault = Annotated[reduce(or_, FAULT_KINDS.values()), Field(discriminator="kind")]
+"""One of them, by its ``kind``. A type checker sees what they have in common."""

@@ -42,6 +42,9 @@ class FlapFault(Fault):
     """One fault for a part of each period, health for the rest; a period begins ill."""
 
     incident: ClassVar[str] = "A replica crashed, came back, took load and crashed again, for an hour."
+    not_in_clusters: ClassVar[str] = (
+        "no fault comes and goes inside one experiment; a Schedule repeats from minute to minute only"
+    )
 
     kind: Literal["flap"] = documented_field("flap", "Kind of the fault.")
     fault: FlappingFault = documented_field(CrashFault(), "What comes and goes: its kind and its settings.")

@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 from chaos.faults.actions import FaultAction, ProcessRole
 from chaos.faults.actions import FreezeProcess as FreezePull
+from chaos.faults.cluster_chaos import NEEDS_SIGSTOP
 from chaos.faults.fault import Fault
 from policies.document import documented_field
 
@@ -16,6 +17,7 @@ class FreezeFault(Fault):
     incident: ClassVar[str] = (
         "A debugger was left attached; elsewhere a driver call never returned from the kernel."
     )
+    not_in_clusters: ClassVar[str] = NEEDS_SIGSTOP
 
     kind: Literal["freeze"] = documented_field("freeze", "Kind of the fault.")
 

@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from chaos.faults.actions import FaultAction, SetGpuState
+from chaos.faults.cluster_chaos import NEEDS_GPU_DOUBLE
 from chaos.faults.fault import Fault
 from policies.document import documented_field
 
@@ -11,6 +12,7 @@ class GpuEccFault(Fault):
     """The count of uncorrectable ECC errors grows. Healing is a reset of the GPU, with its agent."""
 
     incident: ClassVar[str] = "Double-bit errors damaged weights in memory; answers were fluent and wrong."
+    not_in_clusters: ClassVar[str] = NEEDS_GPU_DOUBLE
 
     kind: Literal["gpu_ecc"] = documented_field("gpu_ecc", "Kind of the fault.")
     errors: int = documented_field(1, "How many there are at once.", ge=1, le=1_000_000)

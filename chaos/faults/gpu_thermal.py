@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 from chaos.fake_engine.engine_faults import EngineSlow
 from chaos.faults.actions import FaultAction, SetEngineFault, SetGpuState
+from chaos.faults.cluster_chaos import NEEDS_GPU_DOUBLE
 from chaos.faults.fault import Fault
 from chaos.gpu_double.nvml_double import MAX_CLOCK_MHZ
 from policies.document import documented_field
@@ -17,6 +18,7 @@ class GpuThermalFault(Fault):
 
     incident: ClassVar[str] = "A fan failed, the board reached 95 degrees, and its replica became the straggler."
     breaks: ClassVar[bool] = False
+    not_in_clusters: ClassVar[str] = NEEDS_GPU_DOUBLE
 
     kind: Literal["gpu_thermal"] = documented_field("gpu_thermal", "Kind of the fault.")
     temperature_c: int = documented_field(95, "How hot it is.", unit="degrees Celsius", ge=0, le=150)

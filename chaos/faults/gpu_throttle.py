@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 from chaos.fake_engine.engine_faults import EngineSlow
 from chaos.faults.actions import FaultAction, SetEngineFault, SetGpuState
+from chaos.faults.cluster_chaos import NEEDS_GPU_DOUBLE
 from chaos.faults.fault import Fault
 from chaos.gpu_double.nvml_double import MAX_CLOCK_MHZ
 from policies.document import documented_field
@@ -17,6 +18,7 @@ class GpuThrottleFault(Fault):
 
     incident: ClassVar[str] = "A failed power supply put every GPU of a chassis on the power brake: half speed."
     breaks: ClassVar[bool] = False
+    not_in_clusters: ClassVar[str] = NEEDS_GPU_DOUBLE
 
     kind: Literal["gpu_throttle"] = documented_field("gpu_throttle", "Kind of the fault.")
     reason: Literal["power-cap", "hardware-slowdown", "power-brake"] = documented_field(

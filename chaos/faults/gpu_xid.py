@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 from chaos.fake_engine.engine_faults import EngineErrorAfterWork, EngineHang
 from chaos.faults.actions import FaultAction, SetEngineFault, SetGpuState
+from chaos.faults.cluster_chaos import NEEDS_GPU_DOUBLE
 from chaos.faults.fault import Fault
 from policies.document import documented_field
 
@@ -15,6 +16,7 @@ class GpuXidFault(Fault):
     """
 
     incident: ClassVar[str] = "A GPU fell off the bus (XID 79); the process did not notice until its next step."
+    not_in_clusters: ClassVar[str] = NEEDS_GPU_DOUBLE
 
     kind: Literal["gpu_xid"] = documented_field("gpu_xid", "Kind of the fault.")
     code: int = documented_field(79, "Number of the XID.", why="79: the GPU has fallen off the bus", ge=1, le=999)

@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from chaos.fake_engine.engine_faults import EngineGrayFailure, SteadyEngineFault
+from chaos.faults.cluster_chaos import INSIDE_ENGINE
 from chaos.faults.simulated_engine_fault import SimulatedEngineFault
 from policies.document import documented_field
 
@@ -17,6 +18,7 @@ class GrayFailureFault(SimulatedEngineFault):
     incident: ClassVar[str] = (
         "All probes were green while every real request failed in milliseconds, and drew more."
     )
+    not_in_clusters: ClassVar[str] = INSIDE_ENGINE
 
     kind: Literal["gray_failure"] = documented_field("gray_failure", "Kind of the fault.")
     status: int = documented_field(500, "Status of the refusal.", ge=500, le=599)

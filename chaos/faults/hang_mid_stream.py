@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from chaos.fake_engine.engine_faults import EngineHangMidStream, SteadyEngineFault
+from chaos.faults.cluster_chaos import INSIDE_ENGINE
 from chaos.faults.simulated_engine_fault import SimulatedEngineFault
 from policies.document import documented_field
 
@@ -11,6 +12,7 @@ class HangMidStreamFault(SimulatedEngineFault):
     """A call stalls after some tokens and keeps its slot; shorter ones end as usual, probes among them."""
 
     incident: ClassVar[str] = "A worker lost its peer in the middle of decoding: half an answer, then silence."
+    not_in_clusters: ClassVar[str] = INSIDE_ENGINE
 
     kind: Literal["hang_mid_stream"] = documented_field("hang_mid_stream", "Kind of the fault.")
     after_tokens: int = documented_field(4, "Tokens that still come.", unit="tokens", ge=0, le=100_000)

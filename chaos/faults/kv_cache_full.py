@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from chaos.fake_engine.engine_faults import EngineKvCacheFull, SteadyEngineFault
+from chaos.faults.cluster_chaos import INSIDE_ENGINE
 from chaos.faults.simulated_engine_fault import SimulatedEngineFault
 from policies.document import documented_field
 
@@ -12,6 +13,7 @@ class KvCacheFullFault(SimulatedEngineFault):
 
     incident: ClassVar[str] = "A few callers sent prompts of a hundred pages; everybody's answers were preempted."
     breaks: ClassVar[bool] = False
+    not_in_clusters: ClassVar[str] = INSIDE_ENGINE
 
     kind: Literal["kv_cache_full"] = documented_field("kv_cache_full", "Kind of the fault.")
     factor: float = documented_field(4.0, "How many times longer everything takes.", gt=1, le=1000)

@@ -1,11 +1,13 @@
 """A slow link: packets arrive late and unevenly, none is lost."""
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from chaos.faults.actions import FaultAction, ShapeLink
+from chaos.faults.cluster_chaos import ChaosMeshObject, ClusterContext, LitmusExperiment, network_chaos
 from chaos.faults.fault import Fault
 from policies.document import documented_field
-from policies.quantity import Duration
+from policies.quantity import Duration, format_duration
 
 
 class LatencyFault(Fault):
@@ -22,3 +24,18 @@ class LatencyFault(Fault):
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:
         return (ShapeLink(end="engine", target=target, latency_s=self.delay, jitter_s=self.jitter),)
+
+    def chaos_mesh(self, context: ClusterContext) -> Iterator[ChaosMeshObject]:
+        delay = {
+            "latency": format_duration(self.delay),
+            "jitter": format_duration(self.jitter),
+            "correlation": "0",
+        }
+        yield network_chaos(context, "delay", delay=delay)
+
+    def litmus(self, _context: ClusterContext) -> LitmusExperiment:
+        return LitmusExperiment(
+            experiment="pod-network-latency",
+            env={"NETWORK_LATENCY": f"{1000 * self.delay:.0f}", "JITTER": f"{1000 * self.jitter:.0f}"},
+            differs="all that the pod sends is late, to everybody; what it receives is not",
+        )

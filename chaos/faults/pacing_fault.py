@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from chaos.fake_engine.engine_faults import EnginePacing, SteadyEngineFault
+from chaos.faults.cluster_chaos import INSIDE_ENGINE
 from chaos.faults.simulated_engine_fault import SimulatedEngineFault
 from policies.document import documented_field
 
@@ -14,6 +15,7 @@ class PacingFault(SimulatedEngineFault):
         "Decoding lost its CUDA graphs after an upgrade: first tokens came on time, then a drip."
     )
     breaks: ClassVar[bool] = False
+    not_in_clusters: ClassVar[str] = INSIDE_ENGINE
 
     kind: Literal["pacing"] = documented_field("pacing", "Kind of the fault.")
     factor: float = documented_field(4.0, "How many times longer each later token takes.", ge=1, le=1000)

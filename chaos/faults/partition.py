@@ -1,9 +1,12 @@
 """A partition: a zone goes on by itself, cut from the other zones and from the control plane."""
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from chaos.faults.actions import OTHER_ZONES, FaultAction, ShapeLink
-from chaos.faults.fault import Fault, TargetKind
+from chaos.faults.cluster_chaos import ChaosMeshObject, ClusterContext, all_pods, partitioned
+from chaos.faults.fault import Fault
+from chaos.faults.target_kind import TargetKind
 from policies.document import documented_field
 
 
@@ -18,6 +21,7 @@ class PartitionFault(Fault):
     incident: ClassVar[str] = "The links between two availability zones failed; both went on serving."
     # The zone's own proxies may well go on with its engines.
     breaks: ClassVar[bool] = False
+    not_in_litmus: ClassVar[str] = "its network partition cuts pods from everybody, not one zone from the others"
 
     kind: Literal["partition"] = documented_field("partition", "Kind of the fault.")
 
@@ -35,3 +39,16 @@ class PartitionFault(Fault):
     def capacity_left(self) -> float:
         # Nothing that the rest of the site may count on.
         return 0.0
+
+    def chaos_mesh(self, context: ClusterContext) -> Iterator[ChaosMeshObject]:
+        # The zone's engines from other zones' proxies, its proxies from their engines, all from the control plane.
+        cluster, zone = context.cluster, context.zone
+        for inside, outside in (
+            (TargetKind.ENGINES, TargetKind.PROXIES),
+            (TargetKind.PROXIES, TargetKind.ENGINES),
+        ):
+            chosen = all_pods(cluster, inside, zone)
+            for other in context.zones:
+                if other != zone:
+                    yield partitioned(all_pods(cluster, outside, other), chosen)
+            yield partitioned(all_pods(cluster, TargetKind.CONTROL_PLANE), chosen)

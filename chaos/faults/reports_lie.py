@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from chaos.faults.actions import FalsifyReports, FaultAction
+from chaos.faults.cluster_chaos import ON_XDS_STREAM
 from chaos.faults.fault import Fault
 from policies.document import documented_field
 
@@ -15,6 +16,7 @@ class ReportsLieFault(Fault):
 
     incident: ClassVar[str] = "A new agent misread a renamed metric and called every engine of a pool hung."
     breaks: ClassVar[bool] = False
+    not_in_clusters: ClassVar[str] = ON_XDS_STREAM
 
     kind: Literal["reports_lie"] = documented_field("reports_lie", "Kind of the fault.")
     verdict: Literal["ready", "busy", "hung", "dead", "draining", "degraded"] = documented_field(

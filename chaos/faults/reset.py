@@ -1,8 +1,17 @@
 """A link that cuts: connections are reset, those that are there and those that come."""
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from chaos.faults.actions import FaultAction, ShapeLink
+from chaos.faults.cluster_chaos import (
+    ANSWERS_PATH,
+    ChaosMeshObject,
+    ClusterContext,
+    LitmusExperiment,
+    http_chaos,
+    litmus_http,
+)
 from chaos.faults.fault import Fault
 from policies.document import documented_field
 
@@ -16,3 +25,14 @@ class ResetFault(Fault):
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:
         return (ShapeLink(end="engine", target=target, reset=True),)
+
+    def chaos_mesh(self, context: ClusterContext) -> Iterator[ChaosMeshObject]:
+        differs = "each request is aborted as it comes; connections that are open are left"
+        yield http_chaos(context, "Request", ANSWERS_PATH, differs=differs, abort=True)
+
+    def litmus(self, context: ClusterContext) -> LitmusExperiment:
+        return LitmusExperiment(
+            experiment="pod-http-reset-peer",
+            env=litmus_http(context, RESET_TIMEOUT="0", TOXICITY="100"),
+            differs="/health and /metrics are reset, too",
+        )

@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from chaos.fake_engine.engine_faults import EngineResetMidStream, SteadyEngineFault
+from chaos.faults.cluster_chaos import INSIDE_ENGINE
 from chaos.faults.simulated_engine_fault import SimulatedEngineFault
 from policies.document import documented_field
 
@@ -13,6 +14,7 @@ class ResetMidStreamFault(SimulatedEngineFault):
     incident: ClassVar[str] = (
         "A sidecar beside the engine ran out of memory again and again, and took streams along."
     )
+    not_in_clusters: ClassVar[str] = INSIDE_ENGINE
 
     kind: Literal["reset_mid_stream"] = documented_field("reset_mid_stream", "Kind of the fault.")
     after_tokens: int = documented_field(3, "Tokens that still come.", unit="tokens", ge=1, le=100_000)

@@ -3,7 +3,9 @@
 from typing import ClassVar, Literal
 
 from chaos.faults.actions import ChangeLoad, FaultAction
-from chaos.faults.fault import Fault, TargetKind
+from chaos.faults.cluster_chaos import DONE_BY_CALLERS
+from chaos.faults.fault import Fault
+from chaos.faults.target_kind import TargetKind
 from policies.document import documented_field
 from policies.quantity import Duration
 
@@ -14,6 +16,7 @@ class RetryStormFault(Fault):
     aim: ClassVar[TargetKind] = TargetKind.CLIENTS
     incident: ClassVar[str] = "A client library with five tries and no budget met a fleet that shed a tenth of it."
     breaks: ClassVar[bool] = False
+    not_in_clusters: ClassVar[str] = DONE_BY_CALLERS
 
     kind: Literal["retry_storm"] = documented_field("retry_storm", "Kind of the fault.")
     attempts: int = documented_field(5, "Tries after the first, for each request.", ge=1, le=20)

@@ -1,11 +1,15 @@
 """A restart as an orchestrator does it: SIGTERM, and a new process in its place."""
 
-from typing import ClassVar, Literal
+from collections.abc import Iterator
+from typing import ClassVar, Final, Literal
 
 from chaos.faults.actions import FaultAction, RestartEngine
+from chaos.faults.cluster_chaos import ChaosMeshObject, ClusterContext, LitmusExperiment
 from chaos.faults.fault import Fault
 from policies.document import documented_field
 from policies.quantity import Duration
+
+_NO_DRAIN: Final = "the pod is deleted; it is drained first only by a preStop hook of yours"
 
 
 class RollingRestartFault(Fault):
@@ -40,4 +44,22 @@ class RollingRestartFault(Fault):
                 drain_within_s=self.drain_deadline if self.drain else None,
                 shutdown_timeout_s=self.shutdown_timeout,
             ),
+        )
+
+    def chaos_mesh(self, _context: ClusterContext) -> Iterator[ChaosMeshObject]:
+        grace_s = self.drain_deadline if self.drain else self.shutdown_timeout
+        yield ChaosMeshObject(
+            kind="PodChaos",
+            fields={"action": "pod-kill", "gracePeriod": round(grace_s)},
+            differs=_NO_DRAIN,
+        )
+
+    def litmus(self, context: ClusterContext) -> LitmusExperiment:
+        return LitmusExperiment(
+            experiment="pod-delete",
+            env={
+                "FORCE": "false" if self.drain else "true",
+                "CHAOS_INTERVAL": str(max(1, round(context.turn_s))),
+            },
+            differs=_NO_DRAIN,
         )

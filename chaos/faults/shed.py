@@ -15,6 +15,9 @@ class ShedFault(SimulatedEngineFault):
     incident: ClassVar[str] = (
         "An admission limit left over from a test turned every call away within milliseconds."
     )
+    not_in_clusters: ClassVar[str] = (
+        "a refusal before any work is made by the engine; tools can only replace an answer after the work"
+    )
 
     kind: Literal["shed"] = documented_field("shed", "Kind of the fault.")
     retry_after: Duration | None = documented_field(

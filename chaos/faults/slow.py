@@ -1,10 +1,20 @@
 """A straggler: everything on the GPU takes longer, and nothing fails."""
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from chaos.fake_engine.engine_faults import EngineSlow, SteadyEngineFault
+from chaos.faults.cluster_chaos import (
+    ANSWERS_PATH,
+    ChaosMeshObject,
+    ClusterContext,
+    LitmusExperiment,
+    http_chaos,
+    litmus_http_latency,
+)
 from chaos.faults.simulated_engine_fault import SimulatedEngineFault
 from policies.document import documented_field
+from policies.quantity import format_duration
 
 
 class SlowFault(SimulatedEngineFault):
@@ -21,3 +31,12 @@ class SlowFault(SimulatedEngineFault):
 
     def capacity_left(self) -> float:
         return 1 / self.factor
+
+    def chaos_mesh(self, context: ClusterContext) -> Iterator[ChaosMeshObject]:
+        differs = "the same delay for every request, in front of the engine; set it by your own service time"
+        delay = format_duration(round((self.factor - 1) * context.service_time_s, 3))
+        yield http_chaos(context, "Request", ANSWERS_PATH, differs=differs, delay=delay)
+
+    def litmus(self, context: ClusterContext) -> LitmusExperiment:
+        differs = "the same delay for every request; set it by your own service time"
+        return litmus_http_latency(context, (self.factor - 1) * context.service_time_s, differs)

@@ -1,9 +1,12 @@
 """A proxy that is short of CPU, or hears of changes late."""
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from chaos.faults.actions import FaultAction, FreezeProcess, ProcessRole, ShapeLink
-from chaos.faults.fault import Fault, TargetKind
+from chaos.faults.cluster_chaos import ChaosMeshObject, ClusterContext, LitmusExperiment
+from chaos.faults.fault import Fault
+from chaos.faults.target_kind import TargetKind
 from policies.document import documented_field
 from policies.quantity import Duration
 
@@ -38,3 +41,17 @@ class SlowProxyFault(Fault):
         if not self.config_delay:
             return (slow,)
         return (slow, ShapeLink(end="xds", target=target, latency_s=self.config_delay))
+
+    def chaos_mesh(self, _context: ClusterContext) -> Iterator[ChaosMeshObject]:
+        differs = "CPU is taken by others, who may leave more or less than meant"
+        if self.config_delay:
+            differs += "; configuration comes when it comes"
+        cpu = {"workers": 1, "load": round(100 * self.stopped_share)}
+        yield ChaosMeshObject(kind="StressChaos", fields={"stressors": {"cpu": cpu}}, differs=differs)
+
+    def litmus(self, _context: ClusterContext) -> LitmusExperiment:
+        return LitmusExperiment(
+            experiment="pod-cpu-hog",
+            env={"CPU_CORES": "1", "CPU_LOAD": str(round(100 * self.stopped_share))},
+            differs="CPU is taken by others, who may leave more or less than meant; configuration is not late",
+        )

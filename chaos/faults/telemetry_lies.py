@@ -3,7 +3,9 @@
 from typing import ClassVar, Literal
 
 from chaos.faults.actions import FalsifyTelemetry, FaultAction
-from chaos.faults.fault import Fault, TargetKind
+from chaos.faults.cluster_chaos import ON_XDS_STREAM
+from chaos.faults.fault import Fault
+from chaos.faults.target_kind import TargetKind
 from policies.document import documented_field
 
 
@@ -13,6 +15,7 @@ class TelemetryLiesFault(Fault):
     aim: ClassVar[TargetKind] = TargetKind.PROXIES
     incident: ClassVar[str] = "One proxy with a broken clock and a full table reported every call as failed."
     breaks: ClassVar[bool] = False
+    not_in_clusters: ClassVar[str] = ON_XDS_STREAM
 
     kind: Literal["telemetry_lies"] = documented_field("telemetry_lies", "Kind of the fault.")
     says: Literal["all-failed", "all-good"] = documented_field(

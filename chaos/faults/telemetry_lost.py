@@ -3,7 +3,9 @@
 from typing import ClassVar, Literal
 
 from chaos.faults.actions import FalsifyTelemetry, FaultAction
-from chaos.faults.fault import Fault, TargetKind
+from chaos.faults.cluster_chaos import ON_XDS_STREAM
+from chaos.faults.fault import Fault
+from chaos.faults.target_kind import TargetKind
 from policies.document import documented_field
 
 
@@ -15,6 +17,7 @@ class TelemetryLostFault(Fault):
         "A collector was overloaded and refused streams for an hour; proxies went on serving."
     )
     breaks: ClassVar[bool] = False
+    not_in_clusters: ClassVar[str] = ON_XDS_STREAM
 
     kind: Literal["telemetry_lost"] = documented_field("telemetry_lost", "Kind of the fault.")
 

@@ -3,7 +3,9 @@
 from typing import ClassVar, Literal
 
 from chaos.faults.actions import ChangeLoad, FaultAction
-from chaos.faults.fault import Fault, TargetKind
+from chaos.faults.cluster_chaos import DONE_BY_CALLERS
+from chaos.faults.fault import Fault
+from chaos.faults.target_kind import TargetKind
 from policies.document import documented_field
 
 
@@ -13,6 +15,7 @@ class ThunderingHerdFault(Fault):
     aim: ClassVar[TargetKind] = TargetKind.CLIENTS
     incident: ClassVar[str] = "A status page turned green and every waiting user pressed the button again."
     breaks: ClassVar[bool] = False
+    not_in_clusters: ClassVar[str] = DONE_BY_CALLERS
 
     kind: Literal["thundering_herd"] = documented_field("thundering_herd", "Kind of the fault.")
     at_once: int = documented_field(100, "Requests that leave at the end.", unit="requests", ge=1, le=10_000)

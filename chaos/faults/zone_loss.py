@@ -1,9 +1,17 @@
 """A whole zone is gone: its engines, and the agents beside them."""
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from chaos.fake_engine.engine_faults import EngineCrash
 from chaos.faults.actions import FaultAction, KillProcess, ProcessRole, SetEngineFault
+from chaos.faults.cluster_chaos import (
+    ChaosMeshObject,
+    ClusterContext,
+    LitmusExperiment,
+    pod_deleted,
+    pod_unavailable,
+)
 from chaos.faults.fault import Fault
 from policies.document import documented_field
 
@@ -23,3 +31,9 @@ class ZoneLossFault(Fault):
             SetEngineFault(engine=target, fault=EngineCrash()),
             KillProcess(part=ProcessRole.AGENT, target=target),
         )
+
+    def chaos_mesh(self, _context: ClusterContext) -> Iterator[ChaosMeshObject]:
+        yield pod_unavailable()
+
+    def litmus(self, context: ClusterContext) -> LitmusExperiment:
+        return pod_deleted(context)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chaos.faults.fault import TargetKind
+from chaos.faults.target_kind import TargetKind
 from chaos.history.recorded_history import History, Outage
 from chaos.measures.impairments import fault_of_event, stays_dead
 

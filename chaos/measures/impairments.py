@@ -34,8 +34,9 @@ from chaos.faults.actions import (
     SetEngineFault,
     ShapeLink,
 )
-from chaos.faults.fault import Fault, TargetKind
+from chaos.faults.fault import Fault
 from chaos.faults.fault_registry import AnyFault
+from chaos.faults.target_kind import TargetKind
 from chaos.history.recorded_history import History, Outage
 
 _FAULTS: TypeAdapter[Fault] = TypeAdapter(AnyFault)

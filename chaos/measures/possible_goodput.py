@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Final
 
 from chaos.faults.actions import FreezeProcess, KillProcess, ProcessRole
-from chaos.faults.fault import TargetKind
+from chaos.faults.target_kind import TargetKind
 from chaos.history.recorded_history import History
 from chaos.measures.impairments import Impairment, fault_of_event, outages_of_target_kind
 from chaos.measures.request_periods import questions

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chaos.faults.fault import TargetKind
+from chaos.faults.target_kind import TargetKind
 from chaos.scenario.experiment_plan import CLIENTS, CONTROL_PLANE, EnginePlacement, ProxyPlacement
 from chaos.scenario.scenario_model import FaultSpec, FaultTarget, ScenarioSpec
 

@@ -19,7 +19,7 @@ from chaos.faults.actions import (
     SetGpuState,
     ShapeLink,
 )
-from chaos.faults.fault import TargetKind
+from chaos.faults.target_kind import TargetKind
 from chaos.scenario.fault_timeline import fault_name, planned_outages
 from chaos.scenario.placement import engine_placements, proxy_placements, selected_targets
 from chaos.scenario.scenario_model import FaultSpec, ScenarioSpec

@@ -6,17 +6,16 @@ from typing import Any
 import pytest
 import yaml
 
-from chaos.export import chaos_mesh as mesh
-from chaos.export import litmus as lit
 from chaos.export.chaos_mesh import chaos_mesh
-from chaos.export.litmus import litmus
-from chaos.export.manifest_export import ManifestExport
-from chaos.export.pod_labels import ClusterNames
-from chaos.export.unsupported_faults import LITMUS_LACKS, UNSUPPORTED
+from chaos.export.litmus import litmus, why_not_in_litmus
+from chaos.export.manifest_export import ManifestExport, cluster_context
+from chaos.faults.pod_labels import ClusterNames
 from chaos.scenario.scenario_library import scenario_library
 from chaos.scenario.scenario_model import Scenario
 from chaos.scenario.scenario_schema import fault_kinds
 
+IN_MESH = [kind for kind, fault in fault_kinds().items() if not fault.not_in_clusters]
+IN_LITMUS = [kind for kind, fault in fault_kinds().items() if not why_not_in_litmus(fault)]
 POD = {"selector", "mode", "value"}
 CONTAINERS = POD | {"containerNames"}
 HTTP = {
@@ -124,11 +123,13 @@ def chaos_in(template: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 @pytest.mark.parametrize("kind", fault_kinds())
 def test_every_fault_is_mapped_or_has_a_reason(kind: str) -> None:
-    assert (kind in mesh.CHAOS_MESH_MAPPINGS) != (kind in UNSUPPORTED)
-    assert (kind in lit.LITMUS_MAPPINGS) != (kind in {**UNSUPPORTED, **LITMUS_LACKS})
+    (strike,) = scenario(kind).spec.faults
+    context = cluster_context(scenario(kind).spec, strike, ClusterNames())
+    assert bool(tuple(strike.fault.chaos_mesh(context))) != bool(strike.fault.not_in_clusters)
+    assert bool(strike.fault.litmus(context)) != bool(why_not_in_litmus(strike.fault))
 
 
-@pytest.mark.parametrize("kind", mesh.CHAOS_MESH_MAPPINGS)
+@pytest.mark.parametrize("kind", IN_MESH)
 def test_chaos_mesh_knows_every_field(kind: str) -> None:
     found = templates(chaos_mesh(scenario(kind)))
     objects = [(one["templateType"], chaos_in(one)) for one in found.values() if chaos_in(one)]
@@ -141,7 +142,7 @@ def test_chaos_mesh_knows_every_field(kind: str) -> None:
         assert ("value" in fields) == (fields["mode"] in {"fixed", "fixed-percent"})
 
 
-@pytest.mark.parametrize("kind", lit.LITMUS_MAPPINGS)
+@pytest.mark.parametrize("kind", IN_LITMUS)
 def test_litmus_knows_every_variable(kind: str) -> None:
     (engine,) = yaml.safe_load_all(litmus(scenario(kind)).text())
     assert (engine["apiVersion"], engine["kind"]) == ("litmuschaos.io/v1alpha1", "ChaosEngine")
@@ -156,7 +157,7 @@ def test_litmus_knows_every_variable(kind: str) -> None:
 @pytest.mark.parametrize("name", scenario_library())
 def test_the_library_exports_and_nothing_is_lost_silently(name: str) -> None:
     one = scenario_library()[name].scenario
-    for exported, mappings in ((chaos_mesh(one), mesh.CHAOS_MESH_MAPPINGS), (litmus(one), lit.LITMUS_MAPPINGS)):
+    for exported, mappings in ((chaos_mesh(one), IN_MESH), (litmus(one), IN_LITMUS)):
         list(yaml.safe_load_all(exported.text()))
         lost = {remark.about for remark in exported.remarks if not remark.mapped}
         for number, strike in enumerate(one.spec.faults):

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaos.faults.crash import CrashFault
-from chaos.faults.fault import TargetKind
 from chaos.faults.hang import HangFault
+from chaos.faults.target_kind import TargetKind
 from chaos.scenario.experiment_plan import CONTROL_PLANE, Experiment
 from chaos.scenario.fault_timeline import fault_timeline
 from chaos.scenario.resolve_experiment import resolve_experiment

@@ -57,7 +57,7 @@ def test_every_setting_of_a_fault_is_documented_below_its_kind() -> None:
 
 def test_schema_tells_faults_apart_by_kind() -> None:
     schema = scenario_schema()
-    strike = schema["$defs"]["Strike"]["properties"]["fault"]
+    strike = schema["$defs"]["FaultSpec"]["properties"]["fault"]
     assert set(strike["discriminator"]["mapping"]) == set(fault_kinds())
     for reference in strike["discriminator"]["mapping"].values():
         assert "kind" in schema["$defs"][reference.rpartition("/")[2]]["required"]

@@ -117,7 +117,7 @@ async def test_metrics_are_prometheus_text(client: aiohttp.ClientSession) -> Non
         text = await answer.text()
         assert answer.headers["Content-Type"].startswith("text/plain")
     assert 'switchgear_xds_nacks_total{type="RDS"} 1.0' in text
-    assert 'switchgear_xds_connections{protocol="delta"} 2.0' in text
+    assert 'switchgear_xds_connections{protocol="delta",role="gateway"} 2.0' in text
 
 
 async def test_a_refused_resource_names_its_place_in_the_policies(client: aiohttp.ClientSession) -> None:

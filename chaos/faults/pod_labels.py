@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from chaos.faults.fault import TargetKind
+from chaos.faults.target_kind import TargetKind
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
 """On nodes, set by every cloud. Source: Kubernetes, "Well-Known Labels"."""
