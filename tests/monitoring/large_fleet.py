@@ -132,7 +132,7 @@ def connected(states: Sequence[ProxyState]) -> Publisher:
 
 def _watch(url: str) -> SubscriptionStatus:
     return SubscriptionStatus(
-        type_url=url, state=Sync.SYNCED, since_s=0.0, version="v", held=1, unacked=0, refused={}
+        type_url=url, state=Sync.SYNCED, since_s=0.0, version="v", held=1, unacked=0, rejected={}
     )
 
 

@@ -99,7 +99,7 @@ def type_status(kind: SubscriptionStatus, desired: Snapshot, now_s: float) -> Ty
                 origins=wanted[name].origins if name in wanted else (),
                 reason=kind.reason,
             )
-            for name, version in kind.refused.items()
+            for name, version in kind.rejected.items()
         ),
     )
 

@@ -16,7 +16,7 @@ from xds_server.model.fleet import EngineId
 from xds_server.model.snapshot import Snapshot
 from xds_server.model.type_urls import ENDPOINT
 from xds_server.model.view import View
-from xds_server.xds.subscription import GONE
+from xds_server.xds.acked_resources import GONE
 
 MAX_VERSIONS: Final = 1000
 """Remembered per view; beyond that the oldest are forgotten, and a proxy that far behind is not there yet."""

@@ -270,5 +270,5 @@ def _moved(new: PolicySet, old: PolicySet) -> frozenset[tuple[str, str]]:
 def _refusals(states: tuple[ProxyState, ...]) -> Iterator[tuple[_Refusal, str]]:
     for state in states:
         for kind in state.types:
-            for name, version in kind.refused.items():
+            for name, version in kind.rejected.items():
                 yield _Refusal(state.node.id, kind.type_url, name, version), kind.reason

@@ -195,7 +195,7 @@ class TypeSync(NamedTuple):
 
     type_url: str
     state: Sync
-    refused: Mapping[str, str]
+    rejected: Mapping[str, str]
     reason: str
 
 
@@ -213,7 +213,7 @@ class SubscriptionStatus:
     version: str
     held: int
     unacked: int
-    refused: Mapping[str, str]
+    rejected: Mapping[str, str]
     reason: str = ""
 
 

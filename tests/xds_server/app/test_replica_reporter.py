@@ -67,7 +67,7 @@ def test_the_cheap_answer_is_the_one_that_people_are_shown() -> None:
         shown, cheap = there.publisher.proxies(), list(there._standings())
         assert [(one.node, one.view) for one in shown] == [(one.node, one.view) for one in cheap]
         for one, other in zip(shown, cheap, strict=True):
-            assert [(kind.type_url, kind.state, kind.refused, kind.reason) for kind in one.types] == [
+            assert [(kind.type_url, kind.state, kind.rejected, kind.reason) for kind in one.types] == [
                 tuple(kind) for kind in other.types
             ]
 

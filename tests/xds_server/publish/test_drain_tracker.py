@@ -10,7 +10,7 @@ from xds_server.model.snapshot import Resource, Snapshot, snapshot
 from xds_server.model.type_urls import ENDPOINT
 from xds_server.model.view import View
 from xds_server.publish.drain_tracker import MAX_VERSIONS, DrainTracker
-from xds_server.xds.subscription import GONE, UNKNOWN
+from xds_server.xds.acked_resources import GONE, UNKNOWN
 
 KEY = EngineId("chat", "e1")
 NEAR, FAR = View(zone="near"), View(zone="far")

@@ -175,10 +175,10 @@ def test_nacked_cluster_is_rolled_back_for_all_proxies_and_its_origin_is_named()
     blamed = [item for nack in fleet.log.nacks for item in nack.resources if item.name == "c"]
     assert {item.origins for item in blamed} == {("policy.yaml:7",)}
     (state,) = [status for status in fleet.publisher.proxies()[0].types if status.type_url == CLUSTER]
-    assert state.refused.keys() == {"c"}
+    assert state.rejected.keys() == {"c"}
     fleet.publish(cluster("c", "better"), cluster("d", "good"))
     assert one.holds == newcomer.holds == {"c": "better", "d": "good"}
-    assert not fleet.publisher.proxies()[0].types[0].refused
+    assert not fleet.publisher.proxies()[0].types[0].rejected
 
 
 def test_nack_is_reported_until_fixed_even_after_its_proxy_left() -> None:
@@ -190,7 +190,7 @@ def test_nack_is_reported_until_fixed_even_after_its_proxy_left() -> None:
     fleet.leave(one)
     assert fleet.rolled_back() == (), "with nobody connected nobody has anything else than is meant"
     fleet.join("two")
-    assert not any(kind.refused for state in fleet.publisher.proxies() for kind in state.types)
+    assert not any(kind.rejected for state in fleet.publisher.proxies() for kind in state.types)
     found = {told.name: told for told in fleet.rolled_back()}
     assert found.keys() == {"c", "d"}
     told = found["c"]

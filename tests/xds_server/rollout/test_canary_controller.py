@@ -35,7 +35,7 @@ from xds_server.xds.messages import Sync
 
 
 def state(node: str, *, sync: Sync = Sync.SYNCED, refused: Mapping[str, str] | None = None) -> Any:
-    kind = SimpleNamespace(type_url=ROUTE, state=sync, refused=refused or {}, reason="bad regex")
+    kind = SimpleNamespace(type_url=ROUTE, state=sync, rejected=refused or {}, reason="bad regex")
     return SimpleNamespace(node=SimpleNamespace(id=node), types=(kind,))
 
 

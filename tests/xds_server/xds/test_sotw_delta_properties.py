@@ -195,7 +195,7 @@ class Peer:
 
     def refuses(self) -> bool:
         """Whether something refused is still wanted: what depends on it then waits for ever."""
-        return any(status.refused for status in self.stream.status())
+        return any(status.rejected for status in self.stream.status())
 
     def holds(self) -> dict[str, dict[str, str]]:
         return {

@@ -353,9 +353,9 @@ def test_reverted_cluster_still_resends_eds_for_warming() -> None:
     for sequence, content in enumerate(("2", "3", "1"), start=2):
         stream.offer(serve(CDS={"old": content}, EDS={"old": "1"}, RDS={"rc": "->old"}), sequence)
         stream.due(0.0)
-    pending = [push.nonce for push in stream._watches[CLUSTER].pending]
+    pending = [response.nonce for response in stream._types[CLUSTER].in_flight.responses]
     assert len(pending) == 2
-    stream.request(DeltaRequest(type_url=ENDPOINT, nonce=stream._watches[ENDPOINT].last_nonce), 0.0)
+    stream.request(DeltaRequest(type_url=ENDPOINT, nonce=stream._types[ENDPOINT].in_flight.last_nonce), 0.0)
     stream.due(0.0)
     stream.request(DeltaRequest(type_url=CLUSTER, nonce=pending[-1]), 0.0)
     assert [SHORT_NAMES[response.type_url] for response in stream.due(0.0)] == ["CDS", "EDS"]

@@ -44,7 +44,7 @@ class ProgrammedTracker:
                 continue
             wanted = desired(state.view) if isinstance(state.view, View) else None
             for kind in kinds:
-                for name in kind.refused:
+                for name in kind.rejected:
                     item = None if wanted is None else wanted.of(kind.type_url).get(name)
                     resource = f"{SHORT_NAMES.get(kind.type_url, kind.type_url)} {name}"
                     refusals[resource] = NackSummary(

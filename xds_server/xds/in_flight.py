@@ -1,0 +1,98 @@
+"""The responses of one resource type that were sent and not answered.
+
+The limit of unanswered responses is here, and the second try that may exceed it once.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from xds_server.model.snapshot import Resource
+
+
+@dataclass(slots=True, kw_only=True)
+class PendingResponse:
+    """One response in flight: what the peer will hold of each name if it accepts; ``None`` is gone.
+
+    ``adds`` is true where the peer had nothing of some name in it.
+    """
+
+    nonce: str
+    sequence: int
+    sent_at_s: float
+    content: Mapping[str, Resource | None]
+    resources: tuple[Resource, ...]
+    adds: bool
+    reported_stuck: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredResponse:
+    """The response that a nonce answers, and the earlier ones that the peer will not answer any more."""
+
+    response: PendingResponse
+    passed_over: tuple[PendingResponse, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class InFlight:
+    """Responses sent and not answered, oldest first, at most ``limit`` of them.
+
+    ``may_exceed`` lets one more response out: the second try. There is one until the next answer
+    (``tried_again``).
+    """
+
+    limit: int
+    responses: list[PendingResponse] = field(default_factory=list)
+    last_nonce: str = ""
+    may_exceed: bool = False
+    tried_again: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next response has to wait for an answer."""
+        return len(self.responses) >= self.limit and not self.may_exceed
+
+    def carries(self, name: str) -> bool:
+        """Whether some response in flight changes this name."""
+        return any(name in response.content for response in self.responses)
+
+    def has_nonce(self, nonce: str) -> bool:
+        """Whether this nonce answers a response in flight."""
+        return any(response.nonce == nonce for response in self.responses)
+
+    def outcome(self, known: Mapping[str, Resource]) -> dict[str, Resource]:
+        """What a peer that has ``known`` holds once it has accepted all responses in flight."""
+        content: dict[str, Resource | None] = dict(known)
+        for response in self.responses:
+            content.update(response.content)
+        return {name: item for name, item in content.items() if item is not None}
+
+    def add(self, response: PendingResponse) -> None:
+        """Note a response that goes out."""
+        self.responses.append(response)
+        self.last_nonce = response.nonce
+        self.may_exceed = False
+
+    def answer(self, nonce: str) -> AnsweredResponse | None:
+        """Remove the response that this nonce answers, and all before it; ``None`` when it answers none."""
+        for index, response in enumerate(self.responses):
+            if response.nonce == nonce:
+                answered = AnsweredResponse(response=response, passed_over=tuple(self.responses[:index]))
+                del self.responses[: index + 1]
+                self.may_exceed = self.tried_again = False
+                return answered
+        return None
+
+    def try_again(self) -> bool:
+        """Let one response exceed the limit; whether this is the first time since the last answer."""
+        if self.tried_again:
+            return False
+        self.may_exceed = self.tried_again = True
+        return True
+
+    def newly_stuck(self, now_s: float, stuck_after_s: float) -> Iterator[PendingResponse]:
+        """The responses that have waited this long for an answer, each once."""
+        for response in self.responses:
+            if not response.reported_stuck and now_s - response.sent_at_s >= stuck_after_s:
+                response.reported_stuck = True
+                yield response

@@ -1,0 +1,104 @@
+"""What a peer has rejected of one resource type: each version is not sent again until it may be.
+
+A rejection ends when the snapshot has something else, when the peer drops the name, or when the NACK turns out to
+be the fault of another resource of the same response.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+from xds_server.model.snapshot import Resource
+
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejections:
+    """The rejected version of each resource by name, and the reason of the last NACK.
+
+    ``fallbacks`` are further rejected versions, as (name, version): the peer was served them in place of
+    what it had rejected. ``removals`` are names whose removal the peer rejected. Whether it removed them is not
+    known; the removal goes out again with the next change.
+    """
+
+    versions: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    fallbacks: frozenset[tuple[str, str]] = frozenset()
+    removals: frozenset[str] = frozenset()
+    reason: str = ""
+    nacked_at_s: float = 0.0
+
+    def has_rejected(self, item: Resource) -> bool:
+        """Whether the peer has rejected this version, be it as a fallback."""
+        return self.versions.get(item.name) == item.version or (item.name, item.version) in self.fallbacks
+
+    def current(self, resources: Mapping[str, Resource], rolled_back: Collection[str]) -> dict[str, str]:
+        """The rejections that still keep the peer from what it should have."""
+        return {
+            name: version
+            for name, version in self.versions.items()
+            if name in rolled_back or is_version(resources.get(name), version)
+        }
+
+    def nacked(
+        self,
+        suspects: Iterable[Resource],
+        *,
+        fallbacks_of: Collection[str],
+        removals: Iterable[str],
+        reason: str,
+        now_s: float,
+    ) -> "Rejections":
+        """These rejections and those of one NACK; of the names in ``fallbacks_of``, as fallbacks."""
+        versions, fallbacks = dict(self.versions), set(self.fallbacks)
+        for item in suspects:
+            if item.name in fallbacks_of:
+                fallbacks.add((item.name, item.version))
+            else:
+                versions[item.name] = item.version
+        return Rejections(
+            versions=MappingProxyType(versions),
+            fallbacks=frozenset(fallbacks),
+            removals=self.removals.union(removals),
+            reason=reason,
+            nacked_at_s=now_s,
+        )
+
+    def rejecting(self, item: Resource) -> "Rejections":
+        """These rejections and that of one more version, for the reason of the last NACK."""
+        return replace(self, versions=MappingProxyType({**self.versions, item.name: item.version}))
+
+    def cleared(self, names: Iterable[str]) -> "Rejections":
+        """The rejections without those of these names."""
+        gone = self.versions.keys() & set(names)
+        if not gone:
+            return self
+        return replace(self, versions=_without(self.versions, lambda name: name not in gone))
+
+    def superseded(self, names: Collection[str]) -> "Rejections":
+        """The same without fallbacks: something else is wanted of these names."""
+        if not names:
+            return self
+        fallbacks = frozenset(one for one in self.fallbacks if one[0] not in names)
+        return replace(self.cleared(names), fallbacks=fallbacks)
+
+    def without_removals(self) -> "Rejections":
+        """The rejections without those of removals."""
+        return replace(self, removals=frozenset()) if self.removals else self
+
+    def retained(self, wants: Callable[[str], bool]) -> "Rejections":
+        """The rejections of what the peer wants."""
+        if not self.versions and not self.fallbacks:
+            return self
+        fallbacks = frozenset(one for one in self.fallbacks if wants(one[0]))
+        return replace(self, versions=_without(self.versions, wants), fallbacks=fallbacks)
+
+
+def is_version(item: Resource | None, version: str) -> bool:
+    """Whether there is such a resource, and it has this version."""
+    return item is not None and item.version == version
+
+
+def _without(versions: Mapping[str, str], keep: Callable[[str], bool]) -> Mapping[str, str]:
+    return MappingProxyType({name: version for name, version in versions.items() if keep(name)}) or _NONE
