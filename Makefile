@@ -10,7 +10,7 @@ AUDIT := .venv-audit
 WORKERS ?= 3
 VLLM_READY := $(if $(SWITCHGEAR_VLLM_PYTHON),,$(VLLM)/.ready)
 
-.PHONY: demo test check bench docs sbom audit generated vllm vllm-env clean
+.PHONY: demo test check bench docs report sbom audit generated vllm vllm-env clean
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Switchgear needs Python 3.11 or later; $(PYTHON) is {v.major}.{v.minor}. Name another with: make PYTHON=python3.12 ...")'
@@ -60,6 +60,12 @@ check: $(READY)
 # The documentation as a site, in site/; a broken link is an error.
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --site-dir site
+
+# The report of the standard suite, in the site: a quarter of an hour. `make docs` empties the site, so run it first.
+report: $(READY)
+	@mkdir -p site/chaos
+	$(BIN)/switchgear-chaos verify --policies policies/examples/single-pool.yaml --suite standard \
+		--html site/chaos/standard.html
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(ARGS)
