@@ -18,6 +18,7 @@ from envoy_data_plane.envoy.config.core.v3 import Extension
 from envoy_data_plane.envoy.config.core.v3 import Node as EnvoyNode
 from envoy_data_plane.envoy.service.discovery.v3 import DeltaDiscoveryRequest
 
+from tests.golden.golden_case import CASES, golden_case
 from xds_server.admin.config_dump_routes import add_config_dump
 from xds_server.admin.published_config import PublishedConfig
 from xds_server.admin.resource_decoder import ResourceDecoder
@@ -29,11 +30,11 @@ from xds_server.model.snapshot import Snapshot, resource, snapshot
 from xds_server.model.type_urls import CLUSTER, RUNTIME, SECRET
 from xds_server.model.view import View
 from xds_server.publish import Publisher
+from xds_server.translate.envoy_json import as_json
 from xds_server.translate.upstream_tls import certificate_secret
 from xds_server.xds import NodeInfo, RefusedPeerError, XdsVariant
 from xds_server.xds.discovery_requests import decode_request
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 KEY = b"-----BEGIN PRIVATE KEY-----"
 
 
@@ -103,10 +104,9 @@ def _named(value: Any) -> Iterator[str]:
 
 
 def test_every_extension_that_anything_served_names_is_one_that_proxies_are_asked_for() -> None:
-    files = [path for name in ("clusters", "listeners", "routes") for path in GOLDEN.glob(f"*/{name}.yaml")]
-    assert len(files) > 60
-    texts = [path.read_text() for path in files]
-    used = {name for text in texts for name in _named(list(yaml.load_all(text, Loader=yaml.CSafeLoader)))}
+    resources = [one for name in CASES for one in golden_case(name).resources]
+    assert len(resources) > 200
+    used = {name for one in resources for name in _named(as_json(one))}
     # What is served goes through listeners inside of Envoy, which have to be switched on where it starts.
     start = yaml.safe_load(bootstrap_yaml(Bootstrap(node="n", zone="z")))
     switched_on = set(_named(start["bootstrap_extensions"]))

@@ -1,0 +1,134 @@
+"""A golden case: its policies, who reads them, how the engines are, and the resources that come of it.
+
+``policy.yaml`` is the case; ``view.yaml`` (optional) describes who reads and how the engines are::
+
+    policies: [policies/examples/x.yaml]   # instead of policy.yaml; from the root of the repository
+    like: example-single-pool              # the case to compare with; ``minimal`` when absent
+    zone: a
+    role: gateway
+    pools: [llama]
+    proxies: 2
+    engines: {llama/e1: hung}              # verdicts, held long enough to count
+    decided: {llama: {degradation: {level: 3, max_tokens: 64}}}  # fields in place of those decided
+    weights: {llama: {e1: 0.4}}            # factors of engines that are slower than others
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engine.report import EngineReport, Verdict
+from policies.load import load_contents
+from policies.model import PolicySet
+from xds_server.decide.decide import decide
+from xds_server.decide.decisions import (
+    Decisions,
+    DegradationState,
+    EndpointWeight,
+    HedgeDecision,
+    PoolDecisions,
+    TimeLimits,
+)
+from xds_server.engine_health.resolver import host_names, resolved_fleet
+from xds_server.model.fleet import EngineId, Fleet, declared, with_report
+from xds_server.model.view import View
+from xds_server.translate.translated_resource import TranslatedResource
+from xds_server.translate.view_resources import translate
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+CASES = sorted(path.name for path in HERE.iterdir() if path.is_dir() and not path.name.startswith("_"))
+WHOLE = "minimal"
+"""The case that is written out in full."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldenCase:
+    """``like`` names the case that this one is compared with; None for the one that is written out."""
+
+    name: str
+    like: str | None
+    view: View
+    resources: tuple[TranslatedResource, ...]
+
+
+@cache
+def golden_case(name: str) -> GoldenCase:
+    """The case of this name, compiled."""
+    folder = HERE / name
+    settings: dict[str, Any] = {}
+    if (folder / "view.yaml").exists():
+        settings = yaml.safe_load((folder / "view.yaml").read_text())
+    # Origins name files as the operator at the root would.
+    paths = settings.get("policies", [str((folder / "policy.yaml").relative_to(ROOT))])
+    policies = load_contents({Path(path): (ROOT / path).read_bytes() for path in paths})
+    view = View(
+        zone=settings.get("zone", ""),
+        role=settings.get("role", "gateway"),
+        pools=frozenset(settings.get("pools", ())),
+        cuts=settings.get("cuts", False),
+    )
+    # Host names get addresses of the block for documentation, in their order.
+    addresses = {host: f"192.0.2.{number}" for number, host in enumerate(sorted(host_names(policies)), 1)}
+    fleet = resolved_fleet(_reported(declared(policies), policies, settings.get("engines", {})), addresses)
+    decisions = decide(
+        policies,
+        fleet,
+        None,
+        proxies_by_role={view.role: settings.get("proxies", 1)},
+        calling_zones=frozenset({view.zone}),
+        now_s=10.0,
+    )
+    pools = _replaced(decisions, settings.get("decided", {}))
+    decisions = replace(decisions, pools={**decisions.pools, **pools})
+    pools = _weighted(decisions, settings.get("weights", {}))
+    decisions = replace(decisions, pools={**decisions.pools, **pools})
+    return GoldenCase(
+        name=name,
+        like=None if name == WHOLE else settings.get("like", WHOLE),
+        view=view,
+        resources=translate(policies, fleet, decisions, view),
+    )
+
+
+def _replaced(decisions: Decisions, decided: Mapping[str, dict[str, dict[str, Any]]]) -> dict[str, PoolDecisions]:
+    kinds = {"hedge": HedgeDecision, "limits": TimeLimits, "degradation": DegradationState}
+    return {
+        pool: replace(
+            decisions.pools[pool],
+            **{name: kinds[name](reason="", since_s=0.0, **values) for name, values in fields.items()},
+        )
+        for pool, fields in decided.items()
+    }
+
+
+def _weighted(decisions: Decisions, weights: Mapping[str, dict[str, float]]) -> dict[str, PoolDecisions]:
+    return {
+        pool: replace(
+            decisions.pools[pool],
+            endpoint_weights={
+                EngineId(pool, name): EndpointWeight(step=0, factor=factor) for name, factor in factors.items()
+            },
+        )
+        for pool, factors in weights.items()
+    }
+
+
+def _reported(fleet: Fleet, policies: PolicySet, verdicts: Mapping[str, str]) -> Fleet:
+    for key, verdict in verdicts.items():
+        pool, _, engine = key.partition("/")
+        for sequence in range(policies.pools[pool].spec.probe.unhealthy_after):
+            report = EngineReport(
+                pool=pool,
+                engine=engine,
+                verdict=Verdict(verdict),
+                evidence="reported by the case",
+                observed_at_s=9.0,
+                sequence=sequence + 1,
+            )
+            fleet = with_report(fleet, report, 9.0)
+    return fleet
