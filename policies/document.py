@@ -21,6 +21,7 @@ from policies.quantity import MAX_DURATION_S, Name, format_duration
 API_VERSION: Final = "switchgear.dev/v1alpha1"
 
 OF_THE_VERSION: Final = exported_alike(Xds.NONE, kept("what is exported is of this version"))
+OF_THE_NAME: Final = kept("objects are named after it, and say it in an annotation")
 OF_THE_KIND: Final = exported_alike(Xds.NONE, kept("each kind has its own objects"))
 
 
@@ -107,14 +108,8 @@ _CARRIED: Final = exported_alike(
 class Metadata(Spec):
     """Name and labels of a document."""
 
-    name: Name = documented_field(
-        ...,
-        "Name of the document, unique for its kind.",
-        targets=exported_alike(
-            Xds.EDS | Xds.RTDS | Xds.RDS | Xds.CDS | Xds.LDS,
-            kept("objects are named after it, and say it in an annotation"),
-        ),
-    )
+    # What carries the name, the kind of document declares: a pool's is the name of its cluster.
+    name: Name = documented_field(..., "Name of the document, unique for its kind.")
     namespace: Name | None = documented_field(
         None,
         "Kubernetes namespace; carried along, not interpreted.",

@@ -26,9 +26,14 @@ class Xds(Flag):
         """Whether live traffic may feel the edit: a changed cluster forgets its counts, a listener its streams."""
         return bool(self & (Xds.CDS | Xds.LDS))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the resources; none where proxies receive nothing."""
+        return tuple(one.name for one in self if one.name)
+
     def __str__(self) -> str:
-        """The names of the resources, such as ``RDS, RTDS``; empty where proxies receive nothing."""
-        return ", ".join(one.name for one in self if one.name)
+        """The same as text, such as ``RTDS, RDS``."""
+        return ", ".join(self.names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,16 @@ from typing import Final, Literal
 from pydantic import model_validator
 
 from policies.discovery import Discovery
-from policies.document import API_VERSION, OF_THE_KIND, OF_THE_VERSION, Labels, Metadata, Spec, documented_field
+from policies.document import (
+    API_VERSION,
+    OF_THE_KIND,
+    OF_THE_NAME,
+    OF_THE_VERSION,
+    Labels,
+    Metadata,
+    Spec,
+    documented_field,
+)
 from policies.engine_tls import EngineTls
 from policies.fidelity import approximated, kept, lost
 from policies.field_checks import CelRule, ListKeys, NullAllowed, ValueLint
@@ -26,7 +35,7 @@ class Endpoint(Spec):
         ...,
         "IP address or host name of the engine, without scheme and port.",
         targets=FieldTargets(
-            live=Xds.EDS,
+            live=Xds.EDS | Xds.LDS,
             istio=kept("address", "WorkloadEntry"),
             gateway_api=kept("addresses of the endpoint", "EndpointSlice"),
         ),
@@ -35,7 +44,7 @@ class Endpoint(Spec):
         ...,
         "Port of the engine's OpenAI API.",
         targets=FieldTargets(
-            live=Xds.EDS,
+            live=Xds.EDS | Xds.LDS,
             istio=kept("ports.http", "WorkloadEntry"),
             gateway_api=kept("port of the endpoint", "EndpointSlice"),
         ),
@@ -343,5 +352,9 @@ class EnginePool(Spec):
         API_VERSION, "Version of the document.", targets=OF_THE_VERSION
     )
     kind: Literal["EnginePool"] = documented_field("EnginePool", "Kind of the document.", targets=OF_THE_KIND)
-    metadata: Metadata = documented_field(..., "Name and labels.")
+    metadata: Metadata = documented_field(
+        ...,
+        "Name and labels.",
+        targets=exported_alike(Xds.EDS | Xds.RTDS | Xds.RDS | Xds.CDS | Xds.LDS, OF_THE_NAME),
+    )
     spec: EnginePoolSpec = documented_field(..., "The engines and how they are judged.")

@@ -31,6 +31,15 @@ spec:
 """
 
 
+_TAKES_EFFECT: Final = (
+    "*Takes effect by* names the xDS resources that an edit may change, at once or through the decisions it",
+    "leads to. Without *cold* the edit is hot: requests in flight, counts and ejections survive. A cold edit",
+    "can change a cluster, which forgets its counts and ejections, or a listener, which ends its streams",
+    "([Hot and cold](architecture.md#hot-and-cold)). A dash: proxies receive nothing of it. What one edit",
+    "changes in your policies, `switchgear diff` shows.",
+)
+
+
 def yaml_value(value: Any) -> str:
     """A default as it stands in a policy file."""
     if isinstance(value, list):
@@ -83,6 +92,8 @@ def _policy_lines() -> Iterator[str]:
     yield ""
     yield "Made from the models by `switchgear explain --reference`; a test keeps it in step. A field at"
     yield "a time: `switchgear explain limits.maxWait`. Durations are written `250ms`, `2s`, `15m`, `1m30s`."
+    yield ""
+    yield from _TAKES_EFFECT
     for kind, model in KINDS.items():
         yield ""
         yield f"## {kind}"
@@ -90,12 +101,20 @@ def _policy_lines() -> Iterator[str]:
         spec = model.model_fields["spec"].annotation
         yield (spec.__doc__ or "") if spec is not None else ""
         yield ""
-        yield "| field | default | takes | what it is |"
-        yield "|---|---|---|---|"
+        yield "| field | default | takes | takes effect by | what it is |"
+        yield "|---|---|---|---|---|"
         for one in fields(kind).values():
             why = f" *Why: {one.why}.*" if one.why else ""
             name = f"**{one.path}**" if one.block else f"`{one.path}`"
-            yield row(name, default_text(one), one.allowed, f"{one.description}{why}")
+            yield row(name, default_text(one), one.allowed, _live(one), f"{one.description}{why}")
+
+
+def _live(one: FieldDoc) -> str:
+    """The resources that an edit of the field may change; empty for a block, a dash where there is none."""
+    if not one.holds_value or one.targets is None:
+        return ""
+    live = one.targets.live
+    return (f"{live}, cold" if live.cold else str(live)) or "-"
 
 
 def row(*cells: str) -> str:

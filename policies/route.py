@@ -5,7 +5,15 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from policies.document import API_VERSION, OF_THE_KIND, OF_THE_VERSION, Metadata, Spec, documented_field
+from policies.document import (
+    API_VERSION,
+    OF_THE_KIND,
+    OF_THE_NAME,
+    OF_THE_VERSION,
+    Metadata,
+    Spec,
+    documented_field,
+)
 from policies.fidelity import approximated, kept, lost
 from policies.field_checks import CelRule, ListKeys
 from policies.field_targets import FieldTargets, Xds, exported_alike
@@ -296,5 +304,7 @@ class ModelRoute(Spec):
         API_VERSION, "Version of the document.", targets=OF_THE_VERSION
     )
     kind: Literal["ModelRoute"] = documented_field("ModelRoute", "Kind of the document.", targets=OF_THE_KIND)
-    metadata: Metadata = documented_field(..., "Name and labels.")
+    metadata: Metadata = documented_field(
+        ..., "Name and labels.", targets=exported_alike(Xds.RTDS | Xds.RDS, OF_THE_NAME)
+    )
     spec: ModelRouteSpec = documented_field(..., "The rule.")

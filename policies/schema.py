@@ -59,6 +59,11 @@ class FieldDoc:
     told_by: str = ""
     targets: FieldTargets | None = None
 
+    @property
+    def holds_value(self) -> bool:
+        """Whether it holds a value, and not further fields."""
+        return not self.block and self.type != "list of blocks"
+
 
 def json_schema(kind: str | None = None) -> Schema:
     """JSON Schema (draft 2020-12) of documents of one kind, or of all kinds, told apart by ``kind``."""
@@ -101,9 +106,7 @@ def fields_of(model: type[Spec]) -> Mapping[str, FieldDoc]:
 
 def leaves(kind: str) -> Iterator[FieldDoc]:
     """The fields of a kind that hold a value, and not further fields."""
-    for doc in fields(kind).values():
-        if not doc.block and doc.type != "list of blocks":
-            yield doc
+    yield from (doc for doc in fields(kind).values() if doc.holds_value)
 
 
 @cache

@@ -124,7 +124,7 @@ class Limits(Spec):
         "Connections and pending requests of one Envoy; not the admission limit.",
         why="Envoy's pending limit also counts connections being opened, so a low one rejects cold bursts",
         targets=FieldTargets(
-            live=Xds.CDS,
+            live=Xds.RTDS | Xds.CDS,
             istio=kept("maxConnections and http1MaxPendingRequests", "DestinationRule"),
             gateway_api=kept("circuitBreaker.maxConnections and maxPendingRequests", "BackendTrafficPolicy"),
         ),

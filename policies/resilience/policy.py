@@ -6,7 +6,15 @@ document named ``default`` applies to every pool, and a document that lists pool
 
 from typing import Final, Literal
 
-from policies.document import API_VERSION, OF_THE_KIND, OF_THE_VERSION, Metadata, Spec, documented_field
+from policies.document import (
+    API_VERSION,
+    OF_THE_KIND,
+    OF_THE_NAME,
+    OF_THE_VERSION,
+    Metadata,
+    Spec,
+    documented_field,
+)
 from policies.fidelity import approximated, kept, lost
 from policies.field_checks import CelRule, ListKeys
 from policies.field_targets import FieldTargets, Xds, exported_alike
@@ -131,7 +139,7 @@ class ResilienceSpec(Spec):
         (),
         "Pools this policy is for; empty only in the policy named default, which is for all.",
         targets=FieldTargets(
-            live=Xds.EDS | Xds.RTDS | Xds.RDS | Xds.CDS | Xds.LDS,
+            live=Xds.EDS | Xds.RTDS | Xds.RDS | Xds.CDS,
             istio=kept("each pool's objects have what is in force for it", "DestinationRule"),
             gateway_api=kept(
                 "what is in force for a pool is attached to the routes that lead to it", "BackendTrafficPolicy"
@@ -167,7 +175,7 @@ class ResiliencePolicy(Spec):
     kind: Literal["ResiliencePolicy"] = documented_field(
         "ResiliencePolicy", "Kind of the document.", targets=OF_THE_KIND
     )
-    metadata: Metadata = documented_field(..., "Name and labels.")
+    metadata: Metadata = documented_field(..., "Name and labels.", targets=exported_alike(Xds.NONE, OF_THE_NAME))
     spec: ResilienceSpec = documented_field(
         ResilienceSpec,
         "What the pools do about failure.",

@@ -119,7 +119,7 @@ class Retries(Spec):
         why="`5xx` would tour a prompt that breaks the engine round the whole fleet; `reset` rescues requests "
         "of a crashed or hung engine at the price that one in progress is generated twice",
         targets=FieldTargets(
-            live=Xds.EDS | Xds.RDS | Xds.CDS | Xds.LDS,
+            live=Xds.EDS | Xds.RDS | Xds.CDS,
             istio=kept("retries.retryOn", "VirtualService"),
             gateway_api=kept("retry.retryOn.triggers", "BackendTrafficPolicy"),
         ),

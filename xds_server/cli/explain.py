@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 
 from policies.codes import CODES, REMARKS
+from policies.field_targets import takes_effect
 from policies.findings import PolicyErrors, did_you_mean
 from policies.load import load
 from policies.merge import setter
@@ -145,6 +146,7 @@ def _explained(one: _Named) -> Iterator[str]:
         "default": default_text(doc).strip("`"),
         "unit": doc.unit if doc.unit != "duration" else "",
         "why": doc.why,
+        **_carried(doc),
     }
     for name, said in rows.items():
         if said:
@@ -158,6 +160,17 @@ def _explained(one: _Named) -> Iterator[str]:
     direct = [name for name in inner if "." not in name]
     if direct:
         yield textwrap.fill(", ".join(direct), _WIDTH, initial_indent="  fields:   ", subsequent_indent=" " * 12)
+
+
+def _carried(doc: FieldDoc) -> Mapping[str, str]:
+    """What an edit of the field changes in Envoy, and what the exports make of it."""
+    if not doc.holds_value or doc.targets is None:
+        return {}
+    outcomes = {"istio": doc.targets.istio, "gateway": doc.targets.gateway_api}
+    return {
+        "live": takes_effect(doc.targets.live),
+        **{name: f"{one.fidelity.value}: {one.how}" for name, one in outcomes.items()},
+    }
 
 
 def _settings(policies: PolicySet, named: Sequence[_Named]) -> Iterator[EffectiveValue]:
@@ -246,6 +259,7 @@ def _record(named: Sequence[_Named], settings: Sequence[EffectiveValue]) -> Mapp
                 "unit": one.doc.unit,
                 "why": one.doc.why,
                 "description": one.doc.description,
+                "live": list(one.doc.targets.live.names) if one.doc.holds_value and one.doc.targets else [],
             }
             for one in named
         ],

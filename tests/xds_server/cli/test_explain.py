@@ -29,6 +29,18 @@ def test_a_field_by_any_of_its_names(capsys: pytest.CaptureFixture[str], field: 
     assert "default:  2s" in out
     assert "takes:    a duration, at least 0s, at most 1h" in out
     assert "why:      two seconds" in out
+    assert "live:     RTDS, RDS; hot: requests in flight, counts and ejections survive" in out
+    assert "istio:    approximated: http2MaxRequests" in out
+    assert "gateway:  approximated: circuitBreaker.maxParallelRequests" in out
+
+
+def test_a_cold_field_says_so_and_a_block_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "live:     CDS; cold: a changed cluster forgets" in run(capsys, "timeouts.connect")[1]
+    assert "live:     no resource" in run(capsys, "endpoints.gpus")[1]
+    assert "live:" not in run(capsys, "retries.backoff")[1]
+    record = json.loads(run(capsys, "limits.maxWait", "-o", "json")[1])
+    assert record["fields"][0]["live"] == ["RTDS", "RDS"]
+    assert json.loads(run(capsys, "endpoints.gpus", "-o", "json")[1])["fields"][0]["live"] == []
 
 
 def test_fields_of_lists_and_blocks(capsys: pytest.CaptureFixture[str]) -> None:

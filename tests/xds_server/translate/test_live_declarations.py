@@ -1,0 +1,275 @@
+"""What fields declare to change in Envoy is what the pipeline changes when one of them is edited.
+
+Here every engine is well and no traffic is known, so what only decisions carry shows no difference: a declaration
+may name more hot resources than an edit changes, never fewer. A cold one it names only if an edit changes it.
+"""
+
+import copy
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from policies.field_targets import Xds
+from policies.load import load_contents
+from policies.quantity import parse_duration
+from policies.schema import FieldDoc, leaf_targets, leaves
+from xds_server.model.fleet import declared
+from xds_server.model.snapshot import content_of
+from xds_server.model.type_urls import PUSH_ORDER, SHORT_NAMES
+from xds_server.model.view import View
+from xds_server.reconcile.pipeline import BuildInputs, BuildResult, Pipeline
+
+VIEWS: Final = (View(zone="z1", region="r1"), View(zone="z2", region="r2", cuts=True))
+ENGINES: Final = ((1, "z1", "r1"), (2, "z1", "r1"), (3, "z2", "r2"), (4, "z2", "r2"))
+MATCH: Final = {"pathPrefix": "/v1", "model": "m", "stream": True, "headers": [{"name": "x-a", "exact": "b"}]}
+PIPELINE: Final = Pipeline()
+NODES: Final = {"n1": VIEWS[0], "n2": VIEWS[1]}
+
+
+def engine(number: int, zone: str, region: str) -> dict[str, Any]:
+    return {
+        "address": f"10.0.0.{number}", "port": 8000, "name": f"e{number}", "zone": zone, "region": region,
+        "revision": "2.1.0", "slots": 8, "labels": {"a": "b"},
+    }  # fmt: skip
+
+
+def document(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "switchgear.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def spare(name: str, model: str) -> dict[str, Any]:
+    engines = [{"address": f"{name}.example.com", "port": 8000, "zone": "z1", "region": "r1"}]
+    return document("EnginePool", name, {"model": model, "endpoints": engines})
+
+
+RICH: Final[Mapping[str, dict[str, Any]]] = {
+    "EnginePool": document(
+        "EnginePool",
+        "chat",
+        {
+            "model": "m",
+            "endpoints": [
+                engine(1, "z1", "r1"),
+                engine(2, "z1", "r1"),
+                engine(3, "z2", "r2"),
+                engine(4, "z2", "r2"),
+            ],
+            "firstTokenGate": True,
+            "tls": {"secret": "s", "serverName": "a.example.com", "subjectAltNames": ["b.example.com"]},
+        },
+    ),
+    "ModelRoute": document(
+        "ModelRoute",
+        "front",
+        {
+            "listener": {"port": 8080},
+            "match": MATCH,
+            "pools": [{"pool": "chat", "weight": 100}, {"pool": "spare", "weight": 50}],
+            "fallback": "small",
+        },
+    ),
+    "ResiliencePolicy": document(
+        "ResiliencePolicy", "p", {"pools": ["chat"], "hedging": {"enabled": True, "delay": "1s"}}
+    ),
+}
+OTHERS: Final = (
+    spare("spare", "m2"),
+    spare("small", "m3"),
+    document("ModelRoute", "b", {"listener": {"port": 8081}, "pools": [{"pool": "chat"}], "priority": "batch"}),
+)
+Edits = tuple[tuple[str, str, Any], ...]
+BASES: Final[Mapping[str, Edits]] = {
+    "rich": (),
+    "plain": (
+        ("ResiliencePolicy", "spec.hedging.enabled", False),
+        ("ResiliencePolicy", "spec.slowStart.window", "5s"),
+        ("EnginePool", "spec.tls", None),
+        ("EnginePool", "spec.endpoints[].name", None),
+        ("EnginePool", "spec.endpoints[].slots", None),
+        ("ModelRoute", "spec.fallback", None),
+    ),
+    "one region": (
+        ("EnginePool", "spec.endpoints[].region", ""),
+        ("ResiliencePolicy", "spec.breaker.localEjection", "10s"),
+        ("ResiliencePolicy", "spec.hedging.delay", None),
+        ("ResiliencePolicy", "spec.limits.mode", "shadow"),
+        ("ResiliencePolicy", "spec.timeouts.adaptive", False),
+    ),
+    "bound to a region": (
+        ("ModelRoute", "spec.allowedRegions", ["r2"]),
+        ("ResiliencePolicy", "spec.hedging.enabled", False),
+    ),
+}
+VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
+    "metadata.name": ("other",),
+    "metadata.namespace": ("other",),
+    "metadata.labels": ({"a": "z"},),
+    "metadata.annotations": ({"a": "z"},),
+    "spec.model": ("m2", "m3", "m4"),
+    "spec.endpoints[].address": ("10.0.9.9", "e.example.com"),
+    "spec.endpoints[].port": (8001,),
+    "spec.endpoints[].agentPort": (9001,),
+    "spec.endpoints[].name": ("q",),
+    "spec.endpoints[].zone": ("z3",),
+    "spec.endpoints[].region": ("r3",),
+    "spec.endpoints[].revision": ("3.0",),
+    "spec.endpoints[].slots": (4,),
+    "spec.endpoints[].tensorParallelGroup": ("g",),
+    "spec.endpoints[].labels": ({"a": "c"},),
+    "spec.firstTokenGate": (False,),
+    "spec.longestServiceTime": ("99s",),
+    "spec.slotsPerEngine": (3,),
+    "spec.probe.metricsPath": ("/m",),
+    "spec.probe.loadPath": ("/l",),
+    "spec.tls.secret": ("s2",),
+    "spec.tls.serverName": ("c.example.com", None),
+    "spec.tls.subjectAltNames": (["c.example.com"],),
+    "spec.listener.port": (8089,),
+    "spec.listener.address": ("127.0.0.1",),
+    "spec.match.pathPrefix": ("/v2",),
+    "spec.match.headers[].name": ("x-b",),
+    "spec.match.headers[].exact": ("c",),
+    "spec.match.headers[].prefix": ("a",),
+    "spec.match.headers[].regex": ("a+",),
+    "spec.match.model": ("q", None),
+    "spec.match.stream": (False, None),
+    "spec.pools[].pool": ("small",),
+    "spec.fallback": ("spare", None),
+    "spec.allowedRegions": (["r1"],),
+    "spec.pools": (["chat", "spare"],),
+    "spec.breaker.interval": ("0.5s", "9s"),
+    "spec.breaker.windowCalls": (26, 250),
+    "spec.breaker.maxCooldown": ("999s",),
+    "spec.breaker.countStatuses": ([500],),
+    "spec.limits.concurrentPerSlot": (2.0,),
+    "spec.retries.conditions": (["connect-failure"],),
+    "spec.retries.statuses": ([503],),
+    "spec.retryBudget.percent": (33,),
+    "spec.timeouts.streaming.firstToken": ("9s",),
+    "spec.timeouts.nonStreaming.perTry": ("9s",),
+    "spec.hedging.enabled": (False,),
+    "spec.hedging.delay": ("2s", None),
+    "spec.regions.order": (["r2", "r1"],),
+    "spec.slowStart.window": ("9s",),
+    "spec.degradation.maintenance.message": ("gone",),
+}
+"""Other values of a field, where its type and default give none."""
+
+FOUND_IN_A_CLUSTER: Final = "spec.kubernetes."
+BY_DECISION: Final = frozenset({"spec.breaker.cutHung", "spec.drain.deadline"})
+"""Fields whose cold resources only a decision changes: one about a hung engine, or about one that left."""
+
+
+def put(documents: Mapping[str, dict[str, Any]], kind: str, path: str, value: Any) -> dict[str, dict[str, Any]]:
+    """The documents with one field set, in the first item of each list; without it where the value is None."""
+    found = copy.deepcopy(dict(documents))
+    *above, last = path.split(".")
+    block = found[kind]
+    for step in above:
+        block = block.setdefault(step.removesuffix("[]"), {})
+        block = block[0] if step.endswith("[]") else block
+    if path.startswith("spec.match.headers[].") and last in {"prefix", "regex", "present"}:
+        block.pop("exact", None)
+    if value is None:
+        block.pop(last, None)
+    else:
+        block[last] = value
+    return found
+
+
+def other_values(doc: FieldDoc) -> tuple[Any, ...]:
+    if doc.path in VALUES:
+        return VALUES[doc.path]
+    if doc.allowed.startswith("one of "):
+        return tuple(one for one in doc.allowed.removeprefix("one of ").split(", ") if one != doc.default)
+    found: dict[str, tuple[Any, ...]] = {
+        "true or false": (True, False) if doc.default is None else (not doc.default,),
+        "whole number": ((doc.default or 1) + 1,) if doc.type == "whole number" else (),
+    }
+    if isinstance(doc.default, str) and doc.type == "duration":
+        return (f"{round(parse_duration(doc.default) * 1200) + 1}ms",)
+    if isinstance(doc.default, float | int) and doc.type == "number":
+        return (min(doc.default * 1.5, 97.0) if doc.default <= 100 else doc.default * 0.9,)
+    return found.get(doc.type, ())
+
+
+def built(documents: Mapping[str, dict[str, Any]]) -> BuildResult:
+    text = "\n---\n".join(json.dumps(one) for one in (*documents.values(), *OTHERS))  # JSON is YAML
+    renamed = documents["EnginePool"]["metadata"]["name"]
+    policies = load_contents({Path("p.yaml"): text.replace('"pool": "chat"', f'"pool": "{renamed}"').encode()})
+    inputs = BuildInputs(
+        policies=policies,
+        fleet=declared(policies),
+        previous=None,
+        views=frozenset(VIEWS),
+        proxies_by_role={"gateway": 2},
+        now_s=0.0,
+        nodes=NODES,
+    )
+    return PIPELINE.build(inputs)
+
+
+def contents(built: BuildResult, view: View, url: str) -> dict[str, str]:
+    return {name: content_of(one.version) for name, one in built.snapshots[view].of(url).items()}
+
+
+def changed(before: BuildResult, after: BuildResult) -> Xds:
+    found = Xds.NONE
+    for view, url in itertools.product(VIEWS, PUSH_ORDER):
+        if contents(before, view, url) != contents(after, view, url):
+            found |= Xds[SHORT_NAMES[url]]
+    if {n: one.version for n, one in before.own.items()} != {n: one.version for n, one in after.own.items()}:
+        found |= Xds.RTDS
+    return found
+
+
+@cache
+def base(name: str) -> tuple[Mapping[str, dict[str, Any]], BuildResult]:
+    documents: Mapping[str, dict[str, Any]] = RICH
+    for kind, path, value in BASES[name]:
+        documents = put(documents, kind, path, value)
+    return documents, built(documents)
+
+
+def edits(kind: str, doc: FieldDoc) -> Iterator[Xds]:
+    """What each edit of the field changes; none where a base has no such block."""
+    for name in BASES:
+        documents, before = base(name)
+        if doc.path.startswith("spec.tls.") and "tls" not in documents["EnginePool"]["spec"]:
+            continue
+        for value in other_values(doc):
+            after = put(documents, kind, doc.path, value)
+            if doc.path == "metadata.name" and kind == "EnginePool":
+                after["ResiliencePolicy"]["spec"]["pools"] = [value]
+            yield changed(before, built(after))
+
+
+def cases() -> Iterator[Any]:
+    for kind in RICH:
+        for doc in leaves(kind):
+            if doc.path not in {"apiVersion", "kind"} and not doc.path.startswith(FOUND_IN_A_CLUSTER):
+                yield pytest.param(kind, doc, id=f"{kind}.{doc.path}")
+
+
+@pytest.mark.parametrize(("kind", "doc"), list(cases()))
+def test_an_edit_changes_the_resources_that_the_field_declares(kind: str, doc: FieldDoc) -> None:
+    live = leaf_targets(kind)[doc.path].live
+    found = list(edits(kind, doc))
+    assert found, "give other values in VALUES"
+    every = Xds.NONE
+    for one in found:
+        every |= one
+    assert every & live == every, f"an edit also changes {every & ~live}: declare it"
+    cold = live & (Xds.CDS | Xds.LDS)
+    if doc.path not in BY_DECISION:
+        assert cold & every == cold, f"no edit changes {cold & ~every}: it is not cold"
+
+
+def test_a_pool_that_is_renamed_is_another_pool() -> None:
+    doc = next(one for one in leaves("EnginePool") if one.path == "metadata.name")
+    assert set(edits("EnginePool", doc)) == {leaf_targets("EnginePool")["metadata.name"].live}
