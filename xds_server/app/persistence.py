@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -122,10 +122,9 @@ async def _keep_learned(store: LastGoodStore, reconciler: Reconciler, disk: Writ
     while True:
         await asyncio.sleep(pause_s)
         pause_s = _LOOK_EACH_S
-        built, now_s = reconciler.built, reconciler.clock()
-        if built is None or not reconciler.ready.is_set():
+        now_s = reconciler.clock()
+        if (pools := _learned(reconciler, now_s)) is None:
             continue
-        pools = learned_state.learned_state(built.decisions, now_s)
         numbers = learned_state.comparable_numbers(pools)
         if numbers == written and (not pools or now_s - written_s < _RENEW_S):
             disk.record_success(path)
@@ -138,6 +137,17 @@ async def _keep_learned(store: LastGoodStore, reconciler: Reconciler, disk: Writ
         else:
             disk.record_success(path)
             written, written_s = numbers, now_s
+
+
+def _learned(reconciler: Reconciler, now_s: float) -> Mapping[str, Any] | None:
+    """What the last round learned; None before there is one.
+
+    Only these numbers outlive the call. The loop above must not hold a build while it sleeps: that would keep the
+    policies and snapshots of a superseded round in memory.
+    """
+    if reconciler.built is None or not reconciler.ready.is_set():
+        return None
+    return learned_state.learned_state(reconciler.built.decisions, now_s)
 
 
 async def _keep_served(
