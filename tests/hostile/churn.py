@@ -25,7 +25,7 @@ import grpc.aio
 from engine.address import ListenAddress
 from engine.report import EngineReport, ReportSource, Verdict
 from tests.eventually import eventually
-from xds_server.app.application import BoundAddresses, _Server
+from xds_server.app.application import BoundAddresses, ControlPlane
 from xds_server.model.fleet import EngineId
 from xds_server.model.order import OrderAction
 from xds_server.model.status_types import OrderRequest
@@ -60,7 +60,7 @@ class Churn:
             poll_s=0.05,
         )
         self.write()
-        self.server = _Server(self.config, ())
+        self.server = ControlPlane(self.config)
         self._target = ""
 
     @asynccontextmanager
@@ -129,19 +129,21 @@ class Churn:
             self._target, options=(("grpc.use_local_subchannel_pool", 1),)
         ) as channel:
             await self._proxy(channel)
-        await eventually(lambda: not self.server._publisher.proxies(), "nobody is connected", LIMIT_S)
+        await eventually(lambda: not self.server.proxies.publisher.proxies(), "nobody is connected", LIMIT_S)
         await self._engines()
 
     async def _edits(self) -> None:
-        files = self.server._reconciler.source_state
+        files = self.server.policies.reconciler.source_state
         self.write(bad=True)
-        await eventually(lambda: self.server._reconciler.source_state is not files, "the edit is refused", LIMIT_S)
+        await eventually(
+            lambda: self.server.policies.reconciler.source_state is not files, "the edit is refused", LIMIT_S
+        )
         self._number += 1
         self.write()
         pool = f"pool{self._number}"
 
         def served() -> bool:
-            serving = self.server._reconciler.serving
+            serving = self.server.policies.reconciler.serving
             return serving is not None and pool in serving.policies.pools
 
         await eventually(served, f"{pool} is served", LIMIT_S)
@@ -170,7 +172,7 @@ class Churn:
             """Whether both were taken: what is told before the proxy counts as connected is not."""
             await logs.write(_log(node, f"pool{self._number}", self._port))
             await loads.write(_load(node, f"pool{self._number}", self._port))
-            return len(self.server._telemetry.last_signals_s().get(node, ())) == 2
+            return len(self.server.proxies.telemetry.last_signals_s().get(node, ())) == 2
 
         await eventually(told, f"{node} tells of calls and of load", LIMIT_S)
         for one in (call, logs, loads):
@@ -178,7 +180,7 @@ class Churn:
 
     async def _engines(self) -> None:
         """An engine that dies, comes back, is ordered out and in again."""
-        reconciler = self.server._reconciler
+        reconciler = self.server.policies.reconciler
         key = EngineId("chat", f"e{self._number}")
         for verdict in (Verdict.DEAD, Verdict.READY):
             for look in range(3):
@@ -189,8 +191,8 @@ class Churn:
 
         await eventually(known, f"{key} is decided on", LIMIT_S)
         order = OrderRequest(engine=str(key), action=OrderAction.EJECT, for_s=3_600.0, reason="churn", force=True)
-        self.server._facts.order(order)
-        assert self.server._facts.end_order(str(key), "churn")
+        self.server.admin.backend.order(order)
+        assert self.server.admin.backend.end_order(str(key), "churn")
 
 
 def _report(key: EngineId, verdict: Verdict, evidence: str) -> EngineReport:

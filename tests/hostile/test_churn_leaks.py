@@ -65,8 +65,8 @@ def churn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Churn:
     ):
         monkeypatch.setattr(module, name, MOST)
     made = Churn(tmp_path)
-    monkeypatch.setattr(made.server._archive, "_max_versions", MOST)
-    monkeypatch.setattr(made.server._ledger.book, "_most", MOST)
+    monkeypatch.setattr(made.server.policies.archive, "_max_versions", MOST)
+    monkeypatch.setattr(made.server.operators.ledger.book, "_most", MOST)
     return made
 
 

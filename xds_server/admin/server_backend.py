@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from prometheus_client.core import Metric
@@ -42,6 +42,7 @@ from xds_server.model.view import ROLES, View
 from xds_server.publish import Publisher
 from xds_server.publish.nack_log import NackLog, RolledBackResource, rolled_back_metric
 from xds_server.reconcile.reconciler import Reconciler
+from xds_server.rollout.history.api_types import CanaryStatus
 from xds_server.xds import XdsVariant
 
 _NOTHING: Final = Snapshot()
@@ -63,7 +64,7 @@ class ServerBackend:
         lost_s: Callable[[], Mapping[str, float]] = dict,
         troubles: Callable[[], Sequence[FileProblem]] = tuple,
         refusals: NackLog | None = None,
-        canary: Callable[[], Mapping[str, Any] | None] = lambda: None,
+        canary: Callable[[], CanaryStatus | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -77,8 +78,7 @@ class ServerBackend:
         self._refusals = refusals or NackLog(clock=clock)
         self.file_problems = troubles
         """What is wrong with files that trust depends on."""
-        self.canary = canary
-        """The canary that runs or ran last, as ``/v1/apply`` tells it."""
+        self._canary = canary
         self._orders = orders or Orders(clock=clock, wall=wall)
         self._clock = clock
         self._wall = wall
@@ -142,6 +142,11 @@ class ServerBackend:
             source=self._source,
             lost_s=dict(self._lost_s()),
         )
+
+    def canary(self) -> Mapping[str, Any] | None:
+        """The canary that runs or ran last, as ``/v1/apply`` shows it."""
+        status = self._canary()
+        return None if status is None else asdict(status)
 
     def rolled_back(self) -> Sequence[RolledBackResource]:
         """What proxies refused and are served something else for."""

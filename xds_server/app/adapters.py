@@ -1,4 +1,4 @@
-"""DOCSTRING NEEDED."""
+"""The ports of the reconciler, implemented by the publisher, telemetry, orders and certificates."""
 
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping

@@ -8,6 +8,7 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -72,43 +73,44 @@ class ClusterFeed:
                 self._first.set()
                 yield state
 
-    async def run(self, around: ServerContext) -> None:
+    async def run(self, context: ServerContext) -> None:
         """Read, speak and write until cancelled; ``ConfigError`` where nothing says how to reach the cluster."""
         config = self._config
         try:
             async with open_kube_api(ClientConfig(kubeconfig=config.kubeconfig, context=config.context)) as api:
                 _log.info("cluster.reading", server=api.server, namespaces=config.namespaces or "all")
-                await self._run(api, around)
+                await self._run(api, context)
         except ApiError as error:
             flag = "--kubeconfig" if config.kubeconfig or config.context else "--kubernetes"
             raise ConfigError(f"{flag}: {error.message}") from error
 
-    async def _run(self, api: KubeApi, around: ServerContext) -> None:
+    async def _run(self, api: KubeApi, context: ServerContext) -> None:
         config, writing_as = self._config, self._writing
-        reporting = ReplicaReporter(around, lambda: self._replicas, lambda: self._reader)
-        self._reader = ClusterSource(
+        reporter = ReplicaReporter(context)
+        self._reader = reader = ClusterSource(
             api,
             namespaces=config.namespaces,
             selector=config.selector,
-            on_words=around.reconciler.on_pod_states,
+            on_words=context.reconciler.on_pod_states,
             on_objects=self._objects_changed,
             secret_error=self._secret_error,
         )
-        self._replicas = ReplicaRegistry(
+        self._replicas = replicas = ReplicaRegistry(
             api,
             namespace=writing_as.namespace,
             group=writing_as.lease,
             identity=writing_as.identity,
-            own=reporting.replica_status,
-            on_change=around.reconciler.request_round,
+            own=reporter.replica_status,
+            on_change=context.reconciler.request_round,
         )
         self._reading.set()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._reader.run(), name="cluster")
-            tasks.create_task(self._replicas.run(), name="replicas")
-            tasks.create_task(self._follow_contact(around), name="contact")
+            tasks.create_task(reader.run(), name="cluster")
+            tasks.create_task(replicas.run(), name="replicas")
+            tasks.create_task(self._follow_contact(context), name="contact")
             if config.write_status:
-                self._writer = StatusWriter(api, writing_as, reporting.write_context)
+                write_context = partial(reporter.write_context, reader, replicas)
+                self._writer = StatusWriter(api, writing_as, write_context)
                 tasks.create_task(self._writer.run(), name="writer")
 
     def _objects_changed(self) -> None:
@@ -119,13 +121,11 @@ class ClusterFeed:
         if self._reader is not None:
             self._reader.reevaluate()
 
-    @property
     def lost_s(self) -> Mapping[str, float]:
         if self._reader is None:
             return _NOTHING
         return {name: round(lost_s, 3) for name, lost_s in self._reader.stale.items() if lost_s >= LOST_S}
 
-    @property
     def pods(self) -> Mapping[EngineId, PodRef]:
         return _NO_PODS if self._reader is None else self._reader.pods
 
@@ -142,19 +142,19 @@ class ClusterFeed:
             holds = self._writer is not None and self._writer.holds
             yield ControlPlaneMetrics.lease_held.family({(): float(holds)})
 
-    async def _follow_contact(self, around: ServerContext) -> None:
+    async def _follow_contact(self, context: ServerContext) -> None:
         """Tell when the API is out of touch and when it is back; at the start, that the last run has to do.
 
         And have the other replicas told what is new here.
         """
         while True:
-            lost = self.lost_s
+            lost = self.lost_s()
             if not self._first.is_set() and max(lost.values(), default=0.0) >= UNREACHED_S:
-                around.reconciler.on_source_unreachable(
+                context.reconciler.on_source_unreachable(
                     f"the Kubernetes API let nothing be read ({', '.join(sorted(lost))})"
                 )
             if frozenset(lost) != self._told:
-                around.ledger.record(_contact(self._told, lost))
+                context.ledger.record(_contact(self._told, lost))
                 self._told = frozenset(lost)
             if self._replicas is not None:
                 self._replicas.request_renewal()

@@ -1,6 +1,6 @@
-"""What outlives the process: what is served is kept on disk when it changed, and taken up at the next start.
+"""What outlives the process: the policies that are served, what traffic taught, and addresses of host names.
 
-So are what was learned from traffic (``learned``) and the addresses of host names, in files beside.
+Each is written to its own file when it changed, and read at the next start.
 """
 
 import asyncio
@@ -40,10 +40,10 @@ def restore(
     store: LastGoodStore,
     publisher: Publisher,
     reconciler: Reconciler,
-    entrusted: SecretDistributor,
+    secrets: SecretDistributor,
     resolver: Resolver,
 ) -> None:
-    """Take up what the last run kept; what cannot be used is said and left alone."""
+    """Read what the last run wrote; log what cannot be used, and leave it alone."""
     try:
         resolver.remembered = address_store.read(store.path.parent)
     except StoreError as error:
@@ -66,7 +66,7 @@ def restore(
         _log.warning("store.ignored", reason="this version refuses the stored policies", errors=reasons[:10])
         return
     publisher.nack_policy.restore(kept.parked)
-    entrusted.restore(kept.certified)
+    secrets.restore(kept.certified)
     reconciler.restore(
         AcceptedPolicies(policies=policies, texts=kept.texts, digest=kept.digest),
         kept.proxies_by_role,
@@ -78,14 +78,14 @@ async def persist(
     store: LastGoodStore,
     publisher: Publisher,
     reconciler: Reconciler,
-    entrusted: SecretDistributor,
+    secrets: SecretDistributor,
     resolver: Resolver,
     *,
     disk: WriteFailures,
 ) -> None:
     """Keep what is served and what was learned, each time it has changed; for ever."""
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_keep_served(store, publisher, reconciler, entrusted, disk))
+        tasks.create_task(_keep_served(store, publisher, reconciler, secrets, disk))
         tasks.create_task(_keep_learned(store, reconciler, disk))
         tasks.create_task(_keep_addresses(store, resolver, disk))
 
@@ -154,7 +154,7 @@ async def _keep_served(
     store: LastGoodStore,
     publisher: Publisher,
     reconciler: Reconciler,
-    entrusted: SecretDistributor,
+    secrets: SecretDistributor,
     disk: WriteFailures,
 ) -> None:
     failing = False
@@ -173,7 +173,7 @@ async def _keep_served(
             proxies_by_zone=dict(reconciler.proxy_counts.by_zone.counts()),
             saved_at_unix_s=time.time(),
             parked=publisher.nack_policy.rejections(),
-            certified=entrusted.certified(),
+            certified=secrets.certified(),
         )
         try:
             await asyncio.to_thread(store.save, last_good)

@@ -41,7 +41,7 @@ class PolicyFeed(Protocol):
         """The state now, then each different one, for as long as it is iterated; beside ``run``."""
         ...
 
-    async def run(self, around: ServerContext) -> None:
+    async def run(self, context: ServerContext) -> None:
         """What has to go on for that, and what comes with it; for ever."""
         ...
 
@@ -49,12 +49,10 @@ class PolicyFeed(Protocol):
         """Note that what is wrong with secrets may be different now."""
         ...
 
-    @property
     def lost_s(self) -> Mapping[str, float]:
         """Seconds without contact, by kind of object; only those that are out of touch."""
         ...
 
-    @property
     def pods(self) -> Mapping[EngineId, PodRef]:
         """The pods that engines run in; the same object while they are the same."""
         ...
@@ -71,7 +69,7 @@ class PolicyFeed(Protocol):
 class Outlet(Protocol):
     """Somebody besides proxies who is told what was decided."""
 
-    async def run(self, around: ServerContext, pods: Callable[[], Mapping[EngineId, PodRef]]) -> None:
+    async def run(self, context: ServerContext, pods: Callable[[], Mapping[EngineId, PodRef]]) -> None:
         """Tell until cancelled."""
         ...
 
@@ -87,17 +85,15 @@ class FilesFeed:
     def states(self) -> AsyncGenerator[PolicyState, None]:
         return self._files.states()
 
-    async def run(self, around: ServerContext) -> None:  # noqa: ARG002 - files have nothing more to say
+    async def run(self, context: ServerContext) -> None:  # noqa: ARG002 - files have nothing more to say
         await self._files.watch()
 
     def on_secrets_changed(self) -> None:
         """Nothing: files are judged as a whole, by who is given them."""
 
-    @property
     def lost_s(self) -> Mapping[str, float]:
         return _NOTHING
 
-    @property
     def pods(self) -> Mapping[EngineId, PodRef]:
         return _NO_PODS
 

@@ -25,17 +25,8 @@ REST_PER_LOOK: Final = 20.0
 class ReplicaReporter:
     """See ``replica_status`` and ``write_context``."""
 
-    def __init__(
-        self,
-        around: ServerContext,
-        replicas: Callable[[], ReplicaRegistry | None],
-        reader: Callable[[], ClusterSource | None],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._around = around
-        self._replicas = replicas
-        self._reader = reader
+    def __init__(self, context: ServerContext, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._context = context
         self._clock = clock
         self._confirming = ProgrammedTracker()
         self._refusals: tuple[NackSummary, ...] = ()
@@ -44,23 +35,23 @@ class ReplicaReporter:
 
     def replica_status(self) -> ReplicaStatus:
         """What this replica says to the others now."""
-        around = self._around
-        nodes, digest = around.connected.nodes(), self._published()
+        context = self._context
+        nodes, digest = context.connected.nodes(), self._published()
         self._look(digest)
-        fleet = around.reconciler.fleet
+        fleet = context.reconciler.fleet
         return ReplicaStatus(
-            groups=replica_status.proxy_groups(nodes, around.connected.by_view()),
+            groups=replica_status.proxy_groups(nodes, context.connected.by_view()),
             asks=replica_status.proxy_demands(nodes, {} if fleet is None else fleet.traffic, self._clock()),
             digest=digest,
             confirmed=self._confirming.confirmed,
             refusals=self._refusals,
         )
 
-    def write_context(self, since: int) -> WriteContext | None:
+    def write_context(self, reader: ClusterSource, replicas: ReplicaRegistry, since: int) -> WriteContext | None:
         """Everything there is to write of, with the events after ``since``; None while nothing is known."""
-        reconciler, reader, replicas = self._around.reconciler, self._reader(), self._replicas()
+        reconciler = self._context.reconciler
         files, serving, built = reconciler.source_state, reconciler.serving, reconciler.built
-        if reader is None or replicas is None or files.state in {"unread", "unreached"}:
+        if files.state in {"unread", "unreached"}:
             return None
         return WriteContext(
             objects=reader.policy_objects,
@@ -72,12 +63,12 @@ class ReplicaReporter:
             now_s=self._clock(),
             hold_reason=files.reason if files.state == "held" else "",
             pods=reader.pods,
-            events=self._around.ledger.book.since(since),
+            events=self._context.ledger.book.since(since),
         )
 
     def _published(self) -> str:
         """The digest of the policies that proxies were given; empty before there are any."""
-        reconciler = self._around.reconciler
+        reconciler = self._context.reconciler
         serving, built = reconciler.serving, reconciler.built
         # Between two rounds these are the same; before the first nothing was given to anybody.
         given = built is not None and serving is not None and built.inputs.policies is serving.policies
@@ -90,7 +81,7 @@ class ReplicaReporter:
         if not digest or began_s < (self._looked_s + CALM_S if calm else self._rested_s):
             return
         self._looked_s = began_s
-        publisher = self._around.publisher
+        publisher = self._context.publisher
         self._refusals = self._confirming.observe(publisher.sync_states(), digest, publisher.desired)
         ended_s = self._clock()
         self._rested_s = ended_s + REST_PER_LOOK * (ended_s - began_s)

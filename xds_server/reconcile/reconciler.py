@@ -99,11 +99,11 @@ class Reconciler:
         allow_shrink: bool = False,
         first_reports_s: float = 0.0,
         on_adopted: Callable[[ServingPolicies], None] = lambda _: None,
-        on_round: Callable[[Decisions, Mapping[View, Snapshot]], None] = lambda _, __: None,
+        on_round: Callable[[BuildResult, Mapping[View, Snapshot]], None] = lambda _, __: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``on_adopted`` is told of policies that are served from then on, ``on_round`` after each round what was
-        decided, and what proxies are served because of it."""
+        """``on_adopted`` gets policies that are served from then on; ``on_round`` each round, and what proxies are
+        served because of it."""
         self._proxies = proxies
         self._metrics = metrics
         self.clock = clock
@@ -319,7 +319,7 @@ class Reconciler:
         self._publish(built)
         # First: who only watches the rounds must not keep proxies from being served.
         self.ready.set()
-        self._on_round(built.decisions, self._publishing.served)
+        self._on_round(built, self._publishing.served)
         self.news_s = None
 
     def _news(self, now_s: float, *, urgent: bool = False) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 from prometheus_client.core import Metric
@@ -47,27 +47,35 @@ class _Withheld:
     secret: str
 
 
+class PoliciesInUse(Protocol):
+    """The policies whose secrets are kept: the reconciler's."""
+
+    @property
+    def serving(self) -> ServingPolicies | None:
+        """What is served now."""
+        ...
+
+    @property
+    def pending_policies(self) -> Iterable[PolicySet]:
+        """What was judged already and may be served yet."""
+        ...
+
+
 class SecretDistributor:
-    """``serving`` gives what is served now, ``nodes`` the view of each connected proxy.
+    """``nodes`` gives the view of each connected proxy. Until ``follow`` no policy names a secret."""
 
-    ``waiting`` gives policies that were judged already and may be served yet: what they name is not let go of.
-    """
-
-    def __init__(
-        self,
-        config: ServeConfig,
-        serving: Callable[[], ServingPolicies | None],
-        nodes: Callable[[], Mapping[str, View]],
-        waiting: Callable[[], Iterable[PolicySet]] = tuple,
-    ) -> None:
-        self._serving = serving
+    def __init__(self, config: ServeConfig, nodes: Callable[[], Mapping[str, View]]) -> None:
         self._nodes = nodes
-        self._waiting = waiting
+        self._policies: PoliciesInUse | None = None
         self._secure = config.tls is not None
         self._restored: frozenset[str] = frozenset()
         self._told: frozenset[_Withheld] = frozenset()
         self._certificates = Certificates(certified=frozenset())
         self.folder = SecretFolder(config.secrets, in_use=self._in_use)
+
+    def follow(self, policies: PoliciesInUse) -> None:
+        """Keep the secrets of these policies from now on."""
+        self._policies = policies
 
     async def run(self, *on_change: Callable[[], None]) -> None:
         """Follow the folder until cancelled; tells when what can be used is different."""
@@ -144,7 +152,11 @@ class SecretDistributor:
         )
 
     def _in_use(self) -> frozenset[str]:
-        return self._asked_for().union(*map(_named, self._waiting()))
+        pending = () if self._policies is None else self._policies.pending_policies
+        return self._asked_for().union(*map(_named, pending))
+
+    def _serving(self) -> ServingPolicies | None:
+        return None if self._policies is None else self._policies.serving
 
     def _asked_for(self) -> frozenset[str]:
         serving = self._serving()

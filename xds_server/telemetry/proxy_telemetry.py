@@ -58,9 +58,10 @@ class Telemetry:
         on_news: Callable[[], None] = lambda: None,
         *,
         speaks_for: Callable[[str, tuple[str, ...]], MaySee | None] = lambda _node, _identities: _everything,
+        traffic_store: TrafficStore | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.traffic_store = TrafficStore()
+        self.traffic_store = traffic_store or TrafficStore()
         self._speaks_for = speaks_for
         self.on_news = on_news
         self._metrics = metrics

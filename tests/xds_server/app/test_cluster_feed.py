@@ -26,7 +26,7 @@ def test_the_lease_is_the_one_named_or_that_of_the_own_namespace(
 def test_a_feed_that_has_not_begun_knows_nobody_and_misses_nothing() -> None:
     feed = ClusterFeed(ServeConfig(kubernetes=True))
     assert feed.remote_proxies({}) is NO_REMOTE_PROXIES
-    assert feed.lost_s == {}
+    assert feed.lost_s() == {}
     samples = {
         (sample.name, *sample.labels.values()): sample.value for one in feed.families() for sample in one.samples
     }

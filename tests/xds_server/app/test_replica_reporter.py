@@ -37,7 +37,7 @@ class Place:
         standings, self.publisher.sync_states = self.publisher.sync_states, self._looked  # type: ignore[method-assign]
         self._standings = standings
         around: Any = SimpleNamespace(reconciler=reconciler, publisher=self.publisher, connected=connected)
-        self.reporting = ReplicaReporter(around, lambda: None, lambda: None, clock=lambda: self.now_s)
+        self.reporting = ReplicaReporter(around, clock=lambda: self.now_s)
 
     def _looked(self) -> Any:
         self.looks += 1
@@ -104,7 +104,7 @@ def test_who_confirmed_all_is_looked_at_now_and_then_and_at_once_for_other_polic
     there.ask(0, nonce=there.ask(0))
     assert there.reporting.replica_status().confirmed == "one"
     assert looks_within(there, 100.0) <= 100.0 / CALM_S
-    there.reporting._around.reconciler.serving.digest = "two"  # type: ignore[union-attr, misc]
+    there.reporting._context.reconciler.serving.digest = "two"  # type: ignore[union-attr, misc]
     before = there.looks
     assert there.reporting.replica_status().confirmed == "two"
     assert there.looks == before + 1

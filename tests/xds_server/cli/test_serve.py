@@ -17,9 +17,10 @@ import pytest
 import structlog
 
 from engine.address import ListenAddress
-from xds_server.app.application import BoundAddresses, Prober
+from xds_server.app.application import BoundAddresses
 from xds_server.cli import main
 from xds_server.cli import serve as serve_module
+from xds_server.engine_health.engine_prober import Prober
 from xds_server.serve_config import ServeConfig
 
 LIMIT_S = 60.0
@@ -182,12 +183,11 @@ def test_a_cluster_that_nothing_leads_to_is_said_at_once(
 def test_who_serves_from_files_loads_nothing_of_kubernetes() -> None:
     script = (
         "import sys, xds_server.cli.serve, xds_server.app.application\n"
-        "config = xds_server.app.application.ServeConfig(policies=('x',))\n"
-        "assert xds_server.app.application.feed(config, lambda *_: None).source == 'files'\n"
+        "from xds_server.app.policy_parts import ServeConfig, policy_feed\n"
+        "assert policy_feed(ServeConfig(policies=('x',)), lambda *_: None).source == 'files'\n"
         "loaded = [name for name in sys.modules if name.partition('.')[0] == 'kubernetes']\n"
         "assert not loaded, loaded[:3]\n"
-        "from xds_server.app import app\n"
-        "assert app.feed(app.ServeConfig(kubernetes=True), lambda *_: None).source == 'kubernetes'\n"
+        "assert policy_feed(ServeConfig(kubernetes=True), lambda *_: None).source == 'kubernetes'\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
 

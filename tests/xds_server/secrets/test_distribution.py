@@ -49,11 +49,12 @@ class FakeServer:
     def __init__(self, folder: Path | None, *, secure: bool = False) -> None:
         self.serving: ServingPolicies | None = None
         self.nodes: Mapping[str, View] = {}
-        self.waiting: tuple[PolicySet, ...] = ()
+        self.pending_policies: tuple[PolicySet, ...] = ()
         tls = {f"tls_{one}": Path(one) for one in ("cert", "key", "ca")} if secure else {}
         listen = ListenAddress("0.0.0.0", 0)
         config = ServeConfig(policies=(Path(),), secrets=folder, insecure=not secure, listen=listen, **tls)  # type: ignore[arg-type]
-        self.entrusted = SecretDistributor(config, lambda: self.serving, lambda: self.nodes, lambda: self.waiting)
+        self.entrusted = SecretDistributor(config, lambda: self.nodes)
+        self.entrusted.follow(self)
 
     def serve(self) -> None:
         self.serving = ServingPolicies(policies=policies(), texts={}, digest="d", stale=False)

@@ -270,7 +270,7 @@ def test_without_a_collector_nothing_is_imported_nothing_runs_and_nothing_is_cou
     script = (
         "import sys, threading; import xds_server.app.application; from xds_server.observe.tracing.tracing "
         "import Tracing;"
-        "one = Tracing('', lambda pool, engine: None); assert one.following is None and one.event is None;"
+        "one = Tracing('', lambda pool, engine: None); assert one.change_tracer is None and one.event is None;"
         "assert list(one.families()) == [] and threading.active_count() == 1;"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]"
     )

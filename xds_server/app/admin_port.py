@@ -1,0 +1,89 @@
+"""The admin port: answers of all parts, the metrics that they export, and problems with files."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Self
+
+from xds_server.admin.admin_server import AdminServer
+from xds_server.admin.published_config import PublishedConfig
+from xds_server.admin.server_backend import ServerBackend
+from xds_server.app.engine_parts import EngineParts
+from xds_server.app.operator_parts import OperatorParts
+from xds_server.app.policy_parts import PolicyParts
+from xds_server.app.proxy_parts import ProxyParts
+from xds_server.diagnosis.file_problems import FileProblems
+from xds_server.metrics import Metrics
+from xds_server.serve_config import ServeConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminPort:
+    """The server of the admin port, and what it answers from."""
+
+    server: AdminServer
+    backend: ServerBackend
+    file_problems: FileProblems
+
+    @classmethod
+    def build(
+        cls,
+        config: ServeConfig,
+        metrics: Metrics,
+        *,
+        policies: PolicyParts,
+        proxies: ProxyParts,
+        engines: EngineParts,
+        operators: OperatorParts,
+    ) -> Self:
+        """Build it, and let ``metrics`` export what each part measures."""
+        auth, secrets = proxies.auth, proxies.secrets
+        admin_auth = auth.admin_auth(config)
+        file_problems = FileProblems(
+            (auth.file_problems, secrets.file_problems, operators.write_failures.file_problems)
+        )
+        backend = ServerBackend(
+            policies.reconciler,
+            proxies.publisher,
+            agents=engines.agents.agents,
+            gpu=engines.agents.gpu,
+            ledger=operators.ledger,
+            orders=operators.orders,
+            source=policies.feed.source,
+            lost_s=policies.feed.lost_s,
+            troubles=file_problems.current,
+            refusals=proxies.nack_log,
+            canary=policies.versions.canary,
+        )
+        for measured in (
+            auth,
+            admin_auth,
+            policies.feed,
+            backend,
+            proxies.telemetry,
+            proxies.eject_latency,
+            secrets,
+            operators.tracing,
+        ):
+            metrics.observe(measured.families)
+        published = PublishedConfig(
+            proxies.publisher,
+            listen=str(config.listen),
+            state_dir=config.state_dir,
+            pools=policies.pools,
+            view_expected=auth.view_expected,
+            peek=policies.reconciler.peek,
+        )
+        server = AdminServer(
+            config.admin,
+            backend,
+            metrics,
+            door=admin_auth,
+            tls=auth.ssl_context(),
+            changer=policies.versions,
+            inside=published,
+        )
+        return cls(server=server, backend=backend, file_problems=file_problems)
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Follow problems with files in this group; the server itself is a context."""
+        tasks.create_task(self.file_problems.run(), name="troubles")

@@ -1,0 +1,89 @@
+"""The parts that watch engines: addresses, agents, probes, drains, and the summary for other regions."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+from policies.model import PolicySet
+from xds_server.app.drain_notifier import AckedVersions, DrainNotifier
+from xds_server.app.region_summary import SummaryServer
+from xds_server.app.server_events import ServerEvents
+from xds_server.auth.server_auth import ServerAuth
+from xds_server.decide.decisions import Decisions, Health
+from xds_server.engine_health.agent_dialer import AgentDialer
+from xds_server.engine_health.agent_target import AgentCredentials
+from xds_server.engine_health.engine_prober import Prober
+from xds_server.engine_health.resolver import Resolver, host_names
+from xds_server.metrics import Metrics
+from xds_server.model.secret import Secrets
+from xds_server.serve_config import ServeConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineParts:
+    """Everything that speaks to engines and their agents."""
+
+    resolver: Resolver
+    agents: AgentDialer
+    prober: Prober
+    drain: DrainNotifier
+    summary: SummaryServer | None
+
+    @classmethod
+    def build(
+        cls,
+        config: ServeConfig,
+        metrics: Metrics,
+        events: ServerEvents,
+        *,
+        epoch: str,
+        auth: ServerAuth,
+        acked_versions: AckedVersions,
+        secrets: Callable[[], Secrets],
+    ) -> Self:
+        """Build them; ``secrets`` are the credentials towards engines."""
+        agents = AgentDialer(
+            events.agent_report,
+            watcher=epoch,
+            security=AgentCredentials(
+                current=auth.channel_credentials,
+                name=config.agent_name,
+                plain_pools=frozenset(config.plaintext_agents),
+            ),
+            on_error=metrics.count_dropped_report,
+            on_coverage=events.coverage_changed,
+        )
+        return cls(
+            resolver=Resolver(events.addresses_changed, refresh_s=config.resolve_s),
+            agents=agents,
+            prober=Prober(events.probe_report, on_probe=metrics.count_probe, secrets=secrets),
+            drain=DrainNotifier(acked_versions, agents.send_drain_progress),
+            summary=None
+            if config.summary is None
+            else SummaryServer(config.summary, config.region, *auth.summary_credentials()),
+        )
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Run them in this group."""
+        tasks.create_task(self.resolver.run(), name="resolver")
+        tasks.create_task(self.agents.run(), name="agents")
+        tasks.create_task(self.prober.run(), name="prober")
+        if self.summary is not None:
+            tasks.create_task(self.summary.run(), name="summary")
+
+    def watch(self, policies: PolicySet) -> None:
+        """Watch the engines of these policies."""
+        self.agents.watch(policies)
+        self.probe_uncovered(policies)
+        self.resolver.want(host_names(policies))
+
+    def probe_uncovered(self, policies: PolicySet) -> None:
+        """Probe the engines that no agent covers."""
+        self.prober.watch(policies, self.agents.covered)
+
+    def hurry_probes(self, decisions: Decisions) -> None:
+        """Probe engines that are not healthy sooner."""
+        self.prober.hurry(
+            {key for key, decision in decisions.engines.items() if decision.health is not Health.HEALTHY}
+        )

@@ -1,0 +1,125 @@
+"""The parts that serve proxies: authorization, the publisher, secrets, telemetry, and the latency of ejections."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Self
+
+from xds_server.app.adapters import PublisherAdapter
+from xds_server.app.server_events import ServerEvents
+from xds_server.auth.server_auth import ServerAuth
+from xds_server.metrics import Metrics
+from xds_server.model.snapshot import Snapshot
+from xds_server.model.view import View
+from xds_server.observe.eject_latency import EjectLatency
+from xds_server.observe.proxy_observer import NotifyingObserver
+from xds_server.observe.tracing.change_tracer import ChangeTracer
+from xds_server.publish import Publisher
+from xds_server.publish.nack_log import NackLog
+from xds_server.reconcile.reconciler import Reconciler
+from xds_server.rollout.canary_controller import CanaryController
+from xds_server.secrets.distribution import SecretDistributor
+from xds_server.serve_config import ServeConfig
+from xds_server.telemetry import Telemetry
+from xds_server.telemetry.traffic_store import TrafficStore
+from xds_server.xds import NodeInfo
+
+
+class ViewSource:
+    """What the publisher asks for: the view of a proxy, and the first snapshot of a view.
+
+    Views come from the rules of access alone, and snapshots are empty, until ``follow``.
+    """
+
+    def __init__(self, auth: ServerAuth) -> None:
+        self._auth = auth
+        self._reconciler: Reconciler | None = None
+        self._canaries: CanaryController | None = None
+
+    def follow(self, reconciler: Reconciler, canaries: CanaryController) -> None:
+        """Take snapshots from this reconciler, and move proxies of a canary to its views."""
+        self._reconciler, self._canaries = reconciler, canaries
+
+    def view_of(self, node: NodeInfo) -> View:
+        """The view of a proxy; ``RefusedPeerError`` where it may not be served."""
+        view = self._auth.view_of(node)
+        in_canary = self._canaries is not None and self._canaries.has(node.id)
+        return replace(view, canary=True) if in_canary else view
+
+    def snapshot_for(self, view: object) -> Snapshot:
+        """The snapshot for the first proxy of a view."""
+        if self._reconciler is None or not isinstance(view, View):
+            return Snapshot()
+        return self._reconciler.snapshot_for(view)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyParts:
+    """Everything that speaks to proxies or listens to them."""
+
+    auth: ServerAuth
+    views: ViewSource
+    publisher: Publisher
+    connected: PublisherAdapter
+    secrets: SecretDistributor
+    nack_log: NackLog
+    telemetry: Telemetry
+    eject_latency: EjectLatency
+
+    @classmethod
+    def build(
+        cls,
+        config: ServeConfig,
+        metrics: Metrics,
+        events: ServerEvents,
+        *,
+        epoch: str,
+        traffic_store: TrafficStore,
+        change_tracer: ChangeTracer | None,
+    ) -> Self:
+        """Build them; ``ConfigError`` where the certificate or the rules of access cannot be used."""
+        auth = ServerAuth(config)
+        views = ViewSource(auth)
+        eject_latency = EjectLatency(metrics, traffic_store.began_at_s)
+        publisher = Publisher(
+            view_of=views.view_of,
+            snapshot_for=views.snapshot_for,
+            observer=NotifyingObserver(
+                metrics,
+                events.proxies_changed,
+                events.nack,
+                events.ack,
+                eject_latency,
+                following=change_tracer,
+            ),
+            epoch=epoch,
+            identifier="switchgear",
+        )
+        connected = PublisherAdapter(publisher)
+        return cls(
+            auth=auth,
+            views=views,
+            publisher=publisher,
+            connected=connected,
+            secrets=SecretDistributor(config, connected.nodes),
+            nack_log=NackLog(),
+            telemetry=Telemetry(
+                metrics,
+                on_news=events.round_requested,
+                speaks_for=connected.speaks_for,
+                traffic_store=traffic_store,
+            ),
+            eject_latency=eject_latency,
+        )
+
+    def start(
+        self,
+        tasks: asyncio.TaskGroup,
+        *,
+        on_other_keys: Callable[[], None],
+        on_other_secrets: Iterable[Callable[[], None]],
+    ) -> None:
+        """Follow the files of trust and secrets in this group."""
+        auth = self.auth.run(on_rules=self.publisher.reauthorize, on_keys=on_other_keys)
+        tasks.create_task(auth, name="guard")
+        tasks.create_task(self.secrets.run(*on_other_secrets), name="secrets")
