@@ -21,12 +21,12 @@ from policies.route import HeaderMatch, ModelRoute, PriorityClass
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.decide.routing.time_limits import limits_for_cutting_proxies
 from xds_server.model.fleet import Fleet
+from xds_server.model.memo import Memo
 from xds_server.model.pool_traffic import Proxy
 from xds_server.translate.cluster_weights import live_weights, ready_pools
 from xds_server.translate.effective_spec import at_most_once_spec, effective_spec
 from xds_server.translate.endpoints import ENGINE_LABEL, HEALTH_STATUS, load_assignment
 from xds_server.translate.internal_listeners import uses_internal_listeners
-from xds_server.translate.memo import Memo
 from xds_server.translate.pool_clusters import CHOICE_COUNT, outlier_detection
 from xds_server.translate.retry_policy import hedge_delay_s, try_timers
 from xds_server.translate.route_configuration import (

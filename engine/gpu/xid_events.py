@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from engine.bounded_dict import BoundedDict
+
 CAPACITY: Final = 256  # 8 ranks with every code of the table fit with room to spare; about 50 KB
 
 
@@ -37,8 +39,9 @@ class XidLatch:
     """What came, until it is forgotten; written by the event thread, read by anyone."""
 
     def __init__(self, *, capacity: int = CAPACITY) -> None:
-        self._capacity = capacity
-        self._records: dict[tuple[int | None, int], XidRecord] = {}
+        self._records: BoundedDict[tuple[int | None, int], XidRecord] = BoundedDict(
+            capacity, on_evict=self._count_dropped
+        )
         self._lock = threading.Lock()
         self.dropped = 0
 
@@ -46,11 +49,8 @@ class XidLatch:
         """The record of ``event``'s kind with ``event`` in it."""
         key = (event.rank, event.code)
         with self._lock:
-            known = self._records.pop(key, None)  # the newest stands last
+            known = self._records.get(key)
             if known is None:
-                if len(self._records) >= self._capacity:
-                    self._records.pop(next(iter(self._records)))
-                    self.dropped += 1
                 record = XidRecord(
                     rank=event.rank, code=event.code, first_s=event.at_s, last_s=event.at_s, count=1
                 )
@@ -63,6 +63,9 @@ class XidLatch:
         """All records, longest unseen first."""
         with self._lock:
             return tuple(self._records.values())
+
+    def _count_dropped(self, _key: tuple[int | None, int]) -> None:
+        self.dropped += 1
 
     def forget(self, which: Callable[[XidRecord], bool]) -> int:
         """How many records ``which`` chose and are gone."""

@@ -38,6 +38,7 @@ from xds_server.k8s.api_resources import PODS, ApiResource
 from xds_server.k8s.kube_api import ApiError, KubeApi, KubeObject, ObjectSelector
 from xds_server.k8s.lease import LeaderElector
 from xds_server.k8s.reflector import Reflector
+from xds_server.model.backoff import ExponentialBackoff
 from xds_server.model.token_bucket import RateLimit, TokenBucket, take_token
 
 WORKLOAD_ENTRIES: Final = ApiResource(
@@ -55,8 +56,7 @@ RATE: Final = RateLimit(burst=50, per_s=10)
 _ECHO_S: Final = 2.0
 """How long the watch may take to show what was written before it is written again."""
 
-_FIRST_PAUSE_S: Final = 0.5
-_LONGEST_PAUSE_S: Final = 30.0
+_RETRY: Final = ExponentialBackoff(first_s=0.5, most_s=30.0)
 
 _log = structlog.get_logger()
 
@@ -198,7 +198,7 @@ class EndpointWriter:
             await self._do(write)
         except ApiError as error:
             times = self._setbacks[line].times + 1 if line in self._setbacks else 1
-            pause_s = error.retry_after_s or min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (times - 1))
+            pause_s = error.retry_after_s or _RETRY.wait_s(times)
             self._setbacks[line] = WriteBackoff(times=times, until_s=self._clock() + pause_s)
             self.counts.refused += 1
             if times == 1:

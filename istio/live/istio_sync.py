@@ -10,9 +10,9 @@ from xds_server.k8s.client_config import ClientConfig, open_kube_api
 from xds_server.k8s.kube_api import ApiError, KubeApi
 from xds_server.k8s.lease import LeaderElector
 from xds_server.model.fleet import EngineId
+from xds_server.model.memo import LastResult
 from xds_server.model.pod_state import PodRef
 from xds_server.model.token_bucket import RateLimit
-from xds_server.reconcile.pipeline import BuildResult
 from xds_server.serve_config import ConfigError
 
 Pods = Mapping[EngineId, PodRef]
@@ -37,7 +37,7 @@ class IstioSync:
     def __init__(self, settings: IstioSyncSettings, tell: Callable[[str], None]) -> None:
         self._settings = settings
         self._tell = tell
-        self._made: tuple[BuildResult, Pods, DesiredState] | None = None
+        self._desired: LastResult[DesiredState] = LastResult()
 
     async def run(self, around: ServerContext, pods: Callable[[], Pods]) -> None:
         """Tell until cancelled; ``ConfigError`` where nothing says how to reach the cluster."""
@@ -53,12 +53,11 @@ class IstioSync:
         built = around.reconciler.built
         if built is None or not around.reconciler.ready.is_set():
             return None
-        made = self._made
-        if made is None or made[0] is not built or made[1] is not pods:
-            policies, fleet = built.inputs.policies, built.inputs.fleet
-            want = desired_state(policies, fleet, built.decisions, pods, namespace=self._settings.namespace)
-            self._made = made = (built, pods, want)
-        return made[2]
+        inputs, namespace = built.inputs, self._settings.namespace
+        return self._desired.of(
+            (built, pods),
+            lambda: desired_state(inputs.policies, inputs.fleet, built.decisions, pods, namespace=namespace),
+        )
 
 
 def endpoint_writer(

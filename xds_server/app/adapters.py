@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from xds_server.ledger.operator_orders import Orders
 from xds_server.model.fleet import EngineId
+from xds_server.model.memo import LastResult
 from xds_server.model.order import Order
 from xds_server.model.pool_traffic import PoolTraffic
 from xds_server.model.secret import NO_CERTIFICATES, Certificates
@@ -20,25 +21,25 @@ class PublisherAdapter:
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
-        self._nodes: Mapping[str, Hashable] = {}
-        self._views: Mapping[str, View] = {}
-        self._envoys: frozenset[str] = frozenset()
+        self._views: LastResult[Mapping[str, View]] = LastResult()
+        self._envoys: LastResult[frozenset[str]] = LastResult()
 
     def views(self) -> frozenset[View]:
         return frozenset(view for view in self._publisher.views if isinstance(view, View))
 
     def nodes(self) -> Mapping[str, View]:
         nodes = self._publisher.nodes
-        if nodes is not self._nodes:
-            self._nodes = nodes
-            self._views = MappingProxyType({node: view for node, view in nodes.items() if isinstance(view, View)})
-            self._envoys = frozenset(node for node, view in self._views.items() if view.role != GRPC_ROLE)
-        return self._views
+        return self._views.of(
+            (nodes,),
+            lambda: MappingProxyType({node: view for node, view in nodes.items() if isinstance(view, View)}),
+        )
 
     def envoys(self) -> Collection[str]:
-        """The node ids of those that report their traffic; the same object while nobody came or went."""
-        self.nodes()
-        return self._envoys
+        """The node ids of those that report their traffic; the same object while none connects or disconnects."""
+        views = self.nodes()
+        return self._envoys.of(
+            (views,), lambda: frozenset(node for node, view in views.items() if view.role != GRPC_ROLE)
+        )
 
     def speaks_for(self, node: str, identities: tuple[str, ...]) -> Callable[[str], bool] | None:
         """Whether a pool may be told of by ``node`` with these identities; None where nobody is connected so."""

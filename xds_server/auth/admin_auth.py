@@ -15,7 +15,7 @@ import itertools
 import json
 import secrets
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -27,6 +27,7 @@ from aiohttp import web
 from prometheus_client.core import Metric
 
 from engine.address import source_network
+from engine.bounded_dict import BoundedDict
 from engine.limited_listener import mark_authenticated
 from engine.tls.contexts import peer_identities
 from xds_server.auth.access_rules import AdminRole
@@ -109,8 +110,8 @@ class AdminAuth:
         self._open_paths = PUBLIC_PATHS | {"/metrics"} if open_metrics else PUBLIC_PATHS
         self._clock = clock
         self._wall = wall
-        self._buckets: OrderedDict[tuple[str, str], TokenBucket] = OrderedDict()
-        self._sessions: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._buckets: BoundedDict[tuple[str, str], TokenBucket] = BoundedDict(MAX_BUCKETS)
+        self._sessions: BoundedDict[str, tuple[str, float]] = BoundedDict(MAX_SESSIONS)
         self._refused: dict[str, int] = {"unknown": 0, "role": 0, "rate": 0, "host": 0, "crowd": 0}
 
     def add_routes(self, app: web.Application) -> None:
@@ -244,9 +245,6 @@ class AdminAuth:
         fresh = take_token(self._buckets.get((kind, who)), rate, self._clock())
         if fresh is not None:
             self._buckets[kind, who] = fresh
-            self._buckets.move_to_end((kind, who))
-            while len(self._buckets) > MAX_BUCKETS:
-                self._buckets.popitem(last=False)
         return fresh is not None
 
     # -- what was changed ----------------------------------------------------------------------------------
@@ -297,8 +295,6 @@ class AdminAuth:
             return _page("That is no token of anybody here.", 401)
         name = secrets.token_urlsafe(32)
         self._sessions[name] = (token, self._clock() + SESSION_S)
-        while len(self._sessions) > MAX_SESSIONS:
-            self._sessions.popitem(last=False)
         _log.info("admin.login", by=caller.name, peer=peer)
         answer = web.Response(status=303, headers={"Location": "/dashboard/"})
         answer.set_cookie(COOKIE, name, max_age=SESSION_S, httponly=True, samesite="Strict", secure=self._secure)

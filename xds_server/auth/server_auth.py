@@ -14,6 +14,7 @@ import grpc
 import structlog
 from prometheus_client.core import Metric
 
+from engine.bounded_dict import BoundedDict
 from engine.tls.certificate_files import CertificateError, KeyPair, RotatingKeyPair, expiry
 from engine.tls.contexts import server_context
 from engine.tls.grpc_credentials import channel_credentials, server_credentials
@@ -26,6 +27,7 @@ from xds_server.auth.node_view import view_of
 from xds_server.auth.rules_watcher import RulesWatcher
 from xds_server.diagnosis.file_problems import expiry_problem
 from xds_server.metrics.control_metrics import ControlPlaneMetrics, ProxyMetrics
+from xds_server.model.memo import LastResult
 from xds_server.model.status_types import FileDefect, FileProblem
 from xds_server.model.view import View
 from xds_server.serve_config import ConfigError, ServeConfig
@@ -59,8 +61,8 @@ class ServerAuth:
         self._wall = wall
         self._local = config.listen.is_loopback
         self._refused: dict[str, int] = {"identity": 0, "node": 0}
-        self._told_at_s: dict[tuple[str, str], float] = {}
-        self._turned_away: dict[str, tuple[float, str]] = {}
+        self._told_at_s: BoundedDict[tuple[str, str], float] = BoundedDict(_MOST_TOLD)
+        self._turned_away: BoundedDict[str, tuple[float, str]] = BoundedDict(_MOST_TOLD)
         self._soon_told_s = float("-inf")
         try:
             self.keys = (
@@ -70,7 +72,7 @@ class ServerAuth:
             )
         except CertificateError as error:
             raise ConfigError(f"--tls-cert: {error}") from error
-        self._channel: tuple[KeyPair, grpc.ChannelCredentials] | None = None
+        self._channel: LastResult[grpc.ChannelCredentials] = LastResult()
         self._pair = None if self.keys is None else self.keys.pair
         try:
             self.rules = (
@@ -92,9 +94,7 @@ class ServerAuth:
         if self.keys is None:
             return None
         pair = self.keys.reload()
-        if self._channel is None or self._channel[0] is not pair:
-            self._channel = (pair, channel_credentials(pair))
-        return self._channel[1]
+        return self._channel.of((pair,), lambda: channel_credentials(pair))
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """For an HTTP port; None for plain text."""
@@ -254,16 +254,10 @@ class ServerAuth:
     def _tell_of(self, node: NodeInfo, refused: Denial) -> None:
         """Count, and say it once in a while: a proxy that is refused comes back each second."""
         self._refused[refused.kind] += 1
-        self._turned_away.pop(node.id, None)
-        while len(self._turned_away) >= _MOST_TOLD:
-            del self._turned_away[next(iter(self._turned_away))]
         self._turned_away[node.id] = (self._clock(), refused.reason)
         who, now_s = (" ".join(node.identities), node.id), self._clock()
         if now_s - self._told_at_s.get(who, float("-inf")) < _TELL_AGAIN_S:
             return
-        self._told_at_s.pop(who, None)
-        while len(self._told_at_s) >= _MOST_TOLD:
-            del self._told_at_s[next(iter(self._told_at_s))]
         self._told_at_s[who] = now_s
         _log.warning("xds.peer_refused", node=node.id, zone=node.zone, reason=refused.reason)
 

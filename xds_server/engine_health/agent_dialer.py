@@ -32,6 +32,7 @@ from policies.model import PolicySet
 from xds_server.engine_health.agent_metadata import AgentMetadata, read_agent_metadata
 from xds_server.engine_health.agent_state import FRESH_S, AgentState
 from xds_server.engine_health.agent_target import PLAIN_TEXT, AgentCredentials, AgentTarget, agent_targets
+from xds_server.model.backoff import ExponentialBackoff
 from xds_server.model.drain_progress import DrainProgress
 from xds_server.model.fleet import EngineId
 from xds_server.model.status_types import AgentStatus
@@ -39,8 +40,7 @@ from xds_server.model.status_types import AgentStatus
 FIRST_S: Final = 1.0
 """How long an agent that was never heard covers its engine: two looks of a prober, which need not begin."""
 
-_BACKOFF_FIRST_S: Final = 0.1
-_BACKOFF_MOST_S: Final = 1.0
+_BACKOFF: Final = ExponentialBackoff(first_s=0.1, most_s=1.0)
 _ANSWER_WITHIN_S: Final = 2.0
 _MOST_PER_S: Final = 50
 """Messages an agent may send in a second: ten changes are a storm, more is a broken agent, which gets to wait."""
@@ -208,8 +208,8 @@ class AgentDialer:
                     before = link.heard.report
                     silent = await self._listen(channel, link)
                     failures = failures + 1 if link.heard.report is before else 0
-                    most_s = min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2 ** min(failures, 10))
-                    await asyncio.sleep(self._rng.uniform(_BACKOFF_FIRST_S / 2, most_s))
+                    most_s = _BACKOFF.wait_s(failures + 1)
+                    await asyncio.sleep(self._rng.uniform(_BACKOFF.first_s / 2, most_s))
 
     async def _listen(self, channel: grpc.aio.Channel, link: _Link) -> bool:
         """Take reports until the stream ends; whether it fell silent, so that the connection is worth nothing.

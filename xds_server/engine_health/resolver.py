@@ -9,7 +9,6 @@ engines about.
 import asyncio
 import functools
 import ipaddress
-import operator
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ import structlog
 
 from policies.model import PolicySet
 from xds_server.model.fleet import Engine, EngineId, Fleet, fleet_of, with_traffic
+from xds_server.model.memo import reuse_mapping, reuse_tuple
 
 LOOKUP_LIMIT_S: Final = 5.0
 """How long one round of look-ups is waited for; resolv.conf's own default for one try."""
@@ -65,7 +65,7 @@ class AddressSubstitution:
         pools = {name: self._pool(name, engines, addresses) for name, engines in fleet.pools.items()}
         for name in self._pools.keys() - pools.keys():
             del self._pools[name]
-        if all(pools[name] is engines for name, engines in fleet.pools.items()):
+        if reuse_mapping(fleet.pools, pools) is fleet.pools:
             return fleet
         return with_traffic(fleet_of(pools), fleet.traffic)
 
@@ -82,9 +82,7 @@ class AddressSubstitution:
             if named is not engine or found.address != address:
                 found = replace(engine, address=address)
             made[engine.id] = (engine, found)
-        pool = tuple(found for _, found in made.values())
-        if len(pool) == len(before) and all(map(operator.is_, pool, before)):
-            pool = before
+        pool = reuse_tuple(before, tuple(found for _, found in made.values()))
         self._pools[name] = (pool, made)
         return pool
 

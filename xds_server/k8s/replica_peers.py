@@ -17,6 +17,7 @@ from typing import Final
 from policies.route import PriorityClass
 from xds_server.k8s.lease import LeaderElectionRecord, unix_of
 from xds_server.k8s.replica_status import GATEWAY, ProxyDemand, ProxyKey, ReplicaProxyGroup, ReplicaStatus, key_of
+from xds_server.model.memo import reuse_mapping
 from xds_server.model.pool_traffic import Proxy, ProxyTraffic
 from xds_server.model.remote_proxies import NO_REMOTE_PROXIES, RemoteProxies
 
@@ -66,9 +67,7 @@ def updated_peers(
         else:
             left = known is None and LONG_AGO_S < unix_s - unix_of(record.renewed) < math.inf
             found[name] = ReplicaPeer(record=record, presence=said, observed_s=-math.inf if left else now_s)
-    if found.keys() == peers.keys() and all(found[name] is peers[name] for name in found):
-        return peers
-    return found
+    return reuse_mapping(peers, found)
 
 
 def peers_after_outage(peers: ReplicaPeers, since_s: float, now_s: float) -> ReplicaPeers:

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from xds_server.k8s.kube_api import ApiError
+from xds_server.model.backoff import ExponentialBackoff
 
 ABSENT_ATTEMPTS: Final = 3
 """A server that has just started may not know its custom resources yet: it is believed at the third time."""
@@ -22,8 +23,8 @@ class WatchState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WatchBackoffPolicy:
-    """Waits between tries: from ``first_s`` doubling to ``most_s``; ``slow_s`` where an operator has to help."""
+class WatchBackoffPolicy(ExponentialBackoff):
+    """Waits between tries; ``slow_s`` is the wait where an operator has to help."""
 
     first_s: float = 0.25
     most_s: float = 15.0
@@ -55,7 +56,7 @@ class WatchBackoff:
     def pause(self) -> float:
         """The wait after one more failure."""
         self.failures += 1
-        return self._spread(min(self._pace.most_s, self._pace.first_s * 2.0 ** min(self.failures - 1, 20)))
+        return self._spread(self._pace.wait_s(self.failures))
 
     def _spread(self, seconds: float) -> float:
         # A server that comes back should not meet all that lost it in one moment.

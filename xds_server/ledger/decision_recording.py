@@ -18,6 +18,7 @@ from engine.report import EngineReport
 from policies.model import PolicySet
 from xds_server.ledger.jsonl_writer import JsonlWriter
 from xds_server.model.fleet import Engine, EngineId, Fleet, declared
+from xds_server.model.memo import reuse_tuple
 from xds_server.model.order import Order
 from xds_server.model.pod_state import PodState
 from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic, Proxy
@@ -267,8 +268,7 @@ class RecordingReader:
         pools: dict[str, tuple[Engine, ...]] = {}
         for name, engines in base.pools.items():
             fresh = tuple(self._with_said(engine) for engine in engines)
-            same = all(one is other for one, other in zip(fresh, engines, strict=True))
-            pools[name] = engines if same else fresh
+            pools[name] = reuse_tuple(engines, fresh)
         return replace(base, pools=MappingProxyType(pools), traffic=MappingProxyType(dict(self.traffic)))
 
     def _with_said(self, engine: Engine) -> Engine:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from engine.report import EngineReport, Verdict
 from policies.model import PolicySet
 from policies.pool import EnginePool
+from xds_server.model.memo import reuse_mapping, reuse_tuple
 from xds_server.model.pod_state import PodPhase, PodState
 from xds_server.model.pool_traffic import PoolTraffic
 
@@ -150,9 +151,8 @@ def with_pod_states(fleet: Fleet, words: Mapping[EngineId, PodState]) -> Fleet:
     pools: dict[str, tuple[Engine, ...]] = {}
     for name, engines in fleet.pools.items():
         fresh = tuple(_with_pod_state(engine, words.get(engine.id)) for engine in engines)
-        same = all(one is other for one, other in zip(fresh, engines, strict=True))
-        pools[name] = engines if same else fresh
-    if all(pools[name] is engines for name, engines in fleet.pools.items()):
+        pools[name] = reuse_tuple(engines, fresh)
+    if reuse_mapping(fleet.pools, pools) is fleet.pools:
         return fleet
     return replace(fleet, pools=MappingProxyType(pools))
 

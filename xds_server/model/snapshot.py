@@ -15,6 +15,7 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import Final
 
+from engine.bounded_dict import BoundedDict
 from xds_server.model.type_urls import CLUSTER, ENDPOINT
 
 _NOTHING: Final[Mapping[str, "Resource"]] = MappingProxyType({})
@@ -171,9 +172,10 @@ class SnapshotDiffs:
     """
 
     def __init__(self, remembered: int = 32) -> None:
-        self._remembered = remembered
         # Holding both sides keeps their ids from being reused while an entry lives.
-        self._steps: dict[tuple[int, ...], tuple[tuple[object, ...], Collection[str]]] = {}
+        self._steps: BoundedDict[tuple[int, ...], tuple[tuple[object, ...], Collection[str]]] = BoundedDict(
+            remembered
+        )
 
     def between(self, before: Snapshot, after: Snapshot) -> Mapping[str, Collection[str]]:
         """The changed names by type URL; types in which nothing changed are absent."""
@@ -198,8 +200,6 @@ class SnapshotDiffs:
         if known := self._steps.get(key):
             return known[1]
         names = changed_names(before, after, type_url)
-        while len(self._steps) >= self._remembered:
-            del self._steps[next(iter(self._steps))]
         self._steps[key] = ((old, new, was, now), names)
         return names
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from engine.bounded_dict import BoundedDict
 from engine.report import EngineReport
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.model.drain_progress import DrainProgress
@@ -26,7 +27,7 @@ MAX_VERSIONS: Final = 1000
 class _Out:
     """The versions of the pool's endpoints without the engine, by view, oldest first; empty: not out yet."""
 
-    versions: dict[Hashable, dict[str, None]] = field(default_factory=dict)
+    versions: dict[Hashable, BoundedDict[str, None]] = field(default_factory=dict)
 
 
 class DrainTracker:
@@ -60,10 +61,8 @@ class DrainTracker:
             else:
                 for view, snapshot in snapshots.items():
                     if item := snapshot.of(ENDPOINT).get(key.pool):
-                        known = out.versions.setdefault(view, {})
-                        known[item.version] = None
-                        if len(known) > MAX_VERSIONS:
-                            del known[next(iter(known))]
+                        known = out.versions.setdefault(view, BoundedDict(MAX_VERSIONS))
+                        known.setdefault(item.version, None)
 
     def progress(self, key: EngineId, held: Iterable[tuple[Hashable, str]]) -> DrainProgress | None:
         """How far it has come; None while the engine is not out, or does not drain.

@@ -11,6 +11,7 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
+from engine.bounded_dict import BoundedDict
 from xds_server.metrics.control_metrics import ProxyMetrics
 from xds_server.model.snapshot import Resource, content_of
 from xds_server.model.type_urls import SHORT_NAMES
@@ -68,7 +69,7 @@ class NackLog:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._known: dict[_Key, _NackRecord] = {}
+        self._known: BoundedDict[_Key, _NackRecord] = BoundedDict(MAX_NACKS)
 
     def note(self, nack: Nack) -> None:
         """A proxy refused something."""
@@ -76,8 +77,6 @@ class NackLog:
             key = (item.type_url, item.name, content_of(item.version))
             known = self._known.get(key)
             if known is None:
-                while len(self._known) >= MAX_NACKS:
-                    del self._known[next(iter(self._known))]
                 known = self._known[key] = _NackRecord(since_s=self._clock(), reason=nack.reason)
             known.reason = nack.reason or known.reason
             if len(known.nodes) < MAX_NACKS:
@@ -87,7 +86,8 @@ class NackLog:
         """What connected proxies are meant to have and are not served, because it was refused."""
         now_s = self._clock()
         parked = publisher.nack_policy.rejected_contents
-        self._known = {key: one for key, one in self._known.items() if key[2] in parked.get(key[:2], ())}
+        for key in [key for key in self._known if key[2] not in parked.get(key[:2], ())]:
+            del self._known[key]
         return tuple(
             self._told(key, effect, now_s) for key, effect in _effects(publisher) if effect.before + effect.nothing
         )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable
 from typing import Final
 
+from engine.bounded_dict import BoundedDict
 from xds_server.auth.connection_limit import ConnectionLimiter
 from xds_server.publish.session import SessionView
 from xds_server.xds import StreamError, StreamErrorKind
@@ -23,9 +24,8 @@ class ViewRegistry:
 
     def __init__(self, forget: Callable[[Hashable], None]) -> None:
         self.by_key: dict[Hashable, SessionView] = {}
-        self._forget = forget
         self._kinds = ConnectionLimiter("kinds of proxies", MAX_VIEWS, MAX_VIEWS_OF_HOST)
-        self._idle: dict[Hashable, None] = {}
+        self._idle: BoundedDict[Hashable, None] = BoundedDict(MAX_IDLE_VIEWS, on_evict=forget)
 
     def admit(self, key: Hashable, host: str) -> None:
         """``StreamError`` where a proxy of this view and host would make one view too many."""
@@ -51,7 +51,3 @@ class ViewRegistry:
         del self.by_key[view.key]
         self._kinds.release(view.founder)
         self._idle[view.key] = None
-        while len(self._idle) > MAX_IDLE_VIEWS:
-            oldest = next(iter(self._idle))
-            del self._idle[oldest]
-            self._forget(oldest)

@@ -14,13 +14,13 @@ from policies.model import PolicySet
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import Decisions
 from xds_server.model.fleet import EngineId, Fleet
+from xds_server.model.memo import LastResult, Memo
 from xds_server.model.order import Order
 from xds_server.model.pool_traffic import Proxy
 from xds_server.model.secret import UNKNOWN_CERTIFICATES, Certificates
 from xds_server.model.snapshot import Resource, Snapshot
 from xds_server.model.view import View
 from xds_server.reconcile.assembler import Assembler
-from xds_server.translate.memo import Memo
 from xds_server.translate.runtime_layers import proxy_runtime_resources
 from xds_server.translate.view_resources import translate
 
@@ -82,9 +82,7 @@ class Pipeline:
         self._made_for: frozenset[View] = frozenset()
         self._swept_for: PolicySet | None = None
         self._assembler = Assembler()
-        self._nodes: Mapping[str, View] = {}
-        self._elsewhere: Mapping[str, Proxy] = _NOBODY
-        self._proxies: Mapping[str, Proxy] = {}
+        self._proxies: LastResult[Mapping[str, Proxy]] = LastResult()
 
     def build(self, inputs: BuildInputs) -> BuildResult:
         """Decisions and snapshots of these inputs."""
@@ -156,8 +154,8 @@ class Pipeline:
 
     def _known(self, nodes: Mapping[str, View], elsewhere: Mapping[str, Proxy]) -> Mapping[str, Proxy]:
         """The proxies as decisions see them; the same object for the same nodes."""
-        if nodes is not self._nodes or elsewhere is not self._elsewhere:
-            self._nodes, self._elsewhere = nodes, elsewhere
+
+        def merged() -> Mapping[str, Proxy]:
             here = {
                 node: Proxy(
                     node=node,
@@ -169,8 +167,9 @@ class Pipeline:
                 )
                 for node, view in nodes.items()
             }
-            self._proxies = MappingProxyType({**elsewhere, **here})
-        return self._proxies
+            return MappingProxyType({**elsewhere, **here})
+
+        return self._proxies.of((nodes, elsewhere), merged)
 
     def _own(self, inputs: BuildInputs, decisions: Decisions) -> dict[str, Resource]:
         """The runtime layer of each proxy that some pool has a part of its own for."""

@@ -25,6 +25,7 @@ from xds_server.decide.decisions import Decisions
 from xds_server.decide.ejection.report_evidence import can_change
 from xds_server.metrics import Metrics
 from xds_server.model.fleet import EngineId, Fleet, with_report, with_traffic
+from xds_server.model.memo import reuse_mapping
 from xds_server.model.pod_state import PodState
 from xds_server.model.policy_state import (
     AcceptedPolicies,
@@ -69,7 +70,7 @@ class SnapshotPublisher:
         """Give it to them; whether there was anything new in it."""
         # The same snapshot again would be a push that has to be compared on every stream to find nothing in it.
         fresh = {view: unless_equal(self.served.get(view), made) for view, made in built.snapshots.items()}
-        same = fresh.keys() == self.served.keys() and all(fresh[view] is self.served[view] for view in fresh)
+        same = reuse_mapping(self.served, fresh) is self.served
         if same and same_layers({} if self._built is None else self._built.own, built.own):
             return False
         self._proxies.publish(fresh, built.own)

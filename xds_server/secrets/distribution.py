@@ -18,6 +18,7 @@ from policies.findings import PolicyError
 from policies.model import PolicySet
 from policies.origin import WHOLE_FILE, Origin, origin
 from xds_server.metrics.control_metrics import ControlPlaneMetrics
+from xds_server.model.memo import LastResult
 from xds_server.model.policy_state import ServingPolicies
 from xds_server.model.secret import Certificates, Secrets
 from xds_server.model.status_types import FileDefect, FileProblem
@@ -70,7 +71,7 @@ class SecretDistributor:
         self._secure = config.tls is not None
         self._restored: frozenset[str] = frozenset()
         self._told: frozenset[_Withheld] = frozenset()
-        self._certificates = Certificates(certified=frozenset())
+        self._certificates: LastResult[Certificates] = LastResult()
         self.folder = SecretFolder(config.secrets, in_use=self._in_use)
 
     def follow(self, policies: PoliciesInUse) -> None:
@@ -88,10 +89,10 @@ class SecretDistributor:
 
     def certificates(self) -> Certificates:
         """What is translated with; the same object while nothing changes."""
-        current = self.folder.current
-        if self._certificates.secrets is not current or self._certificates.certified != self._restored:
-            self._certificates = Certificates(secrets=current, certified=self._restored)
-        return self._certificates
+        current, restored = self.folder.current, self._restored
+        return self._certificates.of(
+            (current, restored), lambda: Certificates(secrets=current, certified=restored)
+        )
 
     def engine_credentials(self) -> Secrets:
         """What engines are asked by."""

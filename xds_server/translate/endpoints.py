@@ -22,8 +22,8 @@ from typing import Final
 from xds_server.decide.decisions import Decisions, EndpointWeight, Health
 from xds_server.decide.routing.zone_shares import OVERPROVISIONING_PERCENT
 from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.memo import Memo
 from xds_server.translate.internal_listeners import engine_listener_name
-from xds_server.translate.memo import Memo
 from xds_server.translate.priorities import PRIORITY_OVERPROVISIONING_PERCENT as TIERED_PERCENT
 from xds_server.translate.priorities import LocalityId, LocalityPriorities, locality_priorities
 from xds_server.translate.residency import RESERVED_LABEL_PREFIX, AllowedRegions, subset_labels

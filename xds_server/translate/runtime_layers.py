@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from policies.model import PolicySet
 from xds_server.decide.decisions import Ceiling, Decisions
 from xds_server.model.fleet import Fleet
+from xds_server.model.memo import Memo
 from xds_server.model.type_urls import RUNTIME
 from xds_server.model.view import GRPC_ROLE, View
 from xds_server.translate.cluster_weights import incompatible_fallback, ready_pools, route_weights, without_pool
-from xds_server.translate.memo import Memo
 from xds_server.translate.residency import allowed_regions
 from xds_server.translate.runtime import EVERYTHING_PERCENT, LAYER, runtime_layer, with_hedge_budget
 from xds_server.translate.translated_resource import TranslatedResource

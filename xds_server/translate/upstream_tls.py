@@ -41,10 +41,10 @@ from policies.engine_tls import EngineTls, expression, is_uri
 from policies.model import PolicySet
 from policies.pool import EnginePool
 from policies.quantity import is_ip
+from xds_server.model.memo import Memo
 from xds_server.model.secret import EngineSecret, Secrets
 from xds_server.model.type_urls import SECRET
 from xds_server.translate.envoy_values import ads_config_source, pack_any
-from xds_server.translate.memo import Memo
 from xds_server.translate.origins import secret_origins
 from xds_server.translate.translated_resource import TranslatedResource
 

@@ -14,6 +14,7 @@ from policies.route import ModelRoute
 from xds_server.decide.decisions import Decisions
 from xds_server.decide.routing.time_limits import limits_for_cutting_proxies
 from xds_server.model.fleet import EngineId, Fleet
+from xds_server.model.memo import Memo
 from xds_server.model.secret import UNKNOWN_CERTIFICATES, Certificates
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
 from xds_server.model.view import GRPC_ROLE, View
@@ -28,7 +29,6 @@ from xds_server.translate.internal_listeners import (
     uses_internal_listeners,
 )
 from xds_server.translate.listeners import connection_manager, listener, listener_name
-from xds_server.translate.memo import Memo
 from xds_server.translate.origins import cluster_origins, pool_origins, route_origins
 from xds_server.translate.pool_clusters import pool_cluster
 from xds_server.translate.priorities import locality_priorities

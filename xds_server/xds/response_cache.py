@@ -6,6 +6,7 @@ object.
 
 from typing import Final
 
+from engine.bounded_dict import BoundedDict
 from xds_server.model.snapshot import Resource
 from xds_server.wire.responses import delta_chunk, delta_response, sotw_chunk, sotw_response
 from xds_server.xds.messages import Response, XdsVariant
@@ -20,7 +21,9 @@ class ResponseCache:
     def __init__(self, identifier: str = "") -> None:
         self._identifier = identifier
         # The resources are held beside the bytes, so that their ids stay theirs while an entry lives.
-        self._encoded: dict[tuple[object, ...], tuple[tuple[Resource, ...], bytes]] = {}
+        self._encoded: BoundedDict[tuple[object, ...], tuple[tuple[Resource, ...], bytes]] = BoundedDict(
+            CACHED_RESPONSES
+        )
 
     def encode(self, response: Response) -> bytes:
         """The serialised (Delta)DiscoveryResponse."""
@@ -35,8 +38,6 @@ class ResponseCache:
         if known := self._encoded.get(key):
             return known[1]
         data = _encode(response, self._identifier)
-        while len(self._encoded) >= CACHED_RESPONSES:
-            del self._encoded[next(iter(self._encoded))]
         self._encoded[key] = (response.resources, data)
         return data
 

@@ -22,13 +22,13 @@ from xds_server.auth.node_view import view_of
 from xds_server.decide.decisions import Ceiling, Decisions, EngineDecision, Health
 from xds_server.envoy_bootstrap import Bootstrap, bootstrap_yaml
 from xds_server.model.fleet import EngineId, declared
+from xds_server.model.memo import Memo
 from xds_server.model.snapshot import Snapshot
 from xds_server.model.type_urls import SHORT_NAMES
 from xds_server.model.view import View
 from xds_server.publish import Nack, NullObserver, Publisher
 from xds_server.publish.grpc_ads import GrpcAdsServer
 from xds_server.reconcile.assembler import Assembler
-from xds_server.translate.memo import Memo
 from xds_server.translate.view_resources import translate
 
 LIMIT_S = 60.0

@@ -14,10 +14,10 @@ from xds_server.decide.decision_memory import CapacityEstimate
 from xds_server.decide.decisions import Decisions, EndpointWeight, EngineCapacity, EngineDecision, Health
 from xds_server.decide.routing.endpoint_weights import endpoint_weights
 from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.memo import Memo
 from xds_server.model.type_urls import ENDPOINT
 from xds_server.translate.endpoints import load_assignment
 from xds_server.translate.envoy_json import as_json
-from xds_server.translate.memo import Memo
 from xds_server.translate.translated_resource import TranslatedResource
 
 pytestmark = pytest.mark.envoy

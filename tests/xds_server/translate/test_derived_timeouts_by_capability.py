@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from xds_server.decide.decisions import PoolDecisions, TimeLimits
 from xds_server.model.fleet import declared
+from xds_server.model.memo import Memo
 from xds_server.model.type_urls import ROUTE
 from xds_server.model.view import View
-from xds_server.translate.memo import Memo
 from xds_server.translate.view_resources import translate
 
 POOL = """kind: EnginePool

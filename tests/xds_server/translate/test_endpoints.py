@@ -10,10 +10,10 @@ from engine.report import Verdict
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import EndpointWeight, Health
 from xds_server.model.fleet import EngineId, declared
+from xds_server.model.memo import Memo
 from xds_server.model.type_urls import ENDPOINT
 from xds_server.model.view import View
 from xds_server.translate.endpoints import engine_weights, load_assignment, trial_weights
-from xds_server.translate.memo import Memo
 from xds_server.translate.view_resources import translate
 
 ENGINES = """kind: EnginePool

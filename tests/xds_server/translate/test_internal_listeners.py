@@ -12,13 +12,13 @@ from policies.model import PolicySet
 from policies.resilience import ResilienceSpec
 from xds_server.decide.decisions import Decisions, EngineDecision, Health
 from xds_server.model.fleet import EngineId, Fleet, declared
+from xds_server.model.memo import Memo
 from xds_server.model.snapshot import Snapshot, changed_names
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, PUSH_ORDER
 from xds_server.model.view import View
 from xds_server.reconcile.assembler import Assembler, assemble
 from xds_server.reconcile.shrink_guard import view_parts
 from xds_server.translate.internal_listeners import engine_listener_name, uses_internal_listeners
-from xds_server.translate.memo import Memo
 from xds_server.translate.view_resources import translate
 
 POOLS = """kind: EnginePool

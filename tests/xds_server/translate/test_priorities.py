@@ -5,9 +5,9 @@ import pytest
 from engine.report import EngineReport, Verdict
 from xds_server.decide.decide import decide
 from xds_server.model.fleet import declared, with_report
+from xds_server.model.memo import Memo
 from xds_server.model.type_urls import ENDPOINT, RUNTIME
 from xds_server.model.view import View
-from xds_server.translate.memo import Memo
 from xds_server.translate.view_resources import translate
 
 

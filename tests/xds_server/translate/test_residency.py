@@ -15,10 +15,10 @@ from policies.model import PolicySet
 from xds_server.decide.decide import decide
 from xds_server.decide.decisions import NO_DECISIONS, Decisions, DegradationState, Health
 from xds_server.model.fleet import Fleet, declared
+from xds_server.model.memo import Memo
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, ROUTE
 from xds_server.model.view import View
 from xds_server.translate.envoy_json import as_json
-from xds_server.translate.memo import Memo
 from xds_server.translate.translated_resource import TranslatedResource
 from xds_server.translate.view_resources import translate
 

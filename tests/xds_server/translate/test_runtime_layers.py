@@ -10,9 +10,9 @@ import pytest
 from policies.model import PolicySet
 from xds_server.decide.decisions import AdmissionDecision, Ceiling, Decisions, HedgeDecision, PoolDecisions
 from xds_server.model.fleet import Fleet, declared
+from xds_server.model.memo import Memo
 from xds_server.model.type_urls import RUNTIME
 from xds_server.model.view import View
-from xds_server.translate.memo import Memo
 from xds_server.translate.runtime_layers import proxy_runtime_resources, runtime_resource
 from xds_server.translate.view_resources import translate
 

@@ -6,12 +6,12 @@ from envoy_data_plane.envoy.config.endpoint.v3 import ClusterLoadAssignment
 from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import Secret
 
 from xds_server.model.fleet import declared
+from xds_server.model.memo import Memo
 from xds_server.model.secret import NO_CERTIFICATES, Certificates, EngineSecret
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, SECRET
 from xds_server.model.view import View
 from xds_server.reconcile.assembler import assemble
 from xds_server.translate.envoy_json import as_yaml
-from xds_server.translate.memo import Memo
 from xds_server.translate.view_resources import translate
 
 CHAIN, KEY = b"the chain", b"the very private key"

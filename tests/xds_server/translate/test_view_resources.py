@@ -5,10 +5,10 @@ import pytest
 from engine.report import Verdict
 from xds_server.decide.decisions import Health
 from xds_server.model.fleet import declared
+from xds_server.model.memo import Memo
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
 from xds_server.model.view import View
 from xds_server.reconcile.assembler import assemble
-from xds_server.translate.memo import Memo
 from xds_server.translate.view_resources import translate
 
 

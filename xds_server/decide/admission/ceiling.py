@@ -45,6 +45,7 @@ from xds_server.decide.decisions import (
     Health,
 )
 from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.memo import reuse_mapping
 from xds_server.model.pool_traffic import STALE_S, PoolTraffic, Proxy, ProxyTraffic
 from xds_server.model.view import GATEWAY
 
@@ -408,6 +409,6 @@ def _ceilings(
             reason=f"{reason}; {share}{stuck}",
         )
         moved_at_s[node] = now_s
-    if len(found) == len(known) and all(known.get(node) is one for node, one in found.items()):
+    if reuse_mapping(known, found) is known:
         return known, since_s
     return MappingProxyType(found), MappingProxyType(moved_at_s)

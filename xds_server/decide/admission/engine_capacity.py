@@ -28,6 +28,7 @@ from policies.resilience import ResilienceSpec
 from xds_server.decide.decision_memory import CapacityEstimate
 from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health
 from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.memo import reuse_mapping
 from xds_server.model.pool_traffic import RATE_S, EngineTraffic, PoolTraffic
 
 _MEMORY_S: Final = 10.0
@@ -90,8 +91,7 @@ def engine_capacities(
     """The capacity of every engine; the very same mapping as ``before`` where nothing new is known."""
     if not resilience.limits.learn:
         fixed = {engine.id: _declared(engine, pool.service_time, before.get(engine.id)) for engine in engines}
-        same = len(fixed) == len(before) and all(before.get(key) is one for key, one in fixed.items())
-        return before if same else fixed
+        return reuse_mapping(before, fixed)
     learned: dict[EngineId, CapacityEstimate] = {}
     seen = traffic.engines if traffic is not None else {}
     news = len(before) != len(engines)

@@ -17,6 +17,7 @@ from engine.report import EngineReport
 from policies.resilience import Breaker
 from xds_server.decide.decision_memory import BreakerPhase, BreakerState
 from xds_server.decide.ejection.peer_failures import PeerFailures, beyond_chance, worst_run
+from xds_server.model.backoff import ExponentialBackoff
 from xds_server.model.pool_traffic import WINDOW_S, EngineTraffic
 
 PROOFS: Final = 1
@@ -70,7 +71,7 @@ def proofs_needed(opens: int) -> int:
 
 def cooldown_s(first_s: float, most_s: float, opens: int) -> float:
     """How long the opening of this number lasts without a proof."""
-    return float(min(max(first_s, most_s), first_s * 2 ** min(max(0, opens - 1), 32)))
+    return ExponentialBackoff(first_s=first_s, most_s=max(first_s, most_s)).wait_s(opens)
 
 
 def has_no_failures(state: BreakerState | None, traffic: EngineTraffic | None) -> bool:

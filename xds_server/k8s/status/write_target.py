@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from xds_server.k8s.kube_api import ApiError
+from xds_server.model.backoff import ExponentialBackoff
 
 SLOW_S: Final = 60.0
 """After a refusal that only an operator can mend: an object or kind that is not there, a right that is missing."""
@@ -13,8 +14,8 @@ SLOW_S: Final = 60.0
 CALM_S: Final = 5.0
 """After a server that had enough, and did not say for how long."""
 
-RETRY_S: Final = (0.5, 30.0)
-"""After a server that did not answer, or failed: the first wait, and the longest."""
+RETRY: Final = ExponentialBackoff(first_s=0.5, most_s=30.0)
+"""After a server that did not answer, or failed."""
 
 CACHED_FOR_S: Final = 300.0
 """So long what was seen of an object is taken for true: what others change of our fields is mended as late."""
@@ -70,7 +71,7 @@ def backoff_after(target: WriteTarget, error: ApiError, failures: int, now_s: fl
         return TargetBackoff(target=target, all_not_before_s=now_s + (error.retry_after_s or CALM_S))
     if 400 <= error.status < 500:
         return TargetBackoff(target=replace(unseen, not_before_s=now_s + SLOW_S))
-    wait_s = error.retry_after_s or min(RETRY_S[1], RETRY_S[0] * 2.0 ** min(failures, 16))
+    wait_s = error.retry_after_s or RETRY.wait_s(failures + 1)
     return TargetBackoff(target=unseen, all_not_before_s=now_s + wait_s)
 
 

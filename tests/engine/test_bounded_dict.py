@@ -1,0 +1,32 @@
+"""A bounded dict keeps the newest items, by whichever method they are set."""
+
+import pytest
+
+from engine.bounded_dict import BoundedDict
+
+
+def test_the_item_that_was_set_longest_ago_is_evicted() -> None:
+    evicted: list[str] = []
+    items: BoundedDict[str, int] = BoundedDict(2, on_evict=evicted.append)
+    items["a"], items["b"] = 1, 2
+    items["a"] = 3
+    items["c"] = 4
+    assert (list(items.items()), evicted) == ([("a", 3), ("c", 4)], ["b"])
+
+
+def test_update_and_setdefault_keep_the_bound() -> None:
+    items: BoundedDict[int, None] = BoundedDict(3)
+    items.update(dict.fromkeys(range(10)))
+    assert list(items) == [7, 8, 9]
+    items.setdefault(7, None)
+    assert list(items) == [7, 8, 9]  # it was there, so it was not set
+    items.setdefault(10, None)
+    assert list(items) == [8, 9, 10]
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_small_bounds(most: int) -> None:
+    items: BoundedDict[int, int] = BoundedDict(most)
+    items[1] = 1
+    items[2] = 2
+    assert list(items) == [2][:most]

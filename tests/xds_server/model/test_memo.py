@@ -1,0 +1,37 @@
+"""Results are reused while their inputs are the same objects, and the reused one is the very same object."""
+
+from xds_server.model.memo import LastResult, reuse_mapping, reuse_tuple
+
+
+def test_a_last_result_is_reused_for_identical_inputs_only() -> None:
+    made: list[int] = []
+    last: LastResult[list[int]] = LastResult()
+
+    def make() -> list[int]:
+        made.append(1)
+        return [len(made)]
+
+    one, other = [1], [1]
+    first = last.of((one,), make)
+    assert last.of((one,), make) is first
+    assert last.of((other,), make) == [2]  # equal, and another object
+    assert last.of((other, one), make) == [3]
+    assert last.of((one,), make) == [4]  # only the last one is kept
+
+
+def test_a_mapping_is_reused_where_it_has_the_same_objects() -> None:
+    item = object()
+    before = {"a": item}
+    assert reuse_mapping(before, {"a": item}) is before
+    for after in ({"a": object()}, {"b": item}, {}, {"a": item, "b": item}):
+        assert reuse_mapping(before, after) is after
+    empty_before, none_after = {"a": None}, {"b": None}
+    assert reuse_mapping(empty_before, none_after) is none_after
+
+
+def test_a_tuple_is_reused_where_it_has_the_same_objects_in_order() -> None:
+    one, other = [1], [1]
+    before = (one, other)
+    assert reuse_tuple(before, tuple([one, other])) is before  # noqa: C409 - a literal might be the same object
+    for after in ((other, one), (one,), ()):
+        assert reuse_tuple(before, after) is after
