@@ -32,7 +32,7 @@ class Recorder:
             EngineReport(
                 pool=KEY.pool,
                 engine=KEY.engine,
-                verdict=Verdict.PRODUCING,
+                verdict=Verdict.DRAINING,
                 evidence=(),
                 source=ReportSource.AGENT,
                 observed_at_s=1.0,

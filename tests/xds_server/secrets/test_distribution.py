@@ -159,10 +159,10 @@ def test_a_secret_that_is_served_and_not_there_is_told(tmp_path: Path) -> None:
 def test_what_waits_to_be_served_or_is_on_trial_keeps_its_secrets_too(tmp_path: Path) -> None:
     put(tmp_path / "secrets" / "engines")
     around = FakeServer(tmp_path / "secrets")
-    around.waiting = (policies(),)
+    around.pending_policies = (policies(),)
     shutil.rmtree(tmp_path / "secrets" / "engines")
     around.entrusted.folder.poll()
     assert "engines" in around.entrusted.engine_credentials()
-    around.waiting = ()
+    around.pending_policies = ()
     around.entrusted.folder.poll()
     assert "engines" not in around.entrusted.engine_credentials()
