@@ -9,10 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Final
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from xds_server.state.atomic_file import json_lines, remove_leftovers
-from xds_server.state.versioned_file import VersionedFile, read_versioned, write
+from xds_server.state.atomic_file import remove_leftovers
+from xds_server.state.versioned_file import VersionedFile
 
 FILE_NAME: Final = "addresses.json"
 FORMAT: Final = "switchgear-addresses/1"
@@ -24,18 +24,23 @@ def _address(text: str) -> str:
     return text
 
 
-class _File(VersionedFile):
+class _Addresses(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
     addresses: dict[str, Annotated[str, AfterValidator(_address)]]
+
+
+_FILE: Final = VersionedFile(format=FORMAT, content=_Addresses, max_bytes=MAX_BYTES)
 
 
 def save(folder: Path, addresses: Mapping[str, str]) -> None:
     """Replace what is kept in one step; ``StoreError`` when it cannot be."""
-    write(folder / FILE_NAME, json_lines({"format": FORMAT, "addresses": dict(addresses)}))
+    _FILE.write(folder / FILE_NAME, {"addresses": dict(addresses)})
 
 
 def read(folder: Path) -> Mapping[str, str]:
     """What an earlier run kept, by name; ``StoreError`` where it cannot be believed."""
     path = folder / FILE_NAME
     remove_leftovers(path)
-    found = read_versioned(path, _File, FORMAT, MAX_BYTES)
+    found = _FILE.read(path)
     return MappingProxyType({} if found is None else found.addresses)

@@ -10,19 +10,18 @@ the format is reported and ignored, never half believed. What a later version ad
 who goes back to an earlier version starts from what the later one kept.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from xds_server.model.snapshot import Resource
 from xds_server.publish import RejectedContent
-from xds_server.state.atomic_file import json_lines, remove_leftovers
-from xds_server.state.versioned_file import StoreError, sealed, unsealed, write
+from xds_server.state.atomic_file import remove_leftovers
+from xds_server.state.versioned_file import VersionedFile
 
 FORMAT: Final = "switchgear-last-good/1"
 FILE_NAME: Final = "last-good.json"
@@ -79,6 +78,9 @@ class _Payload(BaseModel):
     certified: tuple[str, ...] = ()
 
 
+_FILE: Final = VersionedFile(format=FORMAT, content=_Payload, max_bytes=MAX_BYTES, sealed=True)
+
+
 class LastGoodStore:
     """One folder that keeps one ``LastGood``."""
 
@@ -103,18 +105,14 @@ class LastGoodStore:
         ).model_dump(mode="json")
         if not last_good.certified:
             del payload["certified"]  # unknown to servers that know no secrets
-        write(self._path, json_lines(sealed(FORMAT, payload)))
+        _FILE.write(self._path, payload)
 
     def read(self) -> LastGood | None:
         """The stored state, None when there is none yet; ``StoreError`` when what is there cannot be trusted."""
         remove_leftovers(self._path)
-        found = unsealed(self._path, FORMAT, MAX_BYTES)
-        if found is None:
+        payload = _FILE.read(self._path)
+        if payload is None:
             return None
-        try:
-            payload = _Payload.model_validate_json(json.dumps(found))
-        except ValidationError as error:
-            raise StoreError(f"{self._path} has the wrong content: {error.errors()[0]['msg']}") from error
         return LastGood(
             texts=MappingProxyType(payload.texts),
             digest=payload.digest,

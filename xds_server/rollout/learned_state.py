@@ -10,7 +10,6 @@ read this file begins as if there were none.
 """
 
 import contextlib
-import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -34,7 +33,7 @@ from xds_server.decide.decisions import (
 )
 from xds_server.model.fleet import EngineId
 from xds_server.state.atomic_file import remove_leftovers
-from xds_server.state.versioned_file import StoreError, VersionedFile, read_versioned, write
+from xds_server.state.versioned_file import StoreError, VersionedFile
 
 FORMAT: Final = "switchgear-learned/1"
 FILE_NAME: Final = "learned.json"
@@ -93,9 +92,14 @@ class _Pool(_Model):
     engines: dict[str, _Engine] = {}
 
 
-class _Kept(VersionedFile):
+class _Kept(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
     saved_at_unix_s: Annotated[float, Field(allow_inf_nan=False)]
     pools: dict[str, Any]
+
+
+_FILE: Final = VersionedFile(format=FORMAT, content=_Kept, max_bytes=MAX_BYTES, one_line=True)
 
 
 def learned_state(decisions: Decisions, now_s: float) -> Mapping[str, Any]:
@@ -127,7 +131,7 @@ def comparable_numbers(pools: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def save(folder: Path, pools: Mapping[str, Any], unix_s: float) -> None:
     """Replace what is kept in one step; ``StoreError`` when it cannot be."""
-    write(folder / FILE_NAME, json.dumps({"format": FORMAT, "saved_at_unix_s": unix_s, "pools": pools}))
+    _FILE.write(folder / FILE_NAME, {"saved_at_unix_s": unix_s, "pools": pools})
 
 
 def read(folder: Path, unix_s: float, now_s: float) -> Decisions | None:
@@ -137,7 +141,7 @@ def read(folder: Path, unix_s: float, now_s: float) -> Decisions | None:
     """
     path = folder / FILE_NAME
     remove_leftovers(path)
-    found = read_versioned(path, _Kept, FORMAT, MAX_BYTES)
+    found = _FILE.read(path)
     if found is None:
         return None
     try:

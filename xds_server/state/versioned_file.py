@@ -1,83 +1,110 @@
-"""Files of state that say which format they have: believed as a whole or not at all.
+"""Files of state that name their format. A reader believes a file as a whole or not at all.
 
-All are read alike. No pipe is waited for, nothing is taken in that is larger than we write, and what is damaged,
-foreign or of another format is refused with a word that names the file. What a later version added within a format
-is passed over: who goes back to an earlier version starts from what the later one kept. A sealed file carries a
-checksum of its payload as well.
+Reading never blocks on a pipe, and never takes in more than Switchgear writes. A file that is damaged, foreign or
+of another format is refused with an error that names it. Fields that a later version added within the format are
+ignored, so that an earlier version can start from what the later one wrote.
 """
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from engine.regular_file import read_regular_file
-from xds_server.state.atomic_file import format_mismatch, write_atomically
+from xds_server.state.atomic_file import format_mismatch, json_lines, write_atomically
 
 
 class StoreError(Exception):
     """What is kept cannot be read or written; the message says why. Serving goes on without it."""
 
 
-class VersionedFile(BaseModel):
-    """What is in a file of state: its format, beside the fields of the class that is made of this one."""
-
+class _Envelope(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     format: str
 
 
-class _Sealed(VersionedFile):
+class _SealedEnvelope(_Envelope):
     checksum: str
     payload: dict[str, Any]
 
 
-_File = TypeVar("_File", bound=VersionedFile)
+_Content = TypeVar("_Content", bound=BaseModel)
 
 
-def write(path: Path, text: str) -> None:
-    """Replace a file in one step, readable by this user only; ``StoreError`` when it cannot be."""
-    try:
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionedFile(Generic[_Content]):
+    """One kind of state file: ``content`` is its model, and ``format`` its name with a version.
+
+    Fields stand next to the format. In a ``sealed`` file they stand in a payload with a checksum. A ``one_line``
+    file has no line breaks.
+    """
+
+    format: str
+    content: type[_Content]
+    max_bytes: int
+    sealed: bool = False
+    one_line: bool = False
+
+    def encode(self, content: Mapping[str, Any]) -> bytes:
+        """The bytes of a file with these fields."""
+        fields: Mapping[str, Any] = content
+        if self.sealed:
+            fields = {"checksum": _checksum(content), "payload": content}
+        whole = {"format": self.format, **fields}
+        return (json.dumps(whole) if self.one_line else json_lines(whole)).encode()
+
+    def write(self, path: Path, content: Mapping[str, Any]) -> None:
+        """Replace a file in one step, readable by this user only; ``StoreError`` when that fails."""
+        try:
+            write_atomically(path, self.encode(content))
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
+
+    def read(self, path: Path) -> _Content | None:
+        """The content of a file, None when there is no file; ``StoreError`` when it cannot be believed."""
+        try:
+            text = read_regular_file(path, self.max_bytes + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+        if len(text) > self.max_bytes:
+            raise StoreError(f"{path} is larger than {self.max_bytes} bytes: not written by Switchgear")
+        return self._unsealed(path, text) if self.sealed else self._plain(path, text)
+
+    def _plain(self, path: Path, text: bytes) -> _Content:
+        try:
+            found, envelope = self.content.model_validate_json(text), _Envelope.model_validate_json(text)
+        except ValidationError as error:
+            raise _damaged(path) from error
+        self._check_format(path, envelope)
+        return found
+
+    def _unsealed(self, path: Path, text: bytes) -> _Content:
+        try:
+            envelope = _SealedEnvelope.model_validate_json(text)
+        except ValidationError as error:
+            raise _damaged(path) from error
+        self._check_format(path, envelope)
+        if envelope.checksum != _checksum(envelope.payload):
+            raise StoreError(f"{path} is damaged: its checksum does not match")
+        try:
+            return self.content.model_validate_json(json.dumps(envelope.payload))
+        except ValidationError as error:
+            raise StoreError(f"{path} has the wrong content: {error.errors()[0]['msg']}") from error
+
+    def _check_format(self, path: Path, envelope: _Envelope) -> None:
+        if envelope.format != self.format:
+            raise StoreError(f"{path} has {format_mismatch(envelope.format, self.format)}")
 
 
-def read_versioned(path: Path, model: type[_File], of_format: str, max_bytes: int) -> _File | None:
-    """What is in a file, None when there is none yet; ``StoreError`` when it cannot be believed."""
-    try:
-        text = read_regular_file(path, max_bytes + 1)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
-    if len(text) > max_bytes:
-        raise StoreError(f"{path} is larger than {max_bytes} bytes: not written by Switchgear")
-    try:
-        found = model.model_validate_json(text)
-    except ValidationError as error:
-        raise StoreError(f"{path} was not written by Switchgear, or is damaged") from error
-    if found.format != of_format:
-        raise StoreError(f"{path} has {format_mismatch(found.format, of_format)}")
-    return found
-
-
-def sealed(of_format: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a sealed file holds."""
-    return {"format": of_format, "checksum": _checksum(payload), "payload": payload}
-
-
-def unsealed(path: Path, of_format: str, max_bytes: int) -> Mapping[str, Any] | None:
-    """The payload of a sealed file, None when there is none yet; ``StoreError`` when it cannot be believed."""
-    found = read_versioned(path, _Sealed, of_format, max_bytes)
-    if found is None:
-        return None
-    if found.checksum != _checksum(found.payload):
-        raise StoreError(f"{path} is damaged: its checksum does not match")
-    return found.payload
+def _damaged(path: Path) -> StoreError:
+    return StoreError(f"{path} was not written by Switchgear, or is damaged")
 
 
 def _checksum(payload: Mapping[str, Any]) -> str:

@@ -12,10 +12,11 @@ from types import MappingProxyType
 from typing import Final
 
 import structlog
+from pydantic import BaseModel, ConfigDict
 
 from xds_server.rollout.history.policy_version import PolicyVersion
-from xds_server.state.atomic_file import json_lines, remove_leftovers, write_atomically
-from xds_server.state.versioned_file import StoreError, VersionedFile, read_versioned
+from xds_server.state.atomic_file import remove_leftovers, write_atomically
+from xds_server.state.versioned_file import StoreError, VersionedFile
 
 FILE_NAME: Final = "digests.json"
 FORMAT: Final = "switchgear-digests/1"
@@ -25,8 +26,13 @@ MAX_BYTES: Final = 1024 * 1024
 _log = structlog.get_logger()
 
 
-class _Table(VersionedFile):
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
     says: dict[str, str]
+
+
+_FILE: Final = VersionedFile(format=FORMAT, content=_Table, max_bytes=MAX_BYTES)
 
 
 def digests_by_former(versions: Iterable[PolicyVersion]) -> Mapping[str, str]:
@@ -41,7 +47,7 @@ def digests_by_former(versions: Iterable[PolicyVersion]) -> Mapping[str, str]:
 
 def write(folder: Path, says: Mapping[str, str]) -> None:
     """Replace the table in one step; ``OSError`` when it cannot be."""
-    write_atomically(folder / FILE_NAME, json_lines({"format": FORMAT, "says": dict(says)}).encode())
+    write_atomically(folder / FILE_NAME, _FILE.encode({"says": dict(says)}))
 
 
 def read(folder: Path) -> Mapping[str, str]:
@@ -49,7 +55,7 @@ def read(folder: Path) -> Mapping[str, str]:
     path = folder / FILE_NAME
     remove_leftovers(path)
     try:
-        table = read_versioned(path, _Table, FORMAT, MAX_BYTES)
+        table = _FILE.read(path)
     except StoreError as error:
         _log.warning("history.skipped", file=str(path), reason=str(error))
         table = None

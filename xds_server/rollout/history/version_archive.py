@@ -9,7 +9,6 @@ always stays.
 
 import asyncio
 import contextlib
-import json
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -18,12 +17,12 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from xds_server.rollout.history import digest_table
 from xds_server.rollout.history.policy_version import PolicyVersion, VersionSource
 from xds_server.state.atomic_file import RETRY_S, write_atomically
-from xds_server.state.versioned_file import StoreError, sealed, unsealed
+from xds_server.state.versioned_file import StoreError, VersionedFile
 from xds_server.state.write_failures import WriteFailures
 
 FOLDER: Final = "history"
@@ -51,6 +50,9 @@ class _Payload(BaseModel):
     reason: str
     beside: str
     restores: int
+
+
+_FILE: Final = VersionedFile(format=FORMAT, content=_Payload, max_bytes=MAX_BYTES, sealed=True, one_line=True)
 
 
 class VersionArchive:
@@ -203,15 +205,14 @@ def write(path: Path, version: PolicyVersion) -> None:
     payload = _Payload.model_validate({**asdict(version), "texts": dict(version.texts), **named}).model_dump(
         mode="json"
     )
-    write_atomically(path, json.dumps(sealed(FORMAT, payload)).encode())
+    write_atomically(path, _FILE.encode(payload))
 
 
 def read(path: Path, number: int) -> PolicyVersion:
     """The version in a file, by the digests that are in it; ``StoreError`` when it cannot be believed."""
-    try:
-        payload = _Payload.model_validate(unsealed(path, FORMAT, MAX_BYTES))
-    except ValidationError as error:
-        raise StoreError(f"{path} has the wrong content: {error.errors()[0]['msg']}") from error
+    payload = _FILE.read(path)
+    if payload is None:
+        raise StoreError(f"{path} is gone")
     if payload.number != number:
         raise StoreError(f"{path} says that it is version {payload.number}")
     return PolicyVersion(**payload.model_dump())
