@@ -6,7 +6,6 @@ agent has a connection of its own and says something every second: ``busy`` ones
 ones the same.
 """
 
-import argparse
 import asyncio
 import json
 import os
@@ -19,9 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.harness import ResultColumn, option_parser, publish, result_table
 from chaos.processes import ChildProcess, ChildProcesses
 
 AGENTS: Final = (100, 1000)
@@ -151,39 +148,35 @@ def _rss_mib(child: ChildProcess) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def table(rows: Sequence[AgentCostRow]) -> Table:
-    """The rows for people."""
-    shown = Table(title=f"agents on one control plane, a report each {HEARTBEAT_S:g} s")
-    for heading in ("agents", "kind", "reports/s", "all heard", "CPU for agents", "CPU in all", "memory in all"):
-        shown.add_column(heading, justify="right")
-    for row in rows:
-        shown.add_row(
-            f"{row.agents}",
-            row.kind,
-            f"{row.reports_per_s:.0f}",
-            f"{row.connect_s:.1f} s",
-            f"{row.agents_percent:.1f} %",
-            f"{row.with_agents.cpu_percent:.1f} %",
-            f"{row.with_agents.rss_mib:.0f} MiB (+{row.with_agents.rss_mib - row.without.rss_mib:.0f})",
-        )
-    return shown
+COLUMNS: Final[Sequence[ResultColumn[AgentCostRow]]] = (
+    ResultColumn(heading="agents", cell=lambda row: f"{row.agents}"),
+    ResultColumn(heading="kind", cell=lambda row: row.kind),
+    ResultColumn(heading="reports/s", cell=lambda row: f"{row.reports_per_s:.0f}"),
+    ResultColumn(heading="all heard", cell=lambda row: f"{row.connect_s:.1f} s"),
+    ResultColumn(heading="CPU for agents", cell=lambda row: f"{row.agents_percent:.1f} %"),
+    ResultColumn(heading="CPU in all", cell=lambda row: f"{row.with_agents.cpu_percent:.1f} %"),
+    ResultColumn(
+        heading="memory in all",
+        cell=lambda row: (
+            f"{row.with_agents.rss_mib:.0f} MiB (+{row.with_agents.rss_mib - row.without.rss_mib:.0f})"
+        ),
+    ),
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print, write; 1 when the most agents cost more of a core than the target."""
-    parser = argparse.ArgumentParser(prog="benchmarks.agents", description=__doc__.partition("\n")[0])
+    parser = option_parser("agents", __doc__)
     parser.add_argument("--agents", type=int, nargs="+", default=list(AGENTS))
     parser.add_argument("--kind", nargs="+", choices=["busy", "idle"], default=["busy", "idle"])
     parser.add_argument("--window", type=float, default=WINDOW_S, help="seconds measured")
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/agents.json"))
     options = parser.parse_args(argv)
     rows = [asyncio.run(measure(count, kind, options.window)) for count in options.agents for kind in options.kind]
-    Console(width=110).print(table(rows))
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    answer = {"target_percent": TARGET_PERCENT, "rows": [asdict(row) for row in rows]}
-    options.json.write_text(json.dumps(answer, indent=2) + "\n")
     most = max(options.agents)
-    return int(any(row.with_agents.cpu_percent > TARGET_PERCENT for row in rows if row.agents == most))
+    met = all(row.with_agents.cpu_percent <= TARGET_PERCENT for row in rows if row.agents == most)
+    table = result_table(f"agents on one control plane, a report each {HEARTBEAT_S:g} s", COLUMNS, rows)
+    answer = {"target_percent": TARGET_PERCENT, "rows": [asdict(row) for row in rows]}
+    return publish([table], options.json, answer, met=met)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ and encoded for each view, and a runtime layer for each proxy whose part moved).
 fail and later come back, which is when rounds cost most.
 """
 
-import argparse
 import cProfile
 import json
 import pstats
@@ -21,8 +20,8 @@ from types import MappingProxyType
 from typing import Final
 
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.harness import ResultColumn, option_parser, publish, result_table
 from chaos.history.request_outcomes import quantile
 from engine.report import EngineReport, ReportSource, Verdict
 from policies.load import load_contents
@@ -296,39 +295,23 @@ def _policies(size: FleetSize) -> PolicySet:
     return load_contents({Path("bench.yaml"): text.encode()})
 
 
-def table(rows: Sequence[DecideLoopRow]) -> Table:
-    """The rows for people."""
-    shown = Table(title=f"the control loop at {1 / ROUND_S:g} rounds per second")
-    for heading in (
-        "engines",
-        "proxies",
-        "pools",
-        "reports, per round",
-        "decide p50 (p99)",
-        "loop, of a core",
-        "with translation",
-        "own layers per round",
-    ):
-        shown.add_column(heading, justify="right")
-    for row in rows:
-        shown.add_row(
-            f"{row.size.engines}",
-            f"{row.size.proxies}",
-            f"{row.size.pools}",
-            f"{row.fold_ms:.1f} ms",
-            f"{row.decide_p50_ms:.1f} ms ({row.decide_p99_ms:.1f})",
-            f"{row.loop_core_percent:.1f} %",
-            f"{row.whole_core_percent:.1f} %",
-            f"{row.own_layers_per_round:.0f}",
-        )
-    return shown
+COLUMNS: Final[Sequence[ResultColumn[DecideLoopRow]]] = (
+    ResultColumn(heading="engines", cell=lambda row: f"{row.size.engines}"),
+    ResultColumn(heading="proxies", cell=lambda row: f"{row.size.proxies}"),
+    ResultColumn(heading="pools", cell=lambda row: f"{row.size.pools}"),
+    ResultColumn(heading="reports, per round", cell=lambda row: f"{row.fold_ms:.1f} ms"),
+    ResultColumn(
+        heading="decide p50 (p99)", cell=lambda row: f"{row.decide_p50_ms:.1f} ms ({row.decide_p99_ms:.1f})"
+    ),
+    ResultColumn(heading="loop, of a core", cell=lambda row: f"{row.loop_core_percent:.1f} %"),
+    ResultColumn(heading="with translation", cell=lambda row: f"{row.whole_core_percent:.1f} %"),
+    ResultColumn(heading="own layers per round", cell=lambda row: f"{row.own_layers_per_round:.0f}"),
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print, write; 1 when the loop needs more than half a core in any size."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks decide_loop", description=__doc__.partition("\n")[0]
-    )
+    parser = option_parser("decide_loop", __doc__)
     parser.add_argument("--engines", type=int, default=1000)
     parser.add_argument("--proxies", type=int, default=1000)
     parser.add_argument("--pools", type=int, nargs="+", default=[1, 10])
@@ -336,22 +319,21 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--profile", type=Path, metavar="FILE", help="write a profile of the loop, and print its top"
     )
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/decide_loop.json"))
     options = parser.parse_args(argv)
     profile = cProfile.Profile() if options.profile is not None else None
     rows = [
         measure(FleetSize(engines=options.engines, proxies=options.proxies, pools=pools), options.rounds, profile)
         for pools in options.pools
     ]
-    Console(width=130).print(table(rows))
+    table = result_table(f"the control loop at {1 / ROUND_S:g} rounds per second", COLUMNS, rows)
     if profile is not None:
+        Console(width=130).print(table)
         profile.dump_stats(options.profile)
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)
         return 0
-    options.json.parent.mkdir(parents=True, exist_ok=True)
+    met = all(row.loop_core_percent <= TARGET_CORE_PERCENT for row in rows)
     answer = {"target_core_percent": TARGET_CORE_PERCENT, "rows": [asdict(row) for row in rows]}
-    options.json.write_text(json.dumps(answer, indent=2) + "\n")
-    return int(any(row.loop_core_percent > TARGET_CORE_PERCENT for row in rows))
+    return publish([table], options.json, answer, met=met)
 
 
 if __name__ == "__main__":

@@ -7,21 +7,17 @@ whatever else the machine is doing.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Final
 
 from envoy_data_plane.envoy.config.core import v3 as core
 from envoy_data_plane.envoy.config.endpoint import v3 as endpoint
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.harness import ResultColumn, option_parser, publish, result_table
 from xds_server.wire.assignment import AssignmentSpec, EndpointSpec, HostPort, LocalitySpec
 from xds_server.wire.eds import AssignmentEncoder
 from xds_server.wire.encode import encode
@@ -98,8 +94,7 @@ def measure(endpoints: int, *, with_betterproto: bool) -> EdsEncodeRow:
 
 def main(argv: Sequence[str]) -> int:
     """0 when one change among 1 000 endpoints is encoded within the target, 1 when not."""
-    parser = argparse.ArgumentParser(prog="eds_encode", description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/eds_encode.json"), metavar="PATH")
+    parser = option_parser("eds_encode", __doc__)
     options = parser.parse_args(argv)
 
     rows: list[EdsEncodeRow] = []
@@ -109,46 +104,40 @@ def main(argv: Sequence[str]) -> int:
         rows.append(row)
         # Ten times the endpoints take ten times as long, and each row asks four times.
         patient = row.betterproto_us is not None and row.betterproto_us * 10 < _PATIENCE_S * 1e6
-    Console().print(_table(rows))
     (at_1000,) = [row.ours_us for row in rows if row.endpoints == 1_000]
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(
-        json.dumps(
-            {
-                "benchmark": "eds_encode",
-                "target_us_at_1000": TARGET_US_AT_1000,
-                "rows": [
-                    {**asdict(row), "times_generic": row.times_generic, "times_betterproto": row.times_betterproto}
-                    for row in rows
-                ],
-            },
-            indent=2,
-        )
-        + "\n"
-    )
-    return 0 if at_1000 <= TARGET_US_AT_1000 else 1
-
-
-def _table(rows: Sequence[EdsEncodeRow]) -> Table:
-    table = Table(
-        title="EDS encode after one change, microseconds",
+    table = result_table(
+        "EDS encode after one change, microseconds",
+        COLUMNS,
+        rows,
         caption="ours: cached chunks; encode(): generated encoder; bytes(): betterproto2",
     )
-    headings = ("endpoints", "bytes", "ours", "first", "encode()", "bytes()", "x encode", "x bytes")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            f"{row.endpoints:,}",
-            f"{row.encoded_bytes:,}",
-            f"{row.ours_us:,.1f}",
-            f"{row.cold_us:,.0f}",
-            f"{row.generic_us:,.0f}",
-            "skipped" if row.betterproto_us is None else f"{row.betterproto_us:,.0f}",
-            f"{row.times_generic:,.0f}x",
-            "" if row.times_betterproto is None else f"{row.times_betterproto:,.0f}x",
-        )
-    return table
+    answer = {
+        "benchmark": "eds_encode",
+        "target_us_at_1000": TARGET_US_AT_1000,
+        "rows": [
+            {**asdict(row), "times_generic": row.times_generic, "times_betterproto": row.times_betterproto}
+            for row in rows
+        ],
+    }
+    return publish([table], options.json, answer, met=at_1000 <= TARGET_US_AT_1000)
+
+
+COLUMNS: Final[Sequence[ResultColumn[EdsEncodeRow]]] = (
+    ResultColumn(heading="endpoints", cell=lambda row: f"{row.endpoints:,}"),
+    ResultColumn(heading="bytes", cell=lambda row: f"{row.encoded_bytes:,}"),
+    ResultColumn(heading="ours", cell=lambda row: f"{row.ours_us:,.1f}"),
+    ResultColumn(heading="first", cell=lambda row: f"{row.cold_us:,.0f}"),
+    ResultColumn(heading="encode()", cell=lambda row: f"{row.generic_us:,.0f}"),
+    ResultColumn(
+        heading="bytes()",
+        cell=lambda row: "skipped" if row.betterproto_us is None else f"{row.betterproto_us:,.0f}",
+    ),
+    ResultColumn(heading="x encode", cell=lambda row: f"{row.times_generic:,.0f}x"),
+    ResultColumn(
+        heading="x bytes",
+        cell=lambda row: "" if row.times_betterproto is None else f"{row.times_betterproto:,.0f}x",
+    ),
+)
 
 
 def _assignment(engines: Sequence[EndpointSpec]) -> AssignmentSpec:

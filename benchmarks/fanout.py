@@ -11,7 +11,6 @@ import asyncio
 import gc
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -21,9 +20,8 @@ from statistics import median
 from typing import Final
 
 from envoy_data_plane.envoy.config.cluster.v3 import Cluster
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.harness import ResultColumn, measured_in_child, option_parser, publish, result_table
 from xds_server.model.snapshot import Resource, Snapshot, resource, snapshot
 from xds_server.model.type_urls import CLUSTER, ENDPOINT
 from xds_server.publish import NullObserver, Publisher
@@ -151,53 +149,40 @@ async def measure(streams: int, pushes: int) -> FanoutRow:
     )
 
 
-def _in_own_process(streams: int, pushes: int) -> FanoutRow:
-    command = [sys.executable, "-m", "benchmarks.fanout", "--measure", str(streams), "--pushes", str(pushes)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600)
-    return FanoutRow(**json.loads(done.stdout))
-
-
-def _print(rows: Sequence[FanoutRow]) -> None:
-    table = Table(title="ADS fan-out: one of 100 endpoints changed, delta streams in another process")
-    for heading in ("streams", "last p50", "last max", "median stream", "CPU/push", "memory/stream", "storm"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(
-            f"{row.streams}",
-            f"{row.last_ms_p50:.1f} ms",
-            f"{row.last_ms_max:.1f} ms",
-            f"{row.median_stream_ms:.1f} ms",
-            f"{row.cpu_ms_per_push:.1f} ms",
-            f"{row.kb_per_stream:.1f} KB",
-            f"{row.storm_ms:.0f} ms",
-        )
-    Console(width=110).print(table)
+COLUMNS: Final[Sequence[ResultColumn[FanoutRow]]] = (
+    ResultColumn(heading="streams", cell=lambda row: f"{row.streams}"),
+    ResultColumn(heading="last p50", cell=lambda row: f"{row.last_ms_p50:.1f} ms"),
+    ResultColumn(heading="last max", cell=lambda row: f"{row.last_ms_max:.1f} ms"),
+    ResultColumn(heading="median stream", cell=lambda row: f"{row.median_stream_ms:.1f} ms"),
+    ResultColumn(heading="CPU/push", cell=lambda row: f"{row.cpu_ms_per_push:.1f} ms"),
+    ResultColumn(heading="memory/stream", cell=lambda row: f"{row.kb_per_stream:.1f} KB"),
+    ResultColumn(heading="storm", cell=lambda row: f"{row.storm_ms:.0f} ms"),
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure and print; 1 when 1 000 streams miss a target, 0 otherwise."""
-    parser = argparse.ArgumentParser(prog="benchmarks.fanout", description=__doc__)
+    parser = option_parser("fanout", __doc__)
     parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS))
     parser.add_argument("--pushes", type=int, default=PUSHES)
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/fanout.json"))
     parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    if args.measure:
-        print(json.dumps(asdict(asyncio.run(measure(args.measure, args.pushes)))))
+    options = parser.parse_args(argv)
+    if options.measure:
+        print(json.dumps(asdict(asyncio.run(measure(options.measure, options.pushes)))))
         return 0
-    rows = [_in_own_process(streams, args.pushes) for streams in args.streams]
-    _print(rows)
+    rows = [
+        FanoutRow(**measured_in_child("benchmarks.fanout", str(streams), "--pushes", str(options.pushes)))
+        for streams in options.streams
+    ]
     targets = {"last_ms_p50": TARGET_LAST_MS, "kb_per_stream": TARGET_KB_PER_STREAM}
-    args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(
-        json.dumps({"targets_at_1000": targets, "rows": [asdict(row) for row in rows]}, indent=2) + "\n"
-    )
     met = all(
         row.last_ms_p50 <= TARGET_LAST_MS and row.kb_per_stream <= TARGET_KB_PER_STREAM
         for row in rows
         if row.streams == max(STREAMS)
     )
-    return 0 if met else 1
+    title = "ADS fan-out: one of 100 endpoints changed, delta streams in another process"
+    answer = {"targets_at_1000": targets, "rows": [asdict(row) for row in rows]}
+    return publish([result_table(title, COLUMNS, rows)], options.json, answer, met=met)
 
 
 if __name__ == "__main__":

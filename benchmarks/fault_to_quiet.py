@@ -6,22 +6,25 @@ Envoy's own counters per host. Everything about probing and ejection is left to 
 requests of the load to one engine lie some 40 ms: that is the resolution.
 """
 
-import argparse
 import asyncio
-import json
 import logging
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Final
 
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.harness import (
+    ResultColumn,
+    Trial,
+    TrialGroup,
+    option_parser,
+    publish,
+    result_table,
+    trial_groups,
+)
 from benchmarks.testbed import LIMIT_S, POLL_S, Testbed, until
 from chaos.fake_engine import EngineCrash, EngineFault, EngineHang, FakeEngine
 from chaos.history.request_outcomes import OutcomeReason
@@ -35,18 +38,7 @@ QUIET_ANSWERS: Final = 100
 """So many answers of the others, with nothing more sent to the engine, count as quiet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuietTrial:
-    """One fault. Seconds from the fault until the control plane decided, and until the last request."""
-
-    fault: str
-    decided_s: float
-    quiet_s: float
-    requests_after: int
-    failed: int
-
-
-async def run_trial(site: Testbed, name: str, fault: EngineFault, engine: FakeEngine) -> QuietTrial:
+async def run_trial(site: Testbed, name: str, fault: EngineFault, engine: FakeEngine) -> Trial:
     """Break one engine, wait until it is quiet, heal it, wait until it is back."""
     await site.answers(20)
     began_with = len(site.outcomes)
@@ -72,8 +64,14 @@ async def run_trial(site: Testbed, name: str, fault: EngineFault, engine: FakeEn
         return await site.health(engine) == "HEALTHY" and (await _sent(site, engine) or 0) > 0
 
     await until(back, f"{engine.config.name} is back")
-    return QuietTrial(
-        fault=name, decided_s=decided_s, quiet_s=last_s - at_fault_s, requests_after=after, failed=failed
+    return Trial(
+        labels={"fault": name},
+        values={
+            "decided_s": decided_s,
+            "quiet_s": last_s - at_fault_s,
+            "requests_after": after,
+            "failed": failed,
+        },
     )
 
 
@@ -86,56 +84,43 @@ async def _sent(site: Testbed, engine: FakeEngine) -> int | None:
     return counts["rq_total"] + counts["cx_connect_fail"]
 
 
-async def measure(trials: int, rate_per_s: float) -> list[QuietTrial]:
+async def measure(trials: int, rate_per_s: float) -> list[Trial]:
     """All trials of all faults, one after another on the same site."""
-    done: list[QuietTrial] = []
     with tempfile.TemporaryDirectory(prefix="switchgear-bench-") as folder:
-        async with ChildProcesses() as processes, Testbed(Path(folder), processes, engines=ENGINES) as site:
-            stop = asyncio.Event()
-            load = asyncio.create_task(site.load(rate_per_s, stop))
-            try:
-                for name, fault in FAULTS.items():
-                    done += [await run_trial(site, name, fault, site.engines[n % ENGINES]) for n in range(trials)]
-            finally:
-                stop.set()
-                await load
-    return done
+        async with (
+            ChildProcesses() as processes,
+            Testbed(Path(folder), processes, engines=ENGINES) as site,
+            site.under_load(rate_per_s),
+        ):
+            return [
+                await run_trial(site, name, fault, site.engines[number % ENGINES])
+                for name, fault in FAULTS.items()
+                for number in range(trials)
+            ]
 
 
-def table(trials: Sequence[QuietTrial]) -> Table:
-    """The trials for people, by fault."""
-    title = "fault to last request on the bad engine"
-    shown = Table(
-        "fault", "trials", "decided p50", "quiet p50", "quiet max", "requests after p50", "failed", title=title
-    )
-    for name in dict.fromkeys(trial.fault for trial in trials):
-        some = [trial for trial in trials if trial.fault == name]
-        shown.add_row(
-            name,
-            str(len(some)),
-            f"{median(one.decided_s for one in some):.2f} s",
-            f"{median(one.quiet_s for one in some):.2f} s",
-            f"{max(one.quiet_s for one in some):.2f} s",
-            f"{median(one.requests_after for one in some):.0f}",
-            str(sum(one.failed for one in some)),
-        )
-    return shown
+COLUMNS: Final[Sequence[ResultColumn[TrialGroup]]] = (
+    ResultColumn(heading="fault", cell=lambda some: some.labels["fault"], left=True),
+    ResultColumn(heading="trials", cell=lambda some: str(len(some.trials))),
+    ResultColumn(heading="decided p50", cell=lambda some: f"{median(some.values('decided_s')):.2f} s"),
+    ResultColumn(heading="quiet p50", cell=lambda some: f"{median(some.values('quiet_s')):.2f} s"),
+    ResultColumn(heading="quiet max", cell=lambda some: f"{max(some.values('quiet_s')):.2f} s"),
+    ResultColumn(heading="requests after p50", cell=lambda some: f"{median(some.values('requests_after')):.0f}"),
+    ResultColumn(heading="failed", cell=lambda some: f"{sum(some.values('failed')):.0f}"),
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(prog="fault_to_quiet", description=__doc__.partition("\n")[0])
+    parser = option_parser("fault_to_quiet", __doc__)
     parser.add_argument("--trials", type=int, default=TRIALS, help="per fault")
     parser.add_argument("--rate", type=float, default=RATE_PER_S, help="requests per second")
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/fault_to_quiet.json"))
     options = parser.parse_args(argv)
     # An engine that crashes on command in the middle of an answer is no news here.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     trials = asyncio.run(measure(options.trials, options.rate))
-    Console().print(table(trials))
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps({"trials": [asdict(trial) for trial in trials]}, indent=2) + "\n")
-    return 0
+    table = result_table("fault to last request on the bad engine", COLUMNS, trial_groups(trials))
+    return publish([table], options.json, {"trials": [trial.record() for trial in trials]})
 
 
 if __name__ == "__main__":

@@ -6,24 +6,26 @@ until the last Envoy's own admin page says so. The cluster is a double of the AP
 one adds its own time, and so does the kubelet that finds a pod not ready.
 """
 
-import argparse
 import asyncio
-import json
 import sys
 import tempfile
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.detect import percentile
-from benchmarks.testbed import LIMIT_S, Testbed, until
+from benchmarks.harness import (
+    ResultColumn,
+    Trial,
+    TrialGroup,
+    option_parser,
+    publish,
+    result_table,
+    trial_groups,
+)
+from benchmarks.testbed import POOL, Testbed, ejection_trial, until
 from chaos.fake_engine import FakeEngine
 from chaos.processes import ChildProcesses
 from tests.cluster_double import ClusterDouble
@@ -37,22 +39,12 @@ RATE_PER_S: Final = 60.0
 TRIALS: Final = 20
 TARGET_S: Final = 1.0
 """At the 99th percentile, of each."""
-POLL_S: Final = 0.003
 CRDS: Final = Path(__file__).parent.parent / "deploy" / "crds"
 DEFINITIONS: Final = ApiResource(
     group="apiextensions.k8s.io", version="v1", plural="customresourcedefinitions",
     kind="CustomResourceDefinition", namespaced=False,
 )  # fmt: skip
 TAINT: Final = {"key": "nvidia.com/gpu-error", "effect": "NoSchedule"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodEventTrial:
-    """One event: seconds until the engine was out of the first Envoy, and of the last."""
-
-    event: str
-    first_s: float
-    last_s: float
 
 
 class ClusterTestbed(Testbed):
@@ -83,11 +75,15 @@ class ClusterTestbed(Testbed):
                 NODES, "", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node(engine)}}
             )
             await self.make_pod(engine)
-        for document in map(json.loads, self._policies().split("\n---\n")):
-            if document["kind"] == "EnginePool":
-                found = {"selector": {"app": "chat"}, "port": "http"}
-                document["spec"] = {"model": document["spec"]["model"], "kubernetes": found}
-            await self.api.create(POLICY_RESOURCES[document["kind"]], "default", document)
+        found = {"selector": {"app": "chat"}, "port": "http"}
+        for kind, spec in self.policy_specs().items():
+            document = {
+                "apiVersion": "switchgear.dev/v1alpha1",
+                "kind": kind,
+                "metadata": {"name": POOL},
+                "spec": {"model": spec["model"], "kubernetes": found} if kind == "EnginePool" else spec,
+            }
+            await self.api.create(POLICY_RESOURCES[kind], "default", document)
 
     async def make_pod(self, engine: FakeEngine) -> None:
         """Another pod for an engine, ready."""
@@ -150,7 +146,7 @@ EVENTS: Final[Mapping[str, tuple[Act, Act]]] = {
 }
 
 
-async def measure(trials: int, rate_per_s: float) -> list[PodEventTrial]:
+async def measure(trials: int, rate_per_s: float) -> list[Trial]:
     """All trials of all events, one after another on the same site."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="switchgear-bench-")))
@@ -160,78 +156,51 @@ async def measure(trials: int, rate_per_s: float) -> list[PodEventTrial]:
         )
         processes = await stack.enter_async_context(ChildProcesses())
         site = await stack.enter_async_context(ClusterTestbed(folder, processes, cluster, api))
-        stop = asyncio.Event()
-        load = asyncio.create_task(site.load(rate_per_s, stop))
-        try:
-            return [
-                await _trial(site, event, site.engines[number % ENGINES])
-                for event in EVENTS
-                for number in range(trials)
-            ]
-        finally:
-            stop.set()
-            await load
+        await stack.enter_async_context(site.under_load(rate_per_s))
+        return [
+            await _trial(site, event, site.engines[number % ENGINES])
+            for event in EVENTS
+            for number in range(trials)
+        ]
 
 
-async def _trial(site: ClusterTestbed, event: str, engine: FakeEngine) -> PodEventTrial:
+async def _trial(site: ClusterTestbed, event: str, engine: FakeEngine) -> Trial:
     happens, ends = EVENTS[event]
 
     async def all_in() -> bool:
-        return all([await _taken(site, envoy, one) for envoy in site.envoys for one in site.engines])
+        return all([await site.takes_requests(envoy, one) for envoy in site.envoys for one in site.engines])
+
+    async def cause() -> None:
+        await happens(site, engine)
 
     await until(all_in, "all engines are in")
-    await site.answers(20)
-    began_s = time.monotonic()
-    outs = [asyncio.create_task(_out_at_s(site, envoy, engine)) for envoy in site.envoys]
-    await happens(site, engine)
-    at_s = sorted(await asyncio.gather(*outs))
+    trial = await ejection_trial(site, {"event": event}, engine, cause)
     await ends(site, engine)
-    return PodEventTrial(event=event, first_s=at_s[0] - began_s, last_s=at_s[-1] - began_s)
+    return trial
 
 
-async def _out_at_s(site: Testbed, envoy: str, engine: FakeEngine) -> float:
-    async with asyncio.timeout(LIMIT_S):
-        while await _taken(site, envoy, engine):
-            await asyncio.sleep(POLL_S)
-    return time.monotonic()
-
-
-async def _taken(site: Testbed, envoy: str, engine: FakeEngine) -> bool:
-    """Whether this Envoy gives the engine new requests, as far as the control plane has a say."""
-    host = await site.host(envoy, engine)
-    return host is not None and host["health_status"]["eds_health_status"] == "HEALTHY"
-
-
-def table(trials: Sequence[PodEventTrial]) -> Table:
-    """The trials for people, by event."""
-    title = f"what becomes of a pod, to out of every Envoy ({ENGINES} engines, {ENVOYS} Envoys)"
-    shown = Table("event", "trials", "first p50", "last p50", "last p99", "target", title=title)
-    for event in dict.fromkeys(trial.event for trial in trials):
-        some = [trial for trial in trials if trial.event == event]
-        last_s = [one.last_s for one in some]
-        figures = (percentile([one.first_s for one in some], 50), percentile(last_s, 50), percentile(last_s, 99))
-        shown.add_row(event, str(len(some)), *(f"{1e3 * one:.0f} ms" for one in (*figures, TARGET_S)))
-    return shown
+COLUMNS: Final[Sequence[ResultColumn[TrialGroup]]] = (
+    ResultColumn(heading="event", cell=lambda some: some.labels["event"], left=True),
+    ResultColumn(heading="trials", cell=lambda some: str(len(some.trials))),
+    ResultColumn(heading="first p50", cell=lambda some: f"{1e3 * some.percentile('first_s', 50):.0f} ms"),
+    ResultColumn(heading="last p50", cell=lambda some: f"{1e3 * some.percentile('last_s', 50):.0f} ms"),
+    ResultColumn(heading="last p99", cell=lambda some: f"{1e3 * some.percentile('last_s', 99):.0f} ms"),
+    ResultColumn(heading="target", cell=lambda _: f"{1e3 * TARGET_S:.0f} ms"),
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print, write; 1 when a target is missed."""
-    parser = argparse.ArgumentParser(prog="benchmarks.pods", description=__doc__.partition("\n")[0])
+    parser = option_parser("pods", __doc__)
     parser.add_argument("--trials", type=int, default=TRIALS, help="per event")
     parser.add_argument("--rate", type=float, default=RATE_PER_S, help="requests per second")
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/pods.json"))
     options = parser.parse_args(argv)
     trials = asyncio.run(measure(options.trials, options.rate))
-    Console(width=110).print(table(trials))
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    answer = {"target_s": TARGET_S, "trials": [asdict(trial) for trial in trials]}
-    options.json.write_text(json.dumps(answer, indent=2) + "\n")
-    late = [event for event in EVENTS if _p99_s(trials, event) > TARGET_S]
-    return 1 if late else 0
-
-
-def _p99_s(trials: Sequence[PodEventTrial], event: str) -> float:
-    return percentile([one.last_s for one in trials if one.event == event], 99)
+    groups = trial_groups(trials)
+    title = f"what becomes of a pod, to out of every Envoy ({ENGINES} engines, {ENVOYS} Envoys)"
+    answer = {"target_s": TARGET_S, "trials": [trial.record() for trial in trials]}
+    met = all(some.percentile("last_s", 99) <= TARGET_S for some in groups)
+    return publish([result_table(title, COLUMNS, groups)], options.json, answer, met=met)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,8 @@ translate for a gateway view per zone and the reference view, encode. Of several
 fastest counts for each stage, because whatever else the machine does only ever adds; the cold start is done once.
 """
 
-import argparse
 import gc
 import itertools
-import json
 import sys
 import tempfile
 import time
@@ -18,9 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.harness import ResultColumn, option_parser, publish, result_table
 from engine.report import EngineReport, Verdict
 from policies.load import LoadCache, load
 from policies.model import PolicySet
@@ -158,45 +154,60 @@ def growth(rows: Sequence[SnapshotBuildRow], what: str) -> list[float]:
     return [after / before for before, after in itertools.pairwise(costs)]
 
 
-def table(rows: Sequence[SnapshotBuildRow]) -> Table:
-    """The rows for people, in milliseconds."""
-    stages = ("load", "fold", "decide", "translate", "assemble")
-    shown = Table("pools", "engines", "what", *stages, "total", title="policy text to snapshot, ms")
-    for column in shown.columns[3:]:
-        column.justify = "right"
-    for row in rows:
-        for what in ("cold_s", "edit_s", "verdict_s"):
-            spent: Mapping[str, float] = getattr(row, what)
-            cells = [f"{spent[stage] * 1000:.1f}" if stage in spent else "" for stage in stages]
-            name = {"cold_s": "cold start", "edit_s": "one file edited", "verdict_s": "one verdict"}[what]
-            shown.add_row(str(row.pools), str(row.engines), name, *cells, f"{sum(spent.values()) * 1000:.1f}")
-    return shown
+_STAGES: Final = ("load", "fold", "decide", "translate", "assemble")
+_EVENTS: Final = {"cold_s": "cold start", "edit_s": "one file edited", "verdict_s": "one verdict"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildStages:
+    """One line of the table: the seconds of each stage after one event."""
+
+    row: SnapshotBuildRow
+    event: str
+    spent: Mapping[str, float]
+
+
+def _stage(name: str) -> ResultColumn[BuildStages]:
+    return ResultColumn(
+        heading=name, cell=lambda line: f"{line.spent[name] * 1000:.1f}" if name in line.spent else ""
+    )
+
+
+COLUMNS: Final[Sequence[ResultColumn[BuildStages]]] = (
+    ResultColumn(heading="pools", cell=lambda line: str(line.row.pools), left=True),
+    ResultColumn(heading="engines", cell=lambda line: str(line.row.engines), left=True),
+    ResultColumn(heading="what", cell=lambda line: line.event, left=True),
+    *(_stage(name) for name in _STAGES),
+    ResultColumn(heading="total", cell=lambda line: f"{sum(line.spent.values()) * 1000:.1f}"),
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print, write; 1 when a target is missed."""
-    parser = argparse.ArgumentParser(prog="policy_to_snapshot", description=__doc__.partition("\n")[0])
+    parser = option_parser("policy_to_snapshot", __doc__)
     parser.add_argument("--pools", type=int, nargs="+", default=list(POOLS))
     parser.add_argument("--engines", type=int, default=ENGINES, help="per pool")
     parser.add_argument("--edits", type=int, default=EDITS)
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/policy_to_snapshot.json"))
     options = parser.parse_args(argv)
     rows = [measure(pools, options.engines, options.edits) for pools in sorted(options.pools)]
-    grown = {what: growth(rows, what) for what in ("cold_s", "edit_s", "verdict_s")}
+    grown = {name: growth(rows, name) for name in _EVENTS}
     edits_s = {row.pools: sum(row.edit_s.values()) for row in rows}
     met = all(seconds <= TARGET_EDIT_S for pools, seconds in edits_s.items() if pools <= 100)
     linear = all(ratio <= LINEAR_WITHIN for ratios in grown.values() for ratio in ratios)
-    console = Console()
-    console.print(table(rows))
-    for what, ratios in grown.items():
-        shown = ", ".join(f"{ratio:.2f}" for ratio in ratios) or "one size only"
-        console.print(f"cost per pool from one size to the next, {what.removesuffix('_s')}: {shown}")
-    console.print(f"one edit of 100 pools within {TARGET_EDIT_S:g} s: {'yes' if met else 'NO'}; linear: {linear}")
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(
-        json.dumps({"rows": [asdict(row) for row in rows], "growth_per_pool": grown}, indent=2) + "\n"
-    )
-    return 0 if met and linear else 1
+    lines = [
+        BuildStages(row=row, event=event, spent=getattr(row, name))
+        for row in rows
+        for name, event in _EVENTS.items()
+    ]
+    shown = [result_table("policy text to snapshot, ms", COLUMNS, lines)]
+    remarks = [
+        f"cost per pool from one size to the next, {name.removesuffix('_s')}: "
+        + (", ".join(f"{ratio:.2f}" for ratio in ratios) or "one size only")
+        for name, ratios in grown.items()
+    ]
+    remarks += [f"one edit of 100 pools within {TARGET_EDIT_S:g} s: {'yes' if met else 'NO'}; linear: {linear}"]
+    answer = {"rows": [asdict(row) for row in rows], "growth_per_pool": grown}
+    return publish([*shown, *remarks], options.json, answer, met=met and linear)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,7 @@ Policies of one pool are translated as the control plane does it; asked is ``/v1
 for one proxy and then for another of the same view. ``bug-report`` asks so for each proxy.
 """
 
-import argparse
 import asyncio
-import json
 import sys
 import tempfile
 import time
@@ -17,9 +15,8 @@ from typing import Final
 
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.harness import ResultColumn, option_parser, publish, result_table
 from benchmarks.policy_to_snapshot import ZONES, pool_text
 from chaos.history.request_outcomes import quantile
 from policies.load import load
@@ -128,26 +125,23 @@ async def _asked(app: web.Application, node: str) -> tuple[float, float, int]:
     return cost_s, longest_s, len(answer.text or "")
 
 
+COLUMNS: Final[Sequence[ResultColumn[ResourceViewRow]]] = (
+    ResultColumn(heading="engines", cell=lambda row: str(row.engines)),
+    ResultColumn(heading="answer", cell=lambda row: f"{row.answer_bytes / 1e6:.2f} MB"),
+    ResultColumn(heading="first", cell=lambda row: f"{row.first_ms:.0f} ms"),
+    ResultColumn(heading="others wait", cell=lambda row: f"{row.first_held_ms:.1f} ms"),
+    ResultColumn(heading="again", cell=lambda row: f"{row.again_ms:.1f} ms"),
+    ResultColumn(heading="others wait", cell=lambda row: f"{row.again_held_ms:.1f} ms"),
+)
+
+
 def main(argv: Sequence[str]) -> int:
     """0: it has no target."""
-    parser = argparse.ArgumentParser(prog="resources", description=__doc__.partition("\n")[0])
-    default = Path("benchmarks/results/resources.json")
-    parser.add_argument("--json", type=Path, default=default, metavar="PATH")
+    parser = option_parser("resources", __doc__)
     options = parser.parse_args(argv)
     rows = [asyncio.run(measure(engines)) for engines in SIZES]
-    columns = ("engines", "answer", "first", "others wait", "again", "others wait")
-    table = Table(*columns, title="what a proxy is served, in full")
-    for row in rows:
-        table.add_row(
-            *(str(row.engines), f"{row.answer_bytes / 1e6:.2f} MB"),
-            *(f"{row.first_ms:.0f} ms", f"{row.first_held_ms:.1f} ms"),
-            *(f"{row.again_ms:.1f} ms", f"{row.again_held_ms:.1f} ms"),
-        )
-    Console().print(table)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    said = {"benchmark": "resources", "rows": [asdict(row) for row in rows]}
-    options.json.write_text(json.dumps(said, indent=2))
-    return 0
+    table = result_table("what a proxy is served, in full", COLUMNS, rows)
+    return publish([table], options.json, {"benchmark": "resources", "rows": [asdict(row) for row in rows]})
 
 
 if __name__ == "__main__":

@@ -4,19 +4,14 @@ The server is made of the control plane's own parts and a real registry, as the 
 engines and proxies have told something of each kind. What is measured is ``/metrics``, without the network.
 """
 
-import argparse
 import asyncio
-import json
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.harness import ResultColumn, option_parser, publish, result_table
 from chaos.history.request_outcomes import quantile
 from tests.monitoring.large_fleet import counted
 from xds_server.metrics import Metrics
@@ -75,22 +70,23 @@ async def _scraped(metrics: Metrics) -> tuple[bytes, float]:
     return page, longest_s
 
 
+COLUMNS: Final[Sequence[ResultColumn[ScrapeRow]]] = (
+    ResultColumn(heading="engines", cell=lambda row: str(row.engines)),
+    ResultColumn(heading="proxies", cell=lambda row: str(row.proxies)),
+    ResultColumn(heading="series", cell=lambda row: str(row.series)),
+    ResultColumn(heading="page", cell=lambda row: f"{row.page_bytes / 1e6:.2f} MB"),
+    ResultColumn(heading="one scrape", cell=lambda row: f"{row.scrape_ms:.0f} ms"),
+    ResultColumn(heading="in one piece", cell=lambda row: f"{row.held_ms:.0f} ms"),
+)
+
+
 def main(argv: Sequence[str]) -> int:
     """0: it has no target."""
-    parser = argparse.ArgumentParser(prog="scrape", description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/scrape.json"), metavar="PATH")
+    parser = option_parser("scrape", __doc__)
     options = parser.parse_args(argv)
     rows = [asyncio.run(measure(size)) for size in SIZES]
-    table = Table("engines", "proxies", "series", "page", "one scrape", "in one piece", title="one scrape")
-    for row in rows:
-        table.add_row(
-            *(str(row.engines), str(row.proxies), str(row.series), f"{row.page_bytes / 1e6:.2f} MB"),
-            *(f"{row.scrape_ms:.0f} ms", f"{row.held_ms:.0f} ms"),
-        )
-    Console().print(table)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps({"benchmark": "scrape", "rows": [asdict(row) for row in rows]}, indent=2))
-    return 0
+    table = result_table("one scrape", COLUMNS, rows)
+    return publish([table], options.json, {"benchmark": "scrape", "rows": [asdict(row) for row in rows]})
 
 
 if __name__ == "__main__":

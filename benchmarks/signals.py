@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import json
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,9 +23,8 @@ from typing import Final
 
 import grpc
 from envoy_data_plane.envoy.service.accesslog.v3 import StreamAccessLogsMessage
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.harness import ResultColumn, measured_in_child, option_parser, publish, result_table
 from benchmarks.signals_peers import ENGINES, POOL, log_messages, place
 from policies.load import load
 from policies.model import PolicySet
@@ -180,59 +178,42 @@ def decode_ratio(entries: int = 50) -> dict[str, float]:
     return {"entries": entries, "derived_us": derived, "envoy_data_plane_us": own, "ratio": own / derived}
 
 
-def _in_own_process(number: int) -> TelemetryCostRow:
-    command = [sys.executable, "-m", "benchmarks.signals", "--measure", str(number)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=300)
-    return TelemetryCostRow(**json.loads(done.stdout.splitlines()[-1]))  # log lines come before
-
-
-def _print(rows: Sequence[TelemetryCostRow], decode: dict[str, float]) -> None:
-    table = Table(title=f"Signals: {ENGINES} engines, proxies in another process")
-    for heading in (
-        "load",
-        "wanted",
-        "reached",
-        "messages",
-        "CPU each",
-        "of a core at the wanted rate",
-        "asked for",
-    ):
-        table.add_column(heading, justify="left" if heading == "load" else "right")
-    for row in rows:
-        table.add_row(
-            row.name,
-            f"{row.wanted_per_s:.0f}/s",
-            f"{row.done_per_s:.0f}/s",
-            f"{row.messages_per_s:.0f}/s",
-            f"{row.cpu_us_each:.1f} us",
-            f"{row.core_percent:.1f} %",
-            f"{row.sampling:.0%}",
-        )
-    console = Console(width=120)
-    console.print(table)
-    console.print(
-        f"parsing {decode['entries']:.0f} entries: {decode['derived_us']:.0f} us; "
-        f"envoy-data-plane's own classes {decode['envoy_data_plane_us']:.0f} us ({decode['ratio']:.0f} x)"
-    )
+COLUMNS: Final[Sequence[ResultColumn[TelemetryCostRow]]] = (
+    ResultColumn(heading="load", cell=lambda row: row.name, left=True),
+    ResultColumn(heading="wanted", cell=lambda row: f"{row.wanted_per_s:.0f}/s"),
+    ResultColumn(heading="reached", cell=lambda row: f"{row.done_per_s:.0f}/s"),
+    ResultColumn(heading="messages", cell=lambda row: f"{row.messages_per_s:.0f}/s"),
+    ResultColumn(heading="CPU each", cell=lambda row: f"{row.cpu_us_each:.1f} us"),
+    ResultColumn(heading="of a core at the wanted rate", cell=lambda row: f"{row.core_percent:.1f} %"),
+    ResultColumn(heading="asked for", cell=lambda row: f"{row.sampling:.0%}"),
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure and print; 1 when one load costs more than the target, 0 otherwise."""
-    parser = argparse.ArgumentParser(prog="benchmarks.signals", description=__doc__)
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/signals.json"))
+    parser = option_parser("signals", __doc__)
     parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    if args.measure is not None:
-        print(json.dumps(asdict(asyncio.run(measure(LOADS[args.measure])))))
+    options = parser.parse_args(argv)
+    if options.measure is not None:
+        print(json.dumps(asdict(asyncio.run(measure(LOADS[options.measure])))))
         return 0
-    rows = [_in_own_process(number) for number in range(len(LOADS))]
+    rows = [
+        TelemetryCostRow(**measured_in_child("benchmarks.signals", str(number))) for number in range(len(LOADS))
+    ]
     decode = decode_ratio()
-    _print(rows, decode)
-    args.json.parent.mkdir(parents=True, exist_ok=True)
-    found = {"target_core_percent": TARGET_CORE_PERCENT, "rows": [asdict(row) for row in rows], "decode": decode}
-    args.json.write_text(json.dumps(found, indent=2) + "\n")
+    parsing = (
+        f"parsing {decode['entries']:.0f} entries: {decode['derived_us']:.0f} us; "
+        f"envoy-data-plane's own classes {decode['envoy_data_plane_us']:.0f} us ({decode['ratio']:.0f} x)"
+    )
+    table = result_table(f"Signals: {ENGINES} engines, proxies in another process", COLUMNS, rows)
     aimed = [row for load_, row in zip(LOADS, rows, strict=True) if load_.target]
-    return 0 if all(row.core_percent <= TARGET_CORE_PERCENT for row in aimed) else 1
+    answer = {
+        "target_core_percent": TARGET_CORE_PERCENT,
+        "rows": [asdict(row) for row in rows],
+        "decode": decode,
+    }
+    met = all(row.core_percent <= TARGET_CORE_PERCENT for row in aimed)
+    return publish([table, parsing], options.json, answer, met=met)
 
 
 if __name__ == "__main__":

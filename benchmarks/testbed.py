@@ -1,25 +1,78 @@
-"""A small site to break: fake engines, the real control plane, real Envoys and a steady load, all on loopback."""
+"""Sites to break: engines, the real control plane, real agents and Envoys, and a steady load, all on loopback."""
 
 import asyncio
 import contextlib
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
 import aiohttp
 
+from benchmarks.harness import Trial
 from chaos.fake_engine import EngineConfig, FakeEngine
 from chaos.history.request_outcomes import RequestOutcome
 from chaos.load.open_loop import LoadProfile, run_load
 from chaos.load.request_sender import LoadTarget
-from chaos.processes import ChildProcesses, envoy_command, free_ports
+from chaos.processes import ChildProcess, ChildProcesses, envoy_command, free_ports
 from xds_server.envoy_bootstrap import Bootstrap, bootstrap_yaml
 
 POLL_S: Final = 0.01
+EJECTION_POLL_S: Final = 0.003
 LIMIT_S: Final = 90.0
+POOL: Final = "chat"
+
+
+def policy_text(specs: Mapping[str, Mapping[str, Any]], name: str) -> str:
+    """A policy file with one document of each kind, all of one name. JSON is YAML."""
+    return "\n---\n".join(
+        json.dumps(
+            {"apiVersion": "switchgear.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+        )
+        for kind, spec in specs.items()
+    )
+
+
+class ProcessLauncher:
+    """Starts the parts of a site: agents, the control plane, Envoys; each at its defaults."""
+
+    def __init__(self, folder: Path, processes: ChildProcesses) -> None:
+        self.folder = folder
+        self.processes = processes
+
+    async def start_agent(self, name: str, engine_port: int, ports: tuple[int, int] = (0, 0)) -> ChildProcess:
+        """The agent of an engine; ``ports``: its HTTP and its gRPC port, 0 for any."""
+        http, grpc = ports
+        command = [_program("switchgear-agent"), "run", "--engine", f"http://127.0.0.1:{engine_port}"]
+        command += ["--http", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}"]
+        return await self.processes.start(name, command, ready_within_s=LIMIT_S)
+
+    async def start_server(self, name: str, flags: Sequence[str], ports: tuple[int, int] = (0, 0)) -> ChildProcess:
+        """The control plane; ``ports``: its xDS and its admin port, 0 for any."""
+        xds, admin = ports
+        command = [_program("switchgear"), "serve", *flags]
+        command += ["--listen", f"127.0.0.1:{xds}", "--admin", f"127.0.0.1:{admin}"]
+        return await self.processes.start(name, command, ready_within_s=LIMIT_S)
+
+    async def start_envoy(
+        self, number: int, node: str, xds_port: int, admin_port: int, flags: Sequence[str] = ()
+    ) -> ChildProcess:
+        """An Envoy that the control plane configures. All listen on one port, each at its own address."""
+        bootstrap = Bootstrap(
+            node=node,
+            servers=[("127.0.0.1", xds_port)],
+            admin_port=admin_port,
+            listen_address=f"127.0.0.{number + 1}",
+        )
+        path = self.folder / f"bootstrap-{number}.yaml"
+        path.write_text(bootstrap_yaml(bootstrap))
+        return await self.processes.start(f"envoy-{number}", [*envoy_command(path), *flags])
+
+
+def _program(name: str) -> str:
+    return str(Path(sys.executable).with_name(name))
 
 
 class Testbed:
@@ -41,7 +94,7 @@ class Testbed:
         self._agent_ports: dict[str, int] = {}
         self._count = engines
         self._with_agents = agents
-        self._processes = processes
+        self._launcher = ProcessLauncher(folder, processes)
         self._listener = free_ports(1)[0]
         self._admin = ""
         self._stack = contextlib.AsyncExitStack()
@@ -69,31 +122,20 @@ class Testbed:
 
     async def _start_agent(self, engine: FakeEngine) -> None:
         name = engine.config.name
-        command = [str(Path(sys.executable).with_name("switchgear-agent")), "run"]
-        command += [
-            "--engine",
-            f"http://127.0.0.1:{engine.port}",
-            "--http",
-            "127.0.0.1:0",
-            "--grpc",
-            "127.0.0.1:0",
-        ]
-        agent = await self._processes.start(f"agent-{name}", command, ready_within_s=LIMIT_S)
+        agent = await self._launcher.start_agent(f"agent-{name}", engine.port)
         self.agents[name] = agent.ready["http"]
         self._agent_ports[name] = agent.ready["grpc_port"]
 
-    async def _start_server(self) -> str:
+    async def _start_server(self) -> int:
         await self.fill()
-        command = [str(Path(sys.executable).with_name("switchgear")), "serve", *self.serve_from()]
-        command += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
-        server = await self._processes.start("serve", command, ready_within_s=LIMIT_S)
+        server = await self._launcher.start_server("serve", self.serve_from())
         self._admin = server.ready["admin"]
-        return str(server.ready["xds"])
+        return int(server.ready["xds"].rpartition(":")[2])
 
     async def fill(self) -> None:
         """Write the policies, once the engines are known."""
         (self.folder / "policies").mkdir()
-        (self.folder / "policies" / "chat.yaml").write_text(self._policies())
+        (self.folder / "policies" / "chat.yaml").write_text(policy_text(self.policy_specs(), POOL))
 
     def name_of(self, engine: FakeEngine) -> str:
         """What an engine is called in the pool."""
@@ -103,18 +145,8 @@ class Testbed:
         """The flags that say where policies come from."""
         return ["--policies", str(self.folder / "policies")]
 
-    async def _start_envoy(self, number: int, admin: str, xds: str) -> None:
-        host, port = xds.rsplit(":", 1)
-        one = Bootstrap(
-            node=f"bench-{number}",
-            servers=[(host, int(port))],
-            admin_port=int(admin.rpartition(":")[2]),
-            # Each Envoy has an address of its own for the port that all of them listen on.
-            listen_address=f"127.0.0.{number + 1}",
-        )
-        bootstrap = self.folder / f"bootstrap-{number}.yaml"
-        bootstrap.write_text(bootstrap_yaml(one))
-        await self._processes.start(f"envoy-{number}", envoy_command(bootstrap))
+    async def _start_envoy(self, number: int, admin: str, xds_port: int) -> None:
+        await self._launcher.start_envoy(number, f"bench-{number}", xds_port, int(admin.rpartition(":")[2]))
 
         async def live() -> bool:
             with contextlib.suppress(aiohttp.ClientError):
@@ -123,7 +155,8 @@ class Testbed:
 
         await until(live, "Envoy is live")
 
-    def _policies(self) -> str:
+    def policy_specs(self) -> Mapping[str, Mapping[str, Any]]:
+        """The policies of the site, by kind."""
         endpoints = [
             {
                 "address": "127.0.0.1",
@@ -133,25 +166,24 @@ class Testbed:
             }
             for one in self.engines
         ]
-        # JSON is YAML.
-        documents = [
-            {
-                "kind": "EnginePool",
-                "metadata": {"name": "chat"},
-                "spec": {"model": self.engines[0].config.model, "endpoints": endpoints},
+        return {
+            "EnginePool": {"model": self.engines[0].config.model, "endpoints": endpoints},
+            "ModelRoute": {
+                "listener": {"port": self._listener, "address": "127.0.0.1"},
+                "pools": [{"pool": POOL}],
             },
-            {
-                "kind": "ModelRoute",
-                "metadata": {"name": "chat"},
-                "spec": {
-                    "listener": {"port": self._listener, "address": "127.0.0.1"},
-                    "pools": [{"pool": "chat"}],
-                },
-            },
-        ]
-        return "\n---\n".join(
-            json.dumps({"apiVersion": "switchgear.dev/v1alpha1", **document}) for document in documents
-        )
+        }
+
+    @contextlib.asynccontextmanager
+    async def under_load(self, rate_per_s: float) -> AsyncIterator[None]:
+        """Requests arrive at this rate meanwhile."""
+        stop = asyncio.Event()
+        load = asyncio.create_task(self.load(rate_per_s, stop))
+        try:
+            yield
+        finally:
+            stop.set()
+            await load
 
     async def load(self, rate_per_s: float, stop: asyncio.Event) -> None:
         """Make requests until told to stop."""
@@ -180,6 +212,11 @@ class Testbed:
                     return found
         return None
 
+    async def takes_requests(self, envoy: str, engine: FakeEngine) -> bool:
+        """Whether this Envoy gives the engine new requests, as far as the control plane has a say."""
+        host = await self.host(envoy, engine)
+        return host is not None and host["health_status"]["eds_health_status"] == "HEALTHY"
+
     async def health(self, engine: FakeEngine) -> str:
         """What the control plane has decided of an engine."""
         page = await self.json(f"http://{self._admin}/v1/engines")
@@ -198,3 +235,26 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
         if time.monotonic() > give_up_at:
             raise TimeoutError(f"not within {LIMIT_S:g} s: {what}")
         await asyncio.sleep(POLL_S)
+
+
+async def ejection_trial(
+    site: Testbed,
+    labels: Mapping[str, str],
+    engine: FakeEngine,
+    cause: Callable[[], Coroutine[Any, Any, None]],
+) -> Trial:
+    """Seconds from ``cause`` until the engine takes no requests of the first Envoy, and of the last."""
+    await site.answers(20)
+    began_s = time.monotonic()
+    async with asyncio.TaskGroup() as group:
+        outs = [group.create_task(_ejected_at_s(site, envoy, engine)) for envoy in site.envoys]
+        group.create_task(cause())
+    at_s = sorted(out.result() for out in outs)
+    return Trial(labels=labels, values={"first_s": at_s[0] - began_s, "last_s": at_s[-1] - began_s})
+
+
+async def _ejected_at_s(site: Testbed, envoy: str, engine: FakeEngine) -> float:
+    async with asyncio.timeout(LIMIT_S):
+        while await site.takes_requests(envoy, engine):
+            await asyncio.sleep(EJECTION_POLL_S)
+    return time.monotonic()

@@ -6,7 +6,6 @@ single process has to do all that is simulated.
 
 import asyncio
 import contextlib
-import json
 import signal
 import sys
 import time
@@ -20,17 +19,15 @@ import aiohttp
 from benchmarks.soak.aged_state import write_aged_state
 from benchmarks.soak.fault_plan import PlannedFault, SoakFault
 from benchmarks.soak.lost_requests import FaultInterval, SoakAttempt, attempts_of
-from benchmarks.testbed import LIMIT_S, until
+from benchmarks.testbed import LIMIT_S, POOL, ProcessLauncher, policy_text, until
 from chaos.fake_engine import EngineConfig, EngineCrash, EngineErrorAfterWork, EngineHang, EngineShed, EngineSlow
 from chaos.fake_engine.engine_faults import EngineFault
 from chaos.history.request_outcomes import RequestOutcome
 from chaos.lab.engine_processes import call_log, set_engine_fault
 from chaos.load.open_loop import LoadProfile, run_load
 from chaos.load.request_sender import LoadTarget
-from chaos.processes import ChildProcess, ChildProcesses, envoy_command, free_ports
-from xds_server.envoy_bootstrap import Bootstrap, bootstrap_yaml
+from chaos.processes import ChildProcess, ChildProcesses, free_ports
 
-POOL: Final = "chat"
 ENGINE_PROCESSES: Final = 3
 
 PATIENCE_S: Final = 30.0
@@ -81,6 +78,7 @@ class SoakTestbed:
         self._agents: list[ChildProcess | None] = [None] * agents
         self._envoys: list[ChildProcess | None] = [None] * envoys
         self._processes = processes
+        self._launcher = ProcessLauncher(folder, processes)
         self._lasting: dict[str, ChildProcess] = {}
         self._edits = 0
         self._starts = 0
@@ -143,32 +141,21 @@ class SoakTestbed:
     async def _start_agent(self, number: int) -> None:
         self._starts += 1
         http, grpc = self._agent_ports[2 * number : 2 * number + 2]
-        command = [_beside("switchgear-agent"), "run", "--engine", f"http://127.0.0.1:{self._ports[number]}"]
-        command += ["--http", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}"]
-        self._agents[number] = await self._processes.start(
-            f"agent-{number}-{self._starts}", command, ready_within_s=LIMIT_S
+        self._agents[number] = await self._launcher.start_agent(
+            f"agent-{number}-{self._starts}", self._ports[number], (http, grpc)
         )
 
     async def _start_server(self) -> None:
         self._starts += 1
-        command = [_beside("switchgear"), "serve", "--policies", str(self.folder / "policies")]
-        command += ["--listen", f"127.0.0.1:{self._xds}", "--admin", f"127.0.0.1:{self._admin}"]
-        command += ["--state-dir", str(self.folder / "state"), "--ledger", str(self.folder / "ledger.jsonl")]
-        self._server = await self._processes.start(f"serve-{self._starts}", command, ready_within_s=LIMIT_S)
+        flags = ["--policies", str(self.folder / "policies"), "--state-dir", str(self.folder / "state")]
+        flags += ["--ledger", str(self.folder / "ledger.jsonl")]
+        self._server = await self._launcher.start_server(f"serve-{self._starts}", flags, (self._xds, self._admin))
 
     async def _start_envoy(self, number: int) -> None:
-        one = Bootstrap(
-            node=_node(number),
-            servers=[("127.0.0.1", self._xds)],
-            admin_port=self._envoy_admins[number],
-            listen_address=f"127.0.0.{number + 1}",
+        verbose = ["--component-log-level", "http:debug,router:debug,pool:debug,upstream:debug"]
+        self._envoys[number] = await self._launcher.start_envoy(
+            number, _node(number), self._xds, self._envoy_admins[number], verbose if self._verbose else ()
         )
-        path = self.folder / f"bootstrap-{number}.yaml"
-        path.write_text(bootstrap_yaml(one))
-        command = envoy_command(path)
-        if self._verbose:
-            command += ["--component-log-level", "http:debug,router:debug,pool:debug,upstream:debug"]
-        self._envoys[number] = await self._processes.start(f"envoy-{number}", command)
 
     async def _served(self, number: int) -> None:
         """Return once this Envoy answers through an engine."""
@@ -211,19 +198,8 @@ class SoakTestbed:
                 "timeouts": {"nonStreaming": {"total": f"{240 + self._edits % 7}s"}},
             },
         }
-        text = "\n---\n".join(
-            json.dumps(
-                {
-                    "apiVersion": "switchgear.dev/v1alpha1",
-                    "kind": kind,
-                    "metadata": {"name": POOL},
-                    "spec": spec,
-                }
-            )
-            for kind, spec in specs.items()
-        )
         path = self.folder / "policies" / "chat.yaml"
-        path.with_suffix(".tmp").write_text(text)
+        path.with_suffix(".tmp").write_text(policy_text(specs, POOL))
         path.with_suffix(".tmp").replace(path)
 
     # -- what is done to it --------------------------------------------------------------------------------
@@ -343,7 +319,3 @@ class SoakTestbed:
 
 def _node(number: int) -> str:
     return f"soak-{number}"
-
-
-def _beside(name: str) -> str:
-    return str(Path(sys.executable).with_name(name))
