@@ -28,7 +28,8 @@ from policies.load import load_contents
 from policies.model import PolicySet
 from policies.route import PriorityClass
 from xds_server.decide.decide import decide
-from xds_server.decide.decisions import Decisions
+from xds_server.decide.decision_memory import NO_MEMORY
+from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.model.fleet import Fleet, declared, with_report, with_traffic
 from xds_server.model.pool_traffic import EngineTraffic, LatencyTail, PoolTraffic, Proxy, ProxyTraffic
 from xds_server.model.snapshot import Resource
@@ -104,9 +105,12 @@ def _loop(
 ) -> tuple[list[float], list[float]]:
     """Processor seconds of each round after the first few, and of the folding in it."""
     fleet, now_s = declared(policies), 1000.0
-    decisions: Decisions | None = None
-    proxies = MappingProxyType({proxy.node: proxy for proxy in _proxies(size)})
-    zones = frozenset(proxy.zone for proxy in proxies.values())
+    memory, proxies = NO_MEMORY, MappingProxyType({proxy.node: proxy for proxy in _proxies(size)})
+    connected = ConnectedProxies(
+        by_node=proxies,
+        by_role={"sidecar": len(proxies)},
+        calling_zones=frozenset(proxy.zone for proxy in proxies.values()),
+    )
     whole_s, fold_s = [], []
     for place, moment in enumerate(moments):
         measured = place >= WARM_UP_ROUNDS
@@ -115,15 +119,7 @@ def _loop(
         began_s = time.process_time()
         fleet = _folded(fleet, moment, now_s)
         folded_s = time.process_time()
-        decisions = decide(
-            policies,
-            fleet,
-            decisions,
-            proxies_by_role={"sidecar": len(proxies)},
-            calling_zones=zones,
-            now_s=now_s,
-            proxies=proxies,
-        )
+        _, memory = decide(policies, fleet, memory, proxies=connected, now_s=now_s)
         ended_s = time.process_time()
         if profile is not None:
             profile.disable()
@@ -137,7 +133,7 @@ def _loop(
 def _whole(policies: PolicySet, size: FleetSize, moments: Sequence[RoundInput]) -> tuple[list[float], int]:
     """Processor seconds of each round with all that follows, and how many layers of proxies were new."""
     fleet, now_s, pipeline = declared(policies), 1000.0, Pipeline()
-    previous: Decisions | None = None
+    memory = NO_MEMORY
     nodes = MappingProxyType(
         {proxy.node: View(zone=proxy.zone, role=proxy.role, cuts=proxy.cuts) for proxy in _proxies(size)}
     )
@@ -150,7 +146,7 @@ def _whole(policies: PolicySet, size: FleetSize, moments: Sequence[RoundInput]) 
             BuildInputs(
                 policies=policies,
                 fleet=fleet,
-                previous=previous,
+                memory=memory,
                 views=frozenset(nodes.values()),
                 proxies_by_role={"sidecar": size.proxies},
                 now_s=now_s,
@@ -159,7 +155,7 @@ def _whole(policies: PolicySet, size: FleetSize, moments: Sequence[RoundInput]) 
             )
         )
         ended_s = time.process_time()
-        previous = built.decisions
+        memory = built.memory
         if place >= WARM_UP_ROUNDS:
             whole_s.append(ended_s - began_s)
             layers += sum(known.get(node) is not layer for node, layer in built.own.items())

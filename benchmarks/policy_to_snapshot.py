@@ -20,6 +20,7 @@ from benchmarks.harness import ResultColumn, option_parser, publish, result_tabl
 from engine.report import EngineReport, Verdict
 from policies.load import LoadCache, load
 from policies.model import PolicySet
+from xds_server.decide.decision_memory import NO_MEMORY
 from xds_server.model.fleet import Fleet, declared, redeclared, with_report
 from xds_server.model.view import View
 from xds_server.reconcile.pipeline import BuildInputs, BuildResult, Pipeline
@@ -114,7 +115,7 @@ class PolicyPipeline:
             BuildInputs(
                 policies=self._policies,
                 fleet=self._fleet,
-                previous=self._built.decisions if self._built else None,
+                memory=self._built.memory if self._built else NO_MEMORY,
                 views=_VIEWS,
                 proxies_by_role={"gateway": 3},
                 now_s=time.monotonic(),

@@ -69,7 +69,6 @@ def snapshot_of(engines: int) -> Snapshot:
     inputs = BuildInputs(
         policies=policies,
         fleet=declared(policies),
-        previous=None,
         views=frozenset({view}),
         proxies_by_role={"gateway": 3},
         now_s=0.0,

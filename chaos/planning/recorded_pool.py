@@ -15,6 +15,7 @@ from policies.findings import PolicyErrors
 from policies.load import load_contents
 from policies.model import PolicySet
 from xds_server.decide.decide import decide
+from xds_server.decide.decision_memory import NO_MEMORY
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.ledger.decision_recording import RecordingError, RecordingReader, read_rounds
 from xds_server.model.fleet import Engine, Fleet, redeclared
@@ -48,7 +49,7 @@ def recorded_pool(path: Path, pool: str = "") -> PoolSituation:
     reading = RecordingReader()
     policies: PolicySet | None = None
     fleet: Fleet | None = None
-    decisions: Decisions | None = None
+    memory = NO_MEMORY
     texts: object = None
     try:
         for one in read_rounds(path, reading):
@@ -56,15 +57,13 @@ def recorded_pool(path: Path, pool: str = "") -> PoolSituation:
                 before, policies, texts = policies, _policies(path, reading), reading.texts
                 fleet = None if fleet is None else redeclared(policies, fleet, before)
             fleet = reading.fleet(policies, fleet)
-            decisions = decide(
+            decisions, memory = decide(
                 policies,
                 fleet,
-                decisions,
-                proxies_by_role=reading.proxies_by_role,
-                calling_zones=reading.calling_zones,
+                memory,
+                proxies=reading.connected,
                 now_s=one.now_s,
-                proxies=reading.proxies,
-                overrides={key: order for key, order in reading.orders.items() if order.until_s > one.now_s},
+                orders=reading.orders_at(one.now_s),
             )
             for name, traffic in fleet.traffic.items():
                 if name in decisions.pools:

@@ -19,8 +19,10 @@ from chaos.simulator.telemetry_feed import TelemetryFeed
 from engine.report import EngineReport
 from policies.model import PolicySet
 from xds_server.decide.decide import decide
+from xds_server.decide.decision_memory import NO_MEMORY
 from xds_server.decide.decisions import AdmissionDecision, Decisions, Health
 from xds_server.decide.diff.decision_diff import ceiling_moved, diff_decisions
+from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.ledger.event import ClockReading, event_of
 from xds_server.model.fleet import EngineId, Fleet, declared, with_report, with_traffic
 from xds_server.model.pool_traffic import Proxy
@@ -67,7 +69,11 @@ class SimulatedControlPlane:
                 for one in self._proxies
             }
         )
-        self._zones = frozenset({one.zone for one in self._proxies} | {""})
+        self._connected = ConnectedProxies(
+            by_node=self._seen,
+            by_role={GATEWAY: len(self._proxies)},
+            calling_zones=frozenset({one.zone for one in self._proxies} | {""}),
+        )
         self._told: dict[str, ProxyConfig] = {}
         self._nonce = 0
         self.runs = False
@@ -75,6 +81,7 @@ class SimulatedControlPlane:
         self.hearing = TelemetryFeed(policies)
         self._fleet: Fleet = declared(policies)
         self._decisions: Decisions | None = None
+        self._memory = NO_MEMORY
         self._ceilings: dict[str, AdmissionDecision] = {}
         self._out: frozenset[EngineId] = frozenset()
         self._round_at: TimerHandle | None = None
@@ -104,7 +111,8 @@ class SimulatedControlPlane:
             spoilt = self.hearing.spoilt
             self.hearing = TelemetryFeed(self._policies)
             self.hearing.spoilt = spoilt
-            self._fleet, self._decisions, self._ceilings = declared(self._policies), None, {}
+            self._fleet, self._ceilings = declared(self._policies), {}
+            self._decisions, self._memory = None, NO_MEMORY
         self._wake(0.0)
 
     def stop(self) -> None:
@@ -160,14 +168,8 @@ class SimulatedControlPlane:
         self._round_at, now_s = None, self._timeline.now_s
         self._last_s = now_s
         self._fleet = with_traffic(self._fleet, self.hearing.book.traffic(1.0, now_s))
-        decisions = decide(
-            self._policies,
-            self._fleet,
-            self._decisions,
-            proxies_by_role={GATEWAY: len(self._proxies)},
-            calling_zones=self._zones,
-            now_s=now_s,
-            proxies=self._seen,
+        decisions, self._memory = decide(
+            self._policies, self._fleet, self._memory, proxies=self._connected, now_s=now_s
         )
         self.rounds += 1
         self._write_down(decisions)

@@ -22,7 +22,9 @@ from policies.model import PolicySet
 from policies.route import PriorityClass
 from xds_server.decide.admission.ceiling import classes_by_pool
 from xds_server.decide.decide import decide
+from xds_server.decide.decision_memory import NO_MEMORY
 from xds_server.decide.decisions import Ceiling
+from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.model.fleet import Fleet, declared
 from xds_server.model.view import GATEWAY
 
@@ -82,13 +84,8 @@ def ceilings(policies: PolicySet, fleet: Fleet, place: IstioTarget) -> Mapping[s
 
     Nothing is known of pools whose engines the cluster names, unless the policy gives a number.
     """
-    decided = decide(
-        policies,
-        fleet,
-        None,
-        proxies_by_role={GATEWAY: place.proxies},
-        calling_zones=frozenset(),
-        now_s=0.0,
+    decided, _ = decide(
+        policies, fleet, NO_MEMORY, proxies=ConnectedProxies(by_role={GATEWAY: place.proxies}), now_s=0.0
     )
     return {
         name: ceiling

@@ -25,14 +25,15 @@ from engine.report import EngineReport, Verdict
 from policies.load import load_contents
 from policies.model import PolicySet
 from xds_server.decide.decide import decide
+from xds_server.decide.decision_memory import NO_MEMORY
 from xds_server.decide.decisions import (
     Decisions,
     DegradationState,
-    EndpointWeight,
     HedgeDecision,
     PoolDecisions,
     TimeLimits,
 )
+from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.engine_health.resolver import host_names, resolved_fleet
 from xds_server.model.fleet import EngineId, Fleet, declared, with_report
 from xds_server.model.view import View
@@ -75,14 +76,10 @@ def golden_case(name: str) -> GoldenCase:
     # Host names get addresses of the block for documentation, in their order.
     addresses = {host: f"192.0.2.{number}" for number, host in enumerate(sorted(host_names(policies)), 1)}
     fleet = resolved_fleet(_reported(declared(policies), policies, settings.get("engines", {})), addresses)
-    decisions = decide(
-        policies,
-        fleet,
-        None,
-        proxies_by_role={view.role: settings.get("proxies", 1)},
-        calling_zones=frozenset({view.zone}),
-        now_s=10.0,
+    proxies = ConnectedProxies(
+        by_role={view.role: settings.get("proxies", 1)}, calling_zones=frozenset({view.zone})
     )
+    decisions, _ = decide(policies, fleet, NO_MEMORY, proxies=proxies, now_s=10.0)
     pools = _replaced(decisions, settings.get("decided", {}))
     decisions = replace(decisions, pools={**decisions.pools, **pools})
     pools = _weighted(decisions, settings.get("weights", {}))
@@ -110,9 +107,7 @@ def _weighted(decisions: Decisions, weights: Mapping[str, dict[str, float]]) -> 
     return {
         pool: replace(
             decisions.pools[pool],
-            endpoint_weights={
-                EngineId(pool, name): EndpointWeight(step=0, factor=factor) for name, factor in factors.items()
-            },
+            weight_factors={EngineId(pool, name): factor for name, factor in factors.items()},
         )
         for pool, factors in weights.items()
     }

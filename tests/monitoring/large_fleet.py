@@ -11,6 +11,8 @@ from policies.load import load_contents
 from policies.route import PriorityClass
 from xds_server.admin.server_backend import ServerBackend
 from xds_server.decide.decide import decide
+from xds_server.decide.decision_memory import NO_MEMORY
+from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.engine_health.engine_prober import ProbeKind
 from xds_server.metrics import Metrics
 from xds_server.metrics.fleet_metrics import HOPS
@@ -63,14 +65,10 @@ def counted(sizes: Mapping[str, int]) -> Metrics:
             fleet = with_report(fleet, _report(engine.id.pool, engine.id.engine), NOW_S)
     fleet = with_traffic(fleet, telemetry.traffic_store.traffic(1.0, NOW_S))
     proxies = {node: Proxy(node=node, zone="z0", role="gateway") for node in nodes}
-    decisions = decide(
-        known, fleet, None, proxies_by_role={"gateway": len(nodes)}, calling_zones=frozenset({"z0"}), now_s=NOW_S,
-        proxies=proxies,
-    )  # fmt: skip
-    inputs = BuildInputs(
-        policies=known, fleet=fleet, previous=None, views=frozenset(), proxies_by_role={}, now_s=NOW_S
-    )
-    built = BuildResult(inputs=inputs, decisions=decisions, snapshots={}, stages_s={})
+    connected = ConnectedProxies(by_node=proxies, by_role={"gateway": len(nodes)}, calling_zones=frozenset({"z0"}))
+    decisions, memory = decide(known, fleet, NO_MEMORY, proxies=connected, now_s=NOW_S)
+    inputs = BuildInputs(policies=known, fleet=fleet, views=frozenset(), proxies_by_role={}, now_s=NOW_S)
+    built = BuildResult(inputs=inputs, decisions=decisions, memory=memory, snapshots={}, stages_s={})
     departures = EjectLatency(metrics, clock=lambda: NOW_S)
     departures.on_round(decisions, fleet, {}, None)
     reconciler = SimpleNamespace(built=built, fleet=fleet)

@@ -49,7 +49,7 @@ def restore(
     except StoreError as error:
         _log.warning("store.ignored", reason=str(error))
     try:
-        reconciler.remembered = learned_state.read(store.path.parent, time.time(), reconciler.clock())
+        reconciler.restored = learned_state.read(store.path.parent, time.time(), reconciler.clock())
     except StoreError as error:
         _log.warning("store.ignored", reason=str(error))
     try:
@@ -147,7 +147,7 @@ def _learned(reconciler: Reconciler, now_s: float) -> Mapping[str, Any] | None:
     """
     if reconciler.built is None or not reconciler.ready.is_set():
         return None
-    return learned_state.learned_state(reconciler.built.decisions, now_s)
+    return learned_state.learned_state(reconciler.built.memory, now_s)
 
 
 async def _keep_served(

@@ -11,6 +11,8 @@ from policies.load import load
 from policies.model import PolicySet
 from xds_server.cli.diagnostics import as_text, from_errors
 from xds_server.decide.decide import decide
+from xds_server.decide.decision_memory import NO_MEMORY
+from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.engine_health.resolver import host_names, resolved_fleet
 from xds_server.model.fleet import Fleet, declared
 from xds_server.model.type_urls import SHORT_NAMES
@@ -117,14 +119,9 @@ def _items(
             f"left out: engines at {', '.join(names)}; host names are looked up while serving, not here", err=True
         )
         fleet = resolved_fleet(fleet, {})
-    decisions = decide(
-        policies,
-        fleet,
-        None,
-        proxies_by_role={view.role: proxies},
-        calling_zones=(calling_zones or _zones(fleet)) | {view.zone},
-        now_s=0.0,
-    )
+    zones = (calling_zones or _zones(fleet)) | {view.zone}
+    connected = ConnectedProxies(by_role={view.role: proxies}, calling_zones=zones)
+    decisions, _ = decide(policies, fleet, NO_MEMORY, proxies=connected, now_s=0.0)
     return translate(policies, fleet, decisions, view)
 
 

@@ -1,7 +1,7 @@
-"""From policies, fleet and time to decisions: the one function the rest of the control plane calls.
+"""From policies, fleet, time and the last round's memory to decisions: the one function that others call.
 
-Each pool is decided by itself (``pool``). Pools depend on each other only through fallbacks, and there only on the
-last round. So a pool of which nothing is new keeps its decisions.
+Each pool has its own decisions (``pool_decisions``). Pools depend on each other only through fallbacks, and there
+only on the last round. So a pool without new inputs keeps its decisions.
 """
 
 from collections.abc import Mapping
@@ -11,78 +11,73 @@ from policies.model import PolicySet
 from policies.route import ModelChange
 from xds_server.decide.admission.ceiling import classes_by_pool
 from xds_server.decide.admission.degradation_level import FallbackView
-from xds_server.decide.decisions import (
-    NO_DECISIONS,
-    UNDECIDED,
-    Decisions,
-    EngineDecision,
-    Health,
-    PoolDecisions,
-)
+from xds_server.decide.decision_memory import NO_POOL_MEMORY, DecisionMemory
+from xds_server.decide.decisions import UNDECIDED, Decisions, EngineDecision, Health, PoolDecisions
 from xds_server.decide.ejection.removed_engines import removed_engines
-from xds_server.decide.pool_decisions import PoolInputs, SharedInputs, any_admitted, pool_decisions
+from xds_server.decide.pool_decisions import PoolInputs, any_admitted, pool_decisions
+from xds_server.decide.pool_inputs import ConnectedProxies, PoolPolicy
 from xds_server.model.fleet import EngineId, Fleet
 from xds_server.model.order import Order
-from xds_server.model.pool_traffic import Proxy
 
 
 def decide(
     policies: PolicySet,
     fleet: Fleet,
-    previous: Decisions | None,
+    memory: DecisionMemory,
     *,
-    proxies_by_role: Mapping[str, int],
-    calling_zones: frozenset[str],
+    proxies: ConnectedProxies,
     now_s: float,
-    proxies: Mapping[str, Proxy] = MappingProxyType({}),
-    overrides: Mapping[EngineId, Order] = MappingProxyType({}),
-) -> Decisions:
-    """Everything that is decided at ``now_s``, which is on the monotonic clock of the fleet's reports.
+    orders: Mapping[EngineId, Order] = MappingProxyType({}),
+) -> tuple[Decisions, DecisionMemory]:
+    """The decisions at ``now_s`` (monotonic, as in reports), and the memory for the next round.
 
-    ``previous`` is what was decided last, None at start. ``proxies`` are connected now, by node id;
-    ``proxies_by_role`` and ``calling_zones`` also count those that left a moment ago and may be on their way back.
+    ``memory`` is that of the last round, ``NO_MEMORY`` at the start; ``orders`` are those of operators, in force.
     """
-    shared = SharedInputs(
-        proxies=proxies, proxies_by_role=proxies_by_role, calling_zones=calling_zones, now_s=now_s
-    )
     classes = classes_by_pool(policies)
     fallbacks = _fallbacks(policies)
-    before = NO_DECISIONS if previous is None else previous
-    known = before.pools
     ordered: dict[str, dict[EngineId, Order]] = {}
-    for key, override in overrides.items():
-        ordered.setdefault(key.pool, {})[key] = override
+    for key, order in orders.items():
+        ordered.setdefault(key.pool, {})[key] = order
     pools = {
         name: pool_decisions(
             PoolInputs(
-                spec=policies.pools[name].spec,
-                resilience=policies.effective[name],
+                policy=PoolPolicy(
+                    spec=policies.pools[name].spec,
+                    resilience=policies.effective[name],
+                    classes=classes.get(name, frozenset()),
+                ),
                 engines=engines,
-                classes=classes.get(name, frozenset()),
                 traffic=fleet.traffic.get(name),
                 orders=ordered.get(name, {}),
-                fallback=_fallback_view(known, name, fallbacks.get(name)),
-                before=known.get(name, UNDECIDED),
+                fallback=_fallback_view(memory, name, fallbacks.get(name)),
             ),
-            shared,
+            proxies,
+            memory.pools.get(name, NO_POOL_MEMORY),
+            now_s,
         )
         for name, engines in fleet.pools.items()
         if name in policies.pools
     }
     decided: dict[EngineId, EngineDecision] = {}
     for pool in pools.values():
-        decided.update(pool.engines)
-    return Decisions(
+        decided.update(pool.decided.engines)
+    leaving = MappingProxyType(removed_engines(policies, fleet, memory, now_s))
+    decisions = Decisions(
         engines=MappingProxyType(decided),
         zone_weights=MappingProxyType(
-            {(name, zone): shares.weights for name, pool in pools.items() for zone, shares in pool.zones.items()}
+            {
+                (name, zone): shares.weights
+                for name, pool in pools.items()
+                for zone, shares in pool.decided.zones.items()
+            }
         ),
         ceilings=MappingProxyType(
-            {(name, role): limit for name, pool in pools.items() for role, limit in pool.ceilings.items()}
+            {(name, role): limit for name, pool in pools.items() for role, limit in pool.decided.ceilings.items()}
         ),
-        pools=MappingProxyType(pools),
-        leaving=MappingProxyType(removed_engines(policies, fleet, before.leaving, before.engines, now_s)),
+        pools=MappingProxyType({name: pool.decided for name, pool in pools.items()}),
+        leaving=leaving,
     )
+    return decisions, DecisionMemory(pools=MappingProxyType(pools), leaving=leaving)
 
 
 def _fallbacks(policies: PolicySet) -> Mapping[str, str]:
@@ -99,12 +94,12 @@ def _fallbacks(policies: PolicySet) -> Mapping[str, str]:
     return found
 
 
-def _fallback_view(known: Mapping[str, PoolDecisions], name: str, fallback: str | None) -> FallbackView | None:
-    """A pool's fallback as the last round left it; None where there is none, or nothing was decided of it yet."""
-    pool = UNDECIDED if fallback is None else known.get(fallback, UNDECIDED)
+def _fallback_view(memory: DecisionMemory, name: str, fallback: str | None) -> FallbackView | None:
+    """A pool's fallback as the last round left it; None where there is none, or no decision on it yet."""
+    pool = UNDECIDED if fallback is None else _last_decisions(memory, fallback)
     if pool.admission is None:
         return None
-    asks = _served_per_s(known.get(name, UNDECIDED))
+    asks = _served_per_s(_last_decisions(memory, name))
     return FallbackView(
         pressure=pool.admission.pressure,
         ready=any_admitted(pool.engines),
@@ -112,8 +107,12 @@ def _fallback_view(known: Mapping[str, PoolDecisions], name: str, fallback: str 
     )
 
 
+def _last_decisions(memory: DecisionMemory, name: str) -> PoolDecisions:
+    return memory.pools.get(name, NO_POOL_MEMORY).decided
+
+
 def _served_per_s(pool: PoolDecisions) -> float:
-    """Calls per second that the engines which are in can serve."""
+    """Calls per second that the admitted engines can serve."""
     if pool.admission is None:
         return 0.0
     return sum(

@@ -1,23 +1,33 @@
-"""What is remembered from one round to the next beside the decisions: states and averages that decide nothing.
+"""What the next round of ``decide`` reads and nothing else does: states, timers and averages.
 
-Whoever fills one of them says how; here stands only what it holds, so that decisions may carry it along.
+Each part holds the last decision, where hysteresis needs it. The module that fills a part explains how.
 """
 
-from dataclasses import dataclass
-from enum import StrEnum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
-
-class BreakerPhase(StrEnum):
-    """Where a breaker stands."""
-
-    CLOSED = "closed"
-    OPEN = "open"
-    TRIAL = "trial"
+from xds_server.decide.decisions import (
+    UNDECIDED,
+    AdmissionDecision,
+    BreakerPhase,
+    DegradationState,
+    EngineCapacity,
+    HedgeDecision,
+    PoolDecisions,
+    RegionShares,
+    RetryDecision,
+    TimeLimits,
+    ZoneShares,
+)
+from xds_server.model.fleet import EngineId
+from xds_server.model.pool_traffic import PoolTraffic, Proxy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerState:
-    """What has to be remembered of one engine's breaker from one decision to the next.
+    """The state of one engine's circuit breaker.
 
     ``opens`` counts openings since it was last well for long. ``succeeded`` and ``failed`` are the engine's totals
     at ``since_s``, when the phase or its books began. ``proofs`` are canaries in a row that brought a token since
@@ -66,7 +76,7 @@ class WorkSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StragglerState:
-    """What has to be remembered of one engine's slowness from one decision to the next.
+    """The state of one engine in the comparison with its peers.
 
     ``ejected``: it is to leave, since ``since_s``; ``trial``: it is back with a share of its traffic. ``until_s``
     ends either. ``slow_since_s`` is since when it looks slow, None when it does not. ``ejections`` counts how
@@ -89,11 +99,11 @@ class StragglerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlapState:
-    """What has to be remembered of an engine's leaving and returning.
+    """How often an engine left and returned.
 
     ``at_s`` are its returns of the last minute, oldest first. ``waits`` is how often it had to wait since it was
-    last well for a minute. ``well_since_s`` is since when it would be back if it did not have to wait, and
-    ``uncut_at_s`` when it was last told that its requests need no longer be cut.
+    last well for a minute. ``well_since_s`` is since when it would be back if it did not have to wait.
+    ``uncut_at_s`` is when its requests were last cut no longer.
     """
 
     at_s: tuple[float, ...] = ()
@@ -104,7 +114,7 @@ class FlapState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Requests per second that one proxy is asked for, the refused ones included, and those it refuses now."""
+    """Requests per second that arrive at one proxy, refused ones included, and whether it refuses some now."""
 
     interactive_per_s: float
     batch_per_s: float
@@ -133,3 +143,229 @@ class CapacityEstimate:
     at_s: float = 0.0
     slots: float | None = None
     looked_at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EjectionMemory:
+    """The states of the breakers, of slow engines and of flapping ones.
+
+    ``lost_since_s`` has the engines whose requests look lost, and since when (monotonic).
+    """
+
+    breakers: Mapping[EngineId, BreakerState] = field(default_factory=dict)
+    stragglers: Mapping[EngineId, StragglerState] = field(default_factory=dict)
+    flaps: Mapping[EngineId, FlapState] = field(default_factory=dict)
+    lost_since_s: Mapping[EngineId, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityMemory:
+    """The capacities of the last round, and the measurements that move them."""
+
+    capacities: Mapping[EngineId, EngineCapacity] = field(default_factory=dict)
+    estimates: Mapping[EngineId, CapacityEstimate] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionMemory:
+    """The last admission, and what smooths the next one.
+
+    ``demand`` is by proxy that reports it; ``reporting_gateways`` are those that ever did. ``moved_at_s`` is when
+    a proxy's part last moved, ``stuck_by_proxy`` what a proxy holds on ejected engines. When ``basis`` changes
+    every part moves at once. ``traffic`` and ``proxies`` divided the parts at ``divided_at_s``. ``idle_limit`` is
+    the limit, interactive and batch, of a sidecar without a part of its own.
+    """
+
+    decided: AdmissionDecision
+    demand: Mapping[str, Demand] = field(default_factory=dict)
+    reporting_gateways: frozenset[str] = frozenset()
+    moved_at_s: Mapping[str, float] = field(default_factory=dict)
+    stuck_by_proxy: Mapping[str, int] = field(default_factory=dict)
+    basis: tuple[object, ...] = ()
+    traffic: PoolTraffic | None = None
+    proxies: Mapping[str, Proxy] = field(default_factory=dict)
+    divided_at_s: float = 0.0
+    idle_limit: tuple[int, int] = (1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DegradationMemory:
+    """The last level, and its timers.
+
+    ``towards_s`` is since when the policy asks for ``next_level`` (None: it asks for none). The share of the
+    fallback was chosen at ``fallback_since_s``. ``unknown_since_s``: since when no proxy reports the pressure.
+    """
+
+    decided: DegradationState
+    towards_s: float | None = None
+    next_level: int | None = None
+    fallback_since_s: float | None = None
+    unknown_since_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HedgeMemory:
+    """The last decision on hedging, and its timers.
+
+    ``calm_since_s``: since when the pool has had room to begin again (None: it has not). ``moved_at_s`` is when a
+    delay last moved. ``restored_until_s``: the last run of the server left the delays, and without telemetry they
+    hold so long.
+    """
+
+    decided: HedgeDecision
+    calm_since_s: float | None = None
+    moved_at_s: float = 0.0
+    restored_until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedCall:
+    """A failure of an engine: how many calls it had answered by then, and when telemetry had it (monotonic)."""
+
+    calls: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentFailures:
+    """Calls that an engine answered, those that failed, when the last one ended, and the newest failures."""
+
+    calls: int
+    failed: int
+    called_at_s: float
+    newest: tuple[FailedCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryMemory:
+    """The last decision on retries, when its statuses last changed (None: never), and failures by engine name."""
+
+    decided: RetryDecision
+    moved_at_s: float | None = None
+    failed: Mapping[str, RecentFailures] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongestCall:
+    """The longest time of healthy calls lately, without the wait for a slot; ``seen_at_s`` is monotonic."""
+
+    time_s: float
+    seen_at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLimitMemory:
+    """The last time limits, and what derived ones rest on.
+
+    These are the longest ``answer`` and the longest wait for a ``first_byte``. ``widened`` is the factor on the
+    derived limits since ``doubted_at_s``, when they seemed to end healthy calls. ``restored_until_s``: the last
+    run of the server left the limits, and without telemetry derived ones hold so long.
+    """
+
+    decided: TimeLimits
+    answer: LongestCall | None = None
+    first_byte: LongestCall | None = None
+    widened: float = 1.0
+    doubted_at_s: float | None = None
+    restored_until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointWeight:
+    """The weight of an engine relative to its declared slots, because others of its zone are faster or slower.
+
+    ``step``: so many steps of a quarter it is slower than the zone's median. ``factor`` (0, 1] multiplies its
+    weight; the fastest of a zone has 1. ``towards_s``: since when (monotonic) measurements ask for another value
+    (None: they do not). ``moved_at_s``: when a weight of the zone last moved for this (None: never).
+    """
+
+    step: int
+    factor: float
+    towards_s: float | None = None
+    moved_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZoneDemand:
+    """Requests per second from one calling zone, averaged over long (None: unknown), as of ``at_s``."""
+
+    per_s: float | None
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZoneMemory:
+    """The last shares of zones, and the demand, by calling zone."""
+
+    shares: Mapping[str, ZoneShares] = field(default_factory=dict)
+    demand: Mapping[str, ZoneDemand] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionTimer:
+    """``towards_s``: since when (monotonic) the opposite of a region's failover is due (None: it is not).
+
+    ``order`` is that of the policy by which the home region was found.
+    """
+
+    towards_s: float | None = None
+    order: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionRevisions:
+    """Revisions of the engines of a region, and when (monotonic) it last had any engine."""
+
+    revisions: frozenset[str]
+    seen_at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionMemory:
+    """The last shares of regions and their timers by the region of callers, zones and revisions by region."""
+
+    shares: Mapping[str, RegionShares] = field(default_factory=dict)
+    timers: Mapping[str, RegionTimer] = field(default_factory=dict)
+    zones: Mapping[str, ZoneMemory] = field(default_factory=dict)
+    revisions: Mapping[str, RegionRevisions] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolMemory:
+    """What the next round reads of one pool; ``decided`` are the last decisions.
+
+    While ``inputs`` is the same and ``valid_until_s`` has not come, these decisions stay.
+    """
+
+    decided: PoolDecisions = UNDECIDED
+    inputs: tuple[object, ...] = ()
+    valid_until_s: float = -math.inf
+    ejection: EjectionMemory = field(default_factory=EjectionMemory)
+    capacity: CapacityMemory = field(default_factory=CapacityMemory)
+    admission: AdmissionMemory | None = None
+    degradation: DegradationMemory | None = None
+    hedge: HedgeMemory | None = None
+    retries: RetryMemory | None = None
+    limits: TimeLimitMemory | None = None
+    endpoint_weights: Mapping[EngineId, EndpointWeight] = field(default_factory=dict)
+    zones: ZoneMemory = field(default_factory=ZoneMemory)
+    regions: RegionMemory = field(default_factory=RegionMemory)
+
+
+NO_POOL_MEMORY: Final = PoolMemory()
+"""The memory of a pool before its first round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionMemory:
+    """What the next round reads, by pool.
+
+    ``leaving``: engines no longer declared, and until when (monotonic) they may finish their requests.
+    """
+
+    pools: Mapping[str, PoolMemory] = field(default_factory=dict)
+    leaving: Mapping[EngineId, float] = field(default_factory=dict)
+
+
+NO_MEMORY: Final = DecisionMemory()
+"""The memory before the first round."""

@@ -1,6 +1,8 @@
-"""What was decided for the fleet at one moment, each decision with its reason."""
+"""The decisions for the fleet at one moment, each with its reason.
 
-import math
+What only the next round reads is in ``decision_memory``.
+"""
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -8,10 +10,8 @@ from types import MappingProxyType
 from typing import Final
 
 from engine.report import Verdict
-from xds_server.decide.decision_memory import BreakerState, CapacityEstimate, Demand, FlapState, StragglerState
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.pod_state import PodPhase, PodState
-from xds_server.model.pool_traffic import PoolTraffic, Proxy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +22,8 @@ class RegionShares:
     are those of the regions that serve now; ``failover`` is who does when none of these has an engine left, one
     tier after another, with their parts in each. ``excluded`` are engines of another revision, which never do.
 
-    ``failed_over``: home is short of what is asked, or another took over. ``towards_s`` is since when (monotonic)
-    the opposite is asked for (None: it is not), ``since_s`` when the shares last moved. ``order`` is that of the
-    policy by which ``home`` was found. ``in_force`` is False in shadow mode: all regions serve by capacity then.
+    ``failed_over``: home is short of what is asked, or another took over. ``since_s`` is when (monotonic) the
+    shares last moved. ``in_force`` is False in shadow mode: all regions serve by capacity then.
     """
 
     home: str
@@ -34,17 +33,7 @@ class RegionShares:
     reason: str
     since_s: float
     failed_over: bool = False
-    towards_s: float | None = None
-    order: tuple[str, ...] = field(default=(), compare=False)
     in_force: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegionRevisions:
-    """Revisions of the engines of a region, and when (monotonic) it last had any engine."""
-
-    revisions: frozenset[str]
-    seen_at_s: float
 
 
 class Health(StrEnum):
@@ -104,6 +93,23 @@ class EngineDecision:
         return self.health is not Health.HEALTHY and dead
 
 
+class BreakerPhase(StrEnum):
+    """The phase of a circuit breaker."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    TRIAL = "trial"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerStatus:
+    """The phase of one engine's breaker, until when (monotonic) it lasts, and how often the breaker has opened."""
+
+    phase: BreakerPhase
+    until_s: float = 0.0
+    opens: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceiling:
     """Requests one proxy may have in flight to a pool, per priority class, and how the number came about.
@@ -122,13 +128,12 @@ class Ceiling:
 class EngineCapacity:
     """What one engine can do: calls at once, mean seconds per call, and where the numbers come from.
 
-    ``slots`` and ``service_s`` move in steps; ``estimate`` is what is being measured meanwhile.
+    ``slots`` and ``service_s`` move in steps; a ``CapacityEstimate`` follows the measurements between them.
     """
 
     slots: float
     service_s: float
     source: str
-    estimate: CapacityEstimate | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,14 +147,8 @@ class AdmissionDecision:
     in use. Both are None where no proxy tells, and where no engine is in. ``in_force`` is False in shadow mode:
     nothing is refused then.
 
-    ``retry_percent`` and ``retry_min_concurrency`` are the retry budget of each proxy.
-
-    The rest is what the next decision goes by: ``demand`` of each proxy that tells it, ``reporting_gateways``
-    those that ever did, ``moved_at_s`` when a part last moved, ``stuck_by_proxy`` what a proxy holds on engines
-    that are out, ``crowded`` whether as much is asked as can be served, and ``basis`` what makes every part move
-    at once when it changes. ``traffic`` and ``proxies`` are the traffic and the proxies that the parts were
-    divided by, ``divided_at_s`` when. ``idle_limit`` is what a proxy has, gateways apart, that has no part of its
-    own: interactive and batch.
+    ``retry_percent`` and ``retry_min_concurrency`` are the retry budget of each proxy. ``crowded``: callers ask
+    for as much as the pool can serve, or more.
     """
 
     total: int
@@ -166,16 +165,7 @@ class AdmissionDecision:
     reason: str
     retry_percent: float = 100.0
     retry_min_concurrency: int = 1
-    demand: Mapping[str, Demand] = field(default_factory=dict, compare=False)
-    reporting_gateways: frozenset[str] = field(default=frozenset(), compare=False)
-    moved_at_s: Mapping[str, float] = field(default_factory=dict, compare=False)
-    stuck_by_proxy: Mapping[str, int] = field(default_factory=dict, compare=False)
     crowded: bool = field(default=False, compare=False)
-    basis: tuple[object, ...] = field(default=(), compare=False)
-    traffic: PoolTraffic | None = field(default=None, compare=False)
-    proxies: Mapping[str, Proxy] = field(default_factory=dict, compare=False)
-    divided_at_s: float = field(default=0.0, compare=False)
-    idle_limit: tuple[int, int] = (1, 1)
 
 
 class HedgeCause(StrEnum):
@@ -193,13 +183,9 @@ class HedgeCause(StrEnum):
 class HedgeDecision:
     """Whether second tries start beside the first now, and after how many seconds.
 
-    ``remembered_until_s``: it is from the last run of the server, and holds so long while nobody tells.
-
     ``delay_s`` is the wait for the first token of a stream behind the gate, ``answer_delay_s`` for a whole answer
     that is not streamed; where one is None, requests of that kind are not hedged. ``since_s``: monotonic time of
-    the last change of ``on``; ``calm_since_s``: since when the pool has been empty enough to begin again (None: it
-    is not); ``moved_at_s``: when a delay was last moved. ``shadow`` is what would have been decided, where that is
-    not enforced.
+    the last change of ``on``. ``shadow`` is the decision that would apply, where the policy does not enforce it.
     """
 
     on: bool
@@ -208,65 +194,31 @@ class HedgeDecision:
     since_s: float
     cause: HedgeCause = HedgeCause.POLICY
     answer_delay_s: float | None = None
-    calm_since_s: float | None = None
-    moved_at_s: float = 0.0
-    remembered_until_s: float | None = None
     shadow: "HedgeDecision | None" = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedCall:
-    """A failure of an engine: how many calls it had answered by then, and when it was heard (monotonic)."""
-
-    calls: int
-    at_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecentFailures:
-    """Calls that an engine answered, those that failed, when the last one was heard, and the newest failures."""
-
-    calls: int
-    failed: int
-    called_at_s: float
-    newest: tuple[FailedCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryDecision:
     """Statuses that are tried again now.
 
-    ``since_s``: monotonic time of the last change of them; ``moved_at_s`` the same, None where they never changed.
-    ``sign_at_s``: when it last looked as if requests failed and not engines; None while 500 is tried again.
-    ``failed`` is by engine name. ``shadow`` is what would have been decided, where that is not enforced.
+    ``since_s``: monotonic time of the last change of them. ``sign_at_s``: when requests, and not engines, last
+    seemed to fail; None while 500 is tried again. ``shadow`` is the decision that would apply, where the policy
+    does not enforce it.
     """
 
     statuses: tuple[int, ...]
     reason: str
     since_s: float
-    moved_at_s: float | None = None
     sign_at_s: float | None = None
-    failed: Mapping[str, RecentFailures] = field(default_factory=dict, compare=False)
     shadow: "RetryDecision | None" = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LongestCall:
-    """The longest time of healthy calls lately, without the wait for a slot; ``seen_at_s`` is monotonic."""
-
-    time_s: float
-    seen_at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLimits:
     """Limits in force, in seconds; None, and 0 for a total, is off. What the policy says is in here unchanged.
 
-    ``since_s``: monotonic time at which one of them last changed. What derived limits rest on: the longest
-    ``answer``, the longest wait for a ``first_byte``, and ``widened``, by how much the limits are wider than these
-    ask for since ``doubted_at_s``, when they looked as if they ended healthy work. ``remembered_until_s``: they
-    are from the last run of the server, and derived ones hold so long while nobody tells. ``shadow`` is what would
-    have been decided, where that is not enforced.
+    ``since_s``: monotonic time at which one of them last changed. ``shadow`` has the limits that would apply,
+    where the policy does not enforce them.
     """
 
     first_token_s: float | None
@@ -276,11 +228,6 @@ class TimeLimits:
     total_s: float
     reason: str
     since_s: float
-    answer: LongestCall | None = None
-    first_byte: LongestCall | None = None
-    widened: float = 1.0
-    doubted_at_s: float | None = None
-    remembered_until_s: float | None = None
     shadow: "TimeLimits | None" = None
 
 
@@ -288,26 +235,19 @@ class TimeLimits:
 class DegradationState:
     """The level of degradation of a pool, 0 to 4, and what is done because of it.
 
-    ``since_s`` is when the level was entered; ``towards_s`` since when the next level is asked for, or the present
-    one is no longer needed (None: neither), and ``next_level`` which of the two. ``fallback_percent`` is the share
-    of requests for the fallback, and ``fallback_since_s`` when it was chosen. ``unknown_since_s``: since when
-    nobody has told the pressure (None: it is told). ``shadow`` is the same level with its actions, where those are
-    not carried out.
+    ``since_s`` is when the pool entered the level. ``fallback_percent`` is the share of requests for the fallback.
+    ``shadow`` is the same level with its actions, where the policy does not enforce them.
     """
 
     level: int
     reason: str
     since_s: float
-    towards_s: float | None = None
     hedging_off: bool = False
     retries_minimum: bool = False
     fallback_percent: float = 0.0
     shed_batch: bool = False
     max_tokens: int | None = None
     maintenance: str = ""
-    fallback_since_s: float | None = None
-    unknown_since_s: float | None = None
-    next_level: int | None = None
     shadow: "DegradationState | None" = None
 
 
@@ -315,70 +255,42 @@ class DegradationState:
 class ZoneShares:
     """Engine zone -> weight 1..1000 for one calling zone; a zone that gets nothing is absent.
 
-    ``since_s`` is when these weights were chosen, in monotonic seconds. ``asked_per_s`` is what the proxies of the
-    calling zone are asked for, averaged over long (None: nobody tells), as of ``asked_at_s``.
+    ``since_s`` is when these weights were chosen, in monotonic seconds.
     """
 
     weights: Mapping[str, int]
     reason: str
     since_s: float
-    asked_per_s: float | None = field(default=None, compare=False)
-    asked_at_s: float = field(default=0.0, compare=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointWeight:
-    """How an engine is weighed beside its declared slots, because others of its zone are faster or slower.
-
-    ``step`` is by how many steps of a quarter it is slower than the zone's median, ``factor`` (0, 1] what its
-    weight is multiplied with; the fastest of a zone has 1. ``towards_s``: since when (monotonic) another value is
-    asked for (None: it is not); ``moved_at_s``: when a weight of the zone last moved for this (None: never).
-    """
-
-    step: int
-    factor: float
-    towards_s: float | None = None
-    moved_at_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolDecisions:
-    """What was decided of one pool, and what it was made of.
+    """The decisions for one pool.
 
-    ``zones`` is by calling zone, ``ceilings`` by role; ``endpoint_weights`` is empty where engines of a zone are
-    weighed by their declared slots alone, and ``lost_since_s`` has those whose requests look lost. ``regions`` is
-    by the region of callers, empty where all engines are in one; ``region_zones`` has the zones within each
-    region, by calling zone, and ``revisions`` what each region serves. ``restored_capacities`` is what engines
-    could do when the last run of the server ended; empty but before the first round. While ``inputs`` is the same
-    and ``valid_until_s`` has not come, deciding again gives the same; so it is not done again.
+    ``zones`` is by calling zone, ``ceilings`` by role. ``declared`` are the engines of the pool. ``slow`` has the
+    engines that were slower than their peers lately: True while they are. ``weight_factors`` multiply the weights
+    of engines; it is empty where declared slots alone weigh them. ``regions`` is by the region of callers, and
+    empty where all engines are in one; ``region_zones`` has the zones within each region, by calling zone.
     """
 
     engines: Mapping[EngineId, EngineDecision]
     zones: Mapping[str, ZoneShares]
     ceilings: Mapping[str, Ceiling]
-    declared: tuple[Engine, ...]
-    inputs: tuple[object, ...]
-    valid_until_s: float
-    breakers: Mapping[EngineId, BreakerState] = field(default_factory=dict)
-    stragglers: Mapping[EngineId, StragglerState] = field(default_factory=dict)
-    flaps: Mapping[EngineId, FlapState] = field(default_factory=dict)
-    lost_since_s: Mapping[EngineId, float] = field(default_factory=dict)
+    declared: tuple[Engine, ...] = ()
+    breakers: Mapping[EngineId, BreakerStatus] = field(default_factory=dict)
+    slow: Mapping[EngineId, bool] = field(default_factory=dict)
     admission: AdmissionDecision | None = None
     hedge: HedgeDecision | None = None
     retries: RetryDecision | None = None
     limits: TimeLimits | None = None
     degradation: DegradationState | None = None
-    endpoint_weights: Mapping[EngineId, EndpointWeight] = field(default_factory=dict)
+    weight_factors: Mapping[EngineId, float] = field(default_factory=dict)
     regions: Mapping[str, RegionShares] = field(default_factory=dict)
     region_zones: Mapping[str, Mapping[str, ZoneShares]] = field(default_factory=dict)
-    revisions: Mapping[str, RegionRevisions] = field(default_factory=dict)
-    restored_capacities: Mapping[EngineId, EngineCapacity] = field(default_factory=dict)
 
 
-UNDECIDED: Final = PoolDecisions(
-    engines={}, zones={}, ceilings={}, declared=(), inputs=(), valid_until_s=-math.inf
-)
-"""What was decided of a pool before the first round: nothing, and that is no longer valid."""
+UNDECIDED: Final = PoolDecisions(engines={}, zones={}, ceilings={})
+"""The decisions for a pool before the first round: none."""
 
 _NO_POOLS: Mapping[str, PoolDecisions] = MappingProxyType({})
 
@@ -400,4 +312,4 @@ class Decisions:
 
 
 NO_DECISIONS: Final = Decisions(engines={}, zone_weights={}, ceilings={})
-"""What was decided before the first round."""
+"""The decisions before the first round: none."""

@@ -1,10 +1,8 @@
-"""The decisions for one pool: the order in which they are made.
+"""The decisions for one pool: the order of the steps.
 
-Who is in (``engines``); what they can do, how far service is degraded and how much is let in
-(``admission_decision``: ``capacity``, ``degradation_state``, ``ceiling``); whether to hedge, what to try again,
-how long to wait, how unequal engines are filled and who serves whom (``routing``: ``hedging``, ``retry_statuses``,
-``time_limits``, ``endpoint_weights``, ``zones``, ``regions``). Each step sees the steps before it and what was
-decided in the last round.
+First ``ejection``: which engines take requests. Then ``admission``: what they can do, the level of degradation,
+and how much is let in. Then ``routing``: hedging, retries, time limits, weights of engines, zones and regions.
+Each step sees the steps before it and the memory of the last round.
 
 A pool whose engines, traffic, policies, proxies and orders are the same objects as last time keeps its decisions
 until time alone would change one. That is memory of work done, and changes no answer.
@@ -12,38 +10,42 @@ until time alone would change one. That is memory of work done, and changes no a
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
-from policies.route import PriorityClass
 from xds_server.decide.admission.ceiling import admission_decision, ceiling_for_role
 from xds_server.decide.admission.degradation_level import FallbackView, degradation_due_s, degradation_state
 from xds_server.decide.admission.engine_capacity import engine_capacities
-from xds_server.decide.decisions import (
-    AdmissionDecision,
-    DegradationState,
+from xds_server.decide.decision_memory import (
+    AdmissionMemory,
+    CapacityMemory,
+    DegradationMemory,
     EndpointWeight,
-    EngineCapacity,
-    EngineDecision,
-    Health,
-    HedgeDecision,
-    PoolDecisions,
-    RetryDecision,
-    TimeLimits,
-    ZoneShares,
+    HedgeMemory,
+    PoolMemory,
+    RegionMemory,
+    RetryMemory,
+    TimeLimitMemory,
+    ZoneMemory,
 )
+from xds_server.decide.decisions import EngineDecision, Health, PoolDecisions
 from xds_server.decide.ejection.engine_decisions import engine_decisions
-from xds_server.decide.routing.endpoint_weights import endpoint_weights, endpoint_weights_due_s, weights_moved_at_s
+from xds_server.decide.pool_inputs import Callers, ConnectedProxies, PoolEngines, PoolPolicy
+from xds_server.decide.routing.endpoint_weights import (
+    endpoint_weights,
+    endpoint_weights_due_s,
+    weight_factors,
+    weights_moved_at_s,
+)
 from xds_server.decide.routing.hedge_decision import hedge_decision, hedge_due_s
-from xds_server.decide.routing.region_shares import RegionRouting, region_routing, regions_due_s
+from xds_server.decide.routing.region_shares import region_routing, regions_due_s
 from xds_server.decide.routing.retry_statuses import retries_due_s, retry_statuses
 from xds_server.decide.routing.time_limits import limits_due_s, time_limits
 from xds_server.decide.routing.zone_shares import MIN_INTERVAL_S, zone_shares
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.order import Order
-from xds_server.model.pool_traffic import PoolTraffic, Proxy
+from xds_server.model.pool_traffic import PoolTraffic
 from xds_server.model.view import GATEWAY, SIDECAR
 
 REEVALUATE_S: Final = 0.5
@@ -56,238 +58,238 @@ _ROLES: Final = frozenset({GATEWAY, SIDECAR})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedInputs:
-    """What all pools share: who asks, from where, and when."""
-
-    proxies: Mapping[str, Proxy]
-    proxies_by_role: Mapping[str, int]
-    calling_zones: frozenset[str]
-    now_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolInputs:
     """One pool and what concerns only it."""
 
-    spec: EnginePoolSpec
-    resilience: ResilienceSpec
+    policy: PoolPolicy
     engines: tuple[Engine, ...]
-    classes: frozenset[PriorityClass]
     traffic: PoolTraffic | None
     orders: Mapping[EngineId, Order]
     fallback: FallbackView | None
-    before: PoolDecisions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AdmissionStep:
-    """What was decided on how much is let in of a pool's traffic, and when time alone may change it."""
+    """How much is let in of a pool's traffic."""
 
-    capacities: Mapping[EngineId, EngineCapacity]
-    degradation: DegradationState
-    admission: AdmissionDecision
-    due_s: tuple[float, ...]
+    capacity: CapacityMemory
+    degradation: DegradationMemory
+    admission: AdmissionMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RoutingStep:
-    """What was decided on where a pool's traffic goes, and when time alone may change it."""
+    """Where a pool's traffic goes."""
 
-    hedge: HedgeDecision
-    retries: RetryDecision
-    limits: TimeLimits
+    hedge: HedgeMemory
+    retries: RetryMemory
+    limits: TimeLimitMemory
     endpoint_weights: Mapping[EngineId, EndpointWeight]
-    zones: Mapping[str, ZoneShares]
-    regions: RegionRouting
-    due_s: tuple[float, ...]
+    zones: ZoneMemory
+    regions: RegionMemory
 
 
-def pool_decisions(pool: PoolInputs, shared: SharedInputs) -> PoolDecisions:
-    """The decisions for one pool; those of the last round where nothing they were made of has changed."""
-    before, now_s = pool.before, shared.now_s
-    made_of = (
-        pool.spec,
-        pool.resilience,
-        pool.traffic,
-        shared.proxies,
-        tuple(sorted(shared.proxies_by_role.items())),
-        shared.calling_zones,
-        pool.classes,
-        pool.orders,
-        pool.fallback,
-    )
-    if now_s < before.valid_until_s and _same_inputs(before, pool.engines, made_of):
+def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemory, now_s: float) -> PoolMemory:
+    """The decisions for one pool, and its memory; ``before`` itself where no input has changed."""
+    inputs = _inputs(pool, proxies)
+    if now_s < before.valid_until_s and _same_inputs(before, pool.engines, inputs):
         return before
+    resilience = pool.policy.resilience
     outcome = engine_decisions(
-        pool.spec,
-        pool.resilience,
+        pool.policy.spec,
+        resilience,
         pool.engines,
         pool.traffic,
-        overrides=pool.orders,
+        orders=pool.orders,
         before=before,
         now_s=now_s,
     )
-    let_in = _admission_step(pool, shared, outcome.engines)
-    routed = _routing_step(pool, shared, outcome.engines, let_in)
-    return PoolDecisions(
+    let_in = _admission_step(pool, proxies, outcome.engines, before, now_s)
+    engines = PoolEngines(engines=pool.engines, decisions=outcome.engines, capacities=let_in.capacity.capacities)
+    routed = _routing_step(pool, proxies, engines, let_in, before=before, now_s=now_s)
+    decided = PoolDecisions(
         engines=outcome.engines,
-        zones=routed.zones,
+        zones=routed.zones.shares,
         ceilings={
-            role: ceiling_for_role(let_in.admission, pool.resilience, role, shared.proxies_by_role)
-            for role in sorted(_ROLES.union(shared.proxies_by_role))
+            role: ceiling_for_role(let_in.admission, resilience, role, proxies.by_role)
+            for role in sorted(_ROLES.union(proxies.by_role))
         },
         declared=pool.engines,
-        inputs=made_of,
-        valid_until_s=_valid_until_s((outcome.until_s, *let_in.due_s, *routed.due_s), pool.traffic, now_s),
         breakers=outcome.breakers,
-        stragglers=outcome.stragglers,
-        flaps=outcome.flaps,
-        lost_since_s=outcome.lost_since_s,
+        slow=outcome.slow,
+        admission=let_in.admission.decided,
+        hedge=routed.hedge.decided,
+        retries=routed.retries.decided,
+        limits=routed.limits.decided,
+        degradation=let_in.degradation.decided,
+        weight_factors=weight_factors(routed.endpoint_weights),
+        regions=routed.regions.shares,
+        region_zones={region: zones.shares for region, zones in routed.regions.zones.items()},
+    )
+    memory = PoolMemory(
+        decided=decided,
+        inputs=inputs,
+        ejection=outcome.memory,
+        capacity=let_in.capacity,
         admission=let_in.admission,
+        degradation=let_in.degradation,
         hedge=routed.hedge,
         retries=routed.retries,
         limits=routed.limits,
-        degradation=let_in.degradation,
         endpoint_weights=routed.endpoint_weights,
-        regions=routed.regions.shares,
-        region_zones=routed.regions.zones,
-        revisions=routed.regions.revisions,
+        zones=routed.zones,
+        regions=routed.regions,
     )
+    due_s = (
+        outcome.until_s,
+        degradation_due_s(resilience.degradation, let_in.degradation, now_s),
+        *_routing_due_s(routed, resilience, now_s),
+    )
+    return replace(memory, valid_until_s=_valid_until_s(due_s, pool.traffic, now_s))
 
 
 def _admission_step(
-    pool: PoolInputs, shared: SharedInputs, engines: Mapping[EngineId, EngineDecision]
+    pool: PoolInputs,
+    proxies: ConnectedProxies,
+    decisions: Mapping[EngineId, EngineDecision],
+    before: PoolMemory,
+    now_s: float,
 ) -> _AdmissionStep:
-    """How much is let in, given which engines are."""
-    last, degradation, now_s = pool.before.admission, pool.resilience.degradation, shared.now_s
+    """How much is let in, given the decision on each engine."""
+    policy, last = pool.policy, before.decided.admission
+    resilience, degradation = policy.resilience, policy.resilience.degradation
     able = engine_capacities(
-        pool.spec,
-        pool.resilience,
+        policy.spec,
+        resilience,
         pool.engines,
         pool.traffic,
-        decisions=engines,
-        before=pool.before.restored_capacities if last is None else last.capacities,
+        decisions=decisions,
+        before=before.capacity,
         now_s=now_s,
     )
     level = degradation_state(
         degradation,
-        pool.before.degradation,
+        before.degradation,
         pressure=None if last is None else last.pressure,
-        capacity=any_admitted(engines),
+        capacity=any_admitted(decisions),
         fallback=pool.fallback,
-        shadow=pool.resilience.shadowed(degradation.mode),
+        shadow=resilience.shadowed(degradation.mode),
         now_s=now_s,
     )
     admitted = admission_decision(
-        pool.spec,
-        pool.resilience,
-        pool.engines,
-        engines,
-        able,
+        policy,
+        PoolEngines(engines=pool.engines, decisions=decisions, capacities=able.capacities),
         traffic=pool.traffic,
-        classes=pool.classes,
-        proxies=shared.proxies,
-        proxies_by_role=shared.proxies_by_role,
-        ladder=level,
-        before=last,
+        proxies=proxies,
+        degradation=level.decided,
+        before=before.admission,
         now_s=now_s,
     )
-    return _AdmissionStep(
-        capacities=able,
-        degradation=level,
-        admission=admitted,
-        due_s=(degradation_due_s(degradation, level, now_s),),
-    )
+    return _AdmissionStep(capacity=able, degradation=level, admission=admitted)
 
 
 def _routing_step(
-    pool: PoolInputs, shared: SharedInputs, engines: Mapping[EngineId, EngineDecision], let_in: _AdmissionStep
+    pool: PoolInputs,
+    proxies: ConnectedProxies,
+    engines: PoolEngines,
+    let_in: _AdmissionStep,
+    *,
+    before: PoolMemory,
+    now_s: float,
 ) -> _RoutingStep:
     """Where what is let in goes."""
-    before, resilience, now_s = pool.before, pool.resilience, shared.now_s
+    spec, resilience, admission = pool.policy.spec, pool.policy.resilience, let_in.admission.decided
     hedging = hedge_decision(
         resilience.hedging,
         before.hedge,
         traffic=pool.traffic,
-        utilization=let_in.admission.utilization,
-        ladder=let_in.degradation,
-        gated=pool.spec.first_token_gate,
+        utilization=admission.utilization,
+        degradation=let_in.degradation.decided,
+        gated=spec.first_token_gate,
         shadow=resilience.shadowed(resilience.hedging.mode),
         now_s=now_s,
     )
-    retries = retry_statuses(resilience, before.retries, traffic=pool.traffic, engines=engines, now_s=now_s)
+    retries = retry_statuses(
+        resilience, before.retries, traffic=pool.traffic, engines=engines.decisions, now_s=now_s
+    )
     limits = time_limits(
-        pool.spec,
+        spec,
         resilience,
         before.limits,
         traffic=pool.traffic,
         engines=pool.engines,
-        admission=let_in.admission,
-        hedge=hedging,
+        admission=admission,
+        hedge=hedging.decided,
         now_s=now_s,
     )
-    picked = endpoint_weights(
-        pool.engines,
+    weights = endpoint_weights(
         engines,
-        let_in.capacities,
-        learn=resilience.limits.learn and let_in.admission.in_force,
-        wait_s=let_in.admission.wait_s,
-        proxies=sum(shared.proxies_by_role.values()),
-        zones_moved_s=max((shares.since_s for shares in before.zones.values()), default=-math.inf),
+        let_in.capacity.estimates,
+        learn=resilience.limits.learn and admission.in_force,
+        wait_s=admission.wait_s,
+        proxies=sum(proxies.by_role.values()),
+        zones_moved_s=max((shares.since_s for shares in before.zones.shares.values()), default=-math.inf),
         before=before.endpoint_weights,
         now_s=now_s,
     )
+    callers = Callers(zones=proxies.calling_zones, proxies=proxies.by_node, demand=let_in.admission.demand)
     zones = zone_shares(
-        pool.engines,
         engines,
         resilience.zones,
-        callers=shared.calling_zones,
-        capacities=let_in.capacities,
-        demand=let_in.admission.demand,
-        proxies=shared.proxies,
+        callers,
         shadow=resilience.shadowed(resilience.zones.mode),
-        previous=before.zones,
-        picked_at_s=weights_moved_at_s(picked),
+        before=before.zones,
+        weighed_at_s=weights_moved_at_s(weights),
         now_s=now_s,
     )
     regions = region_routing(
-        pool.engines,
         engines,
         resilience,
-        capacities=let_in.capacities,
-        demand=let_in.admission.demand,
-        proxies=shared.proxies,
-        calling_zones=shared.calling_zones,
-        before=before,
-        picked_at_s=weights_moved_at_s(picked),
+        callers,
+        before=before.regions,
+        weighed_at_s=weights_moved_at_s(weights),
         now_s=now_s,
     )
     return _RoutingStep(
-        hedge=hedging,
-        retries=retries,
-        limits=limits,
-        endpoint_weights=picked,
-        zones=zones,
-        regions=regions,
-        due_s=(
-            *regions_due_s(regions.shares, resilience.regions),
-            hedge_due_s(hedging, now_s),
-            retries_due_s(retries, now_s),
-            limits_due_s(limits, now_s),
-            endpoint_weights_due_s(picked),
-            weights_moved_at_s(picked) + MIN_INTERVAL_S,
-            *(shares.since_s + MIN_INTERVAL_S for shares in zones.values()),
-            *(one.since_s + MIN_INTERVAL_S for some in regions.zones.values() for one in some.values()),
-        ),
+        hedge=hedging, retries=retries, limits=limits, endpoint_weights=weights, zones=zones, regions=regions
     )
 
 
-def _same_inputs(before: PoolDecisions, engines: tuple[Engine, ...], made_of: tuple[object, ...]) -> bool:
-    """Whether decisions were made of this: the large parts by identity, the small ones by value."""
+def _routing_due_s(routed: _RoutingStep, resilience: ResilienceSpec, now_s: float) -> tuple[float, ...]:
+    """When time alone may change where traffic goes."""
+    zones = (routed.zones, *routed.regions.zones.values())
     return (
-        before.declared is engines
-        and all(was is now for was, now in zip(before.inputs[:4], made_of[:4], strict=True))
-        and before.inputs[4:] == made_of[4:]
+        *regions_due_s(routed.regions.timers, resilience.regions),
+        hedge_due_s(routed.hedge, now_s),
+        retries_due_s(routed.retries.decided, now_s),
+        limits_due_s(routed.limits, now_s),
+        endpoint_weights_due_s(routed.endpoint_weights),
+        weights_moved_at_s(routed.endpoint_weights) + MIN_INTERVAL_S,
+        *(shares.since_s + MIN_INTERVAL_S for memory in zones for shares in memory.shares.values()),
+    )
+
+
+def _inputs(pool: PoolInputs, proxies: ConnectedProxies) -> tuple[object, ...]:
+    """What the decisions for a pool follow from, besides its engines and time; the large parts come first."""
+    return (
+        pool.policy.spec,
+        pool.policy.resilience,
+        pool.traffic,
+        proxies.by_node,
+        tuple(sorted(proxies.by_role.items())),
+        proxies.calling_zones,
+        pool.policy.classes,
+        pool.orders,
+        pool.fallback,
+    )
+
+
+def _same_inputs(before: PoolMemory, engines: tuple[Engine, ...], inputs: tuple[object, ...]) -> bool:
+    """Whether the last decisions follow from these inputs: large parts by identity, small ones by value."""
+    return (
+        before.decided.declared is engines
+        and all(was is now for was, now in zip(before.inputs[:4], inputs[:4], strict=True))
+        and before.inputs[4:] == inputs[4:]
     )
 
 

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from engine.report import EngineReport
 from policies.model import PolicySet
+from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.ledger.jsonl_writer import JsonlWriter
 from xds_server.model.fleet import Engine, EngineId, Fleet, declared
 from xds_server.model.memo import reuse_tuple
@@ -248,6 +249,17 @@ class RecordingReader:
         self.calling_zones = self.calling_zones if one.calling_zones is None else one.calling_zones
         if one.orders is not None:
             self.orders = {order.engine: order for order in one.orders}
+
+    @property
+    def connected(self) -> ConnectedProxies:
+        """The proxies as ``decide`` was given them."""
+        return ConnectedProxies(
+            by_node=self.proxies, by_role=self.proxies_by_role, calling_zones=self.calling_zones
+        )
+
+    def orders_at(self, now_s: float) -> Mapping[EngineId, Order]:
+        """The orders in force at this time."""
+        return {key: one for key, one in self.orders.items() if one.until_s > now_s}
 
     def _say_again(self, key: EngineId, again: RepeatedReport) -> None:
         known = self.engines.get(key)

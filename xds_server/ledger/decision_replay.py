@@ -14,6 +14,7 @@ from policies.findings import PolicyErrors
 from policies.load import load_contents
 from policies.model import PolicySet
 from xds_server.decide.decide import decide
+from xds_server.decide.decision_memory import NO_MEMORY, DecisionMemory
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.decide.diff.decision_diff import diff_decisions
 from xds_server.ledger.decision_recording import RecordedRound, RecordingError, RecordingReader, read_rounds
@@ -109,6 +110,7 @@ class _Track:
     policies: PolicySet
     fleet: Fleet | None = None
     decisions: Decisions | None = None
+    memory: DecisionMemory = NO_MEMORY
     out_s: dict[EngineId, float] = field(default_factory=dict)
     left: Counter[EngineId] = field(default_factory=Counter)
     events: dict[str, Counter[str]] = field(default_factory=dict)
@@ -120,18 +122,14 @@ class _Track:
         """Decide one more round, and add up the time that the decisions before it stood."""
         self._add_time(passed_s)
         self.fleet = reading.fleet(self.policies, self.fleet)
-        before, self.decisions = (
-            self.decisions,
-            decide(
-                self.policies,
-                self.fleet,
-                self.decisions,
-                proxies_by_role=reading.proxies_by_role,
-                calling_zones=reading.calling_zones,
-                now_s=now_s,
-                proxies=reading.proxies,
-                overrides={key: one for key, one in reading.orders.items() if one.until_s > now_s},
-            ),
+        before = self.decisions
+        self.decisions, self.memory = decide(
+            self.policies,
+            self.fleet,
+            self.memory,
+            proxies=reading.connected,
+            now_s=now_s,
+            orders=reading.orders_at(now_s),
         )
         for change in diff_decisions(before, self.decisions):
             self.events.setdefault(change.subject.pool, Counter())[change.kind.value] += 1

@@ -9,8 +9,7 @@ from typing import Final
 import structlog
 
 from policies.model import PolicySet
-from xds_server.decide.decision_memory import BreakerPhase
-from xds_server.decide.decisions import AdmissionDecision, Decisions, Health
+from xds_server.decide.decisions import AdmissionDecision, BreakerPhase, Decisions, Health
 from xds_server.decide.diff.change import Change, ChangeKind, Subject
 from xds_server.decide.diff.decision_diff import ceiling_moved, diff_decisions
 from xds_server.ledger.event import ClockReading, Event, as_line, event_of, from_line, is_later

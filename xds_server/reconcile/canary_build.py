@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from policies.model import PolicySet
-from xds_server.decide.decisions import Decisions
+from xds_server.decide.decision_memory import DecisionMemory
 from xds_server.model.fleet import Fleet, redeclared
 from xds_server.model.policy_state import AcceptedPolicies
 from xds_server.model.view import View
@@ -32,7 +32,7 @@ class CanaryBuild:
         self._serving = serving
         self._addressed = addressed
         self._pipeline = Pipeline()
-        self._decisions: Decisions | None = None
+        self._memory: DecisionMemory | None = None
 
     def build(self, rest: BuildResult, fleet: Fleet, views: frozenset[View]) -> BuildResult:
         """What proxies of these views are served, where ``rest`` is what was built of ``fleet`` for the others."""
@@ -40,11 +40,11 @@ class CanaryBuild:
             rest.inputs,
             policies=self._policies,
             fleet=self._addressed(redeclared(self._policies, fleet, self._serving)),
-            previous=self._decisions or rest.inputs.previous,
+            memory=rest.inputs.memory if self._memory is None else self._memory,
             views=views,
         )
         made = self._pipeline.build(inputs)
-        self._decisions = made.decisions
+        self._memory = made.memory
         return made
 
     def hold_reason(self, rest: BuildResult, fleet: Fleet, words: OrchestratorStates, now_s: float) -> str:

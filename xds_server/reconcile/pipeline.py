@@ -12,7 +12,9 @@ from typing import Final
 
 from policies.model import PolicySet
 from xds_server.decide.decide import decide
+from xds_server.decide.decision_memory import NO_MEMORY, DecisionMemory
 from xds_server.decide.decisions import Decisions
+from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.model.fleet import EngineId, Fleet
 from xds_server.model.memo import LastResult, Memo
 from xds_server.model.order import Order
@@ -35,7 +37,7 @@ _NOBODY: Final[Mapping[str, Proxy]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildInputs:
-    """What snapshots are made of.
+    """What snapshots are made of; ``memory`` is that of the last round.
 
     ``nodes`` are the views of connected proxies by node id, ``views`` those to build; ``proxies_by_role`` and
     ``calling_zones`` also count proxies on their way back. ``remote_proxies`` are proxies of other replicas, which
@@ -45,7 +47,6 @@ class BuildInputs:
 
     policies: PolicySet
     fleet: Fleet
-    previous: Decisions | None
     views: frozenset[View]
     proxies_by_role: Mapping[str, int]
     now_s: float
@@ -55,18 +56,21 @@ class BuildInputs:
     orders: Mapping[EngineId, Order] = field(default_factory=dict)
     access_log_percent: float = 100.0
     certificates: Certificates = UNKNOWN_CERTIFICATES
+    memory: DecisionMemory = NO_MEMORY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildResult:
     """What was made of ``inputs``: decisions, a snapshot for each view, and the seconds each stage took.
 
+    ``memory`` is for the next round.
     ``own`` is the runtime layer of each connected proxy that has limits of its own, by node id. ``proxies`` and
     ``calling_zones`` are what ``decide`` was given of them.
     """
 
     inputs: BuildInputs
     decisions: Decisions
+    memory: DecisionMemory
     snapshots: Mapping[View, Snapshot]
     stages_s: Mapping[str, float]
     own: Mapping[str, Resource] = field(default_factory=dict)
@@ -89,15 +93,13 @@ class Pipeline:
         started_s = perf_counter()
         calling_zones = inputs.calling_zones.union(view.zone for view in self._wanted(inputs.views))
         proxies = self._known(inputs.nodes, inputs.remote_proxies)
-        decisions = decide(
+        decisions, memory = decide(
             inputs.policies,
             inputs.fleet,
-            inputs.previous,
-            proxies_by_role=inputs.proxies_by_role,
-            calling_zones=calling_zones,
+            inputs.memory,
+            proxies=ConnectedProxies(by_node=proxies, by_role=inputs.proxies_by_role, calling_zones=calling_zones),
             now_s=inputs.now_s,
-            proxies=proxies,
-            overrides=inputs.orders,
+            orders=inputs.orders,
         )
         decided_s = perf_counter()
         self._note(self._wanted(inputs.views), inputs)
@@ -125,6 +127,7 @@ class Pipeline:
         return BuildResult(
             inputs=inputs,
             decisions=decisions,
+            memory=memory,
             snapshots=MappingProxyType(snapshots),
             own=MappingProxyType(own),
             proxies=proxies,

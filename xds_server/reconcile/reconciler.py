@@ -21,7 +21,7 @@ import structlog
 
 from engine.report import EngineReport
 from policies.model import PolicySet
-from xds_server.decide.decisions import Decisions
+from xds_server.decide.decision_memory import NO_MEMORY, DecisionMemory
 from xds_server.decide.ejection.report_evidence import can_change
 from xds_server.metrics import Metrics
 from xds_server.model.fleet import EngineId, Fleet, with_report, with_traffic
@@ -130,7 +130,7 @@ class Reconciler:
         self.serving: ServingPolicies | None = None
         self.fleet: Fleet | None = None
         self.built: BuildResult | None = None
-        self.remembered: Decisions | None = None  # what the last run learned, for the first round
+        self.restored: DecisionMemory = NO_MEMORY  # what the last run learned, for the first round
         self.ready = asyncio.Event()
         """Set once there is something to serve that engines have had their say in."""
         self.worth_keeping = asyncio.Event()
@@ -340,8 +340,8 @@ class Reconciler:
     ) -> BuildResult:
         """A round after the one before, with what the canary is served in it."""
         started_s = time.perf_counter()
-        previous = self.built.decisions if self.built else self.remembered
-        built = self._with_trial(self._building.build(policies, fleet, previous, now_s, views=views), fleet)
+        memory = self.built.memory if self.built else self.restored
+        built = self._with_trial(self._building.build(policies, fleet, memory, now_s, views=views), fleet)
         self._metrics.snapshot_build_seconds.observe(time.perf_counter() - started_s)
         return built
 

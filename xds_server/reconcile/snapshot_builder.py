@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Final
 
 from policies.model import PolicySet
-from xds_server.decide.decisions import Decisions
+from xds_server.decide.decision_memory import DecisionMemory
 from xds_server.engine_health.resolver import AddressSubstitution, resolved_fleet
 from xds_server.model.fleet import EngineId, Fleet
 from xds_server.model.order import Order
@@ -34,7 +34,7 @@ class SnapshotBuilder:
         self,
         policies: PolicySet,
         fleet: Fleet,
-        previous: Decisions | None,
+        memory: DecisionMemory,
         now_s: float,
         *,
         views: frozenset[View] | None = None,
@@ -44,7 +44,7 @@ class SnapshotBuilder:
             BuildInputs(
                 policies=policies,
                 fleet=self._addressing.fleet(fleet, self.addresses),
-                previous=previous,
+                memory=memory,
                 views=self._proxies.views() if views is None else views,
                 proxies_by_role=self._roll.by_role.counts(),
                 calling_zones=frozenset(self._roll.by_zone.counts()),

@@ -10,24 +10,30 @@ read this file begins as if there were none.
 """
 
 import contextlib
-import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from xds_server.decide.decision_memory import CapacityEstimate
+from xds_server.decide.decision_memory import (
+    NO_MEMORY,
+    CapacityEstimate,
+    CapacityMemory,
+    DecisionMemory,
+    HedgeMemory,
+    LongestCall,
+    PoolMemory,
+    RetryMemory,
+    TimeLimitMemory,
+)
 from xds_server.decide.decisions import (
-    NO_DECISIONS,
     UNDECIDED,
-    Decisions,
     EngineCapacity,
     HedgeCause,
     HedgeDecision,
-    LongestCall,
-    PoolDecisions,
     RetryDecision,
     TimeLimits,
 )
@@ -102,13 +108,13 @@ class _Kept(BaseModel):
 _FILE: Final = VersionedFile(format=FORMAT, content=_Kept, max_bytes=MAX_BYTES, one_line=True)
 
 
-def learned_state(decisions: Decisions, now_s: float) -> Mapping[str, Any]:
+def learned_state(memory: DecisionMemory, now_s: float) -> Mapping[str, Any]:
     """What there is to keep, by pool, as it is written down; ``now_s`` is monotonic, for ages alone.
 
     A pool with a number that no server would read again is left out.
     """
     found: dict[str, Any] = {}
-    for name, pool in decisions.pools.items():
+    for name, pool in memory.pools.items():
         # Such a number is a bug: it costs that pool what a restart would know of it, and must not cost the server.
         with contextlib.suppress(ValidationError):
             if (one := _pool(pool, now_s)) != _NOTHING:
@@ -134,8 +140,8 @@ def save(folder: Path, pools: Mapping[str, Any], unix_s: float) -> None:
     _FILE.write(folder / FILE_NAME, {"saved_at_unix_s": unix_s, "pools": pools})
 
 
-def read(folder: Path, unix_s: float, now_s: float) -> Decisions | None:
-    """What was kept, as decisions of ``now_s`` (monotonic); None where there is nothing, or nothing young enough.
+def read(folder: Path, unix_s: float, now_s: float) -> DecisionMemory:
+    """What was kept, as memory at ``now_s`` (monotonic); ``NO_MEMORY`` where nothing is young enough.
 
     ``StoreError`` when what is there cannot be used.
     """
@@ -143,7 +149,7 @@ def read(folder: Path, unix_s: float, now_s: float) -> Decisions | None:
     remove_leftovers(path)
     found = _FILE.read(path)
     if found is None:
-        return None
+        return NO_MEMORY
     try:
         pools = {name: _Pool.model_validate(pool) for name, pool in found.pools.items()}
     except ValidationError as error:
@@ -151,43 +157,39 @@ def read(folder: Path, unix_s: float, now_s: float) -> Decisions | None:
     # A wall clock that was set back makes it younger, and never from the future.
     age_s = max(0.0, unix_s - found.saved_at_unix_s)
     if age_s > MAX_AGE_S:
-        return None
+        return NO_MEMORY
     taken = {name: _taken_up(name, pool, age_s, now_s) for name, pool in pools.items()}
-    return Decisions(
-        engines=NO_DECISIONS.engines,
-        zone_weights=NO_DECISIONS.zone_weights,
-        ceilings=NO_DECISIONS.ceilings,
-        pools=MappingProxyType(taken),
-    )
+    return DecisionMemory(pools=MappingProxyType(taken))
 
 
 # -- to what is kept -------------------------------------------------------------------------------------------
 
 
-def _pool(pool: PoolDecisions, now_s: float) -> _Pool:
-    limits = None if pool.limits is None else pool.limits.shadow or pool.limits
-    hedge = None if pool.hedge is None else pool.hedge.shadow or pool.hedge
-    retries = None if pool.retries is None else pool.retries.shadow or pool.retries
-    able = {} if pool.admission is None else pool.admission.capacities
+def _pool(pool: PoolMemory, now_s: float) -> _Pool:
+    limits = pool.limits
+    hedge = None if pool.hedge is None else pool.hedge.decided.shadow or pool.hedge.decided
+    retries = None if pool.retries is None else pool.retries.decided.shadow or pool.retries.decided
+    able, estimates = pool.capacity.capacities, pool.capacity.estimates
     return _Pool(
         limits=_limits(limits, now_s) if limits is not None and (limits.answer or limits.first_byte) else None,
         hedge=_hedge(hedge) if hedge is not None and hedge.cause is not HedgeCause.POLICY else None,
         not_retried=retries.statuses if retries is not None and retries.sign_at_s is not None else None,
-        engines={key.engine: _engine(one, now_s) for key, one in able.items() if one.estimate is not None},
+        engines={key.engine: _engine(able[key], estimate, now_s) for key, estimate in estimates.items()},
     )
 
 
 _NOTHING: Final = _Pool()
 
 
-def _limits(limits: TimeLimits, now_s: float) -> _Limits:
+def _limits(memory: TimeLimitMemory, now_s: float) -> _Limits:
+    limits = memory.decided.shadow or memory.decided
     return _Limits(
         first_token_s=limits.first_token_s,
         per_try_s=limits.per_try_s,
-        answer=_longest(limits.answer, now_s),
-        first_byte=_longest(limits.first_byte, now_s),
-        widened=limits.widened,
-        doubted_ago_s=None if limits.doubted_at_s is None else max(0.0, now_s - limits.doubted_at_s),
+        answer=_longest(memory.answer, now_s),
+        first_byte=_longest(memory.first_byte, now_s),
+        widened=memory.widened,
+        doubted_ago_s=None if memory.doubted_at_s is None else max(0.0, now_s - memory.doubted_at_s),
     )
 
 
@@ -199,8 +201,7 @@ def _hedge(hedge: HedgeDecision) -> _Hedge:
     return _Hedge(on=hedge.on, delay_s=hedge.delay_s, answer_delay_s=hedge.answer_delay_s)
 
 
-def _engine(one: EngineCapacity, now_s: float) -> _Engine:
-    known = one.estimate or CapacityEstimate()
+def _engine(one: EngineCapacity, known: CapacityEstimate, now_s: float) -> _Engine:
     heard_s = max(known.at_s, known.looked_at_s)
     return _Engine(
         slots=one.slots,
@@ -221,60 +222,55 @@ def _without(one: Mapping[str, Any] | None, *names: str) -> Mapping[str, Any] | 
 # -- from what was kept ----------------------------------------------------------------------------------------
 
 
-def _taken_up(pool: str, one: _Pool, age_s: float, now_s: float) -> PoolDecisions:
+def _taken_up(pool: str, one: _Pool, age_s: float, now_s: float) -> PoolMemory:
     def when_s(ago_s: float) -> float:
         return now_s - age_s - ago_s
 
     retries = None
     if one.not_retried is not None:
         # As if the sign had come just now: whether it goes on is seen within the time that it holds.
-        retries = RetryDecision(
-            statuses=one.not_retried, reason=_REASON, since_s=now_s, moved_at_s=now_s, sign_at_s=now_s
-        )
-    return _undecided(
-        limits=None if one.limits is None else _limits_of(one.limits, when_s, now_s),
-        hedge=None if one.hedge is None else _hedge_of(one.hedge, now_s),
-        retries=retries,
-        remembered={EngineId(pool, name): _capacity_of(engine, when_s) for name, engine in one.engines.items()},
-    )
-
-
-def _undecided(
-    *,
-    limits: TimeLimits | None,
-    hedge: HedgeDecision | None,
-    retries: RetryDecision | None,
-    remembered: Mapping[EngineId, EngineCapacity],
-) -> PoolDecisions:
-    return PoolDecisions(
-        engines=UNDECIDED.engines,
-        zones=UNDECIDED.zones,
-        ceilings=UNDECIDED.ceilings,
-        declared=(),
-        inputs=(),
-        valid_until_s=-math.inf,
+        decided = RetryDecision(statuses=one.not_retried, reason=_REASON, since_s=now_s, sign_at_s=now_s)
+        retries = RetryMemory(decided=decided, moved_at_s=now_s)
+    limits = None if one.limits is None else _limits_of(one.limits, when_s, now_s)
+    hedge = None if one.hedge is None else _hedge_of(one.hedge, now_s)
+    engines = {EngineId(pool, name): engine for name, engine in one.engines.items()}
+    return PoolMemory(
+        decided=replace(
+            UNDECIDED,
+            limits=None if limits is None else limits.decided,
+            hedge=None if hedge is None else hedge.decided,
+            retries=None if retries is None else retries.decided,
+        ),
         limits=limits,
         hedge=hedge,
         retries=retries,
-        restored_capacities=remembered,
+        capacity=CapacityMemory(
+            capacities={
+                key: EngineCapacity(slots=engine.slots, service_s=engine.service_s, source=engine.source)
+                for key, engine in engines.items()
+            },
+            estimates={key: _estimate_of(engine, when_s) for key, engine in engines.items()},
+        ),
     )
 
 
-def _limits_of(one: _Limits, when_s: Callable[[float], float], now_s: float) -> TimeLimits:
-    # What the policy says is not in here: it is put in its place in the first round.
-    return TimeLimits(
-        first_token_s=one.first_token_s,
-        between_tokens_s=None,
-        stream_total_s=0.0,
-        per_try_s=one.per_try_s,
-        total_s=0.0,
-        reason=_REASON,
-        since_s=now_s,
+def _limits_of(one: _Limits, when_s: Callable[[float], float], now_s: float) -> TimeLimitMemory:
+    return TimeLimitMemory(
+        # What the policy says is not in here: the first round adds it.
+        decided=TimeLimits(
+            first_token_s=one.first_token_s,
+            between_tokens_s=None,
+            stream_total_s=0.0,
+            per_try_s=one.per_try_s,
+            total_s=0.0,
+            reason=_REASON,
+            since_s=now_s,
+        ),
         answer=_longest_of(one.answer, when_s),
         first_byte=_longest_of(one.first_byte, when_s),
         widened=one.widened,
         doubted_at_s=None if one.doubted_ago_s is None else when_s(one.doubted_ago_s),
-        remembered_until_s=now_s + HELD_S,
+        restored_until_s=now_s + HELD_S,
     )
 
 
@@ -282,22 +278,21 @@ def _longest_of(one: _Longest | None, when_s: Callable[[float], float]) -> Longe
     return None if one is None else LongestCall(time_s=one.time_s, seen_at_s=when_s(one.age_s))
 
 
-def _hedge_of(one: _Hedge, now_s: float) -> HedgeDecision:
-    return HedgeDecision(
+def _hedge_of(one: _Hedge, now_s: float) -> HedgeMemory:
+    decided = HedgeDecision(
         on=one.on,
         cause=HedgeCause.ROOM if one.on else HedgeCause.WAITS,
         delay_s=one.delay_s,
         answer_delay_s=one.answer_delay_s,
         reason=_REASON,
         since_s=now_s,
-        moved_at_s=now_s,
-        remembered_until_s=now_s + HELD_S,
     )
+    return HedgeMemory(decided=decided, moved_at_s=now_s, restored_until_s=now_s + HELD_S)
 
 
-def _capacity_of(one: _Engine, when_s: Callable[[float], float]) -> EngineCapacity:
+def _estimate_of(one: _Engine, when_s: Callable[[float], float]) -> CapacityEstimate:
     heard_s = when_s(one.heard_ago_s or 0.0)
-    learned = CapacityEstimate(
+    return CapacityEstimate(
         done=one.done,
         busy=one.busy,
         span_s=one.span_s,
@@ -305,4 +300,3 @@ def _capacity_of(one: _Engine, when_s: Callable[[float], float]) -> EngineCapaci
         slots=one.narrowed,
         looked_at_s=heard_s,
     )
-    return EngineCapacity(slots=one.slots, service_s=one.service_s, source=one.source, estimate=learned)

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from xds_server.decide.decisions import Decisions, EndpointWeight, Health
+from xds_server.decide.decisions import Decisions, Health
 from xds_server.decide.routing.zone_shares import OVERPROVISIONING_PERCENT
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.memo import Memo
@@ -77,7 +77,7 @@ def load_assignment(
         peers.setdefault((engine.region, engine.zone), []).append(engine)
     by_place: dict[LocalityId, list[EndpointSpec]] = {}
     decided = decisions.pools.get(pool)
-    factors = weight_factors(decided.endpoint_weights) if decided is not None else _NO_FACTORS
+    factors = decided.weight_factors if decided is not None else _NO_FACTORS
     for place, there in peers.items():
         # Of all that are declared, so that no weight moves when an engine comes or goes.
         shares = [_traffic_percent(engine, decisions) for engine in there]
@@ -133,11 +133,6 @@ def _tiered(
         ),
         overprovisioning_percent=TIERED_PERCENT,
     )
-
-
-def weight_factors(picking: Mapping[EngineId, EndpointWeight]) -> dict[EngineId, float]:
-    """All of the decisions on picking that weights are made of: engines that have not 1."""
-    return {key: one.factor for key, one in picking.items() if one.factor != 1}
 
 
 def engine_weights(engines: Sequence[Engine], factors: Mapping[EngineId, float] = _NO_FACTORS) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from xds_server.model.secret import UNKNOWN_CERTIFICATES, Certificates
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
 from xds_server.model.view import GRPC_ROLE, View
 from xds_server.translate.effective_spec import route_inputs
-from xds_server.translate.endpoints import load_assignment, weight_factors, zone_weights
+from xds_server.translate.endpoints import load_assignment, zone_weights
 from xds_server.translate.internal_listeners import (
     engine_listener,
     engine_listener_name,
@@ -255,7 +255,7 @@ def _assignment(
                 tuple(decided.engines.values()),
                 locality_priorities(decisions, pool, engines, zone=zone, region=region)
                 or zone_weights(pool, engines, decisions, zone),
-                weight_factors(decided.endpoint_weights),
+                decided.weight_factors,
                 allowed,
             ),
             lambda: load_assignment(

@@ -71,10 +71,10 @@ class Rig:
 
 def with_pools(pools: Mapping[str, Mapping[str, Any]], **more: Any) -> Decisions:
     """Decisions by pool, each with only these fields of ``PoolDecisions``."""
-    nothing: dict[str, Any] = {"engines": {}, "zones": {}, "ceilings": {}, "declared": (), "inputs": ()}
+    nothing: dict[str, Any] = {"engines": {}, "zones": {}, "ceilings": {}}
     return Decisions(
         **{"engines": {}, "zone_weights": {}, "ceilings": {}, **more},
-        pools={pool: PoolDecisions(**nothing, valid_until_s=0.0, **fields) for pool, fields in pools.items()},
+        pools={pool: PoolDecisions(**nothing, **fields) for pool, fields in pools.items()},
     )
 
 

@@ -12,6 +12,7 @@ from tests.eventually import eventually
 from xds_server.decide.admission.engine_capacity import MEASURED
 from xds_server.decide.decision_memory import CapacityEstimate
 from xds_server.decide.decisions import Decisions, EndpointWeight, EngineCapacity, EngineDecision, Health
+from xds_server.decide.pool_inputs import PoolEngines
 from xds_server.decide.routing.endpoint_weights import endpoint_weights
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.memo import Memo
@@ -61,17 +62,15 @@ def picked(slots: int, services_s: tuple[float, ...], wait_s: float) -> Mapping[
     known: Mapping[EngineId, EndpointWeight] = {}
     for now_s in (0.0, 10.0):
         known = endpoint_weights(
-            engines,
-            {one.id: EngineDecision(health=Health.HEALTHY, reason="", since_s=0) for one in engines},
-            {
-                one.id: EngineCapacity(
-                    slots=slots,
-                    service_s=service_s,
-                    source=MEASURED,
-                    estimate=CapacityEstimate(done=100.0, busy=100.0),
-                )
-                for one, service_s in zip(engines, services_s, strict=True)
-            },
+            PoolEngines(
+                engines=engines,
+                decisions={one.id: EngineDecision(health=Health.HEALTHY, reason="", since_s=0) for one in engines},
+                capacities={
+                    one.id: EngineCapacity(slots=slots, service_s=service_s, source=MEASURED)
+                    for one, service_s in zip(engines, services_s, strict=True)
+                },
+            ),
+            {one.id: CapacityEstimate(done=100.0, busy=100.0) for one in engines},
             learn=True,
             wait_s=wait_s,
             proxies=1,

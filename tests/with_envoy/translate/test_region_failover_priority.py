@@ -10,6 +10,8 @@ from chaos.fake_engine import EngineCrash, EnginePacing
 from engine.report import EngineReport, Verdict
 from tests.eventually import eventually
 from xds_server.decide.decide import decide
+from xds_server.decide.decision_memory import NO_MEMORY
+from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.model.fleet import with_report
 from xds_server.model.type_urls import ENDPOINT
 from xds_server.model.view import View
@@ -60,14 +62,8 @@ async def push(there: Any, *out: str) -> None:
                 pool="p", engine=name, verdict=Verdict.HUNG, evidence="", observed_at_s=9.0, sequence=sequence + 1
             )
             fleet = with_report(fleet, said, 9.0)
-    decisions = decide(
-        there.policies,
-        fleet,
-        None,
-        proxies_by_role={"gateway": 1},
-        calling_zones=frozenset(("eu-a",)),
-        now_s=10.0,
-    )
+    proxies = ConnectedProxies(by_role={"gateway": 1}, calling_zones=frozenset(("eu-a",)))
+    decisions, _ = decide(there.policies, fleet, NO_MEMORY, proxies=proxies, now_s=10.0)
     items = translate(there.policies, fleet, decisions, IN_EU)
     taken = "cluster.p.update_success"
     before = (await there.envoy.stats(taken))[taken]

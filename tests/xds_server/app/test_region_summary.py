@@ -20,6 +20,8 @@ from policies.load import load_contents
 from tests.eventually import eventually
 from xds_server.app.region_summary import SummaryServer, region_summary
 from xds_server.decide.decide import decide
+from xds_server.decide.decision_memory import NO_MEMORY
+from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.model.fleet import declared, with_report
 from xds_server.serve_config import ConfigError, ServeConfig
 
@@ -51,7 +53,7 @@ def test_only_the_own_region_counts(dead: tuple[str, ...], verdict: Verdict, slo
                 pool="p", engine=name, verdict=Verdict.DEAD, evidence="", observed_at_s=9.0, sequence=sequence
             )
             fleet = with_report(fleet, said, 9.0)
-    decided = decide(policies, fleet, None, proxies_by_role={}, calling_zones=frozenset(), now_s=10.0)
+    decided, _ = decide(policies, fleet, NO_MEMORY, proxies=ConnectedProxies(), now_s=10.0)
     report = region_summary("p", policies, fleet, decided.pools["p"], region="us", now_s=10.0)
     assert (report.verdict, report.slots, report.reasons[0].sentence) == (verdict, slots, sentence)
     assert report.revision == ("" if len(dead) == 2 else "2.1.0")

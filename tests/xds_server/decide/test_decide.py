@@ -1,6 +1,7 @@
 """Decisions: what each piece of evidence leads to, and what holds whatever happens."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,10 +13,12 @@ from policies.pool import EnginePool
 from policies.resilience import ResilienceSpec
 from policies.route import ModelRoute
 from xds_server.decide.decide import decide
+from xds_server.decide.decision_memory import NO_MEMORY, DecisionMemory, EjectionMemory, PoolMemory
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.decide.diff.decision_diff import ChangeKind, diff_decisions
 from xds_server.decide.ejection.flap_damping import RECONNECT_DELAY_S
 from xds_server.decide.ejection.report_evidence import stale_after_s
+from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.model.fleet import EngineId, Fleet, declared, redeclared, with_report, with_traffic
 from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic
 
@@ -65,7 +68,7 @@ class Story:
     def __init__(self, setup: PolicySet, calling: str = "abc", gateways: int = 1) -> None:
         self.policies = setup
         self.fleet: Fleet = declared(setup)
-        self.decisions: Decisions | None = None
+        self.memory = NO_MEMORY
         self.calling = frozenset(calling)
         self.gateways = gateways
         self.now_s = 0.0
@@ -87,15 +90,9 @@ class Story:
 
     def decided(self, after_s: float = 0.0) -> Decisions:
         self.now_s += after_s
-        self.decisions = decide(
-            self.policies,
-            self.fleet,
-            self.decisions,
-            proxies_by_role={"gateway": self.gateways},
-            calling_zones=self.calling,
-            now_s=self.now_s,
-        )
-        return self.decisions
+        proxies = ConnectedProxies(by_role={"gateway": self.gateways}, calling_zones=self.calling)
+        decisions, self.memory = decide(self.policies, self.fleet, self.memory, proxies=proxies, now_s=self.now_s)
+        return decisions
 
     def health(self) -> str:
         """One letter per engine: H, U or D."""
@@ -311,8 +308,8 @@ def test_engines_that_are_seen_to_differ_in_speed_are_filled_by_it(
         }
         story.fleet = with_traffic(story.fleet, {"pool": PoolTraffic(engines=engines, heard_at_s=story.now_s)})
         pool = story.decided(0.5).pools["pool"]
-    known = [pool.endpoint_weights.get(one.id) for one in story.fleet.pools["pool"]]
-    assert [1 if one is None else one.factor for one in known] == pytest.approx(factors, abs=0.03)
+    known = [pool.weight_factors.get(one.id, 1) for one in story.fleet.pools["pool"]]
+    assert known == pytest.approx(factors, abs=0.03)
 
 
 def test_sharing_by_capacity_needs_no_new_weights_when_engines_fall_ill() -> None:
@@ -379,38 +376,27 @@ def test_deciding_twice_decides_the_same_and_memory_changes_no_answer(
     story = Story(policies())
     for place, verdict, pause_s, times in events:
         story.now_s += pause_s
-        before = story.decisions
+        before = story.memory
         story.hear(f"e{place}", verdict, times=times)
         once, twice = story.decided(), story.decided()
         assert once.engines == twice.engines
         assert once.zone_weights == twice.zone_weights
-        if before is not None:
-            # The same input without its memory of what it was made of.
-            bare = Decisions(
-                engines=before.engines,
-                zone_weights=before.zone_weights,
-                ceilings=before.ceilings,
+        if before is not NO_MEMORY:
+            # The same memory without the inputs that the decisions follow from.
+            bare = DecisionMemory(
                 pools={
-                    name: type(pool)(
-                        engines=pool.engines,
-                        zones=pool.zones,
-                        ceilings=pool.ceilings,
-                        declared=(),
+                    name: PoolMemory(
+                        decided=replace(pool.decided, declared=()),
                         inputs=(None, None),
                         valid_until_s=pool.valid_until_s,
-                        flaps=pool.flaps,
+                        ejection=EjectionMemory(flaps=pool.ejection.flaps),
+                        zones=pool.zones,
                     )
                     for name, pool in before.pools.items()
                 },
             )
-            fresh = decide(
-                story.policies,
-                story.fleet,
-                bare,
-                proxies_by_role={"gateway": 1},
-                calling_zones=story.calling,
-                now_s=story.now_s,
-            )
+            proxies = ConnectedProxies(by_role={"gateway": 1}, calling_zones=story.calling)
+            fresh, _ = decide(story.policies, story.fleet, bare, proxies=proxies, now_s=story.now_s)
             assert fresh.engines == once.engines
             assert fresh.zone_weights == once.zone_weights
 

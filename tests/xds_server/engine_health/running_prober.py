@@ -20,7 +20,9 @@ from policies.model import PolicySet
 from policies.pool import EnginePool
 from policies.resilience import ResilienceSpec
 from xds_server.decide.decide import decide
+from xds_server.decide.decision_memory import NO_MEMORY, DecisionMemory
 from xds_server.decide.decisions import Decisions, Health
+from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.engine_health.engine_prober import ProbeKind, Prober
 from xds_server.model.fleet import EngineId, declared, with_report
 
@@ -54,6 +56,7 @@ class RunningProber:
     probes: Counter[tuple[ProbeKind, str]] = field(default_factory=Counter)
     moves: list[tuple[float, str, Health]] = field(default_factory=list)
     decisions: Decisions | None = None
+    memory: DecisionMemory = NO_MEMORY
 
     def __post_init__(self) -> None:
         self.fleet = declared(self.policies)
@@ -71,14 +74,8 @@ class RunningProber:
         self.reports.append(report)
         self.fleet = with_report(self.fleet, report, now_s)
         before = self.decisions
-        self.decisions = decide(
-            self.policies,
-            self.fleet,
-            before,
-            proxies_by_role={"gateway": 1},
-            calling_zones=frozenset({""}),
-            now_s=now_s,
-        )
+        proxies = ConnectedProxies(by_role={"gateway": 1}, calling_zones=frozenset({""}))
+        self.decisions, self.memory = decide(self.policies, self.fleet, self.memory, proxies=proxies, now_s=now_s)
         for key, decision in self.decisions.engines.items():
             known = before.engines[key].health if before else IN
             if decision.health is not known:

@@ -9,6 +9,7 @@ from engine.report import EngineReport, ReportSource, Verdict
 from policies.load import load_contents
 from policies.model import PolicySet
 from policies.route import PriorityClass
+from xds_server.decide.decision_memory import NO_MEMORY
 from xds_server.decide.decisions import Health
 from xds_server.k8s.lease import LeaderElectionRecord
 from xds_server.k8s.replica_peers import LIVE_S, ReplicaPeers, remote_proxies, updated_peers
@@ -120,7 +121,7 @@ class Replica:
             BuildInputs(
                 policies=self.policies,
                 fleet=self.fleet,
-                previous=self.built.decisions if self.built else None,
+                memory=self.built.memory if self.built else NO_MEMORY,
                 views=VIEWS,
                 proxies_by_role=self.roll.by_role.counts(),
                 calling_zones=frozenset(self.roll.by_zone.counts()),

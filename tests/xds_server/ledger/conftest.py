@@ -58,9 +58,7 @@ def decided(fleet: Fleet, **engines: EngineDecision) -> Decisions:
     for name, declared_engines in fleet.pools.items():
         own = {engine.id: engines.get(engine.id.engine, well) for engine in declared_engines}
         every.update(own)
-        pools[name] = PoolDecisions(
-            engines=own, zones={}, ceilings={}, declared=declared_engines, inputs=(), valid_until_s=0.0
-        )
+        pools[name] = PoolDecisions(engines=own, zones={}, ceilings={}, declared=declared_engines)
     return Decisions(engines=every, zone_weights={}, ceilings={}, pools=pools)
 
 

@@ -17,7 +17,9 @@ from policies.route import PriorityClass
 from tests.xds_server.ledger.conftest import POLICIES
 from xds_server.cli import main
 from xds_server.decide.decide import decide
+from xds_server.decide.decision_memory import NO_MEMORY
 from xds_server.decide.decisions import Decisions, Ejector
+from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.ledger.decision_recording import (
     DecisionRecorder,
     RecordedInputs,
@@ -50,7 +52,8 @@ def history(seed: int, steps: int = 60, *, spoken: bool = False) -> tuple[list[R
     fleet: Fleet = declared(policies)
     moments: list[RecordedInputs] = []
     decided: list[Decisions] = []
-    before: Decisions | None = None
+    memory = NO_MEMORY
+    connected = ConnectedProxies(by_node=PROXIES, by_role={"gateway": 1}, calling_zones=frozenset({"", "a"}))
     totals = {f"r{number}": [0, 0] for number in range(1, 5)}
     orders: dict[EngineId, Order] = {}
     for step in range(steps):
@@ -111,17 +114,8 @@ def history(seed: int, steps: int = 60, *, spoken: bool = False) -> tuple[list[R
                 orders=active,
             )
         )
-        before = decide(
-            policies,
-            fleet,
-            before,
-            proxies_by_role={"gateway": 1},
-            calling_zones=frozenset({"", "a"}),
-            now_s=now_s,
-            proxies=PROXIES,
-            overrides=active,
-        )
-        decided.append(before)
+        decisions, memory = decide(policies, fleet, memory, proxies=connected, now_s=now_s, orders=active)
+        decided.append(decisions)
     return moments, decided
 
 
@@ -144,22 +138,15 @@ async def test_replay_of_a_recording_repeats_its_decisions(tmp_path: Path, seed:
     await record(tmp_path / "r", moments)
     policies, reading = read(), RecordingReader()
     fleet: Fleet | None = None
-    again: Decisions | None = None
+    memory = NO_MEMORY
     at = 0
     for at, one in enumerate(read_rounds(tmp_path / "r", reading)):
         fleet = reading.fleet(policies, fleet)
         assert fleet.pools == moments[at].fleet.pools
         assert fleet.traffic == moments[at].fleet.traffic
         assert reading.orders == moments[at].orders
-        again = decide(
-            policies,
-            fleet,
-            again,
-            proxies_by_role=reading.proxies_by_role,
-            calling_zones=reading.calling_zones,
-            now_s=one.now_s,
-            proxies=reading.proxies,
-            overrides=reading.orders,
+        again, memory = decide(
+            policies, fleet, memory, proxies=reading.connected, now_s=one.now_s, orders=reading.orders
         )
         assert again.engines == decided[at].engines
         assert again.pools["chat"].admission == decided[at].pools["chat"].admission

@@ -21,7 +21,7 @@ def values(policies: PolicySet, fleet: Fleet, decisions: object) -> dict[tuple[s
 
 def test_the_level_and_what_is_done_because_of_it(policies: PolicySet, fleet: Fleet) -> None:
     ladder = DegradationState(level=2, reason="full", since_s=0.0, hedging_off=True, fallback_percent=35.0)
-    found = values(policies, fleet, with_pool(decided(fleet), ladder=ladder))
+    found = values(policies, fleet, with_pool(decided(fleet), degradation=ladder))
     assert found["switchgear_pool_degradation_level",] == 2
     assert found["switchgear_pool_degradation_action", "no_hedging"] == 1
     assert found["switchgear_pool_degradation_action", "fallback"] == 1

@@ -7,6 +7,8 @@ from xds_server.admin.views.context import ViewContext
 from xds_server.admin.views.get_tables import pool_rows
 from xds_server.cli.get_columns import TABLES
 from xds_server.decide.decide import decide
+from xds_server.decide.decision_memory import NO_MEMORY
+from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.ledger.event import ClockReading
 from xds_server.ledger.event_store import EventStore
 from xds_server.model.fleet import declared
@@ -32,7 +34,7 @@ spec: {regions: {serving: active-standby, order: [us, eu]}}
 def test_the_skew_of_a_rollout_and_who_serves_whom_are_shown() -> None:
     policies = load_contents({Path("p.yaml"): POOL.encode()})
     fleet = declared(policies)
-    decisions = decide(policies, fleet, None, proxies_by_role={}, calling_zones=frozenset(), now_s=5.0)
+    decisions, _ = decide(policies, fleet, NO_MEMORY, proxies=ConnectedProxies(), now_s=5.0)
     scene = ViewContext(
         policies=policies,
         fleet=fleet,

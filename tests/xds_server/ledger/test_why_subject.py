@@ -199,7 +199,7 @@ def test_a_pool_tells_its_ceiling_who_sheds_and_its_level(policies: PolicySet, f
     )
     out = EngineDecision(health=Health.UNHEALTHY, reason="dead", since_s=0.0)
     level = DegradationState(level=1, reason="pressure 140 %", since_s=90.0)
-    decisions = with_pool(decided(fleet, r1=out), admission=admission, ladder=level)
+    decisions = with_pool(decided(fleet, r1=out), admission=admission, degradation=level)
     traffic = seen(fleet, {}, **{"gw-1": ProxyTraffic(shed_per_s={"interactive": 3.25})})
     found = why("chat", scene(policies, traffic, decisions))
     assert found.now == "3 of 4 engines of pool chat take new requests; degraded to level 1; it is full."

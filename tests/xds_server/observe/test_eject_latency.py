@@ -50,7 +50,7 @@ class Site:
 def decided(health: Health, ejector: Ejector | None) -> Decisions:
     one = EngineDecision(health=health, reason="a test", since_s=0.0, ejector=ejector)
     engines = MappingProxyType({KEY: one})
-    pool = PoolDecisions(engines=engines, zones={}, ceilings={}, declared=(), inputs=(), valid_until_s=0.0)
+    pool = PoolDecisions(engines=engines, zones={}, ceilings={}, declared=())
     return Decisions(engines=engines, zone_weights={}, ceilings={}, pools={"chat": pool})
 
 

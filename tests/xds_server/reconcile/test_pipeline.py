@@ -47,7 +47,6 @@ def test_nothing_stays_of_views_that_nobody_has_any_more(
     inputs = BuildInputs(
         policies=policies,
         fleet=declared(policies),
-        previous=None,
         views=frozenset({HERE}),
         proxies_by_role={},
         now_s=0.0,

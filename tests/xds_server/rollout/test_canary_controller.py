@@ -368,7 +368,6 @@ def test_canary_and_baseline_max_requests_never_exceed_the_larger() -> None:
         BuildInputs(
             policies=old.policies,
             fleet=fleet,
-            previous=None,
             views=frozenset(nodes.values()),
             proxies_by_role={"gateway": 4},
             nodes=nodes,

@@ -11,17 +11,21 @@ from policies.resilience import Hedging, ResilienceSpec
 from tests.xds_server.decide.routing.test_endpoint_weights import Pool
 from tests.xds_server.decide.routing.test_time_limits import SHORT, admitted, tail, told
 from tests.xds_server.reconcile.fake_peers import Peers, accepted, running
-from xds_server.decide.decision_memory import CapacityEstimate
+from xds_server.decide.decision_memory import (
+    NO_MEMORY,
+    CapacityEstimate,
+    CapacityMemory,
+    DecisionMemory,
+    HedgeMemory,
+    LongestCall,
+    PoolMemory,
+    RetryMemory,
+    TimeLimitMemory,
+)
 from xds_server.decide.decisions import (
-    NO_DECISIONS,
-    UNDECIDED,
-    AdmissionDecision,
-    Decisions,
     EngineCapacity,
     HedgeCause,
     HedgeDecision,
-    LongestCall,
-    PoolDecisions,
     RetryDecision,
     TimeLimits,
 )
@@ -41,49 +45,48 @@ from xds_server.rollout.learned_state import (
 from xds_server.state.versioned_file import StoreError
 
 NOW_S, STARTED_S, UNIX_S = 5_000.0, 10.0, 1_000_000.0
-LIMITS = TimeLimits(
-    first_token_s=4.0,
-    between_tokens_s=30.0,
-    stream_total_s=900.0,
-    per_try_s=5.0,
-    total_s=300.0,
-    reason="measured",
-    since_s=NOW_S - 100,
+LIMITS = TimeLimitMemory(
+    decided=TimeLimits(
+        first_token_s=4.0,
+        between_tokens_s=30.0,
+        stream_total_s=900.0,
+        per_try_s=5.0,
+        total_s=300.0,
+        reason="measured",
+        since_s=NOW_S - 100,
+    ),
     answer=LongestCall(time_s=2.0, seen_at_s=NOW_S - 50),
     first_byte=LongestCall(time_s=0.5, seen_at_s=NOW_S - 20),
 )
-HEDGE = HedgeDecision(
-    on=True, cause=HedgeCause.ROOM, delay_s=None, answer_delay_s=0.7, reason="measured", since_s=NOW_S - 100
-)
-FAST = EngineCapacity(
-    slots=8.0,
-    service_s=0.5,
-    source="measured",
-    estimate=CapacityEstimate(done=100.0, busy=50.0, span_s=9.0, at_s=NOW_S - 1),
+HEDGE = HedgeMemory(
+    decided=HedgeDecision(
+        on=True,
+        cause=HedgeCause.ROOM,
+        delay_s=None,
+        answer_delay_s=0.7,
+        reason="measured",
+        since_s=NOW_S - 100,
+    )
 )
 KEY = EngineId("p", "e0")
+FAST = CapacityMemory(
+    capacities={KEY: EngineCapacity(slots=8.0, service_s=0.5, source="measured")},
+    estimates={KEY: CapacityEstimate(done=100.0, busy=50.0, span_s=9.0, at_s=NOW_S - 1)},
+)
+POOL = PoolMemory(limits=LIMITS, hedge=HEDGE, capacity=FAST)
 
 
-def admission(**capacities: EngineCapacity) -> AdmissionDecision:
-    return replace(admitted(), capacities={EngineId("p", name): one for name, one in capacities.items()})
+def memory(pool: PoolMemory) -> DecisionMemory:
+    return DecisionMemory(pools={"p": pool})
 
 
-POOL = replace(UNDECIDED, limits=LIMITS, hedge=HEDGE, admission=admission(e0=FAST))
+def restarted(folder: Path, pool: PoolMemory = POOL, *, away_s: float = 3.0) -> PoolMemory:
+    """What a server finds that starts so long after one with this memory ended."""
+    save(folder, learned_state(memory(pool), NOW_S), UNIX_S)
+    return read(folder, UNIX_S + away_s, STARTED_S).pools["p"]
 
 
-def decisions(pool: PoolDecisions) -> Decisions:
-    return replace(NO_DECISIONS, pools={"p": pool})
-
-
-def restarted(folder: Path, pool: PoolDecisions = POOL, *, away_s: float = 3.0) -> PoolDecisions:
-    """What a server finds that starts so long after one with these decisions ended."""
-    save(folder, learned_state(decisions(pool), NOW_S), UNIX_S)
-    found = read(folder, UNIX_S + away_s, STARTED_S)
-    assert found is not None
-    return found.pools["p"]
-
-
-def limits_at(now_s: float, before: TimeLimits | None, **more) -> TimeLimits:
+def limits_at(now_s: float, before: TimeLimitMemory | None, **more) -> TimeLimitMemory:
     settings = {"traffic": None, "resilience": ResilienceSpec(), **more}
     return time_limits(
         SHORT,
@@ -99,26 +102,34 @@ def limits_at(now_s: float, before: TimeLimits | None, **more) -> TimeLimits:
 
 def test_learned_timeouts_hold_over_a_restart_until_remeasured(tmp_path: Path) -> None:
     limits = limits_at(STARTED_S, restarted(tmp_path).limits)
-    assert (limits.per_try_s, limits.first_token_s) == (5.0, 4.0)
-    assert (limits.between_tokens_s, limits.stream_total_s, limits.total_s) == (30.0, 900.0, 300.0)  # the policy's
-    assert limits_at(STARTED_S + HELD_S - 1, limits).per_try_s == 5.0
-    assert limits_at(STARTED_S + HELD_S, limits).per_try_s is None
+    assert (limits.decided.per_try_s, limits.decided.first_token_s) == (5.0, 4.0)
+    assert (limits.decided.between_tokens_s, limits.decided.stream_total_s, limits.decided.total_s) == (
+        30.0,
+        900.0,
+        300.0,
+    )  # the policy's
+    assert limits_at(STARTED_S + HELD_S - 1, limits).decided.per_try_s == 5.0
+    assert limits_at(STARTED_S + HELD_S, limits).decided.per_try_s is None
     measured = limits_at(STARTED_S + 2, limits, traffic=told(tail(2.0), tail(0.5), at_s=STARTED_S + 2))
-    assert measured.per_try_s == 5.0
-    assert limits_at(STARTED_S + 9, measured).per_try_s == 5.0  # silent again
+    assert measured.decided.per_try_s == 5.0
+    assert limits_at(STARTED_S + 9, measured).decided.per_try_s == 5.0  # silent again
     grown = limits_at(STARTED_S + 2, limits, traffic=told(tail(9.0), at_s=STARTED_S + 2))
-    assert grown.per_try_s == 13.5  # at once: 1.5 x the tail
+    assert grown.decided.per_try_s == 13.5  # at once: 1.5 x the tail
     # As long as the call that they rest on is remembered they shrink no more than without a restart.
     later_s = STARTED_S + 2 + DOWN_INTERVAL_S
-    assert limits_at(later_s, measured, traffic=told(tail(0.1), at_s=later_s)).per_try_s == 5.0
+    assert limits_at(later_s, measured, traffic=told(tail(0.1), at_s=later_s)).decided.per_try_s == 5.0
 
 
 def test_engines_are_weighed_by_what_was_measured_before_the_restart(tmp_path: Path) -> None:
     before = Pool(0.5, 1.0)
-    known = {one.engine: capacity for one, capacity in before.capacities.items()}
     after = Pool(0.5, 1.0)
-    kept_ones = restarted(tmp_path, replace(POOL, admission=admission(**known))).restored_capacities
-    after.capacities = {one.id: kept_ones[EngineId("p", one.id.engine)] for one in after.engines}
+    kept = CapacityMemory(
+        capacities={EngineId("p", key.engine): one for key, one in before.capacities.items()},
+        estimates={EngineId("p", key.engine): one for key, one in before.estimates.items()},
+    )
+    found = restarted(tmp_path, replace(POOL, capacity=kept)).capacity
+    after.capacities = {one.id: found.capacities[EngineId("p", one.id.engine)] for one in after.engines}
+    after.estimates = {one.id: found.estimates[EngineId("p", one.id.engine)] for one in after.engines}
     for pool in (before, after):
         for _ in range(int(2 * HOLD_S / 0.5)):
             pool.look()
@@ -127,40 +138,48 @@ def test_engines_are_weighed_by_what_was_measured_before_the_restart(tmp_path: P
 
 def test_what_the_policy_says_now_wins(tmp_path: Path) -> None:
     said = ResilienceSpec.model_validate({"timeouts": {"nonStreaming": {"perTry": "9s"}}})
-    assert limits_at(STARTED_S, restarted(tmp_path).limits, resilience=said).per_try_s == 9.0
+    assert limits_at(STARTED_S, restarted(tmp_path).limits, resilience=said).decided.per_try_s == 9.0
     short = ResilienceSpec.model_validate({"timeouts": {"nonStreaming": {"total": "4s"}}})
-    assert limits_at(STARTED_S, restarted(tmp_path).limits, resilience=short).per_try_s is None
+    assert limits_at(STARTED_S, restarted(tmp_path).limits, resilience=short).decided.per_try_s is None
     never = ResilienceSpec.model_validate({"timeouts": {"adaptive": False}})
-    assert limits_at(STARTED_S, restarted(tmp_path).limits, resilience=never).per_try_s is None
+    assert limits_at(STARTED_S, restarted(tmp_path).limits, resilience=never).decided.per_try_s is None
 
 
 def test_hedging_goes_on_with_the_delay_that_was_measured(tmp_path: Path) -> None:
     policy = Hedging(enabled=True)
 
-    def at(now_s: float, before: HedgeDecision | None) -> HedgeDecision:
+    def at(now_s: float, before: HedgeMemory | None) -> HedgeMemory:
         return hedge_decision(
-            policy, before, traffic=None, utilization=None, ladder=None, gated=False, shadow=False, now_s=now_s
+            policy,
+            before,
+            traffic=None,
+            utilization=None,
+            degradation=None,
+            gated=False,
+            shadow=False,
+            now_s=now_s,
         )
 
-    assert not at(STARTED_S, None).on
+    assert not at(STARTED_S, None).decided.on
     going = at(STARTED_S, restarted(tmp_path).hedge)
-    assert (going.on, going.answer_delay_s) == (True, 0.7)
-    assert not at(STARTED_S + HELD_S, going).on
+    assert (going.decided.on, going.decided.answer_delay_s) == (True, 0.7)
+    assert not at(STARTED_S + HELD_S, going).decided.on
 
 
 def test_500_that_is_not_tried_again_is_not_for_as_long_as_a_sign_holds(tmp_path: Path) -> None:
-    held = RetryDecision(statuses=(503,), reason="", since_s=NOW_S, moved_at_s=NOW_S, sign_at_s=NOW_S)
-    found = restarted(tmp_path, replace(POOL, retries=held)).retries
+    held = RetryDecision(statuses=(503,), reason="", since_s=NOW_S, sign_at_s=NOW_S)
+    found = restarted(tmp_path, replace(POOL, retries=RetryMemory(decided=held, moved_at_s=NOW_S))).retries
     assert found is not None
-    assert (found.statuses, found.sign_at_s) == ((503,), STARTED_S)
-    assert restarted(tmp_path, replace(POOL, retries=replace(held, sign_at_s=None))).retries is None
+    assert (found.decided.statuses, found.decided.sign_at_s) == ((503,), STARTED_S)
+    retried = RetryMemory(decided=replace(held, sign_at_s=None))
+    assert restarted(tmp_path, replace(POOL, retries=retried)).retries is None
 
 
 async def test_learned_state_applies_from_the_first_round_after_restart(tmp_path: Path) -> None:
     now_s = [STARTED_S]
     async with running(Peers(), clock=lambda: now_s[0]) as reconciler:
         restarted(tmp_path)
-        reconciler.remembered = read(tmp_path, UNIX_S, STARTED_S)
+        reconciler.restored = read(tmp_path, UNIX_S, STARTED_S)
         reconciler.offer(accepted("p"))
         await reconciler.ready.wait()
         assert reconciler.built is not None
@@ -173,14 +192,13 @@ async def test_learned_state_applies_from_the_first_round_after_restart(tmp_path
         assert (able[KEY].service_s, able[KEY].source) == (0.5, "measured")
         # Its peer is as fast as it, as before.
         assert able[EngineId("p", "e1")].service_s == 0.5
-        assert not pool.restored_capacities
 
 
 def test_a_day_later_and_after_damage_there_is_nothing(tmp_path: Path) -> None:
-    assert read(tmp_path, UNIX_S, STARTED_S) is None
+    assert read(tmp_path, UNIX_S, STARTED_S) is NO_MEMORY
     restarted(tmp_path)
-    assert read(tmp_path, UNIX_S + MAX_AGE_S, STARTED_S) is not None
-    assert read(tmp_path, UNIX_S + MAX_AGE_S + 1, STARTED_S) is None
+    assert read(tmp_path, UNIX_S + MAX_AGE_S, STARTED_S) is not NO_MEMORY
+    assert read(tmp_path, UNIX_S + MAX_AGE_S + 1, STARTED_S) is NO_MEMORY
     path = tmp_path / FILE_NAME
     whole = path.read_text()
     for damaged in (
@@ -196,7 +214,7 @@ def test_a_day_later_and_after_damage_there_is_nothing(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match=FILE_NAME):
             read(tmp_path, UNIX_S, STARTED_S)
     path.write_text(whole.replace('"pools"', '"later": 1, "pools"'))
-    assert read(tmp_path, UNIX_S, STARTED_S) is not None
+    assert read(tmp_path, UNIX_S, STARTED_S) is not NO_MEMORY
 
 
 def test_a_wall_clock_that_was_set_back_makes_nothing_younger_than_now(tmp_path: Path) -> None:
@@ -207,19 +225,19 @@ def test_a_wall_clock_that_was_set_back_makes_nothing_younger_than_now(tmp_path:
 
 
 def test_ages_alone_are_not_worth_writing() -> None:
-    assert comparable_numbers(learned_state(decisions(POOL), NOW_S)) == comparable_numbers(
-        learned_state(decisions(POOL), NOW_S + 30)
+    assert comparable_numbers(learned_state(memory(POOL), NOW_S)) == comparable_numbers(
+        learned_state(memory(POOL), NOW_S + 30)
     )
-    other = replace(POOL, limits=replace(LIMITS, per_try_s=6.0))
-    assert comparable_numbers(learned_state(decisions(POOL), NOW_S)) != comparable_numbers(
-        learned_state(decisions(other), NOW_S)
+    other = replace(POOL, limits=replace(LIMITS, decided=replace(LIMITS.decided, per_try_s=6.0)))
+    assert comparable_numbers(learned_state(memory(POOL), NOW_S)) != comparable_numbers(
+        learned_state(memory(other), NOW_S)
     )
-    assert learned_state(decisions(replace(UNDECIDED, valid_until_s=math.inf)), NOW_S) == {}
-    json.dumps(learned_state(decisions(POOL), NOW_S), allow_nan=False)
+    assert learned_state(memory(PoolMemory(valid_until_s=math.inf)), NOW_S) == {}
+    json.dumps(learned_state(memory(POOL), NOW_S), allow_nan=False)
 
 
 def test_a_number_that_cannot_be_read_again_costs_its_pool_and_no_more() -> None:
-    learned = replace(FAST.estimate or CapacityEstimate(), slots=-1.0)
-    odd = replace(POOL, admission=admission(e0=replace(FAST, estimate=learned)))
-    found = learned_state(replace(NO_DECISIONS, pools={"odd": odd, "p": POOL}), NOW_S)
+    estimate = replace(FAST.estimates[KEY], slots=-1.0)
+    odd = replace(POOL, capacity=replace(FAST, estimates={KEY: estimate}))
+    found = learned_state(DecisionMemory(pools={"odd": odd, "p": POOL}), NOW_S)
     assert list(found) == ["p"]

@@ -28,9 +28,7 @@ def longest_tries(policies, decided, *documents):
     """Seconds a non-streaming try may take at a proxy that cannot cut, and at one that can."""
     policy_set = policies(POOL, PATH, *documents)
     fleet = declared(policy_set)
-    pool = PoolDecisions(
-        engines={}, zones={}, ceilings={}, declared=(), inputs=(), valid_until_s=0.0, limits=LIMITS
-    )
+    pool = PoolDecisions(engines={}, zones={}, ceilings={}, limits=LIMITS)
     decisions, memo, found = replace(decided(fleet), pools={"big": pool}), Memo(), []
     for cuts in (False, True):
         items = translate(policy_set, fleet, decisions, View(cuts=cuts), memo)

@@ -8,7 +8,9 @@ from hypothesis import given
 
 from engine.report import Verdict
 from xds_server.decide.decide import decide
-from xds_server.decide.decisions import EndpointWeight, Health
+from xds_server.decide.decision_memory import NO_MEMORY
+from xds_server.decide.decisions import Health
+from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.model.fleet import EngineId, declared
 from xds_server.model.memo import Memo
 from xds_server.model.type_urls import ENDPOINT
@@ -106,11 +108,10 @@ def test_engines_found_slower_weigh_less(policies, slots, factors, weights):
 def test_endpoints_follow_factors_though_all_else_is_as_it_was(policies):
     read, memo = policies(ENGINES), Memo()
     fleet = declared(read)
-    decisions = decide(
-        read, fleet, None, proxies_by_role={"gateway": 1}, calling_zones=frozenset({"a"}), now_s=0.0
-    )
-    picking = {EngineId("p", "x"): EndpointWeight(step=3, factor=0.5)}
-    slower = replace(decisions, pools={"p": replace(decisions.pools["p"], endpoint_weights=picking)})
+    proxies = ConnectedProxies(by_role={"gateway": 1}, calling_zones=frozenset({"a"}))
+    decisions, _ = decide(read, fleet, NO_MEMORY, proxies=proxies, now_s=0.0)
+    factors = {EngineId("p", "x"): 0.5}
+    slower = replace(decisions, pools={"p": replace(decisions.pools["p"], weight_factors=factors)})
     seen = []
     for one in (decisions, slower, decisions):
         [item] = [item for item in translate(read, fleet, one, View(zone="a"), memo) if item.type_url == ENDPOINT]

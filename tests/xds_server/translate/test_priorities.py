@@ -4,6 +4,8 @@ import pytest
 
 from engine.report import EngineReport, Verdict
 from xds_server.decide.decide import decide
+from xds_server.decide.decision_memory import NO_MEMORY
+from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.model.fleet import declared, with_report
 from xds_server.model.memo import Memo
 from xds_server.model.type_urls import ENDPOINT, RUNTIME
@@ -48,9 +50,8 @@ def served(policies):
                     pool="p", engine=name, verdict=Verdict.HUNG, evidence="", observed_at_s=9, sequence=sequence
                 )
                 fleet = with_report(fleet, said, 9.0)
-        decisions = decide(
-            policy_set, fleet, None, proxies_by_role={}, calling_zones=frozenset((view.zone,)), now_s=10.0
-        )
+        proxies = ConnectedProxies(calling_zones=frozenset((view.zone,)))
+        decisions, _ = decide(policy_set, fleet, NO_MEMORY, proxies=proxies, now_s=10.0)
         items = translate(policy_set, fleet, decisions, view, Memo())
         assignment = next(one.message for one in items if (one.type_url, one.name) == (ENDPOINT, "p"))
         found: dict[int, dict[str, bool]] = {}

@@ -13,7 +13,9 @@ from hypothesis import strategies as some
 from policies.load import load_contents
 from policies.model import PolicySet
 from xds_server.decide.decide import decide
+from xds_server.decide.decision_memory import NO_MEMORY
 from xds_server.decide.decisions import NO_DECISIONS, Decisions, DegradationState, Health
+from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.model.fleet import Fleet, declared
 from xds_server.model.memo import Memo
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, ROUTE
@@ -94,14 +96,8 @@ def policies(engines: Mapping[str, list[dict[str, Any]]], routes: list[dict[str,
 @some.composite
 def decided(draw: Any, policy_set: PolicySet, fleet: Fleet, view: View) -> Decisions:
     """Decisions as they come about, and then anything at all for single engines, ladders and weights."""
-    made = decide(
-        policy_set,
-        fleet,
-        None,
-        proxies_by_role={"gateway": 1},
-        calling_zones=frozenset((view.zone, "a")),
-        now_s=10.0,
-    )
+    proxies = ConnectedProxies(by_role={"gateway": 1}, calling_zones=frozenset((view.zone, "a")))
+    made, _ = decide(policy_set, fleet, NO_MEMORY, proxies=proxies, now_s=10.0)
     engines = {
         key: replace(
             one,

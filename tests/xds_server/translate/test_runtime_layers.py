@@ -64,8 +64,6 @@ class Case:
                     zones={},
                     ceilings={},
                     declared=self.fleet.pools[pool],
-                    inputs=(),
-                    valid_until_s=0,
                     admission=admission(by_proxy),
                     hedge=hedge,
                 )

@@ -12,13 +12,12 @@ a thousand will ask, a thousandth each would refuse almost everyone.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from policies.model import PolicySet
-from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from policies.route import PriorityClass
 from xds_server.decide.admission.pool_limit import ESTIMATE_STEP, ReadyCapacity, ready_capacity, total_ceiling
@@ -35,18 +34,11 @@ from xds_server.decide.admission.proxy_limits import (
 )
 from xds_server.decide.admission.retry_budget import retry_budget
 from xds_server.decide.admission.stuck_requests import in_flight_by_proxy, stuck_by_proxy
-from xds_server.decide.decision_memory import Demand
-from xds_server.decide.decisions import (
-    AdmissionDecision,
-    Ceiling,
-    DegradationState,
-    EngineCapacity,
-    EngineDecision,
-    Health,
-)
-from xds_server.model.fleet import Engine, EngineId
+from xds_server.decide.decision_memory import AdmissionMemory, Demand
+from xds_server.decide.decisions import AdmissionDecision, Ceiling, DegradationState, EngineDecision, Health
+from xds_server.decide.pool_inputs import ConnectedProxies, PoolEngines, PoolPolicy
 from xds_server.model.memo import reuse_mapping
-from xds_server.model.pool_traffic import STALE_S, PoolTraffic, Proxy, ProxyTraffic
+from xds_server.model.pool_traffic import STALE_S, PoolTraffic, ProxyTraffic
 from xds_server.model.view import GATEWAY
 
 _KEPT: Final = 0.6
@@ -132,58 +124,46 @@ def classes_by_pool(policies: PolicySet) -> Mapping[str, frozenset[PriorityClass
 
 
 def admission_decision(
-    pool: EnginePoolSpec,
-    resilience: ResilienceSpec,
-    engines: Sequence[Engine],
-    decisions: Mapping[EngineId, EngineDecision],
-    capacities: Mapping[EngineId, EngineCapacity],
+    policy: PoolPolicy,
+    engines: PoolEngines,
     *,
     traffic: PoolTraffic | None,
-    classes: frozenset[PriorityClass],
-    proxies: Mapping[str, Proxy],
-    proxies_by_role: Mapping[str, int],
-    ladder: DegradationState | None,
-    before: AdmissionDecision | None,
+    proxies: ConnectedProxies,
+    degradation: DegradationState | None,
+    before: AdmissionMemory | None,
     now_s: float,
-) -> AdmissionDecision:
+) -> AdmissionMemory:
     """What is let in of the pool's traffic now, and each connected proxy's part.
 
     Where no part has moved, ``by_proxy`` is the very same mapping as ``before``.
     """
-    ready = ready_capacity(pool, engines, decisions, capacities, traffic)
+    pool, resilience, classes, by_role = policy.spec, policy.resilience, policy.classes, proxies.by_role
+    ready = ready_capacity(pool, engines, traffic)
     total, how = total_ceiling(resilience.limits, pool, ready, before)
     in_force = not resilience.shadowed(resilience.limits.mode)
-    shed_batch = ladder is not None and ladder.shed_batch
-    percent, least = retry_budget(resilience, total, proxies_by_role, ladder, in_force=in_force)
+    shed_batch = degradation is not None and degradation.shed_batch
+    percent, least = retry_budget(resilience, total, by_role, degradation, in_force=in_force)
     basis = (
         (resilience.limits, ready.by),
-        (percent, least, tuple(sorted(proxies_by_role.items())), classes, shed_batch, in_force),
-        tuple((key, one.since_s, one.cut, one.gone) for key, one in decisions.items() if _is_ejected(one)),
+        (percent, least, tuple(sorted(by_role.items())), classes, shed_batch, in_force),
+        tuple((key, one.since_s, one.cut, one.gone) for key, one in engines.decisions.items() if _is_ejected(one)),
     )
     if (
         before is not None
-        and before.proxies is proxies
+        and before.proxies is proxies.by_node
         and before.basis == basis
-        and before.total == total
+        and before.decided.total == total
         and now_s - before.divided_at_s < _DIVIDED_EACH_S
         and (before.traffic is traffic or _may_wait(before, traffic))
     ):
-        utilization = ready.utilization
-        if before.capacities is capacities and before.utilization == utilization:
+        capacities, utilization = engines.capacities, ready.utilization
+        if before.decided.capacities is capacities and before.decided.utilization == utilization:
             return before
-        return replace(before, capacities=capacities, utilization=utilization)
-    around = _sharers(
-        engines,
-        decisions,
-        capacities,
-        traffic=traffic,
-        proxies=proxies,
-        proxies_by_role=proxies_by_role,
-        before=before,
-        now_s=now_s,
-    )
+        return replace(before, decided=replace(before.decided, capacities=capacities, utilization=utilization))
+    around = _sharers(engines, traffic=traffic, proxies=proxies, before=before, now_s=now_s)
     pressure = _pressure(around, ready)
-    crowded = pressure is not None and pressure >= (_CALM if before is not None and before.crowded else 1.0)
+    was_crowded = before is not None and before.decided.crowded
+    crowded = pressure is not None and pressure >= (_CALM if was_crowded else 1.0)
     supply = Supply(
         total=total,
         hold_s=total / ready.per_s if ready.per_s else pool.service_time,
@@ -196,9 +176,9 @@ def admission_decision(
     known = before
     if (
         before is None
-        or before.crowded != crowded
+        or was_crowded != crowded
         or before.basis[1:2] != basis[1:2]
-        or (before.basis != basis and abs(total - before.total) >= ESTIMATE_STEP * before.total)
+        or (before.basis != basis and abs(total - before.decided.total) >= ESTIMATE_STEP * before.decided.total)
     ):
         known = None
     if in_force:
@@ -214,9 +194,9 @@ def admission_decision(
     else:
         parts = dict.fromkeys((*around.gateways, *around.others), _unlimited(resilience, of_class[1]))
     held = sum(around.stuck.values())
-    reason = _reason(total, how, ready, len(engines), held, in_force=in_force)
+    reason = _reason(total, how, ready, len(engines.engines), held, in_force=in_force)
     by_proxy, moved_at_s = _ceilings(parts, (percent, least), around, reason, before=before, now_s=now_s)
-    return AdmissionDecision(
+    decided = AdmissionDecision(
         total=total,
         interactive=round_up(of_class[0]),
         batch=round_up(of_class[1]),
@@ -227,18 +207,21 @@ def admission_decision(
         utilization=ready.utilization,
         in_force=in_force,
         by_proxy=by_proxy,
-        capacities=capacities,
+        capacities=engines.capacities,
         reason=reason,
         retry_percent=percent,
         retry_min_concurrency=least,
+        crowded=crowded,
+    )
+    return AdmissionMemory(
+        decided=decided,
         demand=around.demand,
         reporting_gateways=_reporting_gateways(around, before),
         moved_at_s=moved_at_s,
         stuck_by_proxy=around.stuck,
-        crowded=crowded,
         basis=basis,
         traffic=traffic,
-        proxies=proxies,
+        proxies=proxies.by_node,
         divided_at_s=now_s,
         idle_limit=idle_sidecar_limit(
             supply, of_class, around, classes, known.idle_limit if known is not None else None
@@ -246,9 +229,9 @@ def admission_decision(
     )
 
 
-def _may_wait(before: AdmissionDecision, traffic: PoolTraffic | None) -> bool:
+def _may_wait(before: AdmissionMemory, traffic: PoolTraffic | None) -> bool:
     """Whether traffic that is new may wait to be divided by: there is room for all, and nobody is refused."""
-    if traffic is None or before.crowded or len(before.demand) < _MANY:
+    if traffic is None or before.decided.crowded or len(before.demand) < _MANY:
         return False
     return all(not (one.shed_per_s and any(one.shed_per_s.values())) for one in traffic.proxies.values())
 
@@ -258,19 +241,20 @@ def _is_ejected(decision: EngineDecision) -> bool:
 
 
 def ceiling_for_role(
-    admission: AdmissionDecision, resilience: ResilienceSpec, role: str, proxies_by_role: Mapping[str, int]
+    memory: AdmissionMemory, resilience: ResilienceSpec, role: str, proxies_by_role: Mapping[str, int]
 ) -> Ceiling:
     """The ceiling of a proxy of ``role`` that has no part of its own yet: as one that asks for nothing has."""
+    admission = memory.decided
     if not admission.in_force:
         wide = _unlimited(resilience, admission.batch)
         interactive, batch = wide.interactive, wide.batch
     elif role != GATEWAY:
-        interactive, batch = admission.idle_limit
+        interactive, batch = memory.idle_limit
     else:
         gateways = max(1, proxies_by_role.get(GATEWAY, 0))
         sidecars = sum(proxies_by_role.values()) - proxies_by_role.get(GATEWAY, 0)
         interactive, batch = (
-            round_up(even_share(of_class, gateways, sidecars=sidecars > 0 and bool(admission.demand)))
+            round_up(even_share(of_class, gateways, sidecars=sidecars > 0 and bool(memory.demand)))
             if of_class
             else 0
             for of_class in (admission.interactive, admission.batch)
@@ -285,29 +269,24 @@ def ceiling_for_role(
 
 
 def _sharers(
-    engines: Sequence[Engine],
-    decisions: Mapping[EngineId, EngineDecision],
-    capacities: Mapping[EngineId, EngineCapacity],
+    engines: PoolEngines,
     *,
     traffic: PoolTraffic | None,
-    proxies: Mapping[str, Proxy],
-    proxies_by_role: Mapping[str, int],
-    before: AdmissionDecision | None,
+    proxies: ConnectedProxies,
+    before: AdmissionMemory | None,
     now_s: float,
 ) -> Sharers:
-    """Who shares the pool, what each asks, and what each holds on engines that are out."""
-    name = engines[0].id.pool if engines else ""
-    serving = {node: one for node, one in proxies.items() if not one.pools or name in one.pools}
+    """The proxies that share the pool, the demand of each, and what each holds on ejected engines."""
+    name = engines.engines[0].id.pool if engines.engines else ""
+    serving = {node: one for node, one in proxies.by_node.items() if not one.pools or name in one.pools}
     gateways = tuple(node for node, one in serving.items() if one.role == GATEWAY)
-    remembered = proxies_by_role.get(GATEWAY, 0)
+    remembered = proxies.by_role.get(GATEWAY, 0)
     gateway_count = max(len(gateways), remembered)
     demand = smoothed_demand(serving, traffic, before.demand if before is not None else {}, now_s)
     told = before.reporting_gateways if before is not None else frozenset()
     held = stuck_by_proxy(
         serving,
         engines,
-        decisions,
-        capacities,
         traffic=traffic,
         gateways=frozenset(gateways),
         sharers=gateway_count,
@@ -317,7 +296,7 @@ def _sharers(
         gateways=gateways,
         others=tuple(node for node in {**demand, **held} if serving[node].role != GATEWAY),
         gateway_count=gateway_count,
-        other_count=max(len(serving) - len(gateways), sum(proxies_by_role.values()) - remembered),
+        other_count=max(len(serving) - len(gateways), sum(proxies.by_role.values()) - remembered),
         demand=demand,
         silent_gateways=sum(node not in demand and node not in told for node in gateways),
         stuck=held,
@@ -325,14 +304,14 @@ def _sharers(
     )
 
 
-def _reporting_gateways(around: Sharers, before: AdmissionDecision | None) -> frozenset[str]:
+def _reporting_gateways(around: Sharers, before: AdmissionMemory | None) -> frozenset[str]:
     """The gateways that have told their demand since they connected."""
     told = before.reporting_gateways if before is not None else frozenset()
     now = frozenset(node for node in around.gateways if node in around.demand or node in told)
     return told if now == told else now
 
 
-def _kept_limits(before: AdmissionDecision | None, around: Sharers, *, same: bool) -> dict[str, ProxyLimit]:
+def _kept_limits(before: AdmissionMemory | None, around: Sharers, *, same: bool) -> dict[str, ProxyLimit]:
     """The places that may stay. Those of gateways not where engines came or went, or hold another number.
 
     Sidecars are too many for that: what comes in trifles is taken in by their parts when it has added up.
@@ -340,7 +319,8 @@ def _kept_limits(before: AdmissionDecision | None, around: Sharers, *, same: boo
     if before is None:
         return {}
     known = {
-        node: ProxyLimit(interactive=one.interactive, batch=one.batch) for node, one in before.by_proxy.items()
+        node: ProxyLimit(interactive=one.interactive, batch=one.batch)
+        for node, one in before.decided.by_proxy.items()
     }
     for node in around.gateways:
         if not same or before.stuck_by_proxy.get(node, 0) != around.stuck.get(node, 0):
@@ -377,11 +357,11 @@ def _ceilings(
     around: Sharers,
     reason: str,
     *,
-    before: AdmissionDecision | None,
+    before: AdmissionMemory | None,
     now_s: float,
 ) -> tuple[Mapping[str, Ceiling], Mapping[str, float]]:
     """A ceiling for each part, the same as before where its numbers are, and when each part last moved."""
-    known: Mapping[str, Ceiling] = before.by_proxy if before is not None else {}
+    known: Mapping[str, Ceiling] = before.decided.by_proxy if before is not None else {}
     since_s: Mapping[str, float] = before.moved_at_s if before is not None else {}
     whole_per_s = math.fsum(one.per_s for one in around.demand.values())
     found, moved_at_s = {}, {}

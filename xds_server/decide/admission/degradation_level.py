@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from policies.resilience import Degradation
+from xds_server.decide.decision_memory import DegradationMemory
 from xds_server.decide.decisions import DegradationState
 from xds_server.model.pool_traffic import RATE_S, STALE_S
 
@@ -65,42 +66,41 @@ class _Reading:
 
 def degradation_state(
     policy: Degradation,
-    before: DegradationState | None,
+    before: DegradationMemory | None,
     *,
     pressure: float | None,
     capacity: bool,
     fallback: FallbackView | None,
     shadow: bool,
     now_s: float,
-) -> DegradationState:
-    """The level now; the very same object as before where nothing became different.
+) -> DegradationMemory:
+    """The level now; the very same ``decided`` as before where nothing became different.
 
-    ``pressure`` as in ``Admission`` (1.0: as much is asked as the pool can serve), None where nobody tells;
-    ``capacity``: an engine is in. Without one everything goes to the fallback at once, whatever the level, which
-    stays as if nobody told. In shadow mode level and reason are as they would be, and every action is off.
+    ``pressure`` is that of ``AdmissionDecision``, None where no proxy reports it. ``capacity``: an engine is in.
+    Without one everything goes to the fallback at once; the level stays as without pressure. In shadow mode level
+    and reason are as they would be, and every action is off.
     """
-    known = before.shadow or before if before is not None else None
-    state = _next(policy, known, pressure=pressure, capacity=capacity, fallback=fallback, now_s=now_s)
+    known = None if before is None else replace(before, decided=before.decided.shadow or before.decided)
+    memory = _next(policy, known, pressure=pressure, capacity=capacity, fallback=fallback, now_s=now_s)
+    state = memory.decided
     if shadow:
         state = DegradationState(
             level=state.level,
             reason=f"shadow, nothing is done: {state.reason}",
             since_s=state.since_s,
-            towards_s=state.towards_s,
-            next_level=state.next_level,
             shadow=state,
         )
-    return before if before == state else state
+    return replace(memory, decided=before.decided if before is not None and before.decided == state else state)
 
 
-def degradation_due_s(policy: Degradation, state: DegradationState, now_s: float) -> float:
-    """When to ask again though nothing new is heard; infinite where time alone changes nothing."""
-    state = state.shadow or state
+def degradation_due_s(policy: Degradation, state: DegradationMemory, now_s: float) -> float:
+    """When to decide again without new evidence; infinite where time alone changes nothing."""
+    level = state.decided.level
     due_s = []
     if state.towards_s is not None and state.next_level is not None:
-        rising = state.next_level > state.level
+        rising = state.next_level > level
         due_s.append(state.towards_s + (policy.enter_after if rising else policy.leave_after))
-    if state.unknown_since_s is not None and state.level:
+    if state.unknown_since_s is not None and level:
         due_s.append(state.unknown_since_s + STALE_S)
     if state.fallback_since_s is not None:
         due_s += (state.fallback_since_s + SHARE_INTERVAL_S, state.fallback_since_s + LESS_INTERVAL_S)
@@ -132,22 +132,23 @@ def _leave_threshold(policy: Degradation, level: int) -> float:
 
 def _next(
     policy: Degradation,
-    before: DegradationState | None,
+    before: DegradationMemory | None,
     *,
     pressure: float | None,
     capacity: bool,
     fallback: FallbackView | None,
     now_s: float,
-) -> DegradationState:
+) -> DegradationMemory:
     if before is None:
-        before = DegradationState(level=0, reason="", since_s=now_s)
+        before = DegradationMemory(decided=DegradationState(level=0, reason="", since_s=now_s))
+    last = before.decided
     told = pressure is not None and capacity
     unknown_since_s = None
     if not told:
         unknown_since_s = before.unknown_since_s if before.unknown_since_s is not None else now_s
     held = unknown_since_s is not None and now_s - unknown_since_s < STALE_S
     reading = _reading(before, pressure if pressure is not None and told else 0.0, fallback, now_s)
-    level, since_s, next_level, towards_s = before.level, before.since_s, None, None
+    level, since_s, next_level, towards_s = last.level, last.since_s, None, None
     if not held:
         next_level = _wanted(policy, level, reading)
         towards_s = _towards_s(before, next_level, now_s)
@@ -157,30 +158,33 @@ def _next(
                 level, since_s = next_level, now_s
                 next_level = _wanted(policy, level, reading)
                 towards_s = None if next_level is None else now_s
-    share = _share(policy, level, before, reading, capacity=capacity, held=held, fallback=fallback)
-    state = replace(
-        before,
-        level=level,
-        since_s=since_s,
+    share = _share(policy, level, last, reading, capacity=capacity, held=held, fallback=fallback)
+    memory = DegradationMemory(
+        decided=replace(
+            last,
+            level=level,
+            since_s=since_s,
+            hedging_off=level >= 1 and policy.no_hedging.enabled,
+            retries_minimum=level >= 1 and policy.no_hedging.enabled,
+            fallback_percent=share,
+            shed_batch=level >= 3 and policy.shed.enabled,
+            max_tokens=policy.shed.max_tokens if level >= 3 and policy.shed.enabled else None,
+            maintenance=policy.maintenance.message if level >= TOP_LEVEL and policy.maintenance.enabled else "",
+        ),
         towards_s=towards_s,
         next_level=next_level,
+        fallback_since_s=before.fallback_since_s if share == last.fallback_percent else now_s,
         unknown_since_s=unknown_since_s,
-        hedging_off=level >= 1 and policy.no_hedging.enabled,
-        retries_minimum=level >= 1 and policy.no_hedging.enabled,
-        fallback_percent=share,
-        fallback_since_s=_share_since_s(before, share, now_s),
-        shed_batch=level >= 3 and policy.shed.enabled,
-        max_tokens=policy.shed.max_tokens if level >= 3 and policy.shed.enabled else None,
-        maintenance=policy.maintenance.message if level >= TOP_LEVEL and policy.maintenance.enabled else "",
     )
-    if _reason_inputs(state) == _reason_inputs(before) and before.reason:
-        return state
+    if _reason_inputs(memory) == _reason_inputs(before) and last.reason:
+        return memory
     known = f"{reading.asked:.0f} % of what the pool serves is asked for" if told else "nobody tells the pressure"
-    return replace(state, reason=_reason(policy, before, state, known=known, capacity=capacity))
+    reason = _reason(policy, last, memory.decided, known=known, capacity=capacity)
+    return replace(memory, decided=replace(memory.decided, reason=reason))
 
 
-def _reading(before: DegradationState, pressure: float, fallback: FallbackView | None, now_s: float) -> _Reading:
-    share = _share_of_pool(before) / 100
+def _reading(before: DegradationMemory, pressure: float, fallback: FallbackView | None, now_s: float) -> _Reading:
+    share = _share_of_pool(before.decided) / 100
     left = 100 * min(pressure, _HIGHEST)
     asked = left / (1 - share)
     if fallback is not None:
@@ -212,7 +216,7 @@ def _wanted(policy: Degradation, level: int, reading: _Reading) -> int | None:
     return None
 
 
-def _towards_s(before: DegradationState, next_level: int | None, now_s: float) -> float | None:
+def _towards_s(before: DegradationMemory, next_level: int | None, now_s: float) -> float | None:
     if next_level is None:
         return None
     return before.towards_s if before.next_level == next_level and before.towards_s is not None else now_s
@@ -267,16 +271,10 @@ def _whole_steps(percent: float) -> float:
     return max(0.0, SHARE_STEP_PERCENT * math.floor(percent / SHARE_STEP_PERCENT))
 
 
-def _share_since_s(before: DegradationState, share: float, now_s: float) -> float | None:
-    if share != before.fallback_percent:
-        return now_s
-    return before.fallback_since_s
-
-
-def _reason_inputs(state: DegradationState) -> tuple[object, ...]:
+def _reason_inputs(memory: DegradationMemory) -> tuple[object, ...]:
     """What the reason speaks of."""
-    told = state.unknown_since_s is None
-    return (state.level, told, state.fallback_percent, state.shed_batch, state.max_tokens, state.maintenance)
+    known, state = memory.unknown_since_s is None, memory.decided
+    return (state.level, known, state.fallback_percent, state.shed_batch, state.max_tokens, state.maintenance)
 
 
 def _reason(

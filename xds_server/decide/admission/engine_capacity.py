@@ -25,7 +25,7 @@ from typing import Final
 
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
-from xds_server.decide.decision_memory import CapacityEstimate
+from xds_server.decide.decision_memory import CapacityEstimate, CapacityMemory
 from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.memo import reuse_mapping
@@ -85,49 +85,53 @@ def engine_capacities(
     traffic: PoolTraffic | None,
     *,
     decisions: Mapping[EngineId, EngineDecision],
-    before: Mapping[EngineId, EngineCapacity],
+    before: CapacityMemory,
     now_s: float,
-) -> Mapping[EngineId, EngineCapacity]:
-    """The capacity of every engine; the very same mapping as ``before`` where nothing new is known."""
+) -> CapacityMemory:
+    """The capacity of every engine; ``before`` itself where nothing new is known."""
     if not resilience.limits.learn:
-        fixed = {engine.id: _declared(engine, pool.service_time, before.get(engine.id)) for engine in engines}
-        return reuse_mapping(before, fixed)
+        known = before.capacities
+        fixed = {engine.id: _declared(engine, pool.service_time, known.get(engine.id)) for engine in engines}
+        same = reuse_mapping(known, fixed)
+        return before if same is known and not before.estimates else CapacityMemory(capacities=same)
     learned: dict[EngineId, CapacityEstimate] = {}
     seen = traffic.engines if traffic is not None else {}
-    news = len(before) != len(engines)
+    news = len(before.capacities) != len(engines)
     for engine in engines:
-        known = before.get(engine.id)
+        capacity, estimate = before.capacities.get(engine.id), before.estimates.get(engine.id)
         one = _estimate(
             engine,
             seen.get(engine.id.engine),
-            known.estimate if known is not None else None,
+            estimate,
             teaches=_gets_full_share(decisions.get(engine.id)),
             declared_s=pool.service_time,
             now_s=now_s,
         )
         if one is not None:
             learned[engine.id] = one
-        news = news or known is None or known.estimate is not one or not _fits(known, engine, pool.service_time)
+        fits = capacity is not None and _fits(capacity, estimate, engine, pool.service_time)
+        news = news or estimate is not one or not fits
     if not news:
         return before
     own_s = {key: one.busy / one.done for key, one in learned.items() if _enough(one)}
     peers_s = median(own_s.values()) if own_s else _pooled_service_time_s(learned.values())
-    return {
+    capacities = {
         engine.id: _capacity(
             engine,
             pool,
             learned.get(engine.id),
             own_s=own_s.get(engine.id),
             peers_s=peers_s,
-            before=before.get(engine.id),
+            before=before.capacities.get(engine.id),
         )
         for engine in engines
     }
+    return CapacityMemory(capacities=capacities, estimates=learned)
 
 
-def _fits(known: EngineCapacity, engine: Engine, declared_s: float) -> bool:
+def _fits(known: EngineCapacity, estimate: CapacityEstimate | None, engine: Engine, declared_s: float) -> bool:
     """Whether what is known of the engine is not ruled out by what is declared and said of it now."""
-    if known.estimate is None or known.estimate.slots is None:
+    if estimate is None or estimate.slots is None:
         slots_fit = known.slots == max_slots(engine)
     else:
         slots_fit = known.slots <= max_slots(engine)
@@ -138,7 +142,7 @@ def _fits(known: EngineCapacity, engine: Engine, declared_s: float) -> bool:
 
 def _declared(engine: Engine, service_s: float, before: EngineCapacity | None) -> EngineCapacity:
     fresh = EngineCapacity(slots=float(engine.slots), service_s=service_s, source=DECLARED)
-    return before if before == fresh and before.estimate is None else fresh
+    return before if before == fresh else fresh
 
 
 def _gets_full_share(decision: EngineDecision | None) -> bool:
@@ -272,14 +276,9 @@ def _capacity(
             slots = before.slots
         if DECLARED not in (source, before.source) and _is_negligible(service_s, before.service_s):
             service_s, source = before.service_s, before.source
-        if (slots, service_s, source, learned) == (
-            before.slots,
-            before.service_s,
-            before.source,
-            before.estimate,
-        ):
+        if (slots, service_s, source) == (before.slots, before.service_s, before.source):
             return before
-    return EngineCapacity(slots=slots, service_s=service_s, source=source, estimate=learned)
+    return EngineCapacity(slots=slots, service_s=service_s, source=source)
 
 
 def _is_negligible(value: float, known: float) -> bool:

@@ -8,15 +8,15 @@ The ceiling moves at once, down and up, when an engine comes or goes. What is on
 moves nothing.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from policies.pool import EnginePoolSpec
 from policies.resilience import Limits
 from xds_server.decide.admission.proxy_limits import round_up
-from xds_server.decide.decisions import AdmissionDecision, EngineCapacity, EngineDecision, Health
-from xds_server.model.fleet import Engine, EngineId
+from xds_server.decide.decision_memory import AdmissionMemory
+from xds_server.decide.decisions import Health
+from xds_server.decide.pool_inputs import PoolEngines
 from xds_server.model.pool_traffic import PoolTraffic
 
 ESTIMATE_STEP: Final = 0.03
@@ -39,23 +39,17 @@ class ReadyCapacity:
         return self.in_use / self.slots if self.in_use is not None and self.slots else None
 
 
-def ready_capacity(
-    pool: EnginePoolSpec,
-    engines: Sequence[Engine],
-    decisions: Mapping[EngineId, EngineDecision],
-    capacities: Mapping[EngineId, EngineCapacity],
-    traffic: PoolTraffic | None,
-) -> ReadyCapacity:
+def ready_capacity(pool: EnginePoolSpec, engines: PoolEngines, traffic: PoolTraffic | None) -> ReadyCapacity:
     """What the engines of ``pool`` that are in can do together now."""
     slots = per_s = in_use = 0.0
     by: list[object] = [pool.service_time]
     seen = traffic.engines if traffic is not None else {}
     count = 0
-    for engine in engines:
-        decision = decisions[engine.id]
+    for engine in engines.engines:
+        decision = engines.decisions[engine.id]
         if decision.health is not Health.HEALTHY:
             continue
-        capacity, part = capacities[engine.id], decision.traffic_percent / 100
+        capacity, part = engines.capacities[engine.id], decision.traffic_percent / 100
         slots += capacity.slots * part
         per_s += capacity.slots * part / capacity.service_s
         count += 1
@@ -80,11 +74,11 @@ def pool_ceiling(limits: Limits, service_time_s: float, slots: float) -> tuple[i
 
 
 def total_ceiling(
-    limits: Limits, pool: EnginePoolSpec, ready: ReadyCapacity, before: AdmissionDecision | None
+    limits: Limits, pool: EnginePoolSpec, ready: ReadyCapacity, before: AdmissionMemory | None
 ) -> tuple[int, str]:
     """The ceiling, and how it came about; as it was where only learned numbers moved it, and by little."""
     total, how = pool_ceiling(limits, ready.slots / ready.per_s if ready.per_s else pool.service_time, ready.slots)
     same = before is not None and before.basis[:1] == ((limits, ready.by),)
-    if same and before is not None and abs(total - before.total) < ESTIMATE_STEP * before.total:
-        return before.total, how
+    if same and before is not None and abs(total - before.decided.total) < ESTIMATE_STEP * before.decided.total:
+        return before.decided.total, how
     return total, how

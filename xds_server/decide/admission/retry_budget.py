@@ -1,18 +1,16 @@
-"""DOCSTRING NEEDED."""
+"""One proxy's part of the retry budget of the fleet."""
 
 from collections.abc import Mapping
 
 from policies.resilience import ResilienceSpec
-from xds_server.decide.decisions import (
-    DegradationState,
-)
+from xds_server.decide.decisions import DegradationState
 
 
 def retry_budget(
     resilience: ResilienceSpec,
     total: int,
     proxies_by_role: Mapping[str, int],
-    ladder: DegradationState | None,
+    degradation: DegradationState | None,
     *,
     in_force: bool,
 ) -> tuple[float, int]:
@@ -26,7 +24,7 @@ def retry_budget(
     """
     budget = resilience.retry_budget
     percent = budget.percent_under_ceiling if in_force else budget.percent_without_ceiling
-    if ladder is not None and ladder.retries_minimum:
+    if degradation is not None and degradation.retries_minimum:
         percent = 0.0
     elif in_force and budget.percent is None and not resilience.hedging.enabled:
         # The next power of two, for it is in the layer of every proxy, and the ceiling is the one that binds.

@@ -7,12 +7,13 @@ proxy sends none, the engine's own count does, divided over the gateways.
 Requests that were cut, or whose engine is gone, have ended: an older count of them is not believed.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health
-from xds_server.model.fleet import Engine, EngineId
+from xds_server.decide.pool_inputs import PoolEngines
+from xds_server.model.fleet import Engine
 from xds_server.model.pool_traffic import STALE_S, PoolTraffic, Proxy, ProxyTraffic
 
 _CUT_DONE_S: Final = 0.3
@@ -31,9 +32,7 @@ class _EjectedEngine:
 
 def stuck_by_proxy(
     proxies: Mapping[str, Proxy],
-    engines: Sequence[Engine],
-    decisions: Mapping[EngineId, EngineDecision],
-    capacities: Mapping[EngineId, EngineCapacity],
+    engines: PoolEngines,
     *,
     traffic: PoolTraffic | None,
     gateways: Collection[str],
@@ -45,9 +44,9 @@ def stuck_by_proxy(
     ``sharers`` is how many ``gateways`` there are, those included that are away for a moment.
     """
     out = {
-        engine.id.engine: _ejected_engine(engine, decision, capacities.get(engine.id))
-        for engine in engines
-        if (decision := decisions.get(engine.id)) is not None and decision.health is not Health.HEALTHY
+        engine.id.engine: _ejected_engine(engine, decision, engines.capacities.get(engine.id))
+        for engine in engines.engines
+        if (decision := engines.decisions.get(engine.id)) is not None and decision.health is not Health.HEALTHY
     }
     if not out:
         return {}

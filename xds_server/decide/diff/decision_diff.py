@@ -67,10 +67,9 @@ def _pool_changes(
         past = None if before is None else before.breakers.get(key)
         if past is not breaker:
             yield from circuit_breaker_changes(_engine(key), past, breaker)
-    for key, straggler in now.stragglers.items():
-        pace = None if before is None else before.stragglers.get(key)
-        if (pace is not None and pace.ejected) is not straggler.ejected:
-            yield from straggler_changes(_engine(key), pace, straggler)
+    for key, slow in now.slow.items():
+        was_slow = before is not None and before.slow.get(key, False)
+        yield from straggler_changes(_engine(key), was_slow, slow)
     pool = Subject(pool=name)
     if now.admission is None:
         yield from _ceilings_by_role(name, before, now)

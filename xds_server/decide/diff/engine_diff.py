@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from engine.report import Verdict
-from xds_server.decide.decision_memory import BreakerPhase, BreakerState, StragglerState
-from xds_server.decide.decisions import Ejector, EngineDecision, Health
+from xds_server.decide.decisions import BreakerPhase, BreakerStatus, Ejector, EngineDecision, Health
 from xds_server.decide.diff import policy_fields
 from xds_server.decide.diff.change import Change, ChangeKind, Subject
 from xds_server.model.pod_state import PodPhase
@@ -114,7 +113,7 @@ def _shadow_change(template: Change, before: Health | None, now: EngineDecision)
     )
 
 
-def circuit_breaker_changes(subject: Subject, known: BreakerState | None, now: BreakerState) -> Iterator[Change]:
+def circuit_breaker_changes(subject: Subject, known: BreakerStatus | None, now: BreakerStatus) -> Iterator[Change]:
     """The breaker went to another phase."""
     was = BreakerPhase.CLOSED if known is None else known.phase
     if was is now.phase:
@@ -137,16 +136,15 @@ def circuit_breaker_changes(subject: Subject, known: BreakerState | None, now: B
     )
 
 
-def straggler_changes(subject: Subject, known: StragglerState | None, now: StragglerState) -> Iterator[Change]:
+def straggler_changes(subject: Subject, was_slow: bool, slow: bool) -> Iterator[Change]:
     """The engine became clearly slower than its peers, or is no longer."""
-    was = known is not None and known.ejected
-    if was is not now.ejected:
+    if was_slow is not slow:
         yield Change(
             kind=ChangeKind.STRAGGLER,
             subject=subject,
-            before=_yes(was, "slow", "in step"),
-            after=_yes(now.ejected, "slow", "in step"),
-            reason="clearly slower than its peers" if now.ejected else "as fast as its peers again",
+            before=_yes(was_slow, "slow", "in step"),
+            after=_yes(slow, "slow", "in step"),
+            reason="clearly slower than its peers" if slow else "as fast as its peers again",
             rule=policy_fields.SLOWER_THAN,
         )
 

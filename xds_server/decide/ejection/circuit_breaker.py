@@ -15,7 +15,8 @@ from typing import Final
 
 from engine.report import EngineReport
 from policies.resilience import Breaker
-from xds_server.decide.decision_memory import BreakerPhase, BreakerState
+from xds_server.decide.decision_memory import BreakerState
+from xds_server.decide.decisions import BreakerPhase
 from xds_server.decide.ejection.peer_failures import PeerFailures, beyond_chance, worst_run
 from xds_server.model.backoff import ExponentialBackoff
 from xds_server.model.pool_traffic import WINDOW_S, EngineTraffic

@@ -12,8 +12,8 @@ from typing import Final
 from engine.report import ReportSource, Verdict
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
-from xds_server.decide.decision_memory import BreakerPhase, BreakerState, FlapState, StragglerState
-from xds_server.decide.decisions import Ejector, EngineDecision, Health
+from xds_server.decide.decision_memory import BreakerState, EjectionMemory, StragglerState
+from xds_server.decide.decisions import BreakerPhase, Ejector, EngineDecision, Health
 from xds_server.decide.ejection import circuit_breaker, peer_failures, straggler
 from xds_server.decide.ejection.arbitration import strongest_request
 from xds_server.decide.ejection.peer_failures import PeerFailures
@@ -38,9 +38,7 @@ class EjectionInputs:
     sampled: float
     orders: Mapping[EngineId, Order]
     known: Mapping[EngineId, EngineDecision]
-    breakers: Mapping[EngineId, BreakerState]
-    stragglers: Mapping[EngineId, StragglerState]
-    flaps: Mapping[EngineId, FlapState]
+    memory: EjectionMemory
     now_s: float
 
 
@@ -146,10 +144,10 @@ def add_breaker_requests(
     """The breakers after this round, and what they ask for."""
     policy, states = this.resilience.breaker, {}
     shadowed = this.resilience.shadowed(policy.mode)
-    expected_per_s = circuit_breaker.expected_per_s(this.calls, len(this.engines)) if this.breakers else 0.0
+    expected_per_s = circuit_breaker.expected_per_s(this.calls, len(this.engines)) if this.memory.breakers else 0.0
     elsewhere: PeerFailures | None = None
     for place, engine in enumerate(this.engines):
-        before, calls = this.breakers.get(engine.id), this.calls.get(engine.id.engine)
+        before, calls = this.memory.breakers.get(engine.id), this.calls.get(engine.id.engine)
         if circuit_breaker.has_no_failures(before, calls):
             continue
         if elsewhere is None:
@@ -211,7 +209,7 @@ def _admitted_traffic(this: EjectionInputs) -> dict[str, EngineTraffic]:
     found = {}
     for engine in this.engines:
         calls, known = this.calls.get(engine.id.engine), this.known.get(engine.id)
-        state = this.breakers.get(engine.id)
+        state = this.memory.breakers.get(engine.id)
         closed = state is None or state.phase is BreakerPhase.CLOSED
         if calls is not None and closed and (known is None or known.health is Health.HEALTHY):
             found[engine.id.engine] = calls
@@ -223,13 +221,13 @@ def add_straggler_requests(
 ) -> dict[EngineId, StragglerState]:
     """The books on slowness after this round, and what they ask for."""
     policy = this.resilience.straggler
-    if not policy.enabled or not (this.calls or this.stragglers):
+    if not policy.enabled or not (this.calls or this.memory.stragglers):
         return {}
     shadowed, share = this.resilience.shadowed(policy.mode), this.resilience.breaker.trial_share_percent
     candidates = []
     for place, engine in enumerate(this.engines):
         before, said = this.known.get(engine.id), _evidence_request(asked, place)
-        known = this.stragglers.get(engine.id)
+        known = this.memory.stragglers.get(engine.id)
         failing = place in asked.all and any(one.health is Health.UNHEALTHY for one in asked.all[place])
         candidates.append(
             straggler.StragglerCandidate(
@@ -245,7 +243,7 @@ def add_straggler_requests(
                 kept_out=said is not None,
             )
         )
-    states = straggler.straggler_states(candidates, this.stragglers, policy, this.now_s)
+    states = straggler.straggler_states(candidates, this.memory.stragglers, policy, this.now_s)
     for place, engine in enumerate(this.engines):
         state = states.get(engine.id)
         if state is None or not (state.ejected or state.trial):

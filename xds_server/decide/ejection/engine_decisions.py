@@ -16,8 +16,8 @@ from typing import Final
 from engine.report import Verdict
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
-from xds_server.decide.decision_memory import BreakerState, FlapState, StragglerState
-from xds_server.decide.decisions import Ejector, EngineDecision, Health, PoolDecisions
+from xds_server.decide.decision_memory import EjectionMemory, FlapState, PoolMemory
+from xds_server.decide.decisions import BreakerStatus, Ejector, EngineDecision, Health
 from xds_server.decide.ejection import flap_damping
 from xds_server.decide.ejection.arbitration import (
     CapacityFloor,
@@ -48,13 +48,15 @@ _FLAPPING_SEVERITY: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EjectionOutcome:
-    """What was decided for the engines of a pool, what must be remembered, and until when that is so."""
+    """The decisions for the engines of a pool, the state of the next round, and until when (monotonic) they hold.
+
+    ``breakers`` and ``slow`` are as in ``PoolDecisions``.
+    """
 
     engines: dict[EngineId, EngineDecision]
-    breakers: dict[EngineId, BreakerState]
-    stragglers: dict[EngineId, StragglerState]
-    flaps: dict[EngineId, FlapState]
-    lost_since_s: dict[EngineId, float]
+    breakers: dict[EngineId, BreakerStatus]
+    slow: dict[EngineId, bool]
+    memory: EjectionMemory
     until_s: float
 
 
@@ -64,11 +66,11 @@ def engine_decisions(
     engines: Sequence[Engine],
     traffic: PoolTraffic | None,
     *,
-    overrides: Mapping[EngineId, Order],
-    before: PoolDecisions,
+    orders: Mapping[EngineId, Order],
+    before: PoolMemory,
     now_s: float,
 ) -> EjectionOutcome:
-    """The decision for each engine of one pool, given what was decided ``before``."""
+    """The decision for each engine of one pool, given the state of the last round."""
     due = NextDeadline()
     fresh = traffic is not None and now_s - traffic.heard_at_s < STALE_S
     if traffic is not None and fresh:
@@ -79,15 +81,13 @@ def engine_decisions(
         engines=engines,
         calls=traffic.engines if traffic is not None and fresh else {},
         sampled=traffic.sampled if traffic is not None else 1.0,
-        orders=overrides,
-        known=before.engines,
-        breakers=before.breakers,
-        stragglers=before.stragglers,
-        flaps=before.flaps,
+        orders=orders,
+        known=before.decided.engines,
+        memory=before.ejection,
         now_s=now_s,
     )
     same = bool(before.inputs) and before.inputs[0] is pool
-    asked = verdict_requests(this, before.declared if same else (), due)
+    asked = verdict_requests(this, before.decided.declared if same else (), due)
     add_orchestrator_requests(this, asked)
     breakers = add_breaker_requests(this, asked, due)
     stragglers = add_straggler_requests(this, asked, due)
@@ -95,8 +95,9 @@ def engine_decisions(
     floor = CapacityFloor(
         percent=resilience.breaker.capacity_floor_percent, engines=resilience.breaker.capacity_floor_engines
     )
-    lost = _lost_contact(this, asked, before.lost_since_s)
-    long_lost = _lost_contact_expired(this, lost, longest_try_s(pool, before.limits, before.admission), due)
+    lost = _lost_contact(this, asked, before.ejection.lost_since_s)
+    longest_s = longest_try_s(pool, before.decided.limits, before.decided.admission)
+    long_lost = _lost_contact_expired(this, lost, longest_s, due)
     wishes = _credible_requests(this, asked.enforced, long_lost)
     comebacks = _flap_states(this, wishes, due)
     granted = granted_requests(engines, wishes, floor, _already_ejected(this, shadow=False))
@@ -118,10 +119,13 @@ def engine_decisions(
         decided[engine.id] = _decision(granted.get(place, verdict), shadows.get(place), last, about)
     return EjectionOutcome(
         engines=decided,
-        breakers=breakers,
-        stragglers=stragglers,
-        flaps=comebacks,
-        lost_since_s=lost,
+        breakers={
+            key: BreakerStatus(phase=one.phase, until_s=one.until_s, opens=one.opens)
+            for key, one in breakers.items()
+        },
+        # An engine that was slow keeps its count of ejections until long after it is as fast as its peers.
+        slow={key: one.ejected for key, one in stragglers.items() if one.ejections},
+        memory=EjectionMemory(breakers=breakers, stragglers=stragglers, flaps=comebacks, lost_since_s=lost),
         until_s=due.at_s,
     )
 
@@ -188,7 +192,7 @@ def _flap_states(
     """Memories of leaving and returning after this round; who has to wait is added to the ``wishes``."""
     states: dict[EngineId, FlapState] = {}
     for place, engine in enumerate(this.engines):
-        memory, before = this.flaps.get(engine.id), this.known.get(engine.id)
+        memory, before = this.memory.flaps.get(engine.id), this.known.get(engine.id)
         if before is None or (memory is None and before.health is Health.HEALTHY):
             continue
         one = wishes.get(place)

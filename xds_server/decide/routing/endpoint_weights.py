@@ -16,14 +16,16 @@ or on trial keeps its step: a change of health moves nobody's weight.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import median_low
 from types import MappingProxyType
 from typing import Final
 
 from xds_server.decide.admission.engine_capacity import MEASURED
-from xds_server.decide.decisions import EndpointWeight, EngineCapacity, EngineDecision, Health
+from xds_server.decide.decision_memory import CapacityEstimate, EndpointWeight
+from xds_server.decide.decisions import EngineDecision, Health
+from xds_server.decide.pool_inputs import PoolEngines
 from xds_server.model.fleet import Engine, EngineId
 
 STEP: Final = 1.25
@@ -50,10 +52,22 @@ NO_WEIGHTS: Final[Mapping[EngineId, EndpointWeight]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _EngineSpeed:
+    """The steps by which an engine is slower than its zone's median; None where its service time is unknown.
+
+    ``calls`` is how many calls were measured for it; None where its service time is not its own.
+    """
+
+    off: float | None
+    calls: float | None
+    full_share: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Zone:
     """Engines of one zone in an order of their own, the median of their service times, and what a place holds."""
 
-    engines: tuple[Engine, ...]
+    engines: Mapping[EngineId, _EngineSpeed]
     median_s: float
     slots_of_proxy: float
     wait_s: float
@@ -71,9 +85,8 @@ class _Zone:
 
 
 def endpoint_weights(
-    engines: Sequence[Engine],
-    decisions: Mapping[EngineId, EngineDecision],
-    capacities: Mapping[EngineId, EngineCapacity],
+    engines: PoolEngines,
+    estimates: Mapping[EngineId, CapacityEstimate],
     *,
     learn: bool,
     wait_s: float,
@@ -89,28 +102,35 @@ def endpoint_weights(
     """
     if not learn:
         return before if not before else NO_WEIGHTS
-    if not any(_gets_full_share(decisions[engine.id]) for engine in engines):
+    if not any(_gets_full_share(engines.decisions[engine.id]) for engine in engines.engines):
         return before
-    measured_s = {key: one.service_s for key, one in capacities.items() if one.source == MEASURED}
+    measured_s = {key: one.service_s for key, one in engines.capacities.items() if one.source == MEASURED}
     if not before and (not measured_s or max(measured_s.values()) <= STEP * min(measured_s.values())):
         return before
     typical_s = median_low(measured_s.values()) if measured_s else None
     zones: dict[tuple[str, str], list[Engine]] = {}
-    for engine in engines:
+    for engine in engines.engines:
         zones.setdefault((engine.region, engine.zone), []).append(engine)
     may_move = now_s - zones_moved_s >= SPACING_S and now_s - weights_moved_at_s(before) >= HOLD_S
     chosen: dict[EngineId, EndpointWeight] = {}
     for there in zones.values():
         found_s = {one.id: measured_s.get(one.id, typical_s) for one in there}
         known_s = [value for value in found_s.values() if value is not None]
+        median_s = median_low(known_s) if known_s else 1.0
         zone = _Zone(
-            engines=tuple(there),
-            median_s=median_low(known_s) if known_s else 1.0,
-            slots_of_proxy=median_low([capacities[one.id].slots for one in there]) / max(1, proxies),
+            engines={
+                key: _EngineSpeed(
+                    off=_steps_off_median(service_s, median_s),
+                    calls=_measured_calls(estimates.get(key)) if key in measured_s else None,
+                    full_share=_gets_full_share(engines.decisions[key]),
+                )
+                for key, service_s in found_s.items()
+            },
+            median_s=median_s,
+            slots_of_proxy=median_low([engines.capacities[one.id].slots for one in there]) / max(1, proxies),
             wait_s=wait_s,
         )
-        off = {key: _steps_off_median(value, zone.median_s) for key, value in found_s.items()}
-        chosen.update(_zone_weights(zone, off, decisions, capacities, before, may_move=may_move, now_s=now_s))
+        chosen.update(_zone_weights(zone, before, may_move=may_move, now_s=now_s))
     if all(one.step == 0 and one.factor == 1 and one.towards_s is None for one in chosen.values()) and (
         now_s - weights_moved_at_s(chosen) >= HOLD_S
     ):
@@ -128,27 +148,23 @@ def weights_moved_at_s(known: Mapping[EngineId, EndpointWeight]) -> float:
     return max((one.moved_at_s for one in known.values() if one.moved_at_s is not None), default=-math.inf)
 
 
+def weight_factors(known: Mapping[EngineId, EndpointWeight]) -> dict[EngineId, float]:
+    """The factors of the engines that have another one than 1."""
+    return {key: one.factor for key, one in known.items() if one.factor != 1}
+
+
 def _zone_weights(
-    zone: _Zone,
-    off: Mapping[EngineId, float | None],
-    decisions: Mapping[EngineId, EngineDecision],
-    capacities: Mapping[EngineId, EngineCapacity],
-    before: Mapping[EngineId, EndpointWeight],
-    *,
-    may_move: bool,
-    now_s: float,
+    zone: _Zone, before: Mapping[EngineId, EndpointWeight], *, may_move: bool, now_s: float
 ) -> dict[EngineId, EndpointWeight]:
     at = {
-        one.id: _first_step(off[one.id], capacities[one.id], before)
-        if (last := before.get(one.id)) is None
-        else last.step
-        for one in zone.engines
+        key: _first_step(engine, before) if (last := before.get(key)) is None else last.step
+        for key, engine in zone.engines.items()
     }
     now = zone.factors(at)
     known = {key: before.get(key) or EndpointWeight(step=step, factor=now[key]) for key, step in at.items()}
     steps = {
-        key: _wanted(one.step, off[key], capacities[key]) if _gets_full_share(decisions[key]) else one.step
-        for key, one in known.items()
+        key: _wanted(known[key].step, engine) if engine.full_share else known[key].step
+        for key, engine in zone.engines.items()
     }
     # Drift of the wait, the proxies or the median moves factors, too, where engines differ.
     stale = {key for key, one in known.items() if not 1 / STEP <= now[key] / one.factor <= STEP}
@@ -174,22 +190,26 @@ def _zone_weights(
     }
 
 
-def _first_step(off: float | None, capacity: EngineCapacity, before: Mapping[EngineId, EndpointWeight]) -> int:
-    """Of an engine nothing was chosen for: unmeasured it is like the pool's median, where others differ."""
-    if not before or capacity.source == MEASURED or off is None or abs(off) <= _LEAVE:
+def _first_step(engine: _EngineSpeed, before: Mapping[EngineId, EndpointWeight]) -> int:
+    """The step of an engine without one: where others differ, an unmeasured one is like the pool's median."""
+    if not before or engine.calls is not None or engine.off is None or abs(engine.off) <= _LEAVE:
         return 0
-    return round(off)
+    return round(engine.off)
 
 
-def _wanted(step: int, off: float | None, capacity: EngineCapacity) -> int:
-    """The step for an engine that is ``off`` the median by so many; its present one where that is good enough."""
+def _wanted(step: int, engine: _EngineSpeed) -> int:
+    """The step for an engine of this speed; its present one where that is good enough."""
+    off = engine.off
     if off is None or (step == 0 and abs(off) <= _LEAVE):
         return step
     if abs(off) <= _RETURN:
         return 0
-    calls = capacity.estimate.done if capacity.estimate is not None else 0.0
-    chance = _CHANCE / math.sqrt(calls) / math.log(STEP) if calls and capacity.source == MEASURED else 0.0
+    chance = _CHANCE / math.sqrt(engine.calls) / math.log(STEP) if engine.calls else 0.0
     return round(off) if abs(off - step) > max(_LEAVE, chance) else step
+
+
+def _measured_calls(estimate: CapacityEstimate | None) -> float:
+    return estimate.done if estimate is not None else 0.0
 
 
 def _steps_off_median(service_s: float | None, median_s: float) -> float | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from policies.resilience import Hedging
+from xds_server.decide.decision_memory import HedgeMemory
 from xds_server.decide.decisions import DegradationState, HedgeCause, HedgeDecision
 from xds_server.model.pool_traffic import STALE_S, LatencyTail, PoolTraffic
 
@@ -43,35 +44,35 @@ class _Delays:
     answer_s: float | None
     moved_at_s: float
     how: str
-    remembered_until_s: float | None = None
+    restored_until_s: float | None = None
 
 
 def hedge_decision(
     policy: Hedging,
-    before: HedgeDecision | None,
+    before: HedgeMemory | None,
     *,
     traffic: PoolTraffic | None,
     utilization: float | None,
-    ladder: DegradationState | None,
+    degradation: DegradationState | None,
     gated: bool,
     shadow: bool,
     now_s: float,
-) -> HedgeDecision:
-    """Whether to hedge now; the very same object as before where nothing became different.
+) -> HedgeMemory:
+    """Whether to hedge now; the very same ``decided`` as before where nothing became different.
 
-    ``utilization`` as in ``Admission`` (1.0: every slot in use), None where nobody tells; ``gated``: headers come
-    with the first token, so that a stream can be hedged at all. In shadow mode it is off.
+    ``utilization`` as in ``AdmissionDecision`` (1.0: all slots in use), None where no proxy reports it. ``gated``:
+    headers come with the first token, so that Envoy can hedge a stream at all. In shadow mode it is off.
     """
-    known = before.shadow or before if before is not None else None
-    decision = _next(
+    memory = _next(
         policy,
-        known,
+        None if before is None else replace(before, decided=before.decided.shadow or before.decided),
         traffic=traffic,
         full_percent=None if utilization is None else 100 * utilization,
-        forbidden=ladder.reason if ladder is not None and ladder.hedging_off else "",
+        forbidden=degradation.reason if degradation is not None and degradation.hedging_off else "",
         gated=gated,
         now_s=now_s,
     )
+    decision = memory.decided
     if shadow and policy.enabled:
         decision = HedgeDecision(
             on=False,
@@ -81,15 +82,16 @@ def hedge_decision(
             since_s=decision.since_s,
             shadow=decision,
         )
-    return before if before == decision else decision
+    same = before is not None and before.decided == decision
+    return replace(memory, decided=before.decided if same and before is not None else decision)
 
 
-def hedge_due_s(decision: HedgeDecision, now_s: float) -> float:
-    """When to ask again though nothing new is heard; infinite where time alone changes nothing."""
-    decision = decision.shadow or decision
-    dues_s = [] if decision.remembered_until_s is None else [decision.remembered_until_s]
-    if not decision.on and decision.calm_since_s is not None:
-        dues_s.append(_begins_s(decision, decision.calm_since_s))
+def hedge_due_s(memory: HedgeMemory, now_s: float) -> float:
+    """When to decide again without new evidence; infinite where time alone changes nothing."""
+    decision = memory.decided.shadow or memory.decided
+    dues_s = [] if memory.restored_until_s is None else [memory.restored_until_s]
+    if not decision.on and memory.calm_since_s is not None:
+        dues_s.append(_begins_s(decision, memory.calm_since_s))
     return min((due_s for due_s in dues_s if due_s > now_s), default=math.inf)
 
 
@@ -107,14 +109,14 @@ def quantile(tail: LatencyTail, percent: float) -> float:
 
 def _next(
     policy: Hedging,
-    before: HedgeDecision | None,
+    before: HedgeMemory | None,
     *,
     traffic: PoolTraffic | None,
     full_percent: float | None,
     forbidden: str,
     gated: bool,
     now_s: float,
-) -> HedgeDecision:
+) -> HedgeMemory:
     if not policy.enabled:
         none = _Delays(first_byte_s=None, answer_s=None, moved_at_s=0.0, how="")
         return _decided(before, none, HedgeCause.POLICY, "hedging.enabled is false", now_s)
@@ -125,13 +127,13 @@ def _next(
         return _decided(before, delays, HedgeCause.LADDER, f"the ladder forbids it: {forbidden}", now_s)
     limit_percent = policy.below_utilization_percent
     again_percent = max(limit_percent - MARGIN_POINTS, limit_percent / 2)
-    resting = before is not None and not before.on
+    resting = before is not None and not before.decided.on
     if full_percent is not None and full_percent >= (again_percent if resting else limit_percent):
         full = f"{full_percent:.0f} % of the slots are in use, limit {limit_percent:g} %"
         return _decided(before, delays, HedgeCause.FULL, f"{full}, on again below {again_percent:g} %", now_s)
-    if before is not None and not before.on:
+    if before is not None and not before.decided.on:
         calm_since_s = now_s if before.calm_since_s is None else before.calm_since_s
-        if now_s < _begins_s(before, calm_since_s):
+        if now_s < _begins_s(before.decided, calm_since_s):
             waits = f"on again when nothing has spoken against it for {CALM_S:g} s"
             return _decided(before, delays, HedgeCause.WAITS, waits, now_s, calm_since_s=calm_since_s)
     known = f"{full_percent:.0f} % of the slots" if full_percent is not None else "nobody tells how many slots"
@@ -143,25 +145,25 @@ def _begins_s(before: HedgeDecision, calm_since_s: float) -> float:
 
 
 def _delays(
-    policy: Hedging, before: HedgeDecision | None, traffic: PoolTraffic | None, *, gated: bool, now_s: float
+    policy: Hedging, before: HedgeMemory | None, traffic: PoolTraffic | None, *, gated: bool, now_s: float
 ) -> _Delays:
     if policy.delay is not None:
         first_s = policy.delay if gated else None
         how = f"after {policy.delay:g} s, as given"
         return _Delays(first_byte_s=first_s, answer_s=policy.delay, moved_at_s=0.0, how=how)
     if traffic is None or now_s - traffic.heard_at_s > STALE_S:
-        if before is not None and before.remembered_until_s is not None and now_s < before.remembered_until_s:
+        if before is not None and before.restored_until_s is not None and now_s < before.restored_until_s:
             return _Delays(
-                first_byte_s=before.delay_s if gated else None,
-                answer_s=before.answer_delay_s,
+                first_byte_s=before.decided.delay_s if gated else None,
+                answer_s=before.decided.answer_delay_s,
                 moved_at_s=before.moved_at_s,
                 how="as long as the last run of the server measured",
-                remembered_until_s=before.remembered_until_s,
+                restored_until_s=before.restored_until_s,
             )
         how = "no delay is given, and no proxy tells how long calls take"
         return _Delays(first_byte_s=None, answer_s=None, moved_at_s=0.0, how=how)
-    known_first_s = before.delay_s if before is not None and gated else None
-    known_answer_s = before.answer_delay_s if before is not None else None
+    known_first_s = before.decided.delay_s if before is not None and gated else None
+    known_answer_s = before.decided.answer_delay_s if before is not None else None
     moved_at_s = before.moved_at_s if before is not None else 0.0
     first_s = _fresh_s(traffic.first_byte, known_first_s, policy.delay_quantile_percent) if gated else None
     answer_s = _fresh_s(traffic.answer, known_answer_s, policy.delay_quantile_percent)
@@ -193,30 +195,33 @@ def _moved(known_s: float | None, fresh_s: float | None, *, due: bool) -> bool:
 
 
 def _decided(
-    before: HedgeDecision | None,
+    before: HedgeMemory | None,
     delays: _Delays,
     cause: HedgeCause,
     reason: str,
     now_s: float,
     *,
     calm_since_s: float | None = None,
-) -> HedgeDecision:
+) -> HedgeMemory:
     """The decision; its sentence is renewed only with what it explains, or the numbers in it would never rest."""
     on = cause is HedgeCause.ROOM
+    last = None if before is None else before.decided
     decision = HedgeDecision(
         on=on,
         cause=cause,
         delay_s=delays.first_byte_s,
         answer_delay_s=delays.answer_s,
         reason=f"{'on' if on else 'off'}: {reason}",
-        since_s=before.since_s if before is not None and before.on is on else now_s,
+        since_s=last.since_s if last is not None and last.on is on else now_s,
+    )
+    if last is not None and _explained(last) == _explained(decision):
+        decision = replace(decision, reason=last.reason)
+    return HedgeMemory(
+        decided=decision,
         calm_since_s=calm_since_s,
         moved_at_s=delays.moved_at_s,
-        remembered_until_s=delays.remembered_until_s,
+        restored_until_s=delays.restored_until_s,
     )
-    if before is None or _explained(before) != _explained(decision):
-        return decision
-    return replace(decision, reason=before.reason)
 
 
 def _explained(decision: HedgeDecision) -> tuple[object, ...]:

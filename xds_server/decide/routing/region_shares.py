@@ -11,84 +11,61 @@ plane. ``excluded_engines`` engines are the exception: they get none at all.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
 from policies.resilience import AcrossRevisions, Failback, Regions, ResilienceSpec, Serving
-from xds_server.decide.decision_memory import Demand
-from xds_server.decide.decisions import (
-    EngineCapacity,
-    EngineDecision,
-    Health,
-    PoolDecisions,
-    RegionRevisions,
-    RegionShares,
-    ZoneShares,
-)
+from xds_server.decide.decision_memory import Demand, RegionMemory, RegionRevisions, RegionTimer, ZoneMemory
+from xds_server.decide.decisions import Health, RegionShares
+from xds_server.decide.pool_inputs import Callers, PoolEngines
 from xds_server.decide.routing.zone_shares import zone_shares
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.pool_traffic import Proxy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegionRouting:
-    """``shares`` by the region of callers, ``zones`` by region and calling zone, ``revisions`` by region."""
-
-    shares: Mapping[str, RegionShares] = field(default_factory=dict)
-    zones: Mapping[str, Mapping[str, ZoneShares]] = field(default_factory=dict)
-    revisions: Mapping[str, RegionRevisions] = field(default_factory=dict)
-
-
 def region_routing(
-    engines: Sequence[Engine],
-    decisions: Mapping[EngineId, EngineDecision],
+    engines: PoolEngines,
     resilience: ResilienceSpec,
+    callers: Callers,
     *,
-    capacities: Mapping[EngineId, EngineCapacity],
-    demand: Mapping[str, Demand],
-    proxies: Mapping[str, Proxy],
-    calling_zones: frozenset[str],
-    before: PoolDecisions,
-    picked_at_s: float = -math.inf,
+    before: RegionMemory,
+    weighed_at_s: float = -math.inf,
     now_s: float,
-) -> RegionRouting:
-    """Who serves the callers of each region, and in which zones; only revisions where all engines are in one."""
-    revisions = revisions_by_region(engines, before.revisions, now_s)
+) -> RegionMemory:
+    """Who serves the callers of each region, and in which zones; only revisions where all engines are in one.
+
+    ``weighed_at_s`` is when weights within zones last moved.
+    """
+    revisions = revisions_by_region(engines.engines, before.revisions, now_s)
     if len(revisions) < 2:
-        return RegionRouting(revisions=revisions)
-    regions = regions_by_node(proxies, engines)
-    shares = region_shares(
+        return RegionMemory(revisions=revisions)
+    regions = regions_by_node(callers.proxies, engines.engines)
+    memory = region_shares(
         engines,
-        decisions,
         resilience.regions,
-        capacities=capacities,
-        demand=demand,
-        regions=regions,
-        revisions=revisions,
+        demand_by_region(callers.demand, regions),
         shadow=resilience.shadowed(resilience.regions.mode),
-        previous=before.regions,
+        before=replace(before, revisions=revisions),
         now_s=now_s,
     )
     zones = {}
     for region in revisions:
-        there = [one for one in engines if one.region == region and decisions[one.id].health is Health.HEALTHY]
-        here = {node: proxy for node, proxy in proxies.items() if regions[node] == region}
-        own_zones = {engine.zone for engine in engines if engine.region == region}
+        own = [engine for engine in engines.engines if engine.region == region]
+        there = [engine for engine in own if engines.decisions[engine.id].health is Health.HEALTHY]
+        here = {node: proxy for node, proxy in callers.proxies.items() if regions[node] == region}
+        own_zones = {engine.zone for engine in own}
+        calling = {proxy.zone for proxy in here.values()}.union(own_zones.intersection(callers.zones))
         zones[region] = zone_shares(
-            there,
-            decisions,
+            replace(engines, engines=there),
             resilience.zones,
-            callers={proxy.zone for proxy in here.values()} | (calling_zones & own_zones),
-            capacities=capacities,
-            demand=demand,
-            proxies=here,
+            Callers(zones=calling, proxies=here, demand=callers.demand),
             shadow=resilience.shadowed(resilience.zones.mode),
-            previous=before.region_zones.get(region, {}),
-            picked_at_s=picked_at_s,
+            before=before.zones.get(region, ZoneMemory()),
+            weighed_at_s=weighed_at_s,
             now_s=now_s,
         )
-    return RegionRouting(shares=shares, zones=zones, revisions=revisions)
+    return replace(memory, zones=zones)
 
 
 REGION_MEMORY_S: Final = 3600.0
@@ -112,6 +89,14 @@ class _RegionInputs:
     able: Mapping[str, float]
     asked: Mapping[str, float]
     now_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CallerShares:
+    """The shares for the callers of one region, and their timer."""
+
+    shares: RegionShares
+    timer: RegionTimer
 
 
 def revisions_by_region(
@@ -171,53 +156,60 @@ def revision_key(revision: str, across: AcrossRevisions) -> str:
     return major_revision(revision) if across is AcrossRevisions.SAME_MAJOR else revision
 
 
-def region_shares(
-    engines: Sequence[Engine],
-    decisions: Mapping[EngineId, EngineDecision],
-    policy: Regions,
-    *,
-    capacities: Mapping[EngineId, EngineCapacity],
-    demand: Mapping[str, Demand],
-    regions: Mapping[str, str],
-    revisions: Mapping[str, RegionRevisions],
-    shadow: bool,
-    previous: Mapping[str, RegionShares],
-    now_s: float,
-) -> dict[str, RegionShares]:
-    """Shares for the callers of each region with engines, and of no region; empty where all are in one.
-
-    ``demand`` and ``regions`` (of proxies) are by node id. When no engine is in the previous shares stay.
-    """
-    if len(revisions) < 2:
-        return {}
+def demand_by_region(demand: Mapping[str, Demand], regions: Mapping[str, str]) -> dict[str, float]:
+    """Requests per second of each region's callers; demand and regions are by node id."""
     asked: dict[str, float] = {}
     for node, one in demand.items():
         if node in regions:
             asked[regions[node]] = asked.get(regions[node], 0.0) + one.per_s
+    return asked
+
+
+def region_shares(
+    engines: PoolEngines,
+    policy: Regions,
+    asked: Mapping[str, float],
+    *,
+    shadow: bool,
+    before: RegionMemory,
+    now_s: float,
+) -> RegionMemory:
+    """Shares for the callers of each region with engines, and of no region; none where all are in one.
+
+    ``asked`` is requests per second by region. The revisions in ``before`` are those of now. When no engine is in
+    the last shares stay.
+    """
+    revisions = before.revisions
+    if len(revisions) < 2:
+        return RegionMemory(revisions=revisions)
     standby = policy.serving is Serving.ACTIVE_STANDBY and bool(policy.order)
-    found = {}
+    shares: dict[str, RegionShares] = {}
+    timers: dict[str, RegionTimer] = {}
     for caller in sorted({"", *revisions}):
         out = excluded_engines(
-            engines, _reference_region(policy.order, revisions) if standby else caller, revisions, policy
+            engines.engines, _reference_region(policy.order, revisions) if standby else caller, revisions, policy
         )
-        scene = _RegionInputs(
-            policy=policy, able=_able(engines, decisions, capacities, out), asked=asked, now_s=now_s
-        )
-        before = previous.get(caller)
-        if before is not None and not scene.able:
+        inputs = _RegionInputs(policy=policy, able=_able(engines, out), asked=asked, now_s=now_s)
+        last = None
+        if (known := before.shares.get(caller)) is not None:
+            last = _CallerShares(shares=known, timer=before.timers.get(caller, RegionTimer()))
+        if last is not None and not inputs.able:
             # Who may not serve is as new as ever.
-            found[caller] = before if before.excluded == out else replace(before, excluded=out)
+            same = last.shares.excluded == out
+            shares[caller] = last.shares if same else replace(last.shares, excluded=out)
+            timers[caller] = last.timer
             continue
-        shares = _active_standby(scene, before) if standby else _active_active(scene, caller, before)
-        found[caller] = _settled(shares, before, out, in_force=not shadow)
-    return found
+        found = _active_standby(inputs, last) if standby else _active_active(inputs, caller, last)
+        shares[caller] = _settled(found.shares, last, out, in_force=not shadow)
+        timers[caller] = found.timer
+    return RegionMemory(shares=shares, timers=timers, revisions=revisions)
 
 
-def regions_due_s(shares: Mapping[str, RegionShares], policy: Regions) -> tuple[float, ...]:
+def regions_due_s(timers: Mapping[str, RegionTimer], policy: Regions) -> tuple[float, ...]:
     """When time alone may change one of the shares."""
     waits_s = (policy.enter_after, policy.leave_after, policy.failback_after)
     return tuple(
-        one.towards_s + wait_s for one in shares.values() if one.towards_s is not None for wait_s in waits_s
+        one.towards_s + wait_s for one in timers.values() if one.towards_s is not None for wait_s in waits_s
     )
 
 
@@ -229,55 +221,51 @@ def _reference_region(order: Sequence[str], revisions: Mapping[str, RegionRevisi
     return next((region for region in order if region in revisions), order[0])
 
 
-def _able(
-    engines: Sequence[Engine],
-    decisions: Mapping[EngineId, EngineDecision],
-    capacities: Mapping[EngineId, EngineCapacity],
-    out: frozenset[EngineId],
-) -> dict[str, float]:
+def _able(engines: PoolEngines, out: frozenset[EngineId]) -> dict[str, float]:
     able: dict[str, float] = {}
-    for engine in engines:
-        decision = decisions[engine.id]
+    for engine in engines.engines:
+        decision = engines.decisions[engine.id]
         if decision.health is Health.HEALTHY and engine.id not in out:
-            capacity = capacities[engine.id]
+            capacity = engines.capacities[engine.id]
             per_s = capacity.slots / capacity.service_s * decision.traffic_percent / 100
             able[engine.region] = able.get(engine.region, 0.0) + per_s
     return able
 
 
-def _active_active(scene: _RegionInputs, caller: str, before: RegionShares | None) -> RegionShares:
+def _active_active(inputs: _RegionInputs, caller: str, before: _CallerShares | None) -> _CallerShares:
     """Active-active: the own region, and others for what does not fit."""
-    policy, able = scene.policy, scene.able
+    policy, able = inputs.policy, inputs.able
     own, others = able.get(caller, 0.0), {region: one for region, one in able.items() if region != caller}
     if not caller and able:
-        return _region_shares(scene, "", _in_parts(able), {}, "callers of no region: all regions by capacity")
+        return _region_shares(inputs, "", _in_parts(able), {}, "callers of no region: all regions by capacity")
     if not able:
-        return _region_shares(scene, caller, {caller: 1.0}, {}, "nobody who may serve is in")
+        return _region_shares(inputs, caller, {caller: 1.0}, {}, "nobody who may serve is in")
     if not own:
-        asked = scene.asked.get(caller)
+        asked = inputs.asked.get(caller)
         return _region_shares(
-            scene,
+            inputs,
             caller,
-            _spread(1.0, asked, _room(scene, others), others, policy.order),
+            _spread(1.0, asked, _room(inputs, others), others, policy.order),
             {},
             "no engine of the region is in: others serve",
             helped=True,
         )
-    fits = _fits(own, scene.asked.get(caller))
-    helped, towards_s = _failover(scene, fits, before, policy.leave_after)
+    fits = _fits(own, inputs.asked.get(caller))
+    helped, towards_s = _failover(inputs, fits, before, policy.leave_after)
     if not helped or not others:
         reason = "every ready engine is in the region" if not others else f"{_percent(fits)} of what is asked fits"
-        return _region_shares(scene, caller, {caller: 1.0}, others, reason, helped=helped, towards_s=towards_s)
-    room = _room(scene, others)
-    asked = scene.asked.get(caller, 0.0)
+        return _region_shares(inputs, caller, {caller: 1.0}, others, reason, helped=helped, towards_s=towards_s)
+    room = _room(inputs, others)
+    asked = inputs.asked.get(caller, 0.0)
     wanted = max(0.0, 1 - fits)
     away = min(wanted, sum(room.values()) / asked) if asked > 0 else 0.0
     away = math.floor(away / _STEP + 1e-9) * _STEP if away < 1 else away
-    if before is not None and before.failed_over and scene.now_s - before.since_s < MOVE_INTERVAL_S:
-        away = min(1 - before.shares.get(caller, 1.0), 1.0)
+    last = None if before is None else before.shares
+    if last is not None and last.failed_over and inputs.now_s - last.since_s < MOVE_INTERVAL_S:
+        away = min(1 - last.shares.get(caller, 1.0), 1.0)
     parts = {caller: 1 - away, **_spread(away, asked, room, others, policy.order)}
     return _region_shares(
-        scene,
+        inputs,
         caller,
         {region: part for region, part in parts.items() if part > 0},
         others,
@@ -287,26 +275,24 @@ def _active_active(scene: _RegionInputs, caller: str, before: RegionShares | Non
     )
 
 
-def _active_standby(scene: _RegionInputs, before: RegionShares | None) -> RegionShares:
+def _active_standby(inputs: _RegionInputs, before: _CallerShares | None) -> _CallerShares:
     """Active-standby: one region for everybody, the next one when it cannot."""
-    order = scene.policy.order
-    known = before if before is not None and before.order == order and before.home in order else None
-    active, reason, towards_s = _active(
-        scene,
-        order[0] if known is None else known.home,
-        since_s=scene.now_s if known is None or known.towards_s is None else known.towards_s,
-    )
-    others = {region: scene.able[region] for region in order if region != active and region in scene.able}
+    order = inputs.policy.order
+    home, towards_s = order[0], None
+    if before is not None and before.timer.order == order and before.shares.home in order:
+        home, towards_s = before.shares.home, before.timer.towards_s
+    active, reason, towards_s = _active(inputs, home, since_s=inputs.now_s if towards_s is None else towards_s)
+    others = {region: inputs.able[region] for region in order if region != active and region in inputs.able}
     helped = active != order[0]
-    return _region_shares(scene, active, {active: 1.0}, others, reason, helped=helped, towards_s=towards_s)
+    return _region_shares(inputs, active, {active: 1.0}, others, reason, helped=helped, towards_s=towards_s)
 
 
-def _active(scene: _RegionInputs, active: str, *, since_s: float) -> tuple[str, str, float | None]:
+def _active(inputs: _RegionInputs, active: str, *, since_s: float) -> tuple[str, str, float | None]:
     """The region that serves everybody from now on, why, and since when another is asked for."""
-    policy, able = scene.policy, scene.able
-    asked = sum(scene.asked.values()) if scene.asked else None
+    policy, able = inputs.policy, inputs.able
+    asked = sum(inputs.asked.values()) if inputs.asked else None
     fits = {region: _fits(able.get(region, 0.0), asked) for region in policy.order}
-    enough, lasted_s, told = policy.below_percent / 100, scene.now_s - since_s, _percent(fits[active])
+    enough, lasted_s, told = policy.below_percent / 100, inputs.now_s - since_s, _percent(fits[active])
     if active not in able or fits[active] < enough:
         more = [one for one in policy.order if able.get(one, 0.0) > able.get(active, 0.0)]
         better = next((one for one in more if fits[one] >= enough), next(iter(more), None))
@@ -330,21 +316,22 @@ def _active(scene: _RegionInputs, active: str, *, since_s: float) -> tuple[str, 
 
 
 def _failover(
-    scene: _RegionInputs, fits: float, before: RegionShares | None, leave_after_s: float
+    inputs: _RegionInputs, fits: float, before: _CallerShares | None, leave_after_s: float
 ) -> tuple[bool, float | None]:
     """Whether others help from now on, and since when the opposite is asked for."""
-    policy, helped = scene.policy, before is not None and before.failed_over
+    policy, helped = inputs.policy, before is not None and before.shares.failed_over
+    towards_s = None if before is None else before.timer.towards_s
     enough = policy.below_percent / 100
     opposite = fits >= enough * _margin(policy) if helped else fits < enough
     if not opposite:
         return helped, None
-    since_s = scene.now_s if before is None or before.towards_s is None else before.towards_s
+    since_s = inputs.now_s if towards_s is None else towards_s
     wait_s = leave_after_s if helped else policy.enter_after
-    return (not helped, None) if scene.now_s - since_s >= wait_s else (helped, since_s)
+    return (not helped, None) if inputs.now_s - since_s >= wait_s else (helped, since_s)
 
 
 def _region_shares(
-    scene: _RegionInputs,
+    inputs: _RegionInputs,
     home: str,
     shares: Mapping[str, float],
     others: Mapping[str, float],
@@ -352,37 +339,29 @@ def _region_shares(
     *,
     helped: bool = False,
     towards_s: float | None = None,
-) -> RegionShares:
-    left = {region: able for region, able in (others or scene.able).items() if region not in shares}
-    return RegionShares(
-        home=home,
-        shares=MappingProxyType(dict(shares)),
-        failover=tuple(MappingProxyType(_in_parts(tier)) for tier in _tiers(left, scene.policy.order)),
-        excluded=frozenset(),
-        reason=reason,
-        since_s=scene.now_s,
-        failed_over=helped,
-        towards_s=towards_s,
-        order=scene.policy.order,
+) -> _CallerShares:
+    left = {region: able for region, able in (others or inputs.able).items() if region not in shares}
+    return _CallerShares(
+        shares=RegionShares(
+            home=home,
+            shares=MappingProxyType(dict(shares)),
+            failover=tuple(MappingProxyType(_in_parts(tier)) for tier in _tiers(left, inputs.policy.order)),
+            excluded=frozenset(),
+            reason=reason,
+            since_s=inputs.now_s,
+            failed_over=helped,
+        ),
+        timer=RegionTimer(towards_s=towards_s, order=inputs.policy.order),
     )
 
 
 def _settled(
-    shares: RegionShares, before: RegionShares | None, out: frozenset[EngineId], *, in_force: bool
+    shares: RegionShares, before: _CallerShares | None, out: frozenset[EngineId], *, in_force: bool
 ) -> RegionShares:
-    same = before is not None and before.shares == shares.shares and before.home == shares.home
-    return RegionShares(
-        home=shares.home,
-        shares=shares.shares,
-        failover=shares.failover,
-        excluded=out,
-        reason=shares.reason,
-        since_s=before.since_s if same and before is not None else shares.since_s,
-        failed_over=shares.failed_over,
-        towards_s=shares.towards_s,
-        order=shares.order,
-        in_force=in_force,
-    )
+    last, since_s = None if before is None else before.shares, shares.since_s
+    if last is not None and last.shares == shares.shares and last.home == shares.home:
+        since_s = last.since_s
+    return replace(shares, excluded=out, in_force=in_force, since_s=since_s)
 
 
 def _tiers(able: Mapping[str, float], order: Sequence[str]) -> list[dict[str, float]]:
@@ -392,9 +371,9 @@ def _tiers(able: Mapping[str, float], order: Sequence[str]) -> list[dict[str, fl
     return [*listed, rest] if rest else listed
 
 
-def _room(scene: _RegionInputs, others: Mapping[str, float]) -> dict[str, float]:
+def _room(inputs: _RegionInputs, others: Mapping[str, float]) -> dict[str, float]:
     """Requests per second that others can serve beside what their own callers ask."""
-    return {region: max(0.0, able - scene.asked.get(region, 0.0)) for region, able in others.items()}
+    return {region: max(0.0, able - inputs.asked.get(region, 0.0)) for region, able in others.items()}
 
 
 def _spread(

@@ -20,7 +20,8 @@ from dataclasses import replace
 from typing import Final
 
 from policies.resilience import ENGINE_FAILED, REPORTED_BEFORE_WORK, ResilienceSpec
-from xds_server.decide.decisions import EngineDecision, FailedCall, Health, RecentFailures, RetryDecision
+from xds_server.decide.decision_memory import FailedCall, RecentFailures, RetryMemory
+from xds_server.decide.decisions import EngineDecision, Health, RetryDecision
 from xds_server.model.fleet import EngineId
 from xds_server.model.pool_traffic import STALE_S, EngineTraffic, PoolTraffic
 
@@ -49,67 +50,74 @@ ON_INTERVAL_S: Final = 10.0
 
 def retry_statuses(
     resilience: ResilienceSpec,
-    before: RetryDecision | None,
+    before: RetryMemory | None,
     *,
     traffic: PoolTraffic | None,
     engines: Mapping[EngineId, EngineDecision],
     now_s: float,
-) -> RetryDecision:
+) -> RetryMemory:
     """Statuses that are tried again now: as the policy says; in shadow mode, those of the start."""
     if resilience.retries.statuses is not None:
-        since_s = now_s if before is None else before.since_s
-        return RetryDecision(statuses=resilience.retries.statuses, reason="as the policy says", since_s=since_s)
-    decision = _next(
-        None if before is None else before.shadow or before, traffic=traffic, engines=engines, now_s=now_s
-    )
+        since_s = now_s if before is None else before.decided.since_s
+        return RetryMemory(
+            decided=RetryDecision(
+                statuses=resilience.retries.statuses, reason="as the policy says", since_s=since_s
+            )
+        )
+    known = None if before is None else replace(before, decided=before.decided.shadow or before.decided)
+    memory = _next(known, traffic=traffic, engines=engines, now_s=now_s)
     if not resilience.shadowed(None):
-        return decision
-    return RetryDecision(
-        statuses=ENGINE_FAILED,
-        reason=f"shadow, 500 is tried again whatever happens: {decision.reason}",
-        since_s=decision.since_s,
-        shadow=decision,
+        return memory
+    decision = memory.decided
+    return replace(
+        memory,
+        decided=RetryDecision(
+            statuses=ENGINE_FAILED,
+            reason=f"shadow, 500 is tried again whatever happens: {decision.reason}",
+            since_s=decision.since_s,
+            shadow=decision,
+        ),
     )
 
 
 def retries_due_s(decision: RetryDecision, now_s: float) -> float:
-    """When to ask again though nothing new is heard; infinite where time alone changes nothing."""
-    told = decision.shadow or decision
-    due_s = math.inf if told.sign_at_s is None else told.sign_at_s + HOLD_S
+    """When to decide again without new evidence; infinite where time alone changes nothing."""
+    known = decision.shadow or decision
+    due_s = math.inf if known.sign_at_s is None else known.sign_at_s + HOLD_S
     return due_s if due_s > now_s else math.inf
 
 
 def _next(
-    before: RetryDecision | None,
+    before: RetryMemory | None,
     *,
     traffic: PoolTraffic | None,
     engines: Mapping[EngineId, EngineDecision],
     now_s: float,
-) -> RetryDecision:
+) -> RetryMemory:
     if before is None:
-        before = RetryDecision(statuses=ENGINE_FAILED, reason=_RETRIED, since_s=now_s)
+        before = RetryMemory(decided=RetryDecision(statuses=ENGINE_FAILED, reason=_RETRIED, since_s=now_s))
+    last_sign_s = before.decided.sign_at_s
     if traffic is None or now_s - traffic.heard_at_s > STALE_S:
         failed, sign = before.failed, ""
     else:
         failed = {name: _counted(before.failed.get(name), one, now_s) for name, one in traffic.engines.items()}
-        sign = _sign(failed, traffic, engines, holding=before.sign_at_s is not None, now_s=now_s)
-    if before.sign_at_s is not None:
-        if sign or now_s < before.sign_at_s + HOLD_S:
-            return replace(before, failed=failed, sign_at_s=now_s if sign else before.sign_at_s)
-        return RetryDecision(
-            statuses=ENGINE_FAILED, reason=_RETRIED, since_s=now_s, moved_at_s=now_s, failed=failed
-        )
+        sign = _sign(failed, traffic, engines, holding=last_sign_s is not None, now_s=now_s)
+    if last_sign_s is not None:
+        if sign or now_s < last_sign_s + HOLD_S:
+            decided = replace(before.decided, sign_at_s=now_s) if sign else before.decided
+            return replace(before, decided=decided, failed=failed)
+        decided = RetryDecision(statuses=ENGINE_FAILED, reason=_RETRIED, since_s=now_s)
+        return RetryMemory(decided=decided, moved_at_s=now_s, failed=failed)
     rested = before.moved_at_s is None or now_s >= before.moved_at_s + ON_INTERVAL_S
     if sign and rested:
-        return RetryDecision(
+        decided = RetryDecision(
             statuses=REPORTED_BEFORE_WORK,
             reason=f"500 is not tried again: {sign}, so it is the requests or the model; again {HOLD_S:g} s after "
             "the last sign of that",
             since_s=now_s,
-            moved_at_s=now_s,
             sign_at_s=now_s,
-            failed=failed,
         )
+        return RetryMemory(decided=decided, moved_at_s=now_s, failed=failed)
     return replace(before, failed=failed)
 
 

@@ -28,7 +28,8 @@ from typing import Final
 
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec, Timeouts
-from xds_server.decide.decisions import AdmissionDecision, HedgeDecision, LongestCall, TimeLimits
+from xds_server.decide.decision_memory import LongestCall, TimeLimitMemory
+from xds_server.decide.decisions import AdmissionDecision, HedgeDecision, TimeLimits
 from xds_server.model.fleet import Engine
 from xds_server.model.pool_traffic import STALE_S, EngineTraffic, LatencyTail, PoolTraffic
 
@@ -70,50 +71,93 @@ class _Derived:
     how: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """What measurements say of one limit.
+
+    ``longest`` and ``tail`` are of the calls that the limit bounds. ``promised_s`` is the wait that the ceiling
+    allows (None: no ceiling is in force). ``widened`` is the factor on the sum. ``known``: proxies report how long
+    calls take, or the last run of the server left the limit.
+    """
+
+    longest: LongestCall | None
+    tail: LatencyTail | None
+    promised_s: float | None
+    widened: float
+    known: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bounds:
+    """The rule for one limit: the factor on the longest call, the shortest and the longest limit, and the last."""
+
+    factor: float
+    least_s: float
+    most_s: float
+    in_force_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Evidence:
+    """What a round knows of calls: fresh telemetry, the ceiling, and how long engines report a first token takes.
+
+    ``shortened``: a hedge ends the calls that would have shown how long they take. ``obeyed``: the policy enforces
+    limits.
+    """
+
+    traffic: PoolTraffic | None
+    admission: AdmissionDecision | None
+    reported_s: float
+    shortened: bool
+    obeyed: bool
+
+
 def time_limits(
     pool: EnginePoolSpec,
     resilience: ResilienceSpec,
-    before: TimeLimits | None,
+    before: TimeLimitMemory | None,
     *,
     traffic: PoolTraffic | None,
     engines: Sequence[Engine],
     admission: AdmissionDecision | None,
     hedge: HedgeDecision | None,
     now_s: float,
-) -> TimeLimits:
-    """The limits now; the very same object as before where nothing became different.
+) -> TimeLimitMemory:
+    """The limits now; the very same ``decided`` as before where nothing became different.
 
     In shadow mode, and with ``timeouts.adaptive`` false, they are what the policy says and nothing else.
     """
-    said = _as_declared(resilience, now_s)
+    declared = _as_declared(resilience, now_s)
     if not resilience.timeouts.adaptive:
-        limits = replace(said, reason="as the policy says; timeouts.adaptive is false")
-        return _since(before, limits)
+        limits = replace(declared, reason="as the policy says; timeouts.adaptive is false")
+        return TimeLimitMemory(decided=_since(before, limits))
     shadow = resilience.shadowed(None)
-    limits = _next(
+    memory = _next(
         pool,
         resilience,
-        before.shadow or before if before is not None else None,
-        said,
-        tells=None if traffic is None or now_s - traffic.heard_at_s > STALE_S else traffic,
-        admission=admission,
-        reported_s=_reported_s(engines, now_s) if pool.first_token_gate else 0.0,
-        # A hedge ends the calls that would have shown how long they take.
-        shortened=hedge is not None and hedge.on,
-        obeyed=not shadow,
+        None if before is None else replace(before, decided=before.decided.shadow or before.decided),
+        declared,
+        _Evidence(
+            traffic=None if traffic is None or now_s - traffic.heard_at_s > STALE_S else traffic,
+            admission=admission,
+            reported_s=_reported_s(engines, now_s) if pool.first_token_gate else 0.0,
+            shortened=hedge is not None and hedge.on,
+            obeyed=not shadow,
+        ),
         now_s=now_s,
     )
+    limits = memory.decided
     if shadow:
-        limits = replace(said, reason=f"as the policy says; shadow: {limits.reason}", shadow=limits)
-    return _since(before, limits)
+        limits = replace(declared, reason=f"as the policy says; shadow: {limits.reason}", shadow=limits)
+    return replace(memory, decided=_since(before, limits))
 
 
-def _since(before: TimeLimits | None, limits: TimeLimits) -> TimeLimits:
+def _since(before: TimeLimitMemory | None, limits: TimeLimits) -> TimeLimits:
     """``limits``, in force since the last change of one of them."""
-    if before is None or _in_force(before) != _in_force(limits):
+    if before is None or _in_force(before.decided) != _in_force(limits):
         return limits
-    kept = replace(limits, since_s=before.since_s)
-    return before if kept == before else kept
+    kept = replace(limits, since_s=before.decided.since_s)
+    return before.decided if kept == before.decided else kept
 
 
 def limits_for_cutting_proxies(limits: TimeLimits, timeouts: Timeouts) -> TimeLimits:
@@ -136,10 +180,10 @@ def limits_for_cutting_proxies(limits: TimeLimits, timeouts: Timeouts) -> TimeLi
     )
 
 
-def limits_due_s(limits: TimeLimits, now_s: float) -> float:
-    """When to ask again though nothing new is heard: a limit may shrink, or end; infinite where none may."""
-    limits = limits.shadow or limits
-    dues_s = (limits.since_s + DOWN_INTERVAL_S, limits.remembered_until_s)
+def limits_due_s(memory: TimeLimitMemory, now_s: float) -> float:
+    """When to decide again without new evidence: a limit may shrink, or end; infinite where none may."""
+    limits = memory.decided.shadow or memory.decided
+    dues_s = (limits.since_s + DOWN_INTERVAL_S, memory.restored_until_s)
     return min((due_s for due_s in dues_s if due_s is not None and due_s > now_s), default=math.inf)
 
 
@@ -159,82 +203,86 @@ def _as_declared(resilience: ResilienceSpec, now_s: float) -> TimeLimits:
 def _next(
     pool: EnginePoolSpec,
     resilience: ResilienceSpec,
-    before: TimeLimits | None,
-    said: TimeLimits,
+    before: TimeLimitMemory | None,
+    declared: TimeLimits,
+    seen: _Evidence,
     *,
-    tells: PoolTraffic | None,
-    admission: AdmissionDecision | None,
-    reported_s: float,
-    shortened: bool,
-    obeyed: bool,
     now_s: float,
-) -> TimeLimits:
+) -> TimeLimitMemory:
+    traffic, admission = seen.traffic, seen.admission
     calm = admission is not None and admission.utilization is not None and admission.utilization < _CALM
     promised_s = admission.wait_s if admission is not None and admission.in_force else None
     answer, first_byte = (None, None) if before is None else (before.answer, before.first_byte)
-    # Also when somebody tells: who is first back, and silent again for a moment, does not speak for all.
-    left_until_s = None if before is None else before.remembered_until_s
+    # Also with telemetry: the first proxy that reconnects, and is then silent for a moment, is not all of them.
+    left_until_s = None if before is None else before.restored_until_s
     if left_until_s is not None and now_s >= left_until_s:
         left_until_s = None
-    told = tells is not None or left_until_s is not None
-    if tells is not None:
+    if traffic is not None:
         wait_s = 0.0 if calm or promised_s is None else promised_s
-        keep = shortened or not calm
-        answer = _longest(answer, tells.answer, wait_s, keep=keep, now_s=now_s)
-        first_byte = _longest(first_byte, tells.first_byte, wait_s, keep=keep, now_s=now_s)
-    widened, doubted_at_s = _widened(resilience, before, tells, obeyed=obeyed, now_s=now_s)
+        keep = seen.shortened or not calm
+        answer = _longest(answer, traffic.answer, wait_s, keep=keep, now_s=now_s)
+        first_byte = _longest(first_byte, traffic.first_byte, wait_s, keep=keep, now_s=now_s)
+    widened, doubted_at_s = _widened(resilience, before, traffic, obeyed=seen.obeyed, now_s=now_s)
     declared_s = pool.longest_service_time or _LONGEST_PER_MEAN * pool.service_time
-    per_try = _derived(
-        answer,
-        None if tells is None else tells.answer,
-        promised_s,
-        factor=_ANSWERS,
-        least_s=_DECLARED_LEEWAY * ((promised_s or 0.0) + declared_s),
-        most_s=said.total_s,
+    last = None if before is None else before.decided
+    measured = _Measured(
+        longest=answer,
+        tail=None if traffic is None else traffic.answer,
+        promised_s=promised_s,
         widened=widened,
-        in_force_s=None if before is None else before.per_try_s,
-        told=told,
+        known=traffic is not None or left_until_s is not None,
+    )
+    per_try = _derived(
+        measured,
+        _Bounds(
+            factor=_ANSWERS,
+            least_s=_DECLARED_LEEWAY * ((promised_s or 0.0) + declared_s),
+            most_s=declared.total_s,
+            in_force_s=None if last is None else last.per_try_s,
+        ),
     )
     first_token = _derived(
-        first_byte,
-        None if tells is None else tells.first_byte,
-        promised_s,
-        factor=_FIRST_BYTES,
-        least_s=(promised_s or 0.0)
-        + max(_SHORTEST_FIRST_BYTE_S, pool.probe.stall_after, _FIRST_BYTES * reported_s),
-        most_s=said.stream_total_s,
-        widened=widened,
-        in_force_s=None if before is None else before.first_token_s,
-        told=told,
+        replace(measured, longest=first_byte, tail=None if traffic is None else traffic.first_byte),
+        _Bounds(
+            factor=_FIRST_BYTES,
+            least_s=(promised_s or 0.0)
+            + max(_SHORTEST_FIRST_BYTE_S, pool.probe.stall_after, _FIRST_BYTES * seen.reported_s),
+            most_s=declared.stream_total_s,
+            in_force_s=None if last is None else last.first_token_s,
+        ),
     )
     if not pool.first_token_gate:
         first_token = _Derived(limit_s=None, how="without the gate Envoy sees no first token")
     unary, streaming = resilience.timeouts.non_streaming, resilience.timeouts.streaming
-    since_s = now_s if before is None else before.since_s
+    since_s = now_s if last is None else last.since_s
     limits = replace(
-        said,
-        answer=answer,
-        first_byte=first_byte,
-        widened=widened,
-        doubted_at_s=doubted_at_s,
-        remembered_until_s=left_until_s,
-        per_try_s=said.per_try_s
+        declared,
+        per_try_s=declared.per_try_s
         if unary.per_try is not None
-        else _steadied(None if before is None else before.per_try_s, per_try, since_s, now_s, admission),
-        first_token_s=said.first_token_s
+        else _steadied(None if last is None else last.per_try_s, per_try, since_s, now_s, admission),
+        first_token_s=declared.first_token_s
         if streaming.first_token is not None
-        else _steadied(None if before is None else before.first_token_s, first_token, since_s, now_s, admission),
+        else _steadied(None if last is None else last.first_token_s, first_token, since_s, now_s, admission),
     )
     parts = (
         _sentence("perTry", limits.per_try_s, per_try, given=unary.per_try is not None),
         _sentence("firstToken", limits.first_token_s, first_token, given=streaming.first_token is not None),
     )
     reason = "; ".join(parts)
-    if before is None or _in_force(before) != _in_force(limits):
-        return replace(limits, reason=reason)
-    # Numbers in a reason are those of the moment at which a limit changed; those of every round would never rest.
-    kept = all(part in before.reason for part in parts if " off" in part)
-    return replace(limits, since_s=before.since_s, reason=before.reason if kept else reason)
+    if last is None or _in_force(last) != _in_force(limits):
+        limits = replace(limits, reason=reason)
+    else:
+        # Numbers in a reason are those of the moment at which a limit changed; those of every round would move.
+        kept = all(part in last.reason for part in parts if " off" in part)
+        limits = replace(limits, since_s=last.since_s, reason=last.reason if kept else reason)
+    return TimeLimitMemory(
+        decided=limits,
+        answer=answer,
+        first_byte=first_byte,
+        widened=widened,
+        doubted_at_s=doubted_at_s,
+        restored_until_s=left_until_s,
+    )
 
 
 def _longest(
@@ -261,8 +309,8 @@ def _longest(
 
 def _widened(
     resilience: ResilienceSpec,
-    before: TimeLimits | None,
-    tells: PoolTraffic | None,
+    before: TimeLimitMemory | None,
+    traffic: PoolTraffic | None,
     *,
     obeyed: bool,
     now_s: float,
@@ -270,12 +318,12 @@ def _widened(
     """By how much limits are wider than their formula asks for, and when they were last doubted."""
     if before is None or not obeyed:
         return 1.0, None
-    timeouts, doubted_at_s = resilience.timeouts, before.doubted_at_s
-    derived = (timeouts.non_streaming.per_try is None and before.per_try_s is not None) or (
-        timeouts.streaming.first_token is None and before.first_token_s is not None
+    timeouts, doubted_at_s, last = resilience.timeouts, before.doubted_at_s, before.decided
+    derived = (timeouts.non_streaming.per_try is None and last.per_try_s is not None) or (
+        timeouts.streaming.first_token is None and last.first_token_s is not None
     )
     due = doubted_at_s is None or now_s - doubted_at_s >= _DOUBT_INTERVAL_S
-    if derived and due and tells is not None and _most_engines_fail(tells.engines.values()):
+    if derived and due and traffic is not None and _most_engines_fail(traffic.engines.values()):
         return min(2 * before.widened, _WIDEST), now_s
     if doubted_at_s is not None and now_s - doubted_at_s >= REMEMBER_S:
         return 1.0, None
@@ -288,37 +336,27 @@ def _most_engines_fail(engines: Iterable[EngineTraffic]) -> bool:
     return failing > len(heard) / 2
 
 
-def _derived(
-    longest: LongestCall | None,
-    tail: LatencyTail | None,
-    promised_s: float | None,
-    *,
-    factor: float,
-    least_s: float,
-    most_s: float,
-    widened: float,
-    in_force_s: float | None,
-    told: bool,
-) -> _Derived:
+def _derived(seen: _Measured, bounds: _Bounds) -> _Derived:
+    longest, tail, promised_s = seen.longest, seen.tail, seen.promised_s
     if promised_s is None:
         return _Derived(limit_s=None, how="no ceiling is in force, so nothing bounds the wait")
-    if not told:
+    if not seen.known:
         return _Derived(limit_s=None, how="no proxy tells how long calls take")
     if longest is None:
         return _Derived(limit_s=None, how=f"fewer than {MIN_CALLS} healthy calls are too few to go by")
-    limit_s = max(least_s, promised_s + factor * longest.time_s)
-    measured = f"{promised_s:.3g} s wait + {factor:g} x {longest.time_s:.3g} s"
-    how = f"the longer of {least_s:.3g} s as declared and {measured} as measured"
-    # Held against the limit in force, too: what it ends is not measured, so a tail never quite reaches it.
-    near_s = _NEAR * min(limit_s, in_force_s or limit_s)
+    limit_s = max(bounds.least_s, promised_s + bounds.factor * longest.time_s)
+    measured = f"{promised_s:.3g} s wait + {bounds.factor:g} x {longest.time_s:.3g} s"
+    how = f"the longer of {bounds.least_s:.3g} s as declared and {measured} as measured"
+    # Against the limit in force, too: what it ends is not measured, so a tail never quite reaches it.
+    near_s = _NEAR * min(limit_s, bounds.in_force_s or limit_s)
     if tail is not None and tail.p99_s > near_s and _BEYOND_TAIL * tail.p99_s > limit_s:
         limit_s = _BEYOND_TAIL * tail.p99_s
         how = f"{_BEYOND_TAIL:g} x {tail.p99_s:.3g} s, as calls take longer than the allowed wait explains"
-    if widened > 1:
-        limit_s *= widened
-        how += f", x {widened:g} since most engines failed calls under it"
+    if seen.widened > 1:
+        limit_s *= seen.widened
+        how += f", x {seen.widened:g} since most engines failed calls under it"
     limit_s = _STEP_S * math.ceil(limit_s / _STEP_S)
-    if most_s and limit_s >= most_s:
+    if bounds.most_s and limit_s >= bounds.most_s:
         return _Derived(limit_s=None, how="the total is shorter than what it would be")
     return _Derived(limit_s=limit_s, how=how)
 

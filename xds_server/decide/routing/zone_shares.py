@@ -16,15 +16,15 @@ rounded, small moves are skipped, and other moves wait for half a second, except
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from policies.resilience import Zones
-from xds_server.decide.decision_memory import Demand
-from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health, ZoneShares
-from xds_server.model.fleet import Engine, EngineId
+from xds_server.decide.decision_memory import Demand, ZoneDemand, ZoneMemory
+from xds_server.decide.decisions import Health, ZoneShares
+from xds_server.decide.pool_inputs import Callers, PoolEngines
 from xds_server.model.pool_traffic import RATE_S, Proxy
 
 OVERPROVISIONING_PERCENT: Final = 100
@@ -52,60 +52,56 @@ class _Zones:
 
 
 def zone_shares(
-    engines: Sequence[Engine],
-    decisions: Mapping[EngineId, EngineDecision],
+    engines: PoolEngines,
     policy: Zones,
+    callers: Callers,
     *,
-    callers: Iterable[str],
-    capacities: Mapping[EngineId, EngineCapacity],
-    demand: Mapping[str, Demand],
-    proxies: Mapping[str, Proxy],
     shadow: bool,
-    previous: Mapping[str, ZoneShares],
-    picked_at_s: float = -math.inf,
+    before: ZoneMemory,
+    weighed_at_s: float = -math.inf,
     now_s: float,
-) -> dict[str, ZoneShares]:
-    """Shares for callers of each zone in ``callers``, and of each zone with engines, and of no zone.
+) -> ZoneMemory:
+    """Shares for callers of each calling zone, and of each zone with engines, and of no zone.
 
-    ``demand`` is by node id, as the admission has it, ``picked_at_s`` when weights within zones last moved. When
-    no engine is ready the previous shares stay, so that recovery needs no second push. In ``shadow`` mode every
-    caller shares the engines by their capacity.
+    ``weighed_at_s`` is when weights within zones last moved. When no engine is ready the last shares stay, so that
+    recovery needs no second push. In ``shadow`` mode every caller shares the engines by their capacity.
     """
-    zones = _zones(engines, decisions, capacities)
-    asking = frozenset(callers)
-    all_callers = sorted({"", *asking, *(engine.zone for engine in engines)})
-    told = _reported_demand(demand, proxies)
-    asked = {zone: _averaged(told.get(zone), previous.get(zone), now_s) for zone in all_callers}
+    zones = _zones(engines)
+    asking = frozenset(callers.zones)
+    all_callers = sorted({"", *asking, *(engine.zone for engine in engines.engines)})
+    told = _reported_demand(callers.demand, callers.proxies)
+    asked = {zone: _averaged(told.get(zone), before.demand.get(zone), now_s) for zone in all_callers}
     if not zones.per_s:
-        return {caller: before for caller in all_callers if (before := previous.get(caller)) is not None}
+        kept = [caller for caller in all_callers if caller in before.shares]
+        return ZoneMemory(
+            shares={caller: before.shares[caller] for caller in kept},
+            demand={caller: before.demand[caller] for caller in kept if caller in before.demand},
+        )
     # Proxies that do not say where they are add no demand of their own: they are taken to be everywhere.
     assumed = _assumed((asking - {""}) or frozenset(zones.per_s), asked, sum(zones.per_s.values()))
-    shares = {}
+    shares, demand = {}, {}
     for caller in all_callers:
         if shadow:
             wanted, reason = _by_capacity(zones.per_s), "not in force: by the capacity of healthy engines"
         else:
             wanted, reason = _wanted(caller, zones.per_s, assumed, policy)
         raw = {zone: share * zones.listed[zone] / zones.healthy[zone] for zone, share in wanted.items()}
-        chosen = _steadied(_weights(raw, policy), reason, previous.get(caller), picked_at_s, now_s)
-        if asked[caller] != chosen.asked_per_s:
-            chosen = replace(chosen, asked_per_s=asked[caller], asked_at_s=now_s)
-        shares[caller] = chosen
-    return shares
+        last, known = before.shares.get(caller), before.demand.get(caller)
+        shares[caller] = _steadied(_weights(raw, policy), reason, last, weighed_at_s, now_s)
+        if known is None or shares[caller] is not last or asked[caller] != known.per_s:
+            known = ZoneDemand(per_s=asked[caller], at_s=now_s)
+        demand[caller] = known
+    return ZoneMemory(shares=shares, demand=demand)
 
 
-def _zones(
-    engines: Sequence[Engine],
-    decisions: Mapping[EngineId, EngineDecision],
-    capacities: Mapping[EngineId, EngineCapacity],
-) -> _Zones:
+def _zones(engines: PoolEngines) -> _Zones:
     per_s: dict[str, float] = {}
     listed: dict[str, int] = {}
     healthy: dict[str, int] = {}
-    for engine in engines:
-        decision = decisions[engine.id]
+    for engine in engines.engines:
+        decision = engines.decisions[engine.id]
         if decision.health is Health.HEALTHY:
-            capacity = capacities[engine.id]
+            capacity = engines.capacities[engine.id]
             able = capacity.slots / capacity.service_s * decision.traffic_percent / 100
             per_s[engine.zone] = per_s.get(engine.zone, 0.0) + able
             healthy[engine.zone] = healthy.get(engine.zone, 0) + 1
@@ -124,17 +120,17 @@ def _reported_demand(demand: Mapping[str, Demand], proxies: Mapping[str, Proxy])
     return told
 
 
-def _averaged(told_per_s: float | None, before: ZoneShares | None, now_s: float) -> float | None:
+def _averaged(told_per_s: float | None, before: ZoneDemand | None, now_s: float) -> float | None:
     """The demand to go by: a move that chance explains is taken in slowly."""
-    if told_per_s is None or before is None or before.asked_per_s is None:
+    if told_per_s is None or before is None or before.per_s is None:
         return told_per_s
-    known = before.asked_per_s
+    known = before.per_s
     off = abs(told_per_s - known)
     if off <= 0.01 * known:
         return known
     chance = _CHANCE * math.sqrt(max(told_per_s, known) / RATE_S)
     over_s = _SLOW_S if off <= chance else _FAST_S
-    passed_s = min(now_s - before.asked_at_s, _FAST_S)
+    passed_s = min(now_s - before.at_s, _FAST_S)
     return known + (told_per_s - known) * (1 - math.exp(-passed_s / over_s))
 
 
@@ -205,11 +201,11 @@ def _weights(raw: Mapping[str, float], policy: Zones) -> dict[str, int]:
 
 
 def _steadied(
-    weights: dict[str, int], reason: str, before: ZoneShares | None, picked_at_s: float, now_s: float
+    weights: dict[str, int], reason: str, before: ZoneShares | None, weighed_at_s: float, now_s: float
 ) -> ZoneShares:
     """The new shares, or the old ones where the difference is not worth a rebuild yet."""
     if before is not None and before.weights.keys() == weights.keys():
         move = max((abs(weights[zone] - before.weights[zone]) for zone in weights), default=0)
-        if move <= _SMALL_MOVE or now_s - max(before.since_s, picked_at_s) < MIN_INTERVAL_S:
+        if move <= _SMALL_MOVE or now_s - max(before.since_s, weighed_at_s) < MIN_INTERVAL_S:
             return before
     return ZoneShares(weights=MappingProxyType(weights), reason=reason, since_s=now_s)

@@ -126,7 +126,6 @@ def _built(policies: PolicySet, views: Mapping[View, int], addressed: Callable[[
         BuildInputs(
             policies=policies,
             fleet=addressed(declared(policies)),
-            previous=None,
             views=frozenset(views),
             proxies_by_role={role: max(1, count) for role, count in by_role.items()} or {"gateway": 1},
             now_s=0.0,

@@ -7,6 +7,7 @@ from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from policies.route import PriorityClass
 from xds_server.decide.admission.ceiling import admission_decision, ceiling_for_role
+from xds_server.decide.decision_memory import AdmissionMemory
 from xds_server.decide.decisions import (
     AdmissionDecision,
     Ceiling,
@@ -15,6 +16,7 @@ from xds_server.decide.decisions import (
     EngineDecision,
     Health,
 )
+from xds_server.decide.pool_inputs import ConnectedProxies, PoolEngines, PoolPolicy
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.pool_traffic import PoolTraffic, Proxy, ProxyTraffic
 
@@ -50,7 +52,7 @@ class Pool:
         self.roles: Mapping[str, int] | None = None
         self.ladder: DegradationState | None = None
         self.now_s = 100.0
-        self.last: AdmissionDecision | None = None
+        self.memory: AdmissionMemory | None = None
 
     def decide(self, passed_s: float = 0.1, **seen: ProxyTraffic) -> AdmissionDecision:
         """After ``passed_s``; ``seen`` is what the proxies tell, none where nothing is given."""
@@ -58,21 +60,16 @@ class Pool:
         roles = {"gateway": 0, "sidecar": 0}
         for one in self.proxies.values():
             roles[one.role] += 1
-        self.last = admission_decision(
-            POOL,
-            self.resilience,
-            self.engines,
-            self.decisions,
-            self.capacities,
+        self.memory = admission_decision(
+            PoolPolicy(spec=POOL, resilience=self.resilience, classes=self.classes),
+            PoolEngines(engines=self.engines, decisions=self.decisions, capacities=self.capacities),
             traffic=PoolTraffic(proxies=seen) if seen else None,
-            classes=self.classes,
-            proxies=self.proxies,
-            proxies_by_role=self.roles or roles,
-            ladder=self.ladder,
-            before=self.last,
+            proxies=ConnectedProxies(by_node=self.proxies, by_role=self.roles or roles),
+            degradation=self.ladder,
+            before=self.memory,
             now_s=self.now_s,
         )
-        return self.last
+        return self.memory.decided
 
     def told(self, interactive: float, batch: float = 0.0, shed: float = 0.0, **fields: Any) -> ProxyTraffic:
         """What a proxy tells that was asked so much per second and sheds so much of it, of the class it has."""
@@ -115,16 +112,18 @@ def limit(
     engines = [engine(0, slots)] if slots else []
     roles = {"gateway": gateways, "sidecar": sidecars}
     admitted = admission_decision(
-        pool,
-        spec,
-        engines,
-        {one.id: decided() for one in engines},
-        {one.id: EngineCapacity(slots=float(slots), service_s=pool.service_time, source="") for one in engines},
+        PoolPolicy(spec=pool, resilience=spec, classes=classes),
+        PoolEngines(
+            engines=engines,
+            decisions={one.id: decided() for one in engines},
+            capacities={
+                one.id: EngineCapacity(slots=float(slots), service_s=pool.service_time, source="")
+                for one in engines
+            },
+        ),
         traffic=None,
-        classes=classes,
-        proxies={},
-        proxies_by_role=roles,
-        ladder=None,
+        proxies=ConnectedProxies(by_role=roles),
+        degradation=None,
         before=None,
         now_s=0.0,
     )

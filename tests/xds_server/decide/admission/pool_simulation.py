@@ -17,7 +17,9 @@ from policies.resilience import ResilienceSpec
 from policies.route import PriorityClass
 from xds_server.decide.admission.ceiling import admission_decision
 from xds_server.decide.admission.engine_capacity import engine_capacities
-from xds_server.decide.decisions import AdmissionDecision, EngineCapacity, EngineDecision, Health
+from xds_server.decide.decision_memory import AdmissionMemory, CapacityMemory
+from xds_server.decide.decisions import EngineDecision, Health
+from xds_server.decide.pool_inputs import ConnectedProxies, PoolEngines, PoolPolicy
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic, Proxy, ProxyTraffic
 
@@ -94,8 +96,8 @@ class Simulation:
             {"model": "m", "serviceTime": f"{stage.declared_s}s", "slotsPerEngine": stage.slots}
         )
         self.requests: list[Request] = []
-        self.admissions: list[tuple[float, AdmissionDecision]] = []
-        self.capacities: dict[EngineId, EngineCapacity] = {}
+        self.admissions: list[tuple[float, AdmissionMemory]] = []
+        self.capacity = CapacityMemory()
         self.in_flight = {(one.node, of): 0 for one in stage.proxies for of in PriorityClass}
         self.arrived = {key: deque[float]() for key in self.in_flight}
         self.shed = {key: deque[float]() for key in self.in_flight}
@@ -144,7 +146,7 @@ class Simulation:
     def _try(self, number: int, now_s: float) -> None:
         request = self.requests[number]
         admitted = self.admissions[-1][1]
-        ceiling = admitted.by_proxy.get(request.proxy)
+        ceiling = admitted.decided.by_proxy.get(request.proxy)
         parts = admitted.idle_limit if ceiling is None else (ceiling.interactive, ceiling.batch)
         most = parts[request.of is BATCH]
         # A proxy that has found an engine dead tries another, and soon keeps the dead one out by itself.
@@ -228,27 +230,29 @@ class Simulation:
         }
         traffic = self._traffic(now_s)
         before = self.admissions[-1][1] if self.admissions else None
-        self.capacities = engine_capacities(
+        self.capacity = engine_capacities(
             self.pool,
             self.stage.resilience,
             self.engines,
             traffic,
             decisions=decisions,
-            before=self.capacities,
+            before=self.capacity,
             now_s=now_s,
         )
         both = any(self.stage.rates(one.node, when)[1] for one in self.stage.proxies for when in range(40))
         decided = admission_decision(
-            self.pool,
-            self.stage.resilience,
-            self.engines,
-            decisions,
-            self.capacities,
+            PoolPolicy(
+                spec=self.pool,
+                resilience=self.stage.resilience,
+                classes=frozenset(PriorityClass) if both else frozenset({INTERACTIVE}),
+            ),
+            PoolEngines(engines=self.engines, decisions=decisions, capacities=self.capacity.capacities),
             traffic=traffic,
-            classes=frozenset(PriorityClass) if both else frozenset({INTERACTIVE}),
-            proxies={one.node: one for one in self.stage.proxies},
-            proxies_by_role={"gateway": len(self.stage.proxies)},
-            ladder=None,
+            proxies=ConnectedProxies(
+                by_node={one.node: one for one in self.stage.proxies},
+                by_role={"gateway": len(self.stage.proxies)},
+            ),
+            degradation=None,
             before=before,
             now_s=now_s,
         )

@@ -49,9 +49,9 @@ def test_half_the_slots_lost_costs_what_the_formula_says_and_nobody_waits_longer
 
 def test_a_service_time_declared_four_times_too_long_is_found_out_in_seconds() -> None:
     run = Simulation(Stage(rates=lambda _node, _now_s: (102.4, 0.0), declared_s=2.0, until_s=8)).run()
-    assert run.admissions[0][1].total == 128
-    assert run.admissions[-1][1].total == pytest.approx(320, rel=0.1)
-    assert all(one.service_s == pytest.approx(0.5, rel=0.15) for one in run.capacities.values())
+    assert run.admissions[0][1].decided.total == 128
+    assert run.admissions[-1][1].decided.total == pytest.approx(320, rel=0.1)
+    assert all(one.service_s == pytest.approx(0.5, rel=0.15) for one in run.capacity.capacities.values())
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -62,7 +62,9 @@ def test_proxies_with_unequal_demand_share_a_shortage_fairly_also_when_it_change
     run = Simulation(Stage(rates=rates, proxies=TWO, crash_s=FAULT_S, crashing=4)).run()
     assert run.good(8, UNTIL_S) == pytest.approx(predicted(run, 2.0), abs=2)
     assert run.good(8, UNTIL_S, "a") == pytest.approx(run.good(8, UNTIL_S, "b"), abs=3)
-    moves = sum(one[1].by_proxy is not two[1].by_proxy for one, two in itertools.pairwise(run.admissions))
+    moves = sum(
+        one[1].decided.by_proxy is not two[1].decided.by_proxy for one, two in itertools.pairwise(run.admissions)
+    )
     assert moves <= 5 * UNTIL_S
 
 

@@ -16,6 +16,7 @@ from xds_server.decide.admission.degradation_level import (
     degradation_state,
     level_thresholds,
 )
+from xds_server.decide.decision_memory import DegradationMemory
 from xds_server.decide.decisions import DegradationState
 from xds_server.model.pool_traffic import STALE_S
 
@@ -31,12 +32,12 @@ def climb(
     pressures: Iterable[float | None],
     said: Degradation | None = None,
     *,
-    state: DegradationState | None = None,
+    state: DegradationMemory | None = None,
     fallback: FallbackView | None = None,
     capacity: bool = True,
     shadow: bool = False,
     start_s: float = 100.0,
-) -> list[DegradationState]:
+) -> list[DegradationMemory]:
     """The state after each round; rounds are a tick apart."""
     states = []
     for number, pressure in enumerate(pressures):
@@ -61,9 +62,9 @@ def held(pressure: float | None, seconds: float) -> list[float | None]:
     return [pressure] * rounds(seconds)
 
 
-def first(states: Sequence[DegradationState], level: int) -> float:
+def first(states: Sequence[DegradationMemory], level: int) -> float:
     """Seconds from the first round to the first at this level."""
-    return next(number for number, state in enumerate(states) if state.level == level) * TICK_S
+    return next(number for number, state in enumerate(states) if state.decided.level == level) * TICK_S
 
 
 def test_degradation_levels_are_entered_in_order_and_left_in_reverse() -> None:
@@ -75,35 +76,35 @@ def test_degradation_levels_are_entered_in_order_and_left_in_reverse() -> None:
 
 def test_degradation_keeps_actions_of_lower_levels() -> None:
     said = policy(maintenance={"enabled": True, "message": "Back at noon."}, shed={"maxTokens": 512})
-    done = {state.level: state for state in climb(held(20.0, 10), said)}
-    assert not done[0].hedging_off
-    assert done[0].maintenance == ""
-    assert done[1].hedging_off
-    assert done[1].retries_minimum
-    assert not done[1].shed_batch
-    assert done[3].shed_batch
-    assert done[3].max_tokens == 512
-    assert done[3].hedging_off
-    assert done[3].maintenance == ""
-    assert done[4].maintenance == "Back at noon."
-    assert done[4].shed_batch
+    done = {state.decided.level: state for state in climb(held(20.0, 10), said)}
+    assert not done[0].decided.hedging_off
+    assert done[0].decided.maintenance == ""
+    assert done[1].decided.hedging_off
+    assert done[1].decided.retries_minimum
+    assert not done[1].decided.shed_batch
+    assert done[3].decided.shed_batch
+    assert done[3].decided.max_tokens == 512
+    assert done[3].decided.hedging_off
+    assert done[3].decided.maintenance == ""
+    assert done[4].decided.maintenance == "Back at noon."
+    assert done[4].decided.shed_batch
 
 
 def test_disabled_degradation_level_has_no_action() -> None:
     states = climb(held(20.0, 20), policy(noHedging={"enabled": False}))
-    assert states[-1].level == 3
-    assert not any(state.hedging_off for state in states)
-    assert states[-1].shed_batch
-    assert {state.level for state in states} == {0, 1, 2, 3}
+    assert states[-1].decided.level == 3
+    assert not any(state.decided.hedging_off for state in states)
+    assert states[-1].decided.shed_batch
+    assert {state.decided.level for state in states} == {0, 1, 2, 3}
     nothing = {"enabled": False}
     off = climb(held(20.0, 20), policy(noHedging=nothing, fallback=nothing, shed=nothing))
-    assert {state.level for state in off} == {0}
+    assert {state.decided.level for state in off} == {0}
 
 
 def test_thresholds_that_do_not_rise_are_read_as_if_they_did() -> None:
     said = policy(fallback={"abovePressurePercent": 150}, shed={"abovePressurePercent": 120})
     assert level_thresholds(said)[:3] == (100, 150, 150)
-    assert climb(held(1.3, 10), said)[-1].level == 1
+    assert climb(held(1.3, 10), said)[-1].decided.level == 1
 
 
 @settings(deadline=None)
@@ -113,7 +114,7 @@ def test_degradation_is_monotone_in_pressure(low: list[float], more: list[float]
     said = policy(enterAfter="300ms", leaveAfter="700ms", maintenance=top)
     below = climb(low, said)
     above = climb([one + extra for one, extra in zip(low, more, strict=False)], said)
-    assert all(one.level <= other.level for one, other in zip(below, above, strict=True))
+    assert all(one.decided.level <= other.decided.level for one, other in zip(below, above, strict=True))
 
 
 @settings(deadline=None)
@@ -127,9 +128,9 @@ def test_degradation_changes_one_level_at_a_time_and_dwells(
     states = climb(pressures, policy(enterAfter="500ms", leaveAfter="1s"), fallback=fallback)
     changed_s = 0.0
     for number, (before, after) in enumerate(pairwise(states), start=1):
-        assert abs(after.level - before.level) <= 1
-        if after.level != before.level:
-            least_s = 0.5 if after.level > before.level else 1.0
+        assert abs(after.decided.level - before.decided.level) <= 1
+        if after.decided.level != before.decided.level:
+            least_s = 0.5 if after.decided.level > before.decided.level else 1.0
             assert number * TICK_S - changed_s >= least_s - 1e-6
             changed_s = number * TICK_S
 
@@ -144,10 +145,10 @@ def test_degradation_changes_one_level_at_a_time_and_dwells(
 def test_degradation_hysteresis_prevents_flapping(
     threshold: float, below: float, wobble: list[tuple[float, int]], level: int
 ) -> None:
-    state = DegradationState(level=level, reason="", since_s=0.0)
+    state = DegradationMemory(decided=DegradationState(level=level, reason="", since_s=0.0))
     said = policy(enterAfter="200ms", leaveAfter="200ms")
     pressures = [threshold - below + more for more, long in wobble for _ in range(long)]
-    levels = [level, *(one.level for one in climb(pressures, said, state=state))]
+    levels = [level, *(one.decided.level for one in climb(pressures, said, state=state))]
     assert levels in (sorted(levels), sorted(levels, reverse=True))
 
 
@@ -155,23 +156,23 @@ def test_degradation_hysteresis_prevents_flapping(
 @given(st.lists(st.one_of(st.none(), st.floats(0, 10)), max_size=100), st.booleans())
 def test_degradation_ends_at_level_zero(pressures: list[float | None], with_fallback: bool) -> None:
     states = climb([*pressures, *held(0.3, 25)], fallback=READY if with_fallback else None)
-    assert states[-1].level == 0
-    assert states[-1].fallback_percent == 0
+    assert states[-1].decided.level == 0
+    assert states[-1].decided.fallback_percent == 0
 
 
 def test_even_a_threshold_below_the_margin_is_left() -> None:
     said = policy(noHedging={"abovePressurePercent": 5})
-    assert climb([*held(0.07, 3), *held(0.0, 6)], said)[-1].level == 0
+    assert climb([*held(0.07, 3), *held(0.0, 6)], said)[-1].decided.level == 0
 
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0, 3), max_size=60), st.integers(1, 100))
 def test_degradation_level_holds_without_telemetry(known: list[float], silent: int) -> None:
     states = climb([*known, *([None] * silent)])
-    before = states[len(known) - 1].level if known else 0
+    before = states[len(known) - 1].decided.level if known else 0
     after = states[len(known) :]
-    assert all(state.level <= before for state in after)
-    assert all(state.level == before for state in after[: rounds(STALE_S) - 1])
+    assert all(state.decided.level <= before for state in after)
+    assert all(state.decided.level == before for state in after[: rounds(STALE_S) - 1])
 
 
 def test_degradation_steps_down_after_holding() -> None:
@@ -190,19 +191,19 @@ def served(
     relative: float = 1.0,
     error: float = 1.0,
     elsewhere: float = 0.0,
-) -> list[DegradationState]:
+) -> list[DegradationMemory]:
     """A pool of which ``asked`` is asked and a fallback that is ``fallback`` full without it; pressures follow.
 
     ``elsewhere`` is asked by routes that have no fallback. Several demands last ``seconds`` each.
     """
-    state: DegradationState | None = None
-    states: list[DegradationState] = []
+    state: DegradationMemory | None = None
+    states: list[DegradationMemory] = []
     history: list[float] = []
     smooth = 0.0
     demands = [asked] if isinstance(asked, float) else asked
     for number in range(rounds(seconds) * len(demands)):
         demand = demands[number // rounds(seconds)]
-        history.append(0.0 if state is None else state.fallback_percent / 100)
+        history.append(0.0 if state is None else state.decided.fallback_percent / 100)
         window = history[-20:]  # pressure is a mean over two seconds
         smooth += 0.1 * (sum(window) / len(window) - smooth)  # and smoothed over one more
         state = degradation_state(
@@ -226,31 +227,37 @@ def test_the_fallback_gets_the_overflow_and_is_not_overfilled(
     asked: float, other: float, relative: float, error: float
 ) -> None:
     states = served(asked, 90, other, relative, error)
-    share = states[-1].fallback_percent / 100
-    assert share == states[-200].fallback_percent / 100  # it came to rest
+    share = states[-1].decided.fallback_percent / 100
+    assert share == states[-200].decided.fallback_percent / 100  # it came to rest
     step = 0.05 * asked / relative  # of the fallback's capacity
     filled = other + asked * share / relative
     assert filled <= 1.05 + 1e-6
     assert asked * (1 - share) <= 1 + 1e-6 or filled >= 1.0 - 2.2 * step  # one of the two is full
-    moves = sum(one.fallback_percent != two.fallback_percent for one, two in pairwise(states))
+    moves = sum(one.decided.fallback_percent != two.decided.fallback_percent for one, two in pairwise(states))
     assert moves <= 15
 
 
 def test_overflow_goes_to_the_fallback_before_degradation_level_three() -> None:
     states = served(1.5, 30, 0.1, relative=2.0)
-    assert states[-1].level == 2
-    assert states[-1].fallback_percent in (35, 40)  # a third, and the next step where it seemed a little more
-    assert {state.level for state in states} == {0, 1, 2}
-    assert f"{states[-1].fallback_percent:g} % of the requests go to the fallback" in states[-1].reason
-    assert any(state.shed_batch for state in climb(held(1.5, 10)))  # without a fallback it is reached
+    assert states[-1].decided.level == 2
+    assert states[-1].decided.fallback_percent in (
+        35,
+        40,
+    )  # a third, and the next step where it seemed a little more
+    assert {state.decided.level for state in states} == {0, 1, 2}
+    assert (
+        f"{states[-1].decided.fallback_percent:g} % of the requests go to the fallback"
+        in states[-1].decided.reason
+    )
+    assert any(state.decided.shed_batch for state in climb(held(1.5, 10)))  # without a fallback it is reached
 
 
 def test_routes_without_the_fallback_count_and_nothing_stays_when_there_is_room_again() -> None:
     states = served([0.8, 0.1], 120, 0.1, relative=2.0, elsewhere=0.6)
     full, room = states[rounds(120) - 1], states[-1]
-    assert full.level == 2
-    assert 0.6 + 0.8 * (1 - full.fallback_percent / 100) <= 1.0 + 1e-6
-    assert (room.level, room.fallback_percent) == (0, 0)
+    assert full.decided.level == 2
+    assert 0.6 + 0.8 * (1 - full.decided.fallback_percent / 100) <= 1.0 + 1e-6
+    assert (room.decided.level, room.decided.fallback_percent) == (0, 0)
 
 
 @settings(deadline=None, max_examples=30)
@@ -264,13 +271,13 @@ def test_a_fallback_that_nobody_may_use_does_not_hold_the_level(
     states = climb(held(much, 40), fallback=FallbackView(ready=True, pressure=other, relative_capacity=relative))
     below = FallbackView(ready=True, pressure=other, relative_capacity=relative)
     states = climb(held(little, 200), fallback=below, state=states[-1], start_s=200.0)
-    assert (states[-1].level, states[-1].fallback_percent) == (0, 0)
+    assert (states[-1].decided.level, states[-1].decided.fallback_percent) == (0, 0)
 
 
 def test_a_share_stays_until_its_effect_can_be_seen() -> None:
     states = served(3.0, 60, 0.0, relative=1.0)
     moved = [n for n, (one, two) in enumerate(pairwise(states), start=1)
-             if one.fallback_percent != two.fallback_percent]  # fmt: skip
+             if one.decided.fallback_percent != two.decided.fallback_percent]  # fmt: skip
     assert all((two - one) * TICK_S >= SHARE_INTERVAL_S - 0.11 for one, two in pairwise(moved))
 
 
@@ -280,28 +287,32 @@ def test_a_share_stays_until_its_effect_can_be_seen() -> None:
     ids=["none", "not ready", "full itself"],
 )
 def test_no_fallback_gets_nothing(fallback: FallbackView | None) -> None:
-    assert {state.fallback_percent for state in climb(held(2.0, 8), fallback=fallback)} == {0.0}
+    assert {state.decided.fallback_percent for state in climb(held(2.0, 8), fallback=fallback)} == {0.0}
 
 
 def test_a_fallback_that_is_lost_gets_nothing_at_once() -> None:
     state = climb(held(2.0, 4), fallback=READY)[-1]
-    assert state.fallback_percent == 50
+    assert state.decided.fallback_percent == 50
     gone = FallbackView(ready=False, pressure=0.5)
-    assert climb([2.0], state=state, fallback=gone, start_s=104.0)[-1].fallback_percent == 0
+    assert climb([2.0], state=state, fallback=gone, start_s=104.0)[-1].decided.fallback_percent == 0
 
 
 def test_the_share_is_bounded_by_the_policy() -> None:
     said = policy(fallback={"maxSharePercent": 20})
-    assert climb(held(2.0, 4), said, fallback=READY)[-1].fallback_percent == 20
-    assert climb(held(2.0, 8), policy(fallback={"enabled": False}), fallback=READY)[-1].fallback_percent == 0
+    assert climb(held(2.0, 4), said, fallback=READY)[-1].decided.fallback_percent == 20
+    assert (
+        climb(held(2.0, 8), policy(fallback={"enabled": False}), fallback=READY)[-1].decided.fallback_percent == 0
+    )
 
 
 def test_without_an_engine_everything_goes_to_the_fallback_at_once_and_comes_back_at_once() -> None:
     state = climb([0.5, None], capacity=False, fallback=READY)[-1]
-    assert (state.level, state.fallback_percent) == (0, 100.0)
-    assert climb([None], capacity=True, fallback=READY, state=state, start_s=100.2)[-1].fallback_percent == 0
+    assert (state.decided.level, state.decided.fallback_percent) == (0, 100.0)
+    assert (
+        climb([None], capacity=True, fallback=READY, state=state, start_s=100.2)[-1].decided.fallback_percent == 0
+    )
     alone = climb([None], capacity=False)[-1]
-    assert (alone.level, alone.fallback_percent) == (0, 0.0)
+    assert (alone.decided.level, alone.decided.fallback_percent) == (0, 0.0)
 
 
 # Shadow, identity, time
@@ -310,22 +321,22 @@ def test_without_an_engine_everything_goes_to_the_fallback_at_once_and_comes_bac
 def test_shadow_mode_degradation_has_a_level_and_no_action() -> None:
     real = climb(held(2.0, 8), fallback=READY)[-1]
     shadow = climb(held(2.0, 8), fallback=READY, shadow=True)[-1]
-    assert shadow.level == real.level
-    assert shadow.shadow == real
-    assert real.hedging_off
-    assert not shadow.hedging_off
-    assert not shadow.fallback_percent
-    assert not shadow.shed_batch
-    assert not shadow.retries_minimum
+    assert shadow.decided.level == real.decided.level
+    assert shadow.decided.shadow == real.decided
+    assert real.decided.hedging_off
+    assert not shadow.decided.hedging_off
+    assert not shadow.decided.fallback_percent
+    assert not shadow.decided.shed_batch
+    assert not shadow.decided.retries_minimum
     back = climb([2.0], fallback=READY, state=shadow, start_s=108.0)[-1]
-    assert back.shadow is None
-    assert back.level == real.level
+    assert back.decided.shadow is None
+    assert back.decided.level == real.decided.level
 
 
 @pytest.mark.parametrize("shadow", [False, True])
 def test_the_same_object_comes_back_where_nothing_changed(shadow: bool) -> None:
     states = climb([0.5, 0.51, 0.52], shadow=shadow)
-    assert states[0] is states[1] is states[2]
+    assert states[0].decided is states[1].decided is states[2].decided
 
 
 def test_degradation_states_its_next_decision_time() -> None:
@@ -338,7 +349,7 @@ def test_degradation_states_its_next_decision_time() -> None:
 
 
 def test_the_reason_has_the_numbers() -> None:
-    reason = climb(held(1.1, 1.2))[-1].reason
+    reason = climb(held(1.1, 1.2))[-1].decided.reason
     assert reason == (
         "level 1: 110 % of what the pool serves is asked for, entered from 100 %; "
         "no hedging and the fewest retries; level 2 from 100 %"
@@ -347,6 +358,6 @@ def test_the_reason_has_the_numbers() -> None:
 
 def test_the_reason_no_longer_says_that_nobody_tells_once_somebody_does() -> None:
     silent, told = climb([None, 0.5])
-    assert "nobody tells" in silent.reason
-    assert "50 %" in told.reason
-    assert "nobody tells" not in told.reason
+    assert "nobody tells" in silent.decided.reason
+    assert "50 %" in told.decided.reason
+    assert "nobody tells" not in told.decided.reason

@@ -11,7 +11,7 @@ from engine.report import EngineReport, Verdict
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from xds_server.decide.admission.engine_capacity import engine_capacities
-from xds_server.decide.decision_memory import CapacityEstimate
+from xds_server.decide.decision_memory import CapacityEstimate, CapacityMemory
 from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.pool_traffic import RATE_S, EngineTraffic, PoolTraffic
@@ -32,7 +32,7 @@ class Watched:
             for place in range(count)
         ]  # fmt: skip
         self.decisions: dict[EngineId, EngineDecision] = {}
-        self.known: dict[EngineId, EngineCapacity] = {}
+        self.known = CapacityMemory()
         self.now_s = 100.0
 
     def look(self, passed_s: float = 1.0, **seen: EngineTraffic) -> "Watched":
@@ -57,7 +57,7 @@ class Watched:
         return self
 
     def of(self, place: int) -> EngineCapacity:
-        return self.known[EngineId("pool", f"e{place}")]
+        return self.known.capacities[EngineId("pool", f"e{place}")]
 
 
 def calls(per_s: float, duration_s: float, **fields: Any) -> EngineTraffic:
@@ -76,10 +76,9 @@ def test_what_was_declared_before_a_restart_is_not_what_was_measured() -> None:
     watched = Watched(1)
     # As it comes out of a file: equal, and not the same object.
     source = " ".join(watched.look().of(0).source.split())
-    known = EngineCapacity(
-        slots=8, service_s=0.5, source=source, estimate=CapacityEstimate(done=1.0, busy=0.5, at_s=watched.now_s)
-    )
-    watched.known = {EngineId("pool", "e0"): known}
+    key, estimate = EngineId("pool", "e0"), CapacityEstimate(done=1.0, busy=0.5, at_s=watched.now_s)
+    capacity = EngineCapacity(slots=8, service_s=0.5, source=source)
+    watched.known = CapacityMemory(capacities={key: capacity}, estimates={key: estimate})
     assert watched.look().of(0).service_s == 1
 
 
@@ -188,7 +187,7 @@ def test_more_that_wait_than_are_there_make_an_engine_narrow_and_no_less_than_no
     for _ in range(15):
         watched.report(0, requests_in_flight=0, requests_waiting=300, kv_cache_usage_ratio=0.97).look()
     assert watched.of(0).slots == 1
-    learned = watched.of(0).estimate
+    learned = watched.known.estimates.get(EngineId("pool", "e0"))
     assert learned is not None
     assert learned.slots is not None
     assert learned.slots >= 0

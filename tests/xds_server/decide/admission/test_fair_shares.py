@@ -75,13 +75,13 @@ def test_fair_share_updates_are_rate_limited() -> None:
     pool = Pool()
     for _ in range(30):
         pool.decide(a=pool.told(50), b=pool.told(50))
-    still = pool.last
+    still = pool.memory.decided
     moved = pool.decide(a=pool.told(51), b=pool.told(50))
     assert still is not None
     assert moved.by_proxy is still.by_proxy
     moves = 0
     for place in range(50):
-        known = pool.last
+        known = pool.memory.decided
         now = pool.decide(a=pool.told(50 + 4 * place), b=pool.told(50))
         moves += known is not None and now.by_proxy["a"] is not known.by_proxy["a"]
     assert 5 <= moves <= 5 * 5 + 1
@@ -95,10 +95,11 @@ def test_sidecars_have_room_for_bursts_until_the_pool_is_full() -> None:
     full = pool.decide(**{node: pool.told(2.0, shed=0.5) for node in pool.proxies})
     assert full.crowded
     assert set(parts(full).values()) == {4}
-    pool.last = None
+    pool.memory = None
     quiet = pool.decide(**{node: pool.told(1.0 if node == "s0" else 0.0) for node in pool.proxies})
+    assert pool.memory is not None
     assert min(parts(quiet).values()) >= 2
-    assert ceiling_for_role(quiet, pool.resilience, "sidecar", {"sidecar": 100}).interactive == 4
+    assert ceiling_for_role(pool.memory, pool.resilience, "sidecar", {"sidecar": 100}).interactive == 4
 
 
 def test_chance_moves_few_parts_of_many_sidecars_and_a_refused_caller_moves_one_at_once() -> None:
@@ -143,7 +144,8 @@ def test_fair_shares_of_gateways_never_exceed_the_total(data: st.DataObject) -> 
             for name in names
         }
         one = pool.decide(data.draw(st.floats(0.05, 1.0)), **seen)
-        assert one.held == sum(one.stuck_by_proxy.values())
+        assert pool.memory is not None
+        assert one.held == sum(pool.memory.stuck_by_proxy.values())
         # Each part may be rounded up by one; with two classes both parts of it.
         if pool.classes == ONE:
             whole = sum(limit.interactive for limit in one.by_proxy.values())

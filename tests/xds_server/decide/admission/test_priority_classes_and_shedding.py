@@ -19,6 +19,7 @@ from tests.xds_server.decide.admission.eight_engines import (
 )
 from xds_server.decide.admission.ceiling import admission_decision, ceiling_for_role, classes_by_pool
 from xds_server.decide.decisions import DegradationState
+from xds_server.decide.pool_inputs import ConnectedProxies, PoolEngines, PoolPolicy
 from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic
 
 
@@ -26,11 +27,11 @@ def test_priority_class_borrows_unused_share_and_keeps_its_guarantee() -> None:
     pool = Pool(classes=BOTH)
     calm = pool.decide(a=pool.told(20, 20), b=pool.told(0))
     assert calm.interactive + calm.batch == pytest.approx(320, abs=1)
-    pool.last = None
+    pool.memory = None
     mostly_batch = pool.decide(a=pool.told(20, 300), b=pool.told(0))
     assert mostly_batch.batch >= 220
     assert mostly_batch.interactive >= 20 * 2.5
-    pool.last = None
+    pool.memory = None
     too_much = pool.decide(a=pool.told(300, 300), b=pool.told(0))
     assert (too_much.interactive, too_much.batch) == (288, 32)
 
@@ -56,7 +57,8 @@ def test_degradation_sheds_batch_and_closes_the_retry_budget() -> None:
     assert (shed.interactive, shed.batch) == (320, 0)
     assert {limit.batch for limit in shed.by_proxy.values()} == {0}
     assert {(one.retry_percent, one.retry_min_concurrency) for one in shed.by_proxy.values()} == {(0.0, 6)}
-    other = ceiling_for_role(shed, pool.resilience, "sidecar", {"gateway": 2, "sidecar": 1})
+    assert pool.memory is not None
+    other = ceiling_for_role(pool.memory, pool.resilience, "sidecar", {"gateway": 2, "sidecar": 1})
     assert (other.batch, other.retry_percent) == (0, 0.0)
 
 
@@ -83,7 +85,8 @@ def test_shadow_mode_sheds_nothing_and_keeps_the_strict_retry_budget() -> None:
     assert shadow.total == 320
     assert set(parts(shadow).values()) == {100_000}
     assert shadow.retry_percent == 20
-    assert ceiling_for_role(shadow, pool.resilience, "gateway", {"gateway": 2}).interactive == 100_000
+    assert pool.memory is not None
+    assert ceiling_for_role(pool.memory, pool.resilience, "gateway", {"gateway": 2}).interactive == 100_000
 
 
 # -- numbers to go by -----------------------------------------------------------------------------------------
@@ -93,19 +96,14 @@ def test_pressure_is_what_is_asked_and_utilization_what_is_in_use() -> None:
     pool = Pool()
     busy = {f"e{place}": EngineTraffic(in_flight=4 if place else 20, busy=1.0) for place in range(8)}
     one = admission_decision(
-        POOL,
-        pool.resilience,
-        pool.engines,
-        pool.decisions,
-        pool.capacities,
+        PoolPolicy(spec=POOL, resilience=pool.resilience, classes=ONE),
+        PoolEngines(engines=pool.engines, decisions=pool.decisions, capacities=pool.capacities),
         traffic=PoolTraffic(engines=busy, proxies={"a": pool.told(96)}),
-        classes=ONE,
-        proxies={"a": gateway("a")},
-        proxies_by_role={"gateway": 1},
-        ladder=None,
+        proxies=ConnectedProxies(by_node={"a": gateway("a")}, by_role={"gateway": 1}),
+        degradation=None,
         before=None,
         now_s=100.0,
-    )
+    ).decided
     assert one.pressure == pytest.approx(0.75)
     assert one.utilization == pytest.approx((8 + 7 * 4) / 64)
     silent = pool.decide()

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.report import Verdict
-from xds_server.decide.decision_memory import BreakerPhase, BreakerState, StragglerState
 from xds_server.decide.decisions import (
     AdmissionDecision,
+    BreakerPhase,
+    BreakerStatus,
     Decisions,
     DegradationState,
     Ejector,
@@ -61,7 +62,7 @@ ADMISSION = AdmissionDecision(
 
 def pool(*engines: EngineDecision, **parts: object) -> Decisions:
     every = [*engines, *[WELL] * (4 - len(engines))]
-    values: dict[str, object] = {"zones": {}, "ceilings": {}, "inputs": (), "valid_until_s": 0.0, **parts}
+    values: dict[str, object] = {"zones": {}, "ceilings": {}, **parts}
     one = PoolDecisions(engines=dict(zip(KEYS, every, strict=True)), declared=ENGINES, **values)  # type: ignore[arg-type]
     return Decisions(engines=one.engines, zone_weights={}, ceilings={}, pools={"chat": one})
 
@@ -115,13 +116,15 @@ def test_a_cut_and_another_reason_to_stay_out_are_told() -> None:
 
 
 def test_circuit_breaker_and_straggler_phases_are_events() -> None:
-    is_open = BreakerState(phase=BreakerPhase.OPEN, since_s=1.0, until_s=61.0, opens=2)
+    is_open = BreakerStatus(phase=BreakerPhase.OPEN, until_s=61.0, opens=2)
     found = only(ChangeKind.BREAKER, pool(), pool(breakers={KEYS[0]: is_open}))
     assert (found.after, found.until_s, found.numbers["opens"]) == ("open", 61.0, 2)
     again = replace(is_open, opens=3)
     assert told(pool(breakers={KEYS[0]: is_open}), pool(breakers={KEYS[0]: again})) == []
-    slow = StragglerState(ejected=True)
-    assert told(pool(), pool(stragglers={KEYS[1]: slow})) == [("straggler", "chat/r1", "in step", "slow")]
+    slow, recovered = pool(slow={KEYS[1]: True}), pool(slow={KEYS[1]: False})
+    assert told(pool(), slow) == [("straggler", "chat/r1", "in step", "slow")]
+    assert told(slow, recovered) == [("straggler", "chat/r1", "slow", "in step")]
+    assert told(slow, pool()) == told(recovered, recovered) == []
 
 
 def test_zone_loss_event_precedes_its_engines() -> None:

@@ -13,7 +13,8 @@ from engine.report import CanaryResults, Doubt, EngineReport, ReportSource, Verd
 from policies.model import PolicySet
 from policies.pool import EnginePool, EnginePoolSpec
 from policies.resilience import ResilienceSpec
-from xds_server.decide.decisions import UNDECIDED, EngineDecision, Health, PoolDecisions, TimeLimits
+from xds_server.decide.decision_memory import NO_POOL_MEMORY, PoolMemory
+from xds_server.decide.decisions import EngineDecision, Health, PoolDecisions, TimeLimits
 from xds_server.decide.ejection.engine_decisions import EjectionOutcome, engine_decisions
 from xds_server.model.fleet import EngineId, Fleet, declared, with_report
 from xds_server.model.order import Order
@@ -109,7 +110,7 @@ class World:
         self.limits: TimeLimits | None = None
         self.overrides: Mapping[EngineId, Order] = {}
         self.now_s = 100.0
-        self.before = UNDECIDED
+        self.before = NO_POOL_MEMORY
         self.history: list[tuple[float, dict[str, EngineDecision]]] = []
         self._sequence = 0
         self._report()
@@ -122,22 +123,23 @@ class World:
             self.resilience,
             self.fleet.pools["pool"],
             self.traffic() if self.told else None,
-            overrides=self.overrides,
+            orders=self.overrides,
             before=self.before,
             now_s=self.now_s,
         )
-        self.before = PoolDecisions(
-            engines=outcome.engines,
-            zones={},
-            ceilings={},
-            declared=self.fleet.pools["pool"],
+        self.before = PoolMemory(
+            decided=PoolDecisions(
+                engines=outcome.engines,
+                zones={},
+                ceilings={},
+                declared=self.fleet.pools["pool"],
+                breakers=outcome.breakers,
+                slow=outcome.slow,
+                limits=self.limits,
+            ),
             inputs=(self.spec, self.resilience),
             valid_until_s=outcome.until_s,
-            breakers=outcome.breakers,
-            stragglers=outcome.stragglers,
-            flaps=outcome.flaps,
-            lost_since_s=outcome.lost_since_s,
-            limits=self.limits,
+            ejection=outcome.memory,
         )
         self.history.append((self.now_s, {name.engine: one for name, one in outcome.engines.items()}))
         return outcome

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xds_server.decide.admission.engine_capacity import AS_PEERS, DECLARED, MEASURED
-from xds_server.decide.decision_memory import CapacityEstimate
-from xds_server.decide.decisions import EndpointWeight, EngineCapacity, EngineDecision, Health
+from xds_server.decide.decision_memory import CapacityEstimate, EndpointWeight
+from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health
+from xds_server.decide.pool_inputs import PoolEngines
 from xds_server.decide.routing.endpoint_weights import (
     HOLD_S,
     MIN_FACTOR,
@@ -39,10 +40,10 @@ class Pool:
     ) -> None:
         self.engines = [engine(place, zones[place : place + 1]) for place in range(len(services_s))]
         self.decisions = {one.id: self.decision() for one in self.engines}
-        self.capacities = {
-            one.id: self.capacity(service_s, calls)
-            for one, service_s in zip(self.engines, services_s, strict=True)
-        }
+        self.capacities: dict[EngineId, EngineCapacity] = {}
+        self.estimates: dict[EngineId, CapacityEstimate] = {}
+        for place, service_s in enumerate(services_s):
+            self.takes(place, service_s, calls)
         self.wait_s, self.proxies = wait_s, proxies
         self.learn, self.zones_moved_s = True, -math.inf
         self.known: Mapping[EngineId, EndpointWeight] = {}
@@ -53,26 +54,18 @@ class Pool:
     def decision(health: Health = Health.HEALTHY, percent: float = 100.0) -> EngineDecision:
         return EngineDecision(health=health, reason="", since_s=0, traffic_percent=percent)
 
-    @staticmethod
-    def capacity(service_s: float, calls: float = CALLS, source: str = MEASURED) -> EngineCapacity:
-        return EngineCapacity(
-            slots=8,
-            service_s=service_s,
-            source=source,
-            estimate=CapacityEstimate(done=calls, busy=calls * service_s),
-        )
-
     def takes(self, place: int, service_s: float, calls: float = CALLS, source: str = MEASURED) -> None:
-        self.capacities[self.engines[place].id] = self.capacity(service_s, calls, source)
+        key = self.engines[place].id
+        self.capacities[key] = EngineCapacity(slots=8, service_s=service_s, source=source)
+        self.estimates[key] = CapacityEstimate(done=calls, busy=calls * service_s)
 
     def look(self, passed_s: float = 0.5) -> list[float]:
         """The factors, in the order of engines, after so long."""
         self.now_s += passed_s
         last = self.factors()
         self.known = endpoint_weights(
-            self.engines,
-            self.decisions,
-            self.capacities,
+            PoolEngines(engines=self.engines, decisions=self.decisions, capacities=self.capacities),
+            self.estimates,
             learn=self.learn,
             wait_s=self.wait_s,
             proxies=self.proxies,
@@ -176,7 +169,7 @@ def test_the_unmeasured_count_as_the_median_of_the_pool() -> None:
     assert factors[1] == factors[2] == factors[3] < 1
     pool.engines.append(engine(4))
     pool.decisions[pool.engines[4].id] = Pool.decision()
-    pool.capacities[pool.engines[4].id] = Pool.capacity(1.0, source=AS_PEERS)
+    pool.takes(4, 1.0, source=AS_PEERS)
     assert pool.look() == [1, *[factors[1]] * 4]
 
 

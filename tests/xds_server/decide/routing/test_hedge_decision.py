@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.resilience import Hedging
-from xds_server.decide.decisions import DegradationState, HedgeCause, HedgeDecision
+from xds_server.decide.decision_memory import HedgeMemory
+from xds_server.decide.decisions import DegradationState, HedgeCause
 from xds_server.decide.routing.hedge_decision import (
     CALM_S,
     DELAY_INTERVAL_S,
@@ -39,7 +40,7 @@ def told(first_byte_s: float = 0.3, answer_s: float = 4.0, *, at_s: float, calls
 
 
 def decided(
-    before: HedgeDecision | None = None,
+    before: HedgeMemory | None = None,
     said: Hedging | None = None,
     *,
     used: float | None = 0.3,
@@ -48,13 +49,13 @@ def decided(
     gated: bool = True,
     shadow: bool = False,
     now_s: float = 100.0,
-) -> HedgeDecision:
+) -> HedgeMemory:
     return hedge_decision(
         said or policy(delay="1s"),
         before,
         traffic=traffic,
         utilization=used,
-        ladder=ladder,
+        degradation=ladder,
         gated=gated,
         shadow=shadow,
         now_s=now_s,
@@ -79,23 +80,23 @@ def test_what_decides(
     said: dict[str, Any], used: float | None, ladder: DegradationState | None, cause: HedgeCause
 ) -> None:
     decision = decided(None, policy(**said), used=used, ladder=ladder)
-    assert decision.cause is cause
-    assert decision.on is (cause is HedgeCause.ROOM)
-    assert decision.reason.startswith("on" if decision.on else "off")
+    assert decision.decided.cause is cause
+    assert decision.decided.on is (cause is HedgeCause.ROOM)
+    assert decision.decided.reason.startswith("on" if decision.decided.on else "off")
 
 
 def test_hedging_turns_off_at_once_and_on_with_hysteresis() -> None:
     on = decided(used=0.3, now_s=0.0)
     off = decided(on, used=0.61, now_s=50.0)
-    assert not off.on
-    assert "61 % of the slots are in use, limit 60 %" in off.reason
+    assert not off.decided.on
+    assert "61 % of the slots are in use, limit 60 %" in off.decided.reason
     still = decided(off, used=0.55, now_s=70.0)
-    assert (still.on, still.calm_since_s) == (False, None)
+    assert (still.decided.on, still.calm_since_s) == (False, None)
     calm = decided(still, used=0.49, now_s=80.0)
-    assert (calm.on, calm.calm_since_s) == (False, 80.0)
+    assert (calm.decided.on, calm.calm_since_s) == (False, 80.0)
     assert hedge_due_s(calm, 80.0) == 80.0 + CALM_S
-    assert not decided(calm, used=0.49, now_s=80.0 + CALM_S - 0.01).on
-    assert decided(calm, used=0.49, now_s=80.0 + CALM_S).on
+    assert not decided(calm, used=0.49, now_s=80.0 + CALM_S - 0.01).decided.on
+    assert decided(calm, used=0.49, now_s=80.0 + CALM_S).decided.on
     broken = decided(calm, used=0.51, now_s=82.0)
     assert broken.calm_since_s is None
 
@@ -104,8 +105,8 @@ def test_hedging_cooldown_holds_when_the_pool_empties() -> None:
     off = decided(decided(now_s=49.0), used=0.9, now_s=50.0)
     calm = decided(off, used=0.1, now_s=50.1)
     assert hedge_due_s(calm, 50.1) == 50.0 + ON_INTERVAL_S
-    assert not decided(calm, used=0.1, now_s=50.0 + ON_INTERVAL_S - 0.01).on
-    assert decided(calm, used=0.1, now_s=50.0 + ON_INTERVAL_S).on
+    assert not decided(calm, used=0.1, now_s=50.0 + ON_INTERVAL_S - 0.01).decided.on
+    assert decided(calm, used=0.1, now_s=50.0 + ON_INTERVAL_S).decided.on
 
 
 @settings(deadline=None)
@@ -115,13 +116,13 @@ def test_hedging_cooldown_holds_when_the_pool_empties() -> None:
 )
 def test_hedging_cooldown_between_activations(spells: list[tuple[float, bool, int]], limit_percent: float) -> None:
     said = policy(delay="1s", belowUtilizationPercent=limit_percent)
-    decision: HedgeDecision | None = None
+    decision: HedgeMemory | None = None
     began, now_s = [], 0.0
     for used, forbidden in [(used, forbidden) for used, forbidden, long in spells for _ in range(long)]:
         ladder, now_s = FORBIDS if forbidden else ALLOWS, now_s + 0.5
         before, decision = decision, decided(decision, said, used=used, ladder=ladder, now_s=now_s)
-        assert not (decision.on and (forbidden or used * 100 >= limit_percent))  # off at once
-        if decision.on and not (before is not None and before.on):
+        assert not (decision.decided.on and (forbidden or used * 100 >= limit_percent))  # off at once
+        if decision.decided.on and not (before is not None and before.decided.on):
             began.append(now_s)
     assert all(later - earlier >= ON_INTERVAL_S for earlier, later in pairwise(began))
 
@@ -131,10 +132,10 @@ def test_hedging_cooldown_between_activations(spells: list[tuple[float, bool, in
 def test_hedging_hysteresis_margin(used: list[float]) -> None:
     for start in (0.3, 0.9):
         decision = decided(decided(used=0.3, now_s=-100.0), used=start, now_s=0.0)
-        was = decision.on
+        was = decision.decided.on
         for number, one in enumerate(used):
             decision = decided(decision, used=one, now_s=float(number))
-            assert decision.on is was
+            assert decision.decided.on is was
 
 
 # The delay
@@ -142,48 +143,52 @@ def test_hedging_hysteresis_margin(used: list[float]) -> None:
 
 def test_a_given_delay_is_kept_and_without_the_gate_only_whole_answers_are_hedged() -> None:
     gated = decided(gated=True)
-    assert (gated.delay_s, gated.answer_delay_s) == (1.0, 1.0)
+    assert (gated.decided.delay_s, gated.decided.answer_delay_s) == (1.0, 1.0)
     blind = decided(gated=False)
-    assert (blind.delay_s, blind.answer_delay_s) == (None, 1.0)
+    assert (blind.decided.delay_s, blind.decided.answer_delay_s) == (None, 1.0)
 
 
 def test_a_delay_that_is_not_given_is_measured_for_each_kind() -> None:
     decision = decided(None, policy(), traffic=told(at_s=100.0))
-    assert decision.on
-    assert decision.delay_s == pytest.approx(0.3)
-    assert decision.answer_delay_s == pytest.approx(4.0)
-    assert decided(None, policy(), traffic=told(at_s=100.0), gated=False).delay_s is None
-    assert decided(None, policy(), traffic=told(0.001, at_s=100.0)).delay_s == MIN_DELAY_S
+    assert decision.decided.on
+    assert decision.decided.delay_s == pytest.approx(0.3)
+    assert decision.decided.answer_delay_s == pytest.approx(4.0)
+    assert decided(None, policy(), traffic=told(at_s=100.0), gated=False).decided.delay_s is None
+    assert decided(None, policy(), traffic=told(0.001, at_s=100.0)).decided.delay_s == MIN_DELAY_S
 
 
 def test_too_few_calls_measure_nothing_and_take_nothing_back() -> None:
     few = decided(None, policy(), traffic=told(at_s=100.0, calls=MIN_CALLS - 1))
-    assert (few.on, few.cause) == (False, HedgeCause.DELAY)
+    assert (few.decided.on, few.decided.cause) == (False, HedgeCause.DELAY)
     known = decided(None, policy(), traffic=told(at_s=100.0))
     quiet = decided(known, policy(), traffic=told(9.0, at_s=200.0, calls=3), now_s=200.0)
-    assert (quiet.on, quiet.delay_s) == (True, known.delay_s)
+    assert (quiet.decided.on, quiet.decided.delay_s) == (True, known.decided.delay_s)
 
 
 def test_a_measured_delay_ends_with_the_measurements_and_a_given_one_does_not() -> None:
     measured = decided(None, policy(), traffic=told(at_s=100.0))
-    assert decided(measured, policy(), traffic=told(at_s=100.0), now_s=100.0 + STALE_S).on
-    assert not decided(measured, policy(), traffic=told(at_s=100.0), now_s=100.1 + STALE_S).on
-    assert not decided(measured, policy(), traffic=None).on
-    assert decided(decided(), used=None, traffic=None, now_s=500.0).on
+    assert decided(measured, policy(), traffic=told(at_s=100.0), now_s=100.0 + STALE_S).decided.on
+    assert not decided(measured, policy(), traffic=told(at_s=100.0), now_s=100.1 + STALE_S).decided.on
+    assert not decided(measured, policy(), traffic=None).decided.on
+    assert decided(decided(), used=None, traffic=None, now_s=500.0).decided.on
 
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0.06, 5), min_size=1, max_size=100))
 def test_hedging_delay_updates_are_damped(p95_s: list[float]) -> None:
-    decision: HedgeDecision | None = None
+    decision: HedgeMemory | None = None
     moved: list[float] = []
     for number, one in enumerate(p95_s):
         now_s = 100.0 + 2 * number
         before = decision
         decision = decided(before, policy(), traffic=told(one, at_s=now_s), now_s=now_s)
-        assert decision.delay_s is not None
-        if before is not None and before.delay_s is not None and decision.delay_s != before.delay_s:
-            assert abs(decision.delay_s - before.delay_s) > 0.2 * before.delay_s
+        assert decision.decided.delay_s is not None
+        if (
+            before is not None
+            and before.decided.delay_s is not None
+            and decision.decided.delay_s != before.decided.delay_s
+        ):
+            assert abs(decision.decided.delay_s - before.decided.delay_s) > 0.2 * before.decided.delay_s
             moved.append(now_s)
     assert all(later - earlier >= DELAY_INTERVAL_S for earlier, later in pairwise(moved))
 
@@ -211,16 +216,16 @@ def test_an_exponential_tail_is_met_everywhere() -> None:
 
 def test_shadow_mode_hedges_nothing() -> None:
     shadow = decided(shadow=True)
-    assert (shadow.on, shadow.delay_s, shadow.answer_delay_s) == (False, None, None)
-    assert shadow.shadow == decided()
-    assert shadow.reason.startswith("shadow")
+    assert (shadow.decided.on, shadow.decided.delay_s, shadow.decided.answer_delay_s) == (False, None, None)
+    assert shadow.decided.shadow == decided().decided
+    assert shadow.decided.reason.startswith("shadow")
     later = decided(decided(shadow, used=0.9, shadow=True, now_s=101.0), used=0.3, shadow=True, now_s=102.0)
-    assert later.shadow is not None
-    assert not later.shadow.on  # with the same patience
+    assert later.decided.shadow is not None
+    assert not later.decided.shadow.on  # with the same patience
 
 
 @pytest.mark.parametrize("shadow", [False, True])
 @pytest.mark.parametrize("used", [0.3, 0.9])
 def test_the_same_object_comes_back_where_nothing_changed(used: float, shadow: bool) -> None:
     before = decided(used=used, shadow=shadow)
-    assert decided(before, used=used + 0.01, shadow=shadow, now_s=101.0) is before
+    assert decided(before, used=used + 0.01, shadow=shadow, now_s=101.0).decided is before.decided

@@ -1,6 +1,7 @@
 """Home serves alone until it cannot, others help no longer than needed, and no other revision ever does."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,9 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.resilience import Regions, Serving
-from xds_server.decide.decision_memory import Demand
-from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health, RegionRevisions, RegionShares
-from xds_server.decide.routing.region_shares import REGION_MEMORY_S, region_of, region_shares, revisions_by_region
+from xds_server.decide.decision_memory import Demand, RegionMemory
+from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health, RegionShares
+from xds_server.decide.pool_inputs import PoolEngines
+from xds_server.decide.routing.region_shares import (
+    REGION_MEMORY_S,
+    demand_by_region,
+    region_of,
+    region_shares,
+    revisions_by_region,
+)
 from xds_server.model.fleet import Engine, EngineId
 
 
@@ -26,43 +34,46 @@ class World:
             for place, (region, _, revision) in enumerate(one.partition(":") for one in engines.split())
         ]  # fmt: skip
         self.policy, self.shadow = Regions.model_validate(policy), shadow
-        self.known: dict[str, RegionShares] = {}
-        self.revisions: dict[str, RegionRevisions] = {}
+        self.memory = RegionMemory()
         self.out: frozenset[int] = frozenset()
         self.now_s = 0.0
 
-    def decide(self, asked: Mapping[str, float] | None = None, passed_s: float = 1.0) -> dict[str, RegionShares]:
+    def decide(
+        self, asked: Mapping[str, float] | None = None, passed_s: float = 1.0
+    ) -> Mapping[str, RegionShares]:
         """The shares after ``passed_s`` with so many requests per second asked in each region."""
         self.now_s += passed_s
-        self.revisions = revisions_by_region(self.engines, self.revisions, self.now_s)
+        revisions = revisions_by_region(self.engines, self.memory.revisions, self.now_s)
         healths = [Health.UNHEALTHY if place in self.out else Health.HEALTHY for place in range(len(self.engines))]
-        self.known = region_shares(
-            self.engines,
-            {
+        engines = PoolEngines(
+            engines=self.engines,
+            decisions={
                 one.id: EngineDecision(health=health, reason="", since_s=0)
                 for one, health in zip(self.engines, healths, strict=True)
             },
-            self.policy,
             capacities={one.id: EngineCapacity(slots=5, service_s=0.5, source="") for one in self.engines},
-            demand={
-                region: Demand(
-                    interactive_per_s=per_s, batch_per_s=0, sheds_interactive=False, sheds_batch=False, at_s=0
-                )
-                for region, per_s in (asked or {}).items()
-            },
-            regions={region: region for region in asked or {}},
-            revisions=self.revisions,
+        )
+        demand = {
+            region: Demand(
+                interactive_per_s=per_s, batch_per_s=0, sheds_interactive=False, sheds_batch=False, at_s=0
+            )
+            for region, per_s in (asked or {}).items()
+        }
+        self.memory = region_shares(
+            engines,
+            self.policy,
+            demand_by_region(demand, {region: region for region in asked or {}}),
             shadow=self.shadow,
-            previous=self.known,
+            before=replace(self.memory, revisions=revisions),
             now_s=self.now_s,
         )
-        return self.known
+        return self.memory.shares
 
     def lasting(self, asked: Mapping[str, float] | None, seconds: int) -> RegionShares:
         """What callers in the EU get after so many rounds of a second."""
         for _ in range(seconds):
             self.decide(asked)
-        return self.known["eu"]
+        return self.memory.shares["eu"]
 
 
 def test_one_region_is_none() -> None:
@@ -201,7 +212,7 @@ def test_where_no_region_of_the_order_has_engines_nobody_says_what_may_be_served
 def test_other_revisions_stand_in_only_where_the_policy_says_so(across: str, kept_out: set[str]) -> None:
     world = World("eu:2.1.0 eu:v2.2 us:2.0.3 us:3.0.0 us", acrossRevisions=across)
     world.decide()
-    assert {key.engine for key in world.known["eu"].excluded} == kept_out
+    assert {key.engine for key in world.memory.shares["eu"].excluded} == kept_out
     world.out = frozenset((0, 1))
     away = world.decide()["eu"]
     assert {key.engine for key in away.excluded} == kept_out
@@ -215,7 +226,7 @@ def test_what_a_lost_region_served_is_remembered_for_a_while() -> None:
     world.engines = world.engines[1:]
     assert {key.engine for key in world.decide()["eu"].excluded} == {"e1"}
     world.decide(passed_s=REGION_MEMORY_S)
-    assert world.known == {}
+    assert world.memory.shares == {}
 
 
 def test_shadow_mode_region_failover_is_not_in_force() -> None:

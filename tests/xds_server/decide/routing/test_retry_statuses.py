@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.resilience import ENGINE_FAILED, REPORTED_BEFORE_WORK, ResilienceSpec
+from xds_server.decide.decision_memory import RetryMemory
 from xds_server.decide.decisions import EngineDecision, Health, RetryDecision
 from xds_server.decide.routing.retry_statuses import HOLD_S, ON_INTERVAL_S, retries_due_s, retry_statuses
 from xds_server.model.fleet import EngineId
@@ -38,7 +39,7 @@ class Pool:
     step_s: float = 0.25
     now_s: float = 100.0
     out: frozenset[int] = frozenset()
-    decision: RetryDecision | None = None
+    memory: RetryMemory | None = None
     moves: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -60,7 +61,7 @@ class Pool:
 
     def _ask(self, broken: Fault, *, bad: bool) -> None:
         there = [one for one in range(self.engines) if one not in self.out]
-        again = self.decision is None or 500 in self.decision.statuses
+        again = self.memory is None or 500 in self.decision.statuses
         for one in self.rng.sample(there, min(TRIES if again else 1, len(there))):
             if not (bad or broken(one, self.now_s)):
                 self.ok[one] += 1
@@ -81,20 +82,27 @@ class Pool:
             )
             for one in range(self.engines)
         }
-        before = self.decision
-        self.decision = retry_statuses(self.spec, before, traffic=traffic, engines=decisions, now_s=self.now_s)
-        if before is not None and before.statuses != self.decision.statuses:
+        before = self.memory
+        self.memory = retry_statuses(self.spec, before, traffic=traffic, engines=decisions, now_s=self.now_s)
+        if before is not None and before.decided.statuses != self.memory.decided.statuses:
             self.moves.append(self.now_s)
-        return self.decision
+        return self.memory.decided
+
+    @property
+    def decision(self) -> RetryDecision:
+        assert self.memory is not None
+        return self.memory.decided
 
     @property
     def retried(self) -> tuple[int, ...]:
-        assert self.decision is not None
         return self.decision.statuses
 
 
 def test_retry_on_500_at_start_and_without_telemetry() -> None:
-    assert retry_statuses(ResilienceSpec(), None, traffic=None, engines={}, now_s=0.0).statuses == ENGINE_FAILED
+    assert (
+        retry_statuses(ResilienceSpec(), None, traffic=None, engines={}, now_s=0.0).decided.statuses
+        == ENGINE_FAILED
+    )
     assert ENGINE_FAILED == (500, 503)
     pool = Pool(6)
     pool.run(10, bad=1.0)

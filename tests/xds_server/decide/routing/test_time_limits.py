@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from engine.report import EngineReport, Quantiles, Verdict
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
+from xds_server.decide.decision_memory import TimeLimitMemory
 from xds_server.decide.decisions import AdmissionDecision, HedgeCause, HedgeDecision, TimeLimits
 from xds_server.decide.routing.time_limits import (
     DOWN_INTERVAL_S,
@@ -79,7 +80,7 @@ class Pool:
     def __init__(self, pool: EnginePoolSpec = SHORT, **said: Any) -> None:
         self.pool, self.said = pool, ResilienceSpec.model_validate(said)
         self.now_s = 100.0
-        self.limits: TimeLimits | None = None
+        self.memory: TimeLimitMemory | None = None
 
     def step(
         self,
@@ -97,17 +98,17 @@ class Pool:
         silent: bool = False,
     ) -> TimeLimits:
         self.now_s += seconds
-        self.limits = time_limits(
+        self.memory = time_limits(
             self.pool,
             self.said,
-            self.limits,
+            self.memory,
             traffic=None if silent else told(answer, first_byte, at_s=self.now_s, failing=failing),
             engines=engines,
             admission=admitted(used, in_force=in_force, wait_s=wait_s, slots=slots),
             hedge=hedge,
             now_s=self.now_s,
         )
-        return self.limits
+        return self.memory.decided
 
     def settled(
         self, answer: LatencyTail | None, first_byte: LatencyTail | None = None, **more: Any
@@ -169,13 +170,13 @@ def test_lost_telemetry_turns_derived_timeouts_off() -> None:
     pool = Pool(timeouts={"streaming": {"firstToken": "7s"}})
     assert pool.settled(tail(0.8)).per_try_s is not None
     pool.step(1, silent=True)
-    assert pool.limits is not None
-    assert (pool.limits.per_try_s, pool.limits.first_token_s) == (None, 7)
+    assert pool.memory is not None
+    assert (pool.memory.decided.per_try_s, pool.memory.decided.first_token_s) == (None, 7)
     stale = told(tail(0.8), at_s=pool.now_s - STALE_S - 1)
     limits = time_limits(
         SHORT, pool.said, None, traffic=stale, engines=(), admission=admitted(), hedge=None, now_s=pool.now_s
     )
-    assert "no proxy tells" in limits.reason
+    assert "no proxy tells" in limits.decided.reason
 
 
 @settings(deadline=None)
@@ -315,7 +316,8 @@ def test_a_shadow_and_a_policy_that_is_not_adaptive_say_what_the_policy_says() -
 def test_the_same_object_comes_back_where_nothing_changed(said: dict[str, Any]) -> None:
     pool = Pool(**said)
     before = pool.settled(tail(0.8), tail(0.2))
-    assert limits_due_s(before, pool.now_s) in (pool.now_s + DOWN_INTERVAL_S, float("inf"))
+    assert pool.memory is not None
+    assert limits_due_s(pool.memory, pool.now_s) in (pool.now_s + DOWN_INTERVAL_S, float("inf"))
     assert pool.step(1, tail(0.81), tail(0.21)) is before
 
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.resilience import Zones
-from xds_server.decide.decision_memory import Demand
+from xds_server.decide.decision_memory import Demand, ZoneMemory
 from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health, ZoneShares
+from xds_server.decide.pool_inputs import Callers, PoolEngines
 from xds_server.decide.routing.zone_shares import zone_shares
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.pool_traffic import Proxy
@@ -33,9 +34,9 @@ class Map:
         }
         self.capacities = {one.id: EngineCapacity(slots=8, service_s=0.5, source="") for one in self.engines}
         self.policy, self.shadow = Zones.model_validate(policy), shadow
-        self.known: dict[str, ZoneShares] = {}
+        self.memory = ZoneMemory()
         self.now_s = 0.0
-        self.picked_at_s = -1.0
+        self.weighed_at_s = -1.0
 
     def out(self, *places: int) -> "Map":
         for place in places:
@@ -44,34 +45,32 @@ class Map:
             )
         return self
 
-    def decide(self, asked: Mapping[str, float] | None = None, passed_s: float = 1.0) -> dict[str, ZoneShares]:
+    def decide(self, asked: Mapping[str, float] | None = None, passed_s: float = 1.0) -> Mapping[str, ZoneShares]:
         """The shares after ``passed_s`` in which a gateway in each zone was asked so many requests per second."""
         self.now_s += passed_s
-        self.known = zone_shares(
-            self.engines,
-            self.decisions,
+        demand = {
+            zone: Demand(
+                interactive_per_s=per_s, batch_per_s=0, sheds_interactive=False, sheds_batch=False, at_s=0
+            )
+            for zone, per_s in (asked or {}).items()
+        }
+        proxies = {zone: Proxy(node=zone, zone=zone, role="gateway") for zone in "abc"}
+        self.memory = zone_shares(
+            PoolEngines(engines=self.engines, decisions=self.decisions, capacities=self.capacities),
             self.policy,
-            callers="abc",
-            capacities=self.capacities,
-            demand={
-                zone: Demand(
-                    interactive_per_s=per_s, batch_per_s=0, sheds_interactive=False, sheds_batch=False, at_s=0
-                )
-                for zone, per_s in (asked or {}).items()
-            },
-            proxies={zone: Proxy(node=zone, zone=zone, role="gateway") for zone in "abc"},
+            Callers(zones="abc", proxies=proxies, demand=demand),
             shadow=self.shadow,
-            previous=self.known,
-            picked_at_s=self.picked_at_s,
+            before=self.memory,
+            weighed_at_s=self.weighed_at_s,
             now_s=self.now_s,
         )
-        return self.known
+        return self.memory.shares
 
     def load(self, asked: Mapping[str, float]) -> dict[str, float]:
         """How full each zone's engines become when every caller follows its weights; Envoy's product is made."""
         per_s: dict[str, float] = {}
         for caller, rate in asked.items():
-            weights = self.known[caller].weights
+            weights = self.memory.shares[caller].weights
             product = {
                 zone: weight * sum(self._in(one) for one in self.engines if one.zone == zone)
                 / sum(one.zone == zone for one in self.engines)
@@ -96,7 +95,7 @@ class Map:
 def test_zone_with_spare_capacity_keeps_traffic_local() -> None:
     site = Map().out(0)
     assert site.decide()["a"].weights["a"] < 800, "not knowing the demand, half is taken not to fit"
-    site.known = {}
+    site.memory = ZoneMemory()
     assert site.decide({"a": 10, "b": 20, "c": 20})["a"].weights["a"] == 1000
 
 
@@ -108,7 +107,7 @@ def test_zone_overflow_spills_to_zones_with_capacity() -> None:
     assert load["a"] == pytest.approx(0.9, abs=0.02)
     assert max(load.values()) <= 0.92
     assert load["c"] > load["b"] - 0.75, "the emptier zone gets more of it"
-    assert site.known["c"].weights["c"] == 1000
+    assert site.memory.shares["c"].weights["c"] == 1000
 
 
 def test_zone_overload_is_spread_equally() -> None:
@@ -124,7 +123,7 @@ def test_engines_count_by_what_they_can_do() -> None:
     site.capacities[EngineId("pool", "e2")] = EngineCapacity(slots=8, service_s=2.0, source="")
     # a can serve 64 per second, b 20
     assert site.decide()[""].weights == pytest.approx({"a": 760, "b": 240}, abs=11)
-    site.known = {}
+    site.memory = ZoneMemory()
     asked = {"a": 30.0, "b": 30.0, "c": 0.0}
     site.decide(asked)
     assert site.load(asked)["b"] == pytest.approx(0.9, abs=0.03)
@@ -133,7 +132,7 @@ def test_engines_count_by_what_they_can_do() -> None:
 def test_zone_without_telemetry_has_average_demand() -> None:
     site = Map()
     told = site.decide({"a": 48, "b": 10, "c": 29})["a"].weights
-    site.known = {}
+    site.memory = ZoneMemory()
     assert site.decide({"a": 48, "b": 10})["a"].weights == told
 
 
@@ -168,12 +167,12 @@ def test_chance_moves_nothing_and_a_real_change_is_followed_in_seconds() -> None
 
     def second(means: Mapping[str, float]) -> None:
         for _ in range(10):
-            before = dict(site.known)
+            before = dict(site.memory.shares)
             # Rates are over two seconds, so chance is that of two seconds' requests.
             asked = {zone: max(0.0, draw.gauss(mean, (mean / 2) ** 0.5)) for zone, mean in means.items()}
             site.decide(asked, passed_s=0.1)
             for zone in moves:
-                moves[zone] += bool(before) and before[zone].weights is not site.known[zone].weights
+                moves[zone] += bool(before) and before[zone].weights is not site.memory.shares[zone].weights
 
     for _ in range(5):
         second({"a": 25.0, "b": 20.0, "c": 12.0})
@@ -183,13 +182,13 @@ def test_chance_moves_nothing_and_a_real_change_is_followed_in_seconds() -> None
     assert moves == {"a": 0, "b": 0, "c": 0}
     for _ in range(15):
         second({"a": 60.0, "b": 20.0, "c": 5.0})
-    assert site.known["a"].weights["a"] == pytest.approx(480, abs=60)
+    assert site.memory.shares["a"].weights["a"] == pytest.approx(480, abs=60)
 
 
 def test_weights_of_zones_keep_their_distance_from_those_of_engines() -> None:
     site = Map()
     first = site.decide({"a": 20, "b": 20, "c": 20})["a"]
-    site.picked_at_s = 1.9
+    site.weighed_at_s = 1.9
     assert site.decide({"a": 90, "b": 20, "c": 20}, passed_s=1.3)["a"].weights is first.weights
     assert site.decide({"a": 90, "b": 20, "c": 20}, passed_s=0.2)["a"].weights["a"] < 1000
 
@@ -200,7 +199,7 @@ def test_zone_weight_updates_are_rate_limited(data: st.DataObject) -> None:
     site = Map(data.draw(st.sampled_from(["aabbcc", "abc", "aaaabb"])))
     moved: dict[str, list[float]] = {zone: [] for zone in ("", *"abc")}
     for _ in range(data.draw(st.integers(1, 20))):
-        before = site.known
+        before = site.memory.shares
         asked = {zone: data.draw(st.floats(0, 200)) for zone in data.draw(st.sets(st.sampled_from("abc")))}
         for place in data.draw(st.sets(st.integers(0, len(site.engines) - 1), max_size=1)):
             site.capacities[EngineId("pool", f"e{place}")] = EngineCapacity(

@@ -1,0 +1,55 @@
+"""The values that the steps of a round share: the policy of a pool, its engines, its proxies and its callers."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from policies.pool import EnginePoolSpec
+from policies.resilience import ResilienceSpec
+from policies.route import PriorityClass
+from xds_server.decide.decision_memory import Demand
+from xds_server.decide.decisions import EngineCapacity, EngineDecision
+from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.pool_traffic import Proxy
+
+_NO_PROXIES: Final[Mapping[str, Proxy]] = MappingProxyType({})  # one object: decisions compare it by identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPolicy:
+    """What policies say of one pool; ``classes`` are the priority classes of the routes that lead to it."""
+
+    spec: EnginePoolSpec
+    resilience: ResilienceSpec
+    classes: frozenset[PriorityClass]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolEngines:
+    """The engines of a pool, the decision on each, and what each can do."""
+
+    engines: Sequence[Engine]
+    decisions: Mapping[EngineId, EngineDecision]
+    capacities: Mapping[EngineId, EngineCapacity]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectedProxies:
+    """The proxies that share the pools, now by node id.
+
+    ``by_role`` and ``calling_zones`` also count those that left a moment ago and may come back.
+    """
+
+    by_node: Mapping[str, Proxy] = field(default_factory=lambda: _NO_PROXIES)
+    by_role: Mapping[str, int] = field(default_factory=dict)
+    calling_zones: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callers:
+    """Who calls a pool: ``zones`` with callers, connected proxies, and the demand of those that report it."""
+
+    zones: Collection[str]
+    proxies: Mapping[str, Proxy] = field(default_factory=dict)
+    demand: Mapping[str, Demand] = field(default_factory=dict)
