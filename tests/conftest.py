@@ -40,12 +40,33 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 TESTS = Path(__file__).parent
-WITH_WHOLE_PROGRAMS = {"with_envoy", "typed", "incident", "kubernetes", "hostile"}
+WITH_WHOLE_PROGRAMS: Final = ("with_envoy", "typed", "incident", "kubernetes", "hostile")
+SLOW: Final = (
+    *WITH_WHOLE_PROGRAMS,
+    *(
+        "benchmarks",
+        "chaos/cli",
+        "chaos/demo",
+        "chaos/faults",
+        "chaos/gate",
+        "chaos/lab",
+        "chaos/load",
+        "chaos/netem",
+    ),
+    *("chaos/real_vllm", "chaos/simulator", "chaos/xds_tap", "fuzz", "upgrade", "with_vllm"),
+    *("engine/agent/test_agent.py", "engine/gpu/test_gpu_source.py"),
+    "xds_server/cli/test_eject_drain_restore_audit.py",
+)
+"""Folders and files below ``tests`` whose tests start processes or wait on real clocks."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that run whole programs come first: a long one that begins last keeps one process busy, alone."""
-    items.sort(key=lambda item: WITH_WHOLE_PROGRAMS.isdisjoint(item.path.relative_to(TESTS).parts))
+    """Mark slow tests; whole programs come first: a long one that begins last keeps one process busy, alone."""
+    for item in items:
+        path = item.path.relative_to(TESTS)
+        if item.get_closest_marker("envoy") or any(path.is_relative_to(one) for one in SLOW):
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] not in WITH_WHOLE_PROGRAMS)
 
 
 PICTURES = Path(__file__).parent.parent / "docs" / "images"

@@ -5,6 +5,7 @@
 
 import re
 import shlex
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -55,7 +56,7 @@ FOREIGN: Final = {
 """Flags of other programs that pages mention."""
 SPEECH: Final = {"switchgear_experiment", "switchgear_lab"}
 """Names that look like metrics: fixtures of pytest."""
-READERS: Final = {"policies/chat.yaml", "chaos/faults/KIND.py"}
+READERS: Final = re.compile(r"^policies/chat\.yaml$|(?:NAME|KIND|TOOL|TOPIC)\.\w+$")
 """Files that are the reader's to write."""
 
 
@@ -156,10 +157,32 @@ def test_files_exist() -> None:
     def missing(text: str) -> Iterator[str]:
         for span in code(text):
             found = named.match(span)
-            if found and "." in Path(found[0]).name and found[0] not in READERS and not (ROOT / found[0]).exists():
+            if (
+                found
+                and "." in Path(found[0]).name
+                and not READERS.search(found[0])
+                and not (ROOT / found[0]).exists()
+            ):
                 yield found[0]
 
     assert on_pages(missing) == {}
+
+
+def first_column(heading: str) -> list[set[str]]:
+    """The names in code style of the first column, by row, of a table of the architecture."""
+    rows = (ROOT / "docs" / "architecture.md").read_text().partition(f"{heading}\n")[2].partition("\n\n")[0]
+    return [{*re.findall(r"`([\w/]+?)/?`", row.split("|")[1])} for row in rows.splitlines()[1:]]
+
+
+def test_the_architecture_has_the_rooms_of_the_import_contract() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (one["layers"] for one in contracts if one.get("containers") == ["xds_server"])
+    assert first_column("| rooms | what |") == [set(layer.split(" | ")) for layer in layers]
+
+
+def test_the_architecture_has_every_folder_of_the_harness() -> None:
+    folders = {path.parent.name for path in (ROOT / "chaos").glob("*/__init__.py")}
+    assert set().union(*first_column("| folder in `chaos/` | what |")) == folders | {"scenarios"}
 
 
 def test_tests_that_hold_limits_exist() -> None:
