@@ -6,7 +6,7 @@ behind makes the numbers worse instead of better.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -88,15 +88,6 @@ class OutcomeSummary:
     reasons: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutcomeWindow:
-    """The requests that *arrived* in ``[start_s, end_s)``."""
-
-    start_s: float
-    end_s: float
-    summary: OutcomeSummary
-
-
 def quantile(values: Sequence[float], q: float) -> float | None:
     """The smallest value that a share ``q`` of all values does not exceed; None of none."""
     if not values:
@@ -130,24 +121,3 @@ def outcome_summary(outcomes: Sequence[RequestOutcome], *, seconds: float | None
         lag_max_s=max((outcome.lag_s for outcome in outcomes), default=0.0),
         reasons={reason.value: counts[reason.value] for reason in OutcomeReason if counts[reason.value]},
     )
-
-
-def outcome_windows(
-    outcomes: Iterable[RequestOutcome], *, start_s: float, end_s: float, width_s: float
-) -> list[OutcomeWindow]:
-    """Consecutive windows over ``[start_s, end_s)``, the last one cut short; empty ones included."""
-    count = max(0, math.ceil((end_s - start_s) / width_s - 1e-9))
-    groups: list[list[RequestOutcome]] = [[] for _ in range(count)]
-    for outcome in outcomes:
-        if start_s <= outcome.arrived_at_s < end_s:
-            groups[min(count - 1, int((outcome.arrived_at_s - start_s) / width_s))].append(outcome)
-    result = []
-    for index, group in enumerate(groups):
-        begin_s = start_s + index * width_s
-        finish_s = min(end_s, begin_s + width_s)
-        result.append(
-            OutcomeWindow(
-                start_s=begin_s, end_s=finish_s, summary=outcome_summary(group, seconds=finish_s - begin_s)
-            )
-        )
-    return result

@@ -56,11 +56,6 @@ class ProcessSlot:
             self.child.signal_group(signal.SIGKILL)
             await self.children.stop(self.child)
 
-    def terminate(self) -> None:
-        """SIGTERM, as an orchestrator sends it; it ends when it likes."""
-        self.struck = True
-        self._signal(signal.SIGTERM)
-
     def freeze(self) -> None:
         """SIGSTOP: its connections stay open and nothing comes of them."""
         self._signal(signal.SIGSTOP)

@@ -1,7 +1,7 @@
 """What the control plane's decisions tell a proxy, by the same functions that configure Envoys. Pure."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -266,8 +266,3 @@ def _holds(match: HeaderMatch, headers: Mapping[str, str]) -> bool:
     else:
         met = (value is not None) is (match.present is not False)
     return met is not match.invert
-
-
-def pools_by_name(told: Sequence[ProxyConfig]) -> frozenset[str]:
-    """All pools that somebody was told of."""
-    return frozenset(name for one in told for name in one.clusters)

@@ -34,13 +34,6 @@ def server_context(keys: RotatingKeyPair, *, only_proved: bool = False) -> ssl.S
     return context
 
 
-def client_context(pair: KeyPair, files: TlsFiles) -> ssl.SSLContext:
-    """A context for a client that proves itself by this pair, and trusts its authorities alone."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    _load(context, pair, files)
-    return context
-
-
 def _context(pair: KeyPair, files: TlsFiles, *, only_proved: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

@@ -15,9 +15,10 @@ from structlog.testing import capture_logs
 from engine import limited_listener
 from engine.address import ListenAddress
 from engine.limited_listener import LimitedListener, mark_authenticated
-from engine.tls.certificate_files import RotatingKeyPair, read_pair
-from engine.tls.contexts import client_context, server_context
+from engine.tls.certificate_files import RotatingKeyPair
+from engine.tls.contexts import server_context
 from engine.tls.paths import TlsFiles
+from tests.engine.tls.certificate_fixtures import client_context
 from tests.eventually import eventually
 from xds_server.auth.lab_ca import LAB_CERTIFICATES, make_certificates
 
@@ -146,7 +147,7 @@ async def test_connection_limit_counts_tls_from_accept_and_closes_half_handshake
         )
         for name in ("server", "operator")
     }
-    client = client_context(read_pair(files["operator"]), files["operator"])
+    client = client_context(files["operator"])
     async with opened(100, 3, server_context(RotatingKeyPair(files["server"]))) as port:
         friend = await port.connect(tls=client)
         assert await friend.echo(b"friend") == b"friend"

@@ -1,14 +1,15 @@
 """``/v1/about`` and ``/v1/resources?node=`` as routes of the admin port.
 
 With ``absent=true`` the second one also answers for a proxy that is not connected: what it would be served if it
-came, as what the rest of the query says of it (``NODE_PARAMETERS``).
+connected, given the node that the rest of the query describes: ``zone``, ``region``, ``role``, ``listen_address``,
+``cuts``, and ``pool`` once for each pool.
 """
 
 import asyncio
 import json
 from dataclasses import asdict
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Protocol
 
 from aiohttp import web
 
@@ -18,9 +19,6 @@ from xds_server.admin.server_info import ServerInfo
 from xds_server.admin.views.context import UnknownNameError
 from xds_server.model.snapshot import Snapshot
 from xds_server.xds import NodeInfo
-
-NODE_PARAMETERS: Final = ("zone", "region", "role", "pool", "listen_address", "cuts")
-"""What tells the view of a proxy from another's; ``pool`` once for each."""
 
 
 class ConfigDumpBackend(Protocol):

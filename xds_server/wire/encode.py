@@ -22,11 +22,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from envoy_data_plane.message_pool import default_message_pool
-
 from xds_server.wire.descriptors import decoder
 from xds_server.wire.metadata import FieldDescriptor, FieldType, fields
-from xds_server.wire.responses import any_of
 
 _Copy: TypeAlias = Callable[[Any, Any], None]
 """Copies the second argument into the first, a protobuf object; raises one of ``_REFUSALS`` for a wrong type."""
@@ -44,16 +41,6 @@ def encode(message: Any) -> bytes:
     _copy_message(target, message)
     encoded: bytes = target.SerializeToString(deterministic=True)
     return encoded
-
-
-def packed(message: Any) -> bytes:
-    """The wire format of a google.protobuf.Any that holds ``message``."""
-    return any_of(type_url(type(message)), encode(message))
-
-
-def type_url(cls: type[Any]) -> str:
-    """``type.googleapis.com/`` and the full protobuf name of an envoy-data-plane class."""
-    return default_message_pool.type_to_url[cls]
 
 
 # How Python and protobuf say that a value is not what its field needs.

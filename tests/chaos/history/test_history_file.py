@@ -235,12 +235,12 @@ def test_what_was_written_is_there_although_the_writer_is_killed(tmp_path: Path)
     code = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from chaos.history.history_events import Ended\n"
+        "from chaos.history.history_events import ExperimentEnded\n"
         "from chaos.history.history_writer import HistoryFile\n"
         "from chaos.history.event_codec import from_line\n"
         "history = HistoryFile(Path(sys.argv[1])).__enter__()\n"
         "history.write(from_line(sys.argv[2].encode()))\n"
-        "history.write(Ended(at_s=3.0))\n"
+        "history.write(ExperimentEnded(at_s=3.0))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     ended = subprocess.run([sys.executable, "-c", code, path, os.fsdecode(as_line(BEGAN))], check=False)

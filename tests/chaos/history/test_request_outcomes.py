@@ -1,16 +1,9 @@
 """What outcomes add up to."""
 
-import itertools
-
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from chaos.history.request_outcomes import (
     OutcomeReason,
     RequestOutcome,
     outcome_summary,
-    outcome_windows,
     quantile,
 )
 
@@ -61,17 +54,3 @@ def test_a_summary_keeps_good_answers_and_all_answers_apart() -> None:
 def test_a_summary_of_nothing_claims_nothing() -> None:
     seen = outcome_summary([])
     assert (seen.requests, seen.goodput_ratio, seen.goodput_per_s, seen.all_latency_p99_s) == (0,) + (None,) * 3
-
-
-@given(
-    arrivals=st.lists(st.floats(0, 100), max_size=50),
-    width_s=st.floats(0.5, 60),
-    end_s=st.floats(1, 100),
-)
-def test_windows_hold_every_arrival_once(arrivals: list[float], width_s: float, end_s: float) -> None:
-    seen = outcome_windows([outcome(at_s) for at_s in arrivals], start_s=0.0, end_s=end_s, width_s=width_s)
-    assert sum(window.summary.requests for window in seen) == sum(at_s < end_s for at_s in arrivals)
-    assert seen[0].start_s == 0.0
-    assert seen[-1].end_s == pytest.approx(end_s)
-    for before, after in itertools.pairwise(seen):
-        assert before.end_s == pytest.approx(after.start_s)

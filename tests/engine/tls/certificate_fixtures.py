@@ -14,7 +14,7 @@ from cryptography.x509.oid import ExtensionOID
 
 from engine.tls.certificate_files import read_trust
 from engine.tls.engine_trust import ClientTls, ClientTlsCache
-from engine.tls.paths import TrustFiles
+from engine.tls.paths import TlsFiles, TrustFiles
 from xds_server.auth.lab_ca import LabCertificate, make_certificates
 
 DAY = timedelta(days=1)
@@ -93,3 +93,11 @@ def of_strange_curve(certificate: str) -> str:
     content = ssl.PEM_cert_to_DER_cert(certificate)
     assert known in content
     return ssl.DER_cert_to_PEM_cert(content.replace(known, unknown))
+
+
+def client_context(files: TlsFiles) -> ssl.SSLContext:
+    """A context for a client that proves itself with this certificate and trusts its authorities alone."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_cert_chain(files.certificate, files.key)
+    context.load_verify_locations(files.authorities)
+    return context

@@ -23,11 +23,11 @@ from engine.tls.certificate_files import (
     identities_of,
     read_pair,
 )
-from engine.tls.contexts import client_context, peer_identities, server_context
+from engine.tls.contexts import peer_identities, server_context
 from engine.tls.grpc_credentials import auth_context_identities, channel_credentials, server_credentials
 from engine.tls.identity_patterns import certificate_identities
 from engine.tls.paths import TlsFiles
-from tests.engine.tls.certificate_fixtures import odd_certificate, of_strange_curve
+from tests.engine.tls.certificate_fixtures import client_context, odd_certificate, of_strange_curve
 from xds_server.auth.lab_ca import LAB_CERTIFICATES, make_certificates
 from xds_server.cli import main
 
@@ -189,7 +189,7 @@ def serial(pair: KeyPair) -> str:
 
 async def test_each_tls_handshake_gets_the_current_certificate(lab: Path) -> None:
     keys = RotatingKeyPair(files(lab, "server"))
-    proxy = client_context(read_pair(files(lab, "proxy")), files(lab, "proxy"))
+    proxy = client_context(files(lab, "proxy"))
     nobody = ssl.create_default_context(cafile=lab / "ca.crt")
     async with listening(keys) as port:
         assert (await told(port, proxy)).startswith("spiffe://switchgear.lab/proxy/gateway localhost ")
@@ -203,7 +203,7 @@ async def test_each_tls_handshake_gets_the_current_certificate(lab: Path) -> Non
 
 
 async def test_removed_ca_is_no_longer_trusted(lab: Path, tmp_path: Path) -> None:
-    old = client_context(read_pair(files(lab, "proxy")), files(lab, "proxy"))
+    old = client_context(files(lab, "proxy"))
     async with listening(RotatingKeyPair(files(lab, "server"))) as port:
         assert await told(port, old)
         make_certificates(tmp_path / "new", LAB_CERTIFICATES, lasts=DAY)
@@ -297,7 +297,7 @@ def test_a_handshake_during_a_second_rotation_gets_the_pair_of_the_first(
         ours, theirs, back = (
             ssl.MemoryBIO(),
             ssl.MemoryBIO(),
-            client_context(read_pair(files(lab, "proxy")), trust),
+            client_context(files(lab, "proxy")),
         )
         server = context.wrap_bio(ours, theirs, server_side=True)
         client = back.wrap_bio(theirs, ours, server_hostname="localhost")
@@ -307,7 +307,6 @@ def test_a_handshake_during_a_second_rotation_gets_the_pair_of_the_first(
                     one.do_handshake()
         return client.getpeercert(binary_form=True)
 
-    trust = files(lab, "proxy")
     first = shown()
     make_certificates(lab, LAB_CERTIFICATES, lasts=DAY / 2)
     keys.reload()

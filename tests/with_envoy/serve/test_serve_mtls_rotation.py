@@ -7,9 +7,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from engine.tls.certificate_files import read_pair
-from engine.tls.contexts import client_context
 from engine.tls.paths import TlsFiles
+from tests.engine.tls.certificate_fixtures import client_context
 from tests.with_envoy.serve.conftest import PATIENT, Site, eventually
 from xds_server.auth.lab_ca import LAB_CERTIFICATES, LabCertificate, make_certificates
 
@@ -69,7 +68,7 @@ class Locked:
 
     async def get(self, path: str, name: str = "operator") -> Any:
         files = self.files(name)
-        context = client_context(read_pair(files), files)
+        context = client_context(files)
         async with (
             aiohttp.ClientSession() as session,
             session.get(f"https://{self.site.admin}{path}", ssl=context) as answer,

@@ -16,9 +16,10 @@ from structlog.testing import capture_logs
 
 from engine import limited_listener
 from engine.address import ListenAddress
-from engine.tls.certificate_files import RotatingKeyPair, read_pair
-from engine.tls.contexts import client_context, server_context
+from engine.tls.certificate_files import RotatingKeyPair
+from engine.tls.contexts import server_context
 from engine.tls.paths import TlsFiles
+from tests.engine.tls.certificate_fixtures import client_context
 from xds_server.admin import admin_server as admin
 from xds_server.admin.admin_server import AdminServer
 from xds_server.auth import admin_auth as doors
@@ -193,7 +194,7 @@ async def test_mtls_roles_authorize_and_expired_certificates_are_rejected(tmp_pa
     async with port(door, server_context(RotatingKeyPair(files("server")))) as (url, answers):
 
         async def status(name: str, method: str = "GET", path: str = "/v1/proxies") -> int:
-            context = client_context(read_pair(files(name)), files(name))
+            context = client_context(files(name))
             async with (
                 aiohttp.ClientSession(url) as http,
                 http.request(method, path, ssl=context) as answer,
@@ -203,7 +204,7 @@ async def test_mtls_roles_authorize_and_expired_certificates_are_rejected(tmp_pa
         assert await status("operator") == 200
         assert await status("watcher") == 200
         assert await status("proxy") == 401, "a certificate that no rule names"
-        shown = client_context(read_pair(files("proxy")), files("proxy"))
+        shown = client_context(files("proxy"))
         async with aiohttp.ClientSession(url) as http, http.get("/v1/proxies", ssl=shown) as answer:
             said = (await answer.json())["error"]
         assert said.startswith("no rule of access names spiffe://switchgear.lab/proxy/gateway"), (
@@ -288,7 +289,7 @@ async def test_without_rules_a_certificate_reads_and_nobody_writes(tmp_path: Pat
         url,
         _,
     ):
-        context = client_context(read_pair(proxy), proxy)
+        context = client_context(proxy)
         plain = ssl.create_default_context(cafile=certs / "ca.crt")
         for method, path, tls, status in (
             ("GET", "/v1/proxies", context, 200),

@@ -30,9 +30,8 @@ from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2, wrappers_pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xds_server.model.type_urls import CLUSTER
 from xds_server.wire.decode import decoder
-from xds_server.wire.encode import encode, packed
+from xds_server.wire.encode import encode
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # some fields of Envoy are deprecated
 
@@ -189,11 +188,6 @@ def test_a_float_keeps_the_bits_that_it_has(number: float) -> None:
 def test_fields_of_a_newer_envoy_survive() -> None:
     newer = b"\x0a\x04pool" + b"\xfa\xff\x03\x03new"
     assert encode(cluster.Cluster.parse(newer)) == newer
-
-
-def test_an_any_carries_its_type_and_content() -> None:
-    message = cluster.Cluster(name="pool")
-    assert packed(message) == encode(google.Any(type_url=CLUSTER, value=encode(message)))
 
 
 @pytest.mark.parametrize(
