@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, TypedDict, Unpack
 
 import click
 
@@ -35,6 +35,17 @@ def _table(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
         click.echo(fidelity_tables(), nl=False)
         ctx.exit(0)
+
+
+class _MeshOptions(TypedDict):
+    """The options that describe the mesh, named as the fields of ``IstioTarget``."""
+
+    gateway: str
+    host: str
+    filter_namespace: str
+    proxies: int
+    telemetry: bool
+    live: bool
 
 
 @click.command(name="istio")
@@ -99,29 +110,15 @@ def _table(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
 def command(
     *,
     options: ExportOptions,
-    gateway: str,
-    host: str,
-    filter_namespace: str,
-    proxies: int,
-    telemetry: bool,
-    live: bool,
     aborts: tuple[str, ...],
     delays: tuple[str, ...],
+    **mesh: Unpack[_MeshOptions],
 ) -> int:
     """Write the policies as Istio's objects, and say of every field what became of it.
 
     Exits 0, 1 when the policies have problems or --fail-on finds something, 2 when asked wrongly.
     """
-    place = IstioTarget(
-        namespace=options.namespace,
-        host_suffix=options.host_suffix,
-        filter_namespace=filter_namespace,
-        gateway=gateway,
-        host=host,
-        proxies=proxies,
-        telemetry=telemetry,
-        live=live,
-    )
+    place = IstioTarget(namespace=options.namespace, host_suffix=options.host_suffix, **mesh)
     faults = _faults(aborts, delays)
 
     def objects(policies: PolicySet) -> ExportResult:
