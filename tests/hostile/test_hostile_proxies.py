@@ -15,7 +15,7 @@ from tests.hostile.conftest import DELTA, LIMIT_S, Neighbour, Server, connected
 from xds_server.model.snapshot import snapshot
 from xds_server.model.type_urls import CLUSTER
 from xds_server.publish import Publisher
-from xds_server.publish.grpc_ads import MAX_REQUEST_BYTES, GrpcAdsServer
+from xds_server.publish.grpc_ads import MAX_REQUEST_BYTES, GrpcAdsServer, StreamLimits
 from xds_server.wire.decode import DeltaDiscoveryRequest
 from xds_server.xds import StreamErrorKind
 from xds_server.xds.messages import MAX_NAMES, MAX_TYPES, MAX_UNACKED
@@ -177,14 +177,14 @@ async def test_malformed_telemetry_is_counted(
     await neighbour.is_served()
 
 
-def _plane(**limits: float) -> tuple[GrpcAdsServer, list[StreamErrorKind]]:
+def _plane(limits: StreamLimits) -> tuple[GrpcAdsServer, list[StreamErrorKind]]:
     flaws: list[StreamErrorKind] = []
     publisher = Publisher(view_of=lambda _: "v", snapshot_for=lambda _: snapshot(()))
-    return GrpcAdsServer(publisher, on_flaw=flaws.append, **limits), flaws  # type: ignore[arg-type]  # by name
+    return GrpcAdsServer(publisher, on_flaw=flaws.append, limits=limits), flaws
 
 
 async def test_stream_limit_is_resource_exhausted() -> None:
-    plane, flaws = _plane(max_streams=2)
+    plane, flaws = _plane(StreamLimits(streams=2))
     port = await plane.start()
     try:
         async with (
@@ -229,7 +229,7 @@ async def elsewhere(port: int, host: str) -> AsyncIterator[str]:
 
 
 async def test_stream_limit_per_host() -> None:
-    plane, flaws = _plane(max_streams=4, max_streams_of_host=2)
+    plane, flaws = _plane(StreamLimits(streams=4, streams_per_host=2))
     port = await plane.start()
     try:
         async with contextlib.AsyncExitStack() as all_of_it:
@@ -261,7 +261,7 @@ async def test_stream_limit_per_host() -> None:
 
 
 async def test_silent_stream_times_out() -> None:
-    plane, flaws = _plane(first_request_s=2.0)
+    plane, flaws = _plane(StreamLimits(first_request_s=2.0))
     port = await plane.start()
     try:
         async with connected(f"127.0.0.1:{port}", "b") as peer:

@@ -1,8 +1,8 @@
-"""How far draining engines have left the proxies: the one thing that only an xDS server can know.
+"""How far draining engines have left the proxies: only an xDS server can know that.
 
 An engine has left a proxy when the proxy has confirmed some version of the pool's endpoints in which the engine
-takes nothing new. Every version published since it was taken out is remembered, so that a pool whose weights move
-all the time does not keep its proxies for ever one version behind.
+takes nothing new. Every version published since its ejection is remembered: the proxies of a pool whose weights
+move all the time are always one version behind.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
@@ -31,7 +31,7 @@ class _Out:
 
 
 class DrainTracker:
-    """The engines that were told to drain."""
+    """The engines that drain."""
 
     def __init__(self) -> None:
         self._engines: dict[EngineId, _Out] = {}

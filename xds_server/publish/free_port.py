@@ -1,4 +1,4 @@
-"""Whether a port can be had, before there is anything to serve on it."""
+"""Whether a port is free, before there is anything to serve on it."""
 
 import socket
 
@@ -7,7 +7,7 @@ from xds_server.serve_config import ConfigError
 
 
 def check_port_free(address: ListenAddress) -> None:
-    """ConfigError when nobody can listen there, at once and in the system's words, which gRPC keeps to itself.
+    """ConfigError with the reason of the system when the port cannot be opened; gRPC does not report the reason.
 
     The port itself opens only when there is something to serve.
     """

@@ -1,7 +1,7 @@
 """ADS over grpc.aio, with bytes in and bytes out.
 
-gRPC is told of no message type: the publisher encodes a response once and every stream writes the same bytes
-object. A stream has no queue. When it can write it asks its session for what is due now, so a slow peer skips
+gRPC knows no message type: the publisher encodes a response once and every stream writes the same bytes
+object. A stream has no queue. When it can write it polls its session for what is due now, so a slow peer skips
 what it was too slow for and costs nothing while it is stalled.
 """
 
@@ -12,7 +12,8 @@ import contextlib
 import resource
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import Any, Final
 
 import grpc
 
@@ -21,28 +22,7 @@ from xds_server.auth.connection_limit import ConnectionLimiter, host_of
 from xds_server.publish import Publisher, Session
 from xds_server.xds import RefusedPeerError, StreamError, StreamErrorKind, XdsVariant
 
-__all__ = ("GrpcAdsServer", "Transport")
-
-
-class Transport(Protocol):
-    """Serves the sessions of one ``Publisher``.
-
-    For each stream of a peer it calls ``Publisher.connect``, gives ``Session.request`` what it reads, and writes
-    what ``Session.poll`` returns, in order and one at a time, whenever it is woken and able to write.
-    """
-
-    async def start(self) -> int:
-        """Open the port and return its number. Only call this when there is something to serve."""
-        ...
-
-    async def run(self) -> None:
-        """Do the work of time until cancelled; streams are served from ``start`` on."""
-        ...
-
-    async def stop(self) -> None:
-        """Close the port and end every stream; peers keep what they have and reconnect."""
-        ...
-
+__all__ = ("GrpcAdsServer", "StreamLimits")
 
 _SERVICE: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService"
 _MODES: Final = {
@@ -54,19 +34,19 @@ TICK_S: Final = 0.5
 """Waits that only time ends are seconds long; half a second is early enough to notice."""
 
 STOP_GRACE_S: Final = 2.0
-"""Streams end at once when told to; this is for the last bytes on their way."""
+"""Streams end at once; this is for the last bytes on their way."""
 
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """A real Envoy's first request has 61 KB; ten thousand names of a hundred characters have 1 MB."""
 
 MAX_STREAMS: Final = 16_384
-"""Discovery streams of all proxies together: ten thousand, and room for them to come back before they are gone."""
+"""Discovery streams of all proxies together: ten thousand, and room for reconnects before the old ones end."""
 
 MAX_STREAMS_OF_HOST: Final = 4_096
-"""Of these, those of one host: all sidecars behind one gateway, and a quarter of what everybody shares."""
+"""Of these, those of one host: all sidecars behind one gateway, and a quarter of all."""
 
 FIRST_REQUEST_S: Final = 30.0
-"""A proxy asks as soon as it has a stream. One that says nothing holds a place, and need not."""
+"""A proxy sends a request as soon as it has a stream. One without a request only takes up a place."""
 
 _MOST_INT32: Final = 2**31 - 1
 _OTHERS: Final = 1024
@@ -77,16 +57,16 @@ _OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),
     # One server per port: with the default a second one would silently take half of the proxies.
     ("grpc.so_reuseport", 0),
-    # A thousand proxies come back at once after a restart; beyond the default of 1000 grpc refuses them at random.
+    # A thousand proxies reconnect at once after a restart; beyond the default of 1000 grpc rejects them at random.
     # https://grpc.github.io/grpc/core/group__grpc__arg__keys.html
     ("grpc.server.max_pending_requests", 16_384),
     ("grpc.server.max_pending_requests_hard_limit", 32_768),
     # An Envoy holds three streams to its control plane: discovery, access logs, load reports.
     ("grpc.max_concurrent_streams", 128),
-    # Who connects and says nothing holds a descriptor, and need not: before the handshake, and without a stream.
+    # A connection without handshake or stream only holds a descriptor.
     ("grpc.server_handshake_timeout_ms", 20_000),
     ("grpc.max_connection_idle_ms", 60_000),
-    # Peers that vanished without a word are noticed within 20 s, and their own pings are welcome.
+    # Peers that vanished are noticed within 20 s, and may send pings of their own.
     ("grpc.keepalive_time_ms", 15_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -97,11 +77,20 @@ _OPTIONS: Final = (
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamLimits:
+    """Streams that the server takes at once, of all hosts and of each; the time to the first request of one."""
+
+    streams: int = MAX_STREAMS
+    streams_per_host: int = MAX_STREAMS_OF_HOST
+    first_request_s: float = FIRST_REQUEST_S
+
+
 class GrpcAdsServer:
     """Serves delta and state-of-the-world ADS on ``host:port`` (port 0: any free one).
 
     ``handlers`` are further services of the same port. Without ``credentials`` the port speaks plain text.
-    ``on_flaw`` is called for each stream that is ended for what its peer did.
+    ``on_flaw`` is called for each stream that is ended for its peer's mistake.
     """
 
     def __init__(
@@ -113,15 +102,14 @@ class GrpcAdsServer:
         credentials: grpc.ServerCredentials | None = None,
         handlers: Iterable[grpc.GenericRpcHandler] = (),
         on_flaw: Callable[[StreamErrorKind], None] = lambda _: None,
-        max_streams: int = MAX_STREAMS,
-        max_streams_of_host: int = MAX_STREAMS_OF_HOST,
-        first_request_s: float = FIRST_REQUEST_S,
+        limits: StreamLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._publisher = publisher
         self._on_flaw = on_flaw
-        self._crowd = ConnectionLimiter("streams", max_streams, max_streams_of_host)
-        self._first_request_s = first_request_s
+        limits = limits or StreamLimits()
+        self._limiter = ConnectionLimiter("streams", limits.streams, limits.streams_per_host)
+        self._first_request_s = limits.first_request_s
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._credentials = credentials
         self._clock = clock
@@ -155,7 +143,7 @@ class GrpcAdsServer:
             self._publisher.tick(self._clock())
 
     async def stop(self) -> None:
-        """Close the port and end every stream, as a server that is done would: peers see no error."""
+        """Close the port and end every stream, with status OK: peers see no error."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -170,20 +158,20 @@ class GrpcAdsServer:
         identities = auth_context_identities(context.auth_context())
         host = host_of(context.peer(), identities)
         for flaw, full in (
-            (StreamErrorKind.CONNECTION_LIMIT, self._crowd.full()),
-            (StreamErrorKind.HOST_LIMIT, self._crowd.full_for(host)),
+            (StreamErrorKind.CONNECTION_LIMIT, self._limiter.full()),
+            (StreamErrorKind.HOST_LIMIT, self._limiter.full_for(host)),
         ):
             if full:
                 self._on_flaw(flaw)
-                await _say_why(context, grpc.StatusCode.RESOURCE_EXHAUSTED, full)
+                await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, full)
                 return
         call = _Call(self._publisher, mode, context, self._clock, stream, identities=identities)
         ended: StreamError | None = None
         self._streams.add(stream)
-        self._crowd.acquire(host)
+        self._limiter.acquire(host)
         try:
-            # Before any response: gRPC cannot say how a stream ended whose first write was cancelled on its way.
-            with contextlib.suppress(grpc.aio.InternalError):  # who has gone since is found gone by reading
+            # Before any response: gRPC sends no status on a stream whose first write was cancelled on its way.
+            with contextlib.suppress(grpc.aio.InternalError):  # reading finds that the peer has gone
                 await context.send_initial_metadata(())
             await call.read(self._first_request_s)
         except StreamError as error:
@@ -194,17 +182,17 @@ class GrpcAdsServer:
                 raise
         finally:
             self._streams.discard(stream)
-            self._crowd.release(host)
+            self._limiter.release(host)
             await call.close("" if ended is None else str(ended))
         if ended is not None:
             self._on_flaw(ended.flaw)
-            refused = isinstance(ended, RefusedPeerError)
-            code = grpc.StatusCode.PERMISSION_DENIED if refused else grpc.StatusCode.INVALID_ARGUMENT
-            await _say_why(context, code, str(ended))
+            denied = isinstance(ended, RefusedPeerError)
+            code = grpc.StatusCode.PERMISSION_DENIED if denied else grpc.StatusCode.INVALID_ARGUMENT
+            await _abort(context, code, str(ended))
 
 
-async def _say_why(context: Context, code: grpc.StatusCode, text: str) -> None:
-    """End a stream with this; nothing where its peer has gone, to whom nobody can say anything."""
+async def _abort(context: Context, code: grpc.StatusCode, text: str) -> None:
+    """End a stream with this status; nothing where its peer has gone."""
     with contextlib.suppress(grpc.aio.InternalError):
         await context.abort(code, text)
 
@@ -310,7 +298,7 @@ class _Call:
                 await self._context.write(due)
                 due = self._session.poll(self._clock())
         except (grpc.aio.InternalError, grpc.aio.UsageError):
-            # The peer went while it was written to; the reading side sees the same and says so.
+            # The peer went during a write; the reading side sees the same and reports it.
             self._closed = True
         finally:
             self._writer = None

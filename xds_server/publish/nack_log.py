@@ -1,7 +1,7 @@
-"""What proxies refused and is therefore rolled back: who refused it, why, since when, and what is served instead.
+"""What is rolled back: which proxies rejected it, why, since when, and what proxies have instead.
 
-The publisher knows what is parked, and each proxy what it refused itself. A proxy that comes back, or comes new,
-has refused nothing and has something else than the policies say all the same; only here is that told.
+A proxy that reconnects has rejected nothing, and still has something else than the policies want. No stream shows
+that; this log does.
 """
 
 import time
@@ -20,7 +20,7 @@ from xds_server.publish.publisher import Publisher
 
 MOST_NAMED: Final = 10
 MAX_NACKS: Final = 1_000
-"""Refused contents, and proxies of each: there are as many as somebody has tried out in one sitting."""
+"""Rejected contents, and proxies of each: as many as an operator may try in a row."""
 
 _Key = tuple[str, str, str]
 """Type URL, name and content."""
@@ -28,10 +28,10 @@ _Key = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledBackResource:
-    """A resource that connected proxies are meant to have and are not served, because one refused it.
+    """A resource that connected proxies should have and are not served, because one rejected it.
 
     ``refused_by`` are the first of ``refusals`` proxies; ``age_s`` is None where that was in an earlier run.
-    ``on_...`` counts proxies by what they have instead; on trial they are sent it again, to tell which it is.
+    ``on_...`` counts proxies by what they have instead; on trial they are sent it again, alone.
     """
 
     type: str
@@ -56,23 +56,23 @@ class _NackRecord:
 
 @dataclass(slots=True, kw_only=True)
 class _Effect:
-    """How many proxies have what, of those that are meant to have the refused content."""
+    """How many proxies have what, of those that should have the rejected content."""
 
     wanted: Resource
     before: int = 0
     nothing: int = 0
-    trying: int = 0
+    on_trial: int = 0
 
 
 class NackLog:
-    """Remembers refusals. ``note`` each; ``rolled_back`` says which of them still change what is served."""
+    """Remembers NACKs. ``note`` each; ``rolled_back`` gives those that still change what is served."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._known: BoundedDict[_Key, _NackRecord] = BoundedDict(MAX_NACKS)
 
     def note(self, nack: Nack) -> None:
-        """A proxy refused something."""
+        """Remember a NACK."""
         for item in nack.resources:
             key = (item.type_url, item.name, content_of(item.version))
             known = self._known.get(key)
@@ -83,16 +83,18 @@ class NackLog:
                 known.nodes[nack.node.id] = None
 
     def rolled_back(self, publisher: Publisher) -> tuple[RolledBackResource, ...]:
-        """What connected proxies are meant to have and are not served, because it was refused."""
+        """What connected proxies should have and are not served, because it was rejected."""
         now_s = self._clock()
-        parked = publisher.nack_policy.rejected_contents
-        for key in [key for key in self._known if key[2] not in parked.get(key[:2], ())]:
+        rejected = publisher.nack_policy.rejected_contents
+        for key in [key for key in self._known if key[2] not in rejected.get(key[:2], ())]:
             del self._known[key]
         return tuple(
-            self._told(key, effect, now_s) for key, effect in _effects(publisher) if effect.before + effect.nothing
+            self._resource(key, effect, now_s)
+            for key, effect in _effects(publisher)
+            if effect.before + effect.nothing
         )
 
-    def _told(self, key: _Key, effect: _Effect, now_s: float) -> RolledBackResource:
+    def _resource(self, key: _Key, effect: _Effect, now_s: float) -> RolledBackResource:
         known = self._known.get(key)
         nodes = () if known is None else tuple(known.nodes)
         return RolledBackResource(
@@ -106,7 +108,7 @@ class NackLog:
             reason="" if known is None else known.reason,
             on_content_before=effect.before,
             on_nothing=effect.nothing,
-            on_trial=effect.trying,
+            on_trial=effect.on_trial,
         )
 
 
@@ -132,7 +134,7 @@ def _effects(publisher: Publisher) -> Iterator[tuple[_Key, _Effect]]:
             if served is None:
                 effect.nothing += proxies
             elif content_of(served.version) == content:
-                effect.trying += proxies
+                effect.on_trial += proxies
             else:
                 effect.before += proxies
         yield from (((type_url, name, content), effect) for content, effect in found.items())

@@ -1,19 +1,19 @@
-"""What a publisher tells whoever counts and logs: one method per transition."""
+"""The events of a publisher, for logs and metrics: one method per transition."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
 from xds_server.model.snapshot import Resource
-from xds_server.publish.nack_policy import RollbackScope
+from xds_server.publish.nack_decision import RollbackScope
 from xds_server.xds import NodeInfo, StuckResponse, XdsVariant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nack:
-    """A proxy refused a response.
+    """A proxy rejected a response.
 
-    ``resources`` are those held to be at fault, with their ``origins`` in the policies; ``reason`` is the end
-    of the proxy's own text; ``scope`` says for whom they are rolled back.
+    ``resources`` are those at fault, with their ``origins`` in the policies; ``reason`` is the end of the text
+    that the proxy sent; ``scope`` says for which proxies they are rolled back.
     """
 
     node: NodeInfo
@@ -27,7 +27,7 @@ class PublisherObserver(Protocol):
     """Called from the event loop that serves the streams: return at once."""
 
     def on_connect(self, node: NodeInfo, mode: XdsVariant) -> None:
-        """A stream has said who it is."""
+        """A stream has sent its node."""
 
     def on_disconnect(self, node: NodeInfo, mode: XdsVariant, reason: str) -> None:
         """A stream has ended; ``reason`` is empty when the peer simply went."""
@@ -39,13 +39,13 @@ class PublisherObserver(Protocol):
         """A response was applied, ``latency_s`` after it went out."""
 
     def on_nack(self, nack: Nack) -> None:
-        """A response was refused."""
+        """A response was rejected."""
 
     def on_stuck(self, node: NodeInfo, stuck: StuckResponse) -> None:
-        """A response was answered neither way for long."""
+        """A response has waited long for its ACK or NACK."""
 
     def on_unknown_type(self, node: NodeInfo, type_url: str) -> None:
-        """A peer asks for a type that is not served."""
+        """A peer requests a type that is not served."""
 
 
 class NullObserver:

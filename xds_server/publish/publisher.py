@@ -1,20 +1,20 @@
-"""Joins the streams of all proxies to the snapshots of their views. No I/O: a transport does that.
+"""Joins the streams of all proxies to the snapshots of their views. No I/O: ``GrpcAdsServer`` does that.
 
-A transport opens a ``Session`` per stream, hands it the bytes that come in, and asks it for bytes to write
-whenever it is woken and able to write. The application says what each view should have (``publish``), and is
-asked when the first proxy of a view appears.
+The server opens a ``Session`` per stream, hands it the bytes that come in, and polls it for bytes to write
+whenever it is woken and able to write. The application publishes what each view should have, and provides the
+first snapshot when the first proxy of a view appears.
 
 Everything here runs in one thread and returns at once.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from xds_server.model.snapshot import Resource, Snapshot, SnapshotDiffs, content_of
 from xds_server.model.type_urls import SECRET
-from xds_server.publish.nack_policy import NackAttribution, NackPolicy, RollbackScope
+from xds_server.publish.nack_decision import NackDecision, NackReport
+from xds_server.publish.nack_policy import NackPolicy
 from xds_server.publish.observer import Nack, NullObserver, PublisherObserver
 from xds_server.publish.session import ProxyState, ProxySync, Session, SessionView
 from xds_server.publish.view_registry import ViewRegistry
@@ -35,18 +35,17 @@ from xds_server.xds import (
 )
 
 REVIEW_EVERY_S: Final = 10.0
-"""How often accepted content is reviewed for what nobody wants any more."""
+"""How often to forget accepted content that no view has any more."""
 
 _NOTHING_OWN: Final[Mapping[str, Resource]] = MappingProxyType({})
-_NOTHING_REFUSED: Final[Mapping[str, str]] = MappingProxyType({})
+_NO_REJECTIONS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Publisher:
     """All views, all sessions, and the push counter they share.
 
-    ``view_of`` says which view a proxy belongs to, ``snapshot_for`` what a view should have now; ``epoch``
-    tells the nonces of this process from those of another, ``identifier`` is what Envoy shows as its control
-    plane.
+    ``view_of`` gives the view of a proxy, ``snapshot_for`` what a view should have now; ``epoch`` keeps the nonces
+    of this process apart from those of another, ``identifier`` is what Envoy shows as its control plane.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Publisher:
 
     @property
     def nodes(self) -> Mapping[str, Hashable]:
-        """The view of every connected proxy by its node id; the same object while nobody comes or goes."""
+        """The view of every connected proxy by its node id; the same object while no proxy comes or goes."""
         if self._nodes is None:
             self._nodes = MappingProxyType(
                 {
@@ -101,17 +100,17 @@ class Publisher:
         return {key: len(view.sessions) for key, view in self._views.items()}
 
     def speaks_for(self, node: str, identities: tuple[str, ...]) -> bool:
-        """Whether a proxy with these identities is connected as ``node``, so that it may tell of it."""
+        """Whether a proxy with these identities is connected as ``node``, so that it may report for it."""
         return any(_same_peer(session.identities, identities) for session in self._sessions_of.get(node, ()))
 
     def reauthorize(self) -> None:
-        """Ask ``view_of`` about every proxy once more, and end the streams of those with another answer."""
+        """End the streams of proxies that ``view_of`` now gives another view."""
         for view in list(self._views.values()):
             for session in list(view.sessions):
                 session.reauthorize(self._view_of)
 
     def regroup(self) -> None:
-        """Ask ``view_of`` about every proxy once more, and serve those with another answer that view."""
+        """Move proxies to the view that ``view_of`` now gives them."""
         for view in list(self._views.values()):
             for session in list(view.sessions):
                 session.regroup(self._view_of)
@@ -125,8 +124,8 @@ class Publisher:
         """Serve these from now on; views that have no proxy are skipped, views not mentioned stay.
 
         ``own`` is by node id: such a proxy is served this resource in place of its view's of the same type and
-        name. It takes the place of what was given before: who is no longer in it gets the view's again.
-        Own resources are not tried out on the proxies of the view: they are for values that none refuses (RTDS).
+        name. It replaces the ``own`` of the call before: a proxy that is no longer in it gets the view's again.
+        Own resources are not tried on the proxies of the view: they are for values that no proxy rejects (RTDS).
         """
         for key, desired in snapshots.items():
             if view := self._views.get(key):
@@ -142,12 +141,12 @@ class Publisher:
         return served.desired if served else None
 
     def effective(self, view: Hashable) -> Snapshot | None:
-        """What a view is served: as desired, with refused content rolled back; ``None`` when it has no proxy."""
+        """What a view is served: as desired, with rejected content rolled back; ``None`` when it has no proxy."""
         served = self._views.get(view)
         return served.effective if served else None
 
     def proxies(self, nodes: Collection[str] | None = None) -> tuple[ProxyState, ...]:
-        """Every connected proxy that has said who it is, in the order they came; of these ``nodes`` only."""
+        """Every connected proxy that has sent its node, in the order they came; of these ``nodes`` only."""
         if nodes is not None:
             found = (session for node in nodes for session in self._sessions_of.get(node, ()))
             return tuple(state for session in found if (state := session.state()))
@@ -175,7 +174,7 @@ class Publisher:
             if (version := session.acked_version(type_url, name)) is not None
         )
 
-    # For a transport
+    # For the server
 
     def connect(
         self,
@@ -226,7 +225,7 @@ class Publisher:
 
     def move(self, session: Session, view: SessionView, key: Hashable) -> SessionView:
         """The view of this key, with the session, which leaves ``view``."""
-        # First: whoever is counted in both views while the new one is built would share limits with itself.
+        # First: a proxy counted in both views while the new one is built would share limits with itself.
         view.sessions.pop(session, None)
         self._nodes = None
         found = self._served(key, session.host, instead=view.desired)
@@ -264,8 +263,8 @@ class Publisher:
         """Bring a stream up to the newest snapshot of its view, with what is its proxy's own."""
         stream.offer(self._snapshot(view, stream.node.id, stream.rejected_versions(SECRET)), self._sequence)
 
-    def _snapshot(self, view: SessionView, node: str, refused: Mapping[str, str] = _NOTHING_REFUSED) -> Snapshot:
-        return view.snapshot_for(self._own.get(node), refused, self.nack_policy)
+    def _snapshot(self, view: SessionView, node: str, rejected: Mapping[str, str] = _NO_REJECTIONS) -> Snapshot:
+        return view.snapshot_for(self._own.get(node), rejected, self.nack_policy)
 
     def encode(self, stream: Stream, now_s: float) -> bytes | None:
         """The next response due on a stream as bytes, shared with all streams that are due the same."""
@@ -277,7 +276,7 @@ class Publisher:
         return data
 
     def take(self, session: Session, view: SessionView, stream: Stream, event: Event) -> None:
-        """Act on what a stream has told."""
+        """Act on one event of a stream."""
         node = stream.node
         match event:
             case Acked():
@@ -285,12 +284,9 @@ class Publisher:
                 self._accept(view, stream, session.with_co_rejected(event.resources))
             case Confirmed():
                 self._accept(view, stream, event.resources)
-            case Nacked(suspects=()):
-                # Nothing but removals was refused: there is nothing to hold back, from this proxy or others.
-                self._report(node, event, NackAttribution(at_fault=(), scope=RollbackScope.PEER))
             case Nacked():
-                self._refuse(stream, _meant(session, view, stream, event))
-                session.wake()
+                decision = self.nack_policy.decide(self._nack_report(view, stream, event))
+                self._apply(session, stream, decision)
             case StuckResponse():
                 self._observer.on_stuck(node, event)
                 if self.nack_policy.record_timeout(event.resources):
@@ -300,40 +296,57 @@ class Publisher:
 
     def _accept(self, view: SessionView, stream: Stream, resources: tuple[Resource, ...]) -> None:
         if own := self._own.get(stream.node.id):
-            # One proxy's own numbers say nothing about its view, and must never be served to another.
+            # The own resource of one proxy says nothing about its view, and must never be served to another.
             resources = tuple(item for item in resources if item.type_url != own.type_url)
-        if spared := stream.rejected_versions(SECRET):
-            # Nor does what it has instead of what it refused: others may have accepted that long ago.
-            resources = tuple(item for item in resources if item.type_url != SECRET or item.name not in spared)
+        if rejected := stream.rejected_versions(SECRET):
+            # Nor does the fallback of what it rejected: others may have accepted that long ago.
+            resources = tuple(item for item in resources if item.type_url != SECRET or item.name not in rejected)
         if self.nack_policy.record_ack(view.key, resources):
             self._serve()
 
-    def _refuse(self, stream: Stream, event: Nacked) -> None:
-        _, began = self._trials.get(event.type_url, (None, 0))
-        verdict = self.nack_policy.attribute_nack(
-            event.suspects, event.reason, node=stream.node.id, answers_trial=event.sequence >= began
+    def _nack_report(self, view: SessionView, stream: Stream, event: Nacked) -> NackReport:
+        """The NACK as the policy takes it. A NACK of a secret may be the fault of one that came before it."""
+        suspects, co_rejected = event.suspects, None
+        if event.type_url == SECRET and suspects:
+            named = rejected_secret(suspects[0].name, event.reason)
+            item = stream.snapshot.of(SECRET).get(named) or view.desired.of(SECRET).get(named)
+            if item is not None and named != suspects[0].name:
+                suspects, co_rejected = (item,), suspects[0]
+        _, trial_began = self._trials.get(event.type_url, (None, 0))
+        return NackReport(
+            type_url=event.type_url,
+            suspects=suspects,
+            reason=event.reason,
+            node=stream.node.id,
+            answers_trial=event.sequence >= trial_began,
+            co_rejected=co_rejected,
         )
-        innocent = list(verdict.cleared)
-        if verdict.scope is RollbackScope.SUSPECT:
-            # A late refusal of the same push: some of its suspects are on trial or cleared by now.
-            innocent += [item for item in verdict.at_fault if not self.nack_policy.is_rejected(item)]
-        stream.clear_nack(event.type_url, [item.name for item in innocent])
-        self._report(stream.node, event, verdict)
-        self._serve()
 
-    def _report(self, node: NodeInfo, event: Nacked, verdict: NackAttribution) -> None:
+    def _apply(self, session: Session, stream: Stream, decision: NackDecision) -> None:
+        """Do what was decided on a NACK of this stream."""
+        report = decision.report
+        if report.co_rejected is not None:
+            (item,) = report.suspects
+            session.co_rejected_secrets[item.name] = report.co_rejected
+            stream.reattribute_nack(item, report.co_rejected)
+        self.nack_policy.apply(decision)
+        if report.suspects:
+            stream.clear_nack(report.type_url, decision.resend)
         self._observer.on_nack(
             Nack(
-                node=node,
-                type_url=event.type_url,
-                resources=verdict.at_fault,
-                reason=event.reason,
-                scope=verdict.scope,
+                node=stream.node,
+                type_url=report.type_url,
+                resources=decision.at_fault,
+                reason=report.reason,
+                scope=decision.scope,
             )
         )
+        if report.suspects:
+            self._serve()
+            session.wake()
 
     def _serve(self) -> None:
-        """Work out what every view gets, and wake whoever gets something else."""
+        """Compute what every view is served, and wake the sessions that are served something else."""
         self._sequence += 1
         for view in self._views.values():
             effective = self.nack_policy.effective(view.key, view.desired)
@@ -358,9 +371,9 @@ class Publisher:
             view.keep_personal(wanted)
 
     def _begin_trials(self) -> None:
-        """Let every proxy that refused a suspect be sent it once more, now that it is tried on its own."""
-        on_trial = {type_url for type_url, _ in self.nack_policy.rejected_contents}
-        for type_url in on_trial | self._trials.keys():
+        """Let every proxy that rejected a suspect be sent it once more, now that it is on trial."""
+        rejected_types = {type_url for type_url, _ in self.nack_policy.rejected_contents}
+        for type_url in rejected_types | self._trials.keys():
             trial = self.nack_policy.trial(type_url)
             known = self._trials.get(type_url)
             if trial is None:
@@ -381,16 +394,3 @@ class Publisher:
 def _same_peer(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
     """Whether two certificates are of one peer: they prove the same, or something in common."""
     return one == other or not set(one).isdisjoint(other)
-
-
-def _meant(session: Session, view: SessionView, stream: Stream, event: Nacked) -> Nacked:
-    """A refusal of what was meant: a secret is judged with another that came before, and told of in its place."""
-    refused = event.suspects[0]
-    if event.type_url != SECRET or (name := rejected_secret(refused.name, event.reason)) == refused.name:
-        return event
-    item = stream.snapshot.of(SECRET).get(name) or view.desired.of(SECRET).get(name)
-    if item is None:
-        return event
-    session.co_rejected_secrets[name] = refused
-    stream.reattribute_nack(item, refused)
-    return replace(event, suspects=(item,))

@@ -1,4 +1,4 @@
-"""One stream between a transport and the publisher."""
+"""One stream between the server and the publisher."""
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from xds_server.xds.messages import SubscriptionStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyState:
-    """One connected proxy, for people. Clocks are those of the calls."""
+    """One connected proxy in full. Clocks are those of the calls."""
 
     node: NodeInfo
     view: Hashable
@@ -33,7 +33,7 @@ class ProxySync(NamedTuple):
 
 
 class SessionPublisher(Protocol):
-    """What a session asks of whoever joins it to the snapshots of a view."""
+    """What a session needs of the publisher, which joins it to the snapshot of its view."""
 
     def attach(self, session: "Session", node: NodeInfo, now_s: float) -> tuple["SessionView", Stream]:
         """The view of ``node`` and a new stream on it; ``StreamError`` where it is not served."""
@@ -51,11 +51,11 @@ class SessionPublisher(Protocol):
         """The next response due on a stream as bytes; ``None`` when nothing is due."""
 
     def take(self, session: "Session", view: "SessionView", stream: Stream, event: Event) -> None:
-        """Act on what a stream has told."""
+        """Act on one event of a stream."""
 
 
 class Session:
-    """One stream between a transport and the publisher."""
+    """One stream between the server and the publisher."""
 
     __slots__ = (
         *("_closed", "_end", "_publisher", "_stream", "_view"),
@@ -78,7 +78,7 @@ class Session:
         self.wake = wake
         self.identities = identities
         self.co_rejected_secrets: dict[str, Resource] = {}
-        """Secrets that were refused for the fault of another, by the name of that."""
+        """Secrets that Envoy rejected for the fault of another secret, by the name of the other."""
         self._end = end
         self._publisher = publisher
         self._stream: Stream | None = None
@@ -87,7 +87,7 @@ class Session:
 
     @property
     def view(self) -> Hashable | None:
-        """The view of this proxy; ``None`` until it has said who it is."""
+        """The view of this proxy; ``None`` until it has sent its node."""
         return None if self._view is None else self._view.key
 
     def request(self, data: bytes, now_s: float) -> None:
@@ -99,7 +99,7 @@ class Session:
             node = replace(request.node, identities=self.identities)
             self._view, self._stream = self._publisher.attach(self, node, now_s)
         elif request.node is not None and request.node.id not in ("", self._stream.node.id):
-            # It was judged, and is shown and counted, by the id it began with.
+            # Authorization, status and counters go by the id of the first request.
             raise StreamError("a stream is of one node: node.id may not change")
         self._publisher.offer(self._stream, self._view)
         for event in self._stream.request(request, now_s):
@@ -122,7 +122,7 @@ class Session:
             self.wake()
 
     def clear_nack(self, type_url: str, name: str) -> None:
-        """Let a refused resource be sent again unchanged."""
+        """Let a rejected resource be sent again unchanged."""
         if self._stream is not None and self._view is not None:
             self._publisher.offer(self._stream, self._view)
             self._stream.clear_nack(type_url, [name])
@@ -141,7 +141,7 @@ class Session:
                 self._end(StreamError("what this proxy may see has changed: connect again"))
 
     def regroup(self, view_of: Callable[[NodeInfo], Hashable]) -> None:
-        """Go over to the view that the proxy belongs to now; the stream goes on."""
+        """Move to the view that the proxy belongs to now; the stream goes on."""
         if self._stream is None or self._view is None or self._closed:
             return
         try:
@@ -158,11 +158,11 @@ class Session:
         if self._stream is not None and self._view is not None and not self._closed:
             self._publisher.detach(self, self._view, self._stream.node, reason)
         self._closed = True
-        # Whoever made it is held no longer: a ring of both would stay until the collector of cycles comes by.
-        self.wake, self._end = _nobody, _nobody_told
+        # Drop the references to the caller: a reference cycle would stay until the next collection.
+        self.wake, self._end = _ignore_wake, _ignore_end
 
     def with_co_rejected(self, accepted: tuple[Resource, ...]) -> tuple[Resource, ...]:
-        """What was accepted, and with it what was only refused beside something else of its name."""
+        """What was accepted, and the secrets that were rejected only for the fault of one of these."""
         names = [item.name for item in accepted if item.type_url == SECRET]
         return (
             *accepted,
@@ -174,18 +174,18 @@ class Session:
         return None if self._stream is None else self._stream.acked_version(type_url, name)
 
     def rejected_versions(self, type_url: str) -> Mapping[str, str]:
-        """The versions of a type that this proxy has refused, by name."""
+        """The versions of a type that this proxy has rejected, by name."""
         return {} if self._stream is None else self._stream.rejected_versions(type_url)
 
     def sync(self) -> ProxySync | None:
-        """How far this proxy is; ``None`` until it has said who it is."""
+        """How far this proxy is; ``None`` until it has sent its node."""
         if self._stream is None or self._view is None:
             return None
         self._publisher.offer(self._stream, self._view)
         return ProxySync(self._stream.node, self._view.key, self._stream.type_syncs())
 
     def state(self) -> ProxyState | None:
-        """This proxy, for people; ``None`` until it has said who it is."""
+        """This proxy in full; ``None`` until it has sent its node."""
         if self._stream is None or self._view is None:
             return None
         self._publisher.offer(self._stream, self._view)
@@ -199,12 +199,12 @@ class Session:
         )
 
 
-def _nobody() -> None:
-    """Who is woken for a stream that has ended."""
+def _ignore_wake() -> None:
+    """Wake nothing: the stream has ended."""
 
 
-def _nobody_told(_: StreamError) -> None:
-    """Who is told that a stream is to end which has ended."""
+def _ignore_end(_: StreamError) -> None:
+    """End nothing: the stream has ended."""
 
 
 SessionView: TypeAlias = ViewState[Session]

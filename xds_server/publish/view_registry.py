@@ -1,4 +1,4 @@
-"""Which views there are: founded for the first proxy of a kind, retired with the last, and never too many."""
+"""The views that have proxies: added for the first proxy of a view, retired with the last, and never too many."""
 
 from collections.abc import Callable, Hashable
 from typing import Final
@@ -9,18 +9,18 @@ from xds_server.publish.session import SessionView
 from xds_server.xds import StreamError, StreamErrorKind
 
 MAX_VIEWS: Final = 1_024
-"""Views with proxies: each is built in every round. Zones times kinds of proxies are tens; beyond lies a peer that
-says something else of itself on each stream."""
+"""Views with proxies: each is built in every round. Zones times kinds of proxies are tens; more come from a peer
+with another node on each stream."""
 
 MAX_VIEWS_OF_HOST: Final = 128
-"""Views that exist because of proxies of one host: all zones and kinds of proxies that a gateway stands before."""
+"""Views that exist because of proxies of one host: all zones and kinds of proxies behind one gateway."""
 
 MAX_IDLE_VIEWS: Final = 256
-"""Views without proxies whose accepted content is remembered, for a proxy that comes back."""
+"""Views without proxies whose accepted content is remembered, for a proxy that reconnects."""
 
 
 class ViewRegistry:
-    """``by_key`` are the views that have a proxy; ``forget`` is told of those that nobody may come back to."""
+    """``by_key`` are the views that have a proxy; ``forget`` is called with each that was idle for too long."""
 
     def __init__(self, forget: Callable[[Hashable], None]) -> None:
         self.by_key: dict[Hashable, SessionView] = {}
@@ -39,13 +39,13 @@ class ViewRegistry:
                 raise StreamError(full, flaw)
 
     def add(self, view: SessionView) -> None:
-        """One more view, which is about to have a proxy."""
+        """Add a view, which is about to have a proxy."""
         self.by_key[view.key] = view
         self._kinds.acquire(view.founder)
         self._idle.pop(view.key, None)
 
     def retire(self, view: SessionView) -> None:
-        """Build a view no longer that has no proxy left."""
+        """Remove a view that has no proxy left."""
         if view.sessions or view.key not in self.by_key:
             return
         del self.by_key[view.key]

@@ -8,7 +8,7 @@ from xds_server.model.snapshot import Resource, Snapshot, with_resource
 from xds_server.publish.nack_policy import NackPolicy
 
 S = TypeVar("S")
-"""A session: who is served. Nothing here needs to know what that is."""
+"""A session. Nothing here needs to know what that is."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -17,9 +17,9 @@ class ViewState(Generic[S]):
 
     ``founder`` is the host of the proxy that it was first made for.
 
-    ``spared`` holds what is served to proxies that refuse secrets, by what they refuse. ``personal`` holds
-    ``effective``, or one of these, with the own resource of single proxies in it, by the identity of both: proxies
-    with the same are served the same snapshot.
+    ``by_rejections`` holds what is served to proxies that rejected secrets, by what they rejected. ``personal``
+    holds ``effective``, or one of these, with the own resource of single proxies in it, by the identity of both:
+    proxies with the same are served the same snapshot.
     """
 
     key: Hashable
@@ -27,22 +27,22 @@ class ViewState(Generic[S]):
     desired: Snapshot
     effective: Snapshot
     sessions: dict[S, None] = field(default_factory=dict)
-    spared: dict[frozenset[tuple[str, str]], Snapshot] = field(default_factory=dict)
+    by_rejections: dict[frozenset[tuple[str, str]], Snapshot] = field(default_factory=dict)
     personal: dict[tuple[int, int], tuple[Resource, Snapshot, Snapshot]] = field(default_factory=dict)
 
     def serve(self, effective: Snapshot) -> None:
         """Serve this from now on."""
         self.effective = effective
-        self.spared.clear()
+        self.by_rejections.clear()
         self.personal.clear()
 
-    def snapshot_for(self, own: Resource | None, refused: Mapping[str, str], acceptance: NackPolicy) -> Snapshot:
+    def snapshot_for(self, own: Resource | None, rejected: Mapping[str, str], nack_policy: NackPolicy) -> Snapshot:
         """What a proxy of this view is served that has ``own`` in place of the view's resource of that name.
 
-        A view without a resource of that name, or with nothing to serve yet, gets none by this. ``refused`` are
-        versions of secrets by name that this proxy refuses, and is served those before instead.
+        A view without a resource of that name, or with nothing to serve yet, gets none by this. ``rejected`` are
+        versions of secrets by name that this proxy rejected; it is served the versions before them.
         """
-        served = self.effective if not refused else self._spared(refused, acceptance)
+        served = self.effective if not rejected else self._without_rejected(rejected, nack_policy)
         if own is None or own.name not in served.of(own.type_url):
             return served
         key = id(own), id(served)
@@ -51,11 +51,11 @@ class ViewState(Generic[S]):
             known = self.personal[key] = (own, served, with_resource(served, own))
         return known[2]
 
-    def _spared(self, refused: Mapping[str, str], acceptance: NackPolicy) -> Snapshot:
-        key = frozenset(refused.items())
-        if key not in self.spared:
-            self.spared[key] = acceptance.effective(self.key, self.desired, refused)
-        return self.spared[key]
+    def _without_rejected(self, rejected: Mapping[str, str], nack_policy: NackPolicy) -> Snapshot:
+        key = frozenset(rejected.items())
+        if key not in self.by_rejections:
+            self.by_rejections[key] = nack_policy.effective(self.key, self.desired, rejected)
+        return self.by_rejections[key]
 
     def keep_personal(self, wanted: Mapping[int, Resource]) -> None:
         """Forget the snapshots of resources that no proxy has any more."""

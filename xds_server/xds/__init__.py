@@ -1,7 +1,7 @@
-"""The xDS protocol as a value: feed it requests and snapshots, take out the responses that are due.
+"""The xDS protocol as a value: feed it requests and snapshots, take the responses that are due.
 
-Nothing in here awaits, reads a clock or opens a socket. ``Stream`` is one peer's stream, ``requests`` reads
-the bytes that come in, ``encode`` writes those that go out.
+Nothing in here awaits, reads a clock or opens a socket. ``Stream`` is one peer's stream, ``TypeState`` one
+type of it. ``decode_request`` reads the bytes that come in, ``ResponseCache`` encodes those that go out.
 """
 
 from xds_server.xds.discovery_requests import decode_request

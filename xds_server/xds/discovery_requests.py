@@ -1,4 +1,4 @@
-"""Discovery requests from bytes: the one place where a stream meets protobuf messages."""
+"""Discovery requests from bytes: the only protobuf messages that a stream decodes."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -23,7 +23,7 @@ MAX_TEXT_CHARACTERS: Final = 1_024
 """Each of a node's texts; a real id is a host name, or two."""
 
 MAX_METADATA_BYTES: Final = 64 * 1024
-"""An Envoy beside an istiod says some four thousand bytes."""
+"""An Envoy next to an istiod sends some four thousand bytes."""
 
 MAX_USER_AGENT_CHARACTERS: Final = 64
 
@@ -32,14 +32,14 @@ MAX_EXTENSIONS_BYTES: Final = 512 * 1024
 
 
 def node_info(node: NodeMessage) -> NodeInfo:
-    """Who is at the other end; ``StreamError`` for what nobody can be."""
-    said = {
+    """The peer; ``StreamError`` for an impossible node."""
+    texts = {
         "id": node.id,
         "cluster": node.cluster,
         "locality.region": node.locality.region,
         "locality.zone": node.locality.zone,
     }
-    for name, text in said.items():
+    for name, text in texts.items():
         if len(text) > MAX_TEXT_CHARACTERS:
             raise StreamError(
                 f"node.{name} has {len(text)} characters; at most {MAX_TEXT_CHARACTERS} are taken",
@@ -91,19 +91,19 @@ def _metadata(node: NodeMessage) -> Mapping[str, object]:
             f"node.metadata has {size} bytes; at most {MAX_METADATA_BYTES} are taken", StreamErrorKind.NODE
         )
     try:
-        said: Mapping[str, object] = MessageToDict(node.metadata)
+        metadata: Mapping[str, object] = MessageToDict(node.metadata)
     except ValueError as error:
         raise StreamError("node.metadata has a number that is none", StreamErrorKind.NODE) from error
-    return said
+    return metadata
 
 
 def _short(text: str) -> str:
-    """What a peer calls its software: shown, and nothing is decided by its end."""
+    """The name or version of the peer's software, cut: it is only shown."""
     return "".join(one if one.isprintable() else " " for one in text[:MAX_USER_AGENT_CHARACTERS])
 
 
 def _version(node: Any) -> str:
-    """``1.40.0`` or what the peer calls its version; the field is one of two, which the typed face leaves out."""
+    """``1.40.0``, or the text of the older of the two fields; the typed classes leave this one-of out."""
     if node.HasField("user_agent_build_version"):
         version = node.user_agent_build_version.version
         return f"{version.major_number}.{version.minor_number}.{version.patch}"

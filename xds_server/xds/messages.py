@@ -15,13 +15,13 @@ MAX_NAMES: Final = 10_000
 """Resource names one type of one stream may subscribe to: well above any fleet, well below harm (1 MB)."""
 
 MAX_TYPES: Final = 32
-"""Resource types one stream may ask for; xDS defines some twenty."""
+"""Resource types that one stream may request; xDS defines some twenty."""
 
 MAX_NAME_CHARACTERS: Final = 1024
 """Length of one resource name; Envoy's own names are far shorter."""
 
 MAX_REASON_CHARACTERS: Final = 2048
-"""What is kept of a refusal: Envoy puts what failed at the end of a text that may be thousands long."""
+"""Kept of the reason of a NACK: Envoy puts what failed at the end of a text that may be thousands long."""
 
 MAX_UNACKED: Final = 2
 """Unanswered responses of one type: one being applied, one on its way. The next waits and is the newest then."""
@@ -30,25 +30,25 @@ ADD_WAIT_S: Final = 5.0
 """How long routes wait for new clusters they may name. Envoy confirms a cluster once it has warmed."""
 
 REMOVAL_WAIT_S: Final = 15.0
-"""How long a cluster's removal waits for the route change before it: Envoy's own patience for a fetch."""
+"""How long a cluster's removal waits for the route change before it: Envoy's own default fetch timeout."""
 
 STUCK_AFTER_S: Final = 20.0
 """An unanswered response is reported after this: longer than Envoy's default fetch timeout of 15 s."""
 
 IMPLICIT_AFTER_S: Final = 3.0
-"""An Envoy that has not asked for clusters or listeners by then never will: https://github.com/envoyproxy/envoy/issues/34334."""
+"""An Envoy that has not requested clusters or listeners by then never will: https://github.com/envoyproxy/envoy/issues/34334."""
 
 
 class StreamErrorKind(StrEnum):
-    """What was wrong with a stream that was ended: the label of what counts them."""
+    """Why a stream was ended: the label of its counter."""
 
     GARBAGE = "garbage"  # no discovery request at all
-    NODE = "node"  # a node that nobody can be
+    NODE = "node"  # an impossible node
     NAMES = "names"  # too many, or too long
-    PROTOCOL = "protocol"  # a request that the protocol does not know
-    REFUSED = "refused"  # somebody who may not be served
+    PROTOCOL = "protocol"  # a request that the protocol forbids
+    REFUSED = "refused"  # a peer without permission
     SILENT = "silent"  # no request
-    CONNECTION_LIMIT = "crowd"  # more streams than are served
+    CONNECTION_LIMIT = "crowd"  # more streams than the server takes
     HOST_LIMIT = "host"  # more streams than one host may have
 
 
@@ -68,7 +68,7 @@ class XdsVariant(Enum):
 
 
 class RefusedPeerError(StreamError):
-    """A peer that may not be who it says it is, or may not be served at all."""
+    """A peer whose identity does not allow this node, or allows nothing."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, StreamErrorKind.REFUSED)
@@ -76,10 +76,10 @@ class RefusedPeerError(StreamError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
-    """Who is at the other end; ``metadata`` is Envoy's ``node.metadata`` as plain Python.
+    """The peer; ``metadata`` is Envoy's ``node.metadata`` as plain Python.
 
-    ``extensions`` are the names of what it is built with; empty where it does not say.
-    ``identities`` are the URIs and DNS names that its certificate proved; all else is what it says of itself.
+    ``extensions`` are the names of what it is built with; empty where it does not name them.
+    ``identities`` are the URIs and DNS names that its certificate proved; the rest is not verified.
     """
 
     id: str
@@ -147,7 +147,7 @@ class Acked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nacked:
-    """The peer refused a response of the push ``sequence``; any of ``suspects`` may be why."""
+    """The peer rejected a response of the push ``sequence``; any of ``suspects`` may be at fault."""
 
     type_url: str
     suspects: tuple[Resource, ...]
@@ -157,7 +157,7 @@ class Nacked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmed:
-    """The peer came with these versions of ours from an earlier stream: they were accepted then."""
+    """The peer still has these versions from an earlier stream: it accepted them then."""
 
     type_url: str
     resources: tuple[Resource, ...]
@@ -165,7 +165,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StuckResponse:
-    """A response has been answered neither way for ``waiting_s`` seconds."""
+    """A response has waited for its ACK or NACK for ``waiting_s`` seconds."""
 
     type_url: str
     resources: tuple[Resource, ...]
@@ -174,7 +174,7 @@ class StuckResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownType:
-    """The peer asks for a type we do not serve; it is told that nothing of it exists."""
+    """The peer requests a type that is not served; the response is empty."""
 
     type_url: str
 
@@ -191,7 +191,7 @@ class Sync(Enum):
 
 
 class TypeSync(NamedTuple):
-    """Of one type of one stream how it stands: what ``SubscriptionStatus`` has of it, without what costs."""
+    """How far the peer is with one type of one stream: the cheap part of ``SubscriptionStatus``."""
 
     type_url: str
     state: Sync
@@ -203,8 +203,8 @@ class TypeSync(NamedTuple):
 class SubscriptionStatus:
     """One type of one stream. ``since_s`` is the clock at which this state began.
 
-    ``version`` stands for all the peer has confirmed; ``held`` is how many resources that is; ``refused`` maps
-    the names whose wanted version was refused to that version, ``reason`` says why.
+    ``version`` stands for all the peer has confirmed; ``held`` is how many resources that is;
+    ``rejected`` maps the names whose wanted version was rejected to that version, ``reason`` is the last NACK's.
     """
 
     type_url: str
@@ -218,6 +218,6 @@ class SubscriptionStatus:
 
 
 def reason_tail(message: str) -> str:
-    """The end of a refusal's text, where Envoy says what was wrong; only ends of lines are not printable."""
+    """The end of the text of a NACK, where Envoy puts what was wrong; control characters become spaces."""
     cut = message if len(message) <= MAX_REASON_CHARACTERS else "…" + message[1 - MAX_REASON_CHARACTERS :]
     return "".join(one if one.isprintable() or one == "\n" else " " for one in cut)

@@ -20,7 +20,7 @@ class ResponseCache:
 
     def __init__(self, identifier: str = "") -> None:
         self._identifier = identifier
-        # The resources are held beside the bytes, so that their ids stay theirs while an entry lives.
+        # The entry holds the resources too, so that their ids are not reused while it lives.
         self._encoded: BoundedDict[tuple[object, ...], tuple[tuple[Resource, ...], bytes]] = BoundedDict(
             CACHED_RESPONSES
         )

@@ -12,10 +12,10 @@ from typing import Any
 import grpc
 import pytest
 
-from xds_server.model.snapshot import Resource, Snapshot, resource, snapshot
+from xds_server.model.snapshot import Resource, resource, snapshot
 from xds_server.model.type_urls import CLUSTER, ENDPOINT
 from xds_server.publish import Publisher
-from xds_server.publish.grpc_ads import GrpcAdsServer, Transport, most_connections
+from xds_server.publish.grpc_ads import GrpcAdsServer, most_connections
 from xds_server.wire.decode import (
     DeltaDiscoveryRequest,
     DeltaDiscoveryResponse,
@@ -255,12 +255,6 @@ async def test_reconnect_storm_of_a_thousand_is_served(plane: Plane) -> None:
         peers.kill()
         await peers.wait()
     await until(lambda: not plane.publisher.proxies(), "forgotten")
-
-
-def test_the_server_is_a_transport() -> None:
-    publisher = Publisher(view_of=lambda _node: "v", snapshot_for=lambda _view: Snapshot())
-    transport: Transport = GrpcAdsServer(publisher)
-    assert transport
 
 
 @pytest.mark.parametrize(("descriptors", "most"), [(96, 48), (1024, 512), (4096, 3072), (-1, 2**31 - 1)])

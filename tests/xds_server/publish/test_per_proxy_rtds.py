@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from tests.xds_server.publish.resource_fixtures import nack
 from xds_server.model.snapshot import Resource, Snapshot, resource, snapshot
 from xds_server.model.type_urls import CLUSTER, LISTENER, RUNTIME
 from xds_server.publish import Publisher, Session
@@ -205,7 +206,7 @@ def test_what_one_proxy_has_of_its_own_is_never_lent_to_another() -> None:
     bad = layer("refused")
     world.views["a"] = of_view("refused")
     world.publish()
-    world.publisher.nack_policy.attribute_nack([bad], "no")
+    nack(world.publisher.nack_policy, [bad], "no")
     world.publish()
     world.settle()
     assert one.holds[RUNTIME] == "own"

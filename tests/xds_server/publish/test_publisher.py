@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.xds_server.publish.resource_fixtures import cluster
+from tests.xds_server.publish.resource_fixtures import cluster, nack
 from xds_server.model.snapshot import Resource, snapshot
 from xds_server.model.type_urls import CLUSTER
 from xds_server.publish import Nack, NackPolicy, NullObserver, Publisher, RollbackScope, Session
@@ -206,7 +206,7 @@ def test_nacks_of_an_earlier_run_are_reported_without_an_age() -> None:
     fleet = Fleet(cluster("c", "bad"))
     before = NackPolicy()
     before.record_ack("v", [cluster("c", "good")])
-    before.attribute_nack([cluster("c", "bad")], "no")
+    nack(before, [cluster("c", "bad")], "no")
     fleet.publisher.nack_policy.restore(before.rejections())
     fleet.join("one")
     [told] = fleet.rolled_back()

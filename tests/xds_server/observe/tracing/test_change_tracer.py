@@ -18,7 +18,7 @@ from xds_server.observe.tracing.propagation import MAX_NACKS, TracedPolicies
 from xds_server.observe.tracing.spans import ATTRIBUTES, LONGEST_TEXT, NAMES, Span
 from xds_server.observe.tracing.trace_builder import MOST_DECISIONS
 from xds_server.publish import Nack
-from xds_server.publish.nack_policy import RollbackScope
+from xds_server.publish.nack_decision import RollbackScope
 from xds_server.xds import NodeInfo
 
 VIEW = View()
