@@ -13,7 +13,6 @@ The environment that has vLLM is named by its Python. ``make vllm`` makes one in
 
 import asyncio
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from typing import Final
 
 import aiohttp
 
-from chaos.processes import ChildProcess, ChildProcesses, ProcessError
+from chaos.processes import ChildProcess, ProcessError
 from chaos.real_vllm.tiny_model import CONTEXT_TOKENS
 
 VARIABLE: Final = "SWITCHGEAR_VLLM_PYTHON"
@@ -84,22 +83,6 @@ class VllmReplica:
                 return pid
         raise ProcessError(f"{self.name} has no engine core; its log ends with:\n{self.child.tail()}")
 
-    def hang(self) -> None:
-        """Stop the engine core where it is, as a deadlocked kernel would."""
-        os.kill(self.engine_core(), signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let a hung engine core go on."""
-        os.kill(self.engine_core(), signal.SIGCONT)
-
-    def kill_engine_core(self) -> None:
-        """End the engine core without a word."""
-        os.kill(self.engine_core(), signal.SIGKILL)
-
-    def terminate(self) -> None:
-        """Ask the engine to end as an orchestrator does: it finishes what it has begun, and takes nothing new."""
-        os.kill(self.child.pid, signal.SIGTERM)
-
 
 def vllm_python() -> Path | None:
     """The Python that has vLLM; None where no environment has been set up."""
@@ -109,23 +92,7 @@ def vllm_python() -> Path | None:
     return python if python.exists() and (named or (_ROOT / ".vllm-venv" / ".ready").exists()) else None
 
 
-async def start_replica(
-    children: ChildProcesses,
-    *,
-    name: str,
-    port: int,
-    python: Path,
-    model: Path,
-    slots: int = 8,
-    shutdown_timeout_s: int = 30,
-) -> VllmReplica:
-    """Start an engine with the first-token gate on a loopback port; it is not up yet. See ``wait_until_up``."""
-    argv = vllm_command(port=port, python=python, model=model, slots=slots, shutdown_timeout_s=shutdown_timeout_s)
-    child = await children.start(f"vllm-{name}", argv, env=ENVIRONMENT)
-    return VllmReplica(name=name, port=port, child=child)
-
-
-def vllm_command(*, port: int, python: Path, model: Path, slots: int, shutdown_timeout_s: int = 30) -> list[str]:
+def vllm_command(*, port: int, python: Path, model: Path, slots: int) -> list[str]:
     """The command line of an engine; ``ENVIRONMENT`` goes with it."""
     return [
         *guarded_command(),
@@ -134,7 +101,7 @@ def vllm_command(*, port: int, python: Path, model: Path, slots: int, shutdown_t
         *("--model", str(model), "--load-format", "dummy", "--served-model-name", MODEL),
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--max-model-len", str(CONTEXT_TOKENS), "--max-num-seqs", str(slots), "--enforce-eager"),
-        *("--shutdown-timeout", str(shutdown_timeout_s)),
+        *("--shutdown-timeout", "30"),
         "--enable-server-load-tracking",
         *("--middleware", "first_token_gate.FirstTokenGate"),
         "--disable-uvicorn-access-log",

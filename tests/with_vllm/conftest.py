@@ -6,6 +6,8 @@ printed when all tests are over.
 
 import functools
 import json
+import os
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -19,9 +21,8 @@ import pytest_asyncio
 import yaml
 
 from chaos.processes import ChildProcess, ChildProcesses, envoy_command, free_ports
-from chaos.real_vllm import vllm_replica
 from chaos.real_vllm.tiny_model import write_model
-from chaos.real_vllm.vllm_replica import MODEL, VllmReplica, vllm_python
+from chaos.real_vllm.vllm_replica import ENVIRONMENT, MODEL, VllmReplica, vllm_command, vllm_python
 from tests.eventually import eventually as patiently
 from tests.with_vllm.change_recorder import Watch
 from tests.with_vllm.traffic import Stream
@@ -114,19 +115,19 @@ class Site:
         await eventually(live, "the Envoy is live")
 
     async def start_replica(self, name: str) -> None:
-        self.replicas[name] = await vllm_replica.start_replica(
-            self._children,
-            name=name,
-            port=self.ports[name].engine,
-            python=self._python,
-            model=self._folder / "model",
-            slots=SLOTS,
-        )
+        port = self.ports[name].engine
+        argv = vllm_command(port=port, python=self._python, model=self._folder / "model", slots=SLOTS)
+        child = await self._children.start(f"vllm-{name}", argv, env=ENVIRONMENT)
+        self.replicas[name] = VllmReplica(name=name, port=port, child=child)
+
+    def signal_core(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to the engine core of an engine: SIGSTOP hangs it as a deadlocked kernel would."""
+        os.kill(self.replicas[name].engine_core(), number)
 
     async def end_replica(self, name: str) -> float:
         """Ask an engine to end, and return the seconds that took."""
         began_s = time.monotonic()
-        self.replicas[name].terminate()
+        os.kill(self.replicas[name].child.pid, signal.SIGTERM)
         await self.replicas[name].child.wait()
         await self._children.stop(self.replicas[name].child)
         return time.monotonic() - began_s

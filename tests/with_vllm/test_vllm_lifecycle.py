@@ -4,6 +4,7 @@ The tests are chapters: they run in this order, on the same two engines, and eac
 """
 
 import asyncio
+import signal
 import time
 
 import pytest
@@ -57,7 +58,7 @@ async def test_hang_is_detected_and_its_streams_are_retried_elsewhere(site: Site
         under_way += await site.begun(2, 300)
     held = await site.in_flight("a")
     hung_at_s = time.monotonic()
-    site.replicas["a"].hang()
+    site.signal_core("a", signal.SIGSTOP)
     late = [site.stream(64) for _ in range(12)]
     # Which of them go there is the Envoy's choice; the engine that works has room again and again.
     while await site.in_flight("a") <= held and time.monotonic() < hung_at_s + 1:
@@ -89,7 +90,7 @@ async def test_hang_is_detected_and_its_streams_are_retried_elsewhere(site: Site
     assert slowest < FIRST_TOKEN_S, "nobody waits for it any more"
 
     resumed_at_s = time.monotonic()
-    site.replicas["a"].resume()
+    site.signal_core("a", signal.SIGCONT)
     ready = await site.watch.verdict("a", "ready", after_s=resumed_at_s, limit_s=LIMIT_S)
     back = await site.watch.back("a", after_s=resumed_at_s, limit_s=LIMIT_S)
     site.note("hang over: verdict ready", ready.at_s - resumed_at_s)
@@ -102,12 +103,12 @@ async def test_hang_is_detected_and_its_streams_are_retried_elsewhere(site: Site
 
 async def test_hang_while_idle_is_detected_by_the_agent_canary(site: Site) -> None:
     hung_at_s = time.monotonic()
-    site.replicas["b"].hang()
+    site.signal_core("b", signal.SIGSTOP)
     hung = await site.watch.verdict("b", "hung", after_s=hung_at_s, limit_s=LIMIT_S)
     await site.watch.out("b", after_s=hung_at_s, limit_s=LIMIT_S)
     site.note("hang while idle: verdict hung", hung.at_s - hung_at_s)
     resumed_at_s = time.monotonic()
-    site.replicas["b"].resume()
+    site.signal_core("b", signal.SIGCONT)
     back = await site.watch.back("b", after_s=resumed_at_s, limit_s=LIMIT_S)
     site.note("hang while idle, over: back in the Envoy", back.at_s - resumed_at_s)
 
@@ -206,7 +207,7 @@ async def test_a_rolling_restart_cuts_no_stream(site: Site) -> None:
 async def test_an_engine_without_its_core_is_dead(site: Site) -> None:
     under_way = await site.begun(6, 900)
     killed_at_s = time.monotonic()
-    site.replicas["b"].kill_engine_core()
+    site.signal_core("b", signal.SIGKILL)
     dead = await site.watch.verdict("b", "dead", after_s=killed_at_s, limit_s=LIMIT_S)
     out = await site.watch.out("b", after_s=killed_at_s, limit_s=LIMIT_S)
     site.note("kill of the engine core: verdict dead", dead.at_s - killed_at_s)

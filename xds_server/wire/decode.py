@@ -51,8 +51,6 @@ class Message(Protocol):
 
     def HasField(self, name: str) -> bool: ...  # noqa: N802
 
-    def WhichOneof(self, group: str) -> str | None: ...  # noqa: N802
-
 
 class LocalityMessage(Message, Protocol):
     """Where a node or an endpoint is."""
