@@ -21,7 +21,7 @@ from benchmarks.policy_to_snapshot import ZONES, pool_text
 from chaos.history.request_outcomes import quantile
 from policies.load import load
 from xds_server.admin.config_dump_routes import add_config_dump
-from xds_server.admin.server_info import ServerInfo
+from xds_server.admin_api.server_types import ServerInfo
 from xds_server.model.fleet import declared
 from xds_server.model.snapshot import Snapshot
 from xds_server.model.view import View

@@ -20,6 +20,7 @@ from deploy import licences, render
 from istio.export.fidelity_tables import BEGIN, END, fidelity_tables
 from policies.crd.crd import PLURALS
 from policies.reference import codes_markdown, defaults_yaml, policies_markdown
+from xds_server.admin_api.api_schema import api_markdown
 from xds_server.cli.schema import definition
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -39,6 +40,7 @@ def reference_pages() -> Files:
         "docs/policies.md": policies_markdown,
         "docs/codes.md": codes_markdown,
         "docs/cli.md": commands_markdown,
+        "docs/admin-api.md": api_markdown,
         "docs/chaos/reference.md": reference_markdown,
     }
     return {ROOT / path: text() for path, text in pages.items()}

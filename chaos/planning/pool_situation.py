@@ -5,12 +5,12 @@ Slots and service times are those that were measured per engine, where they were
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from chaos.planning.error import PlanError
 from chaos.planning.queueing import SlotQueue
+from xds_server.admin_api.status_types import EngineStatus, PoolStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,41 +99,39 @@ def uniform_engines(
     )
 
 
-def pool_from_server(
-    pools: Sequence[Mapping[str, Any]], engines: Iterable[Mapping[str, Any]], pool: str
-) -> PoolSituation:
+def pool_from_server(pools: Sequence[PoolStatus], engines: Iterable[EngineStatus], pool: str) -> PoolSituation:
     """A pool as ``/v1/pools`` and ``/v1/engines`` of a running control plane tell it, or ``PlanError``.
 
     ``pool`` may be empty where there is one only.
     """
-    row = next(one for one in pools if one["pool"] == chosen_pool([one["pool"] for one in pools], pool))
-    if row["arrivals_per_s"] is None:
-        raise PlanError(f"pool {row['pool']}: no proxy tells of its traffic, so what is asked of it is not known")
-    mine = [one for one in engines if one["pool"] == row["pool"]]
+    row = next(one for one in pools if one.pool == chosen_pool([one.pool for one in pools], pool))
+    if row.arrivals_per_s is None:
+        raise PlanError(f"pool {row.pool}: no proxy tells of its traffic, so what is asked of it is not known")
+    mine = [one for one in engines if one.pool == row.pool]
     known = [one for one in map(_service_s, mine) if one is not None]
     if not known:
-        raise PlanError(f"pool {row['pool']}: no engine has ended a call lately, so no service time is known")
+        raise PlanError(f"pool {row.pool}: no engine has ended a call lately, so no service time is known")
     usual_s = sorted(known)[len(known) // 2]
     profiles = tuple(
         EngineSlots(
-            name=one["engine"],
-            zone=one["zone"],
-            slots=one["slots"] or 0.0,
+            name=one.engine,
+            zone=one.zone,
+            slots=one.slots or 0.0,
             service_s=_service_s(one) or usual_s,
-            up=one["health"] == "HEALTHY" and bool(one["slots"]),
+            up=one.health == "HEALTHY" and bool(one.slots),
         )
         for one in mine
     )
     situation = PoolSituation(
-        pool=row["pool"],
+        pool=row.pool,
         engines=profiles,
-        arrivals_per_s=row["arrivals_per_s"],
+        arrivals_per_s=row.arrivals_per_s,
         max_wait_s=None,
         source="live telemetry, the last 2 seconds; slots as learned, service time as calls that ended showed it",
     )
-    if row["ceiling"] is None or not row["slots"]:
+    if row.ceiling is None or not row.slots:
         return situation
-    wait_s = ((row["ceiling"] - (row["held"] or 0)) / row["slots"] - 1) * situation.service_s
+    wait_s = ((row.ceiling - (row.held or 0)) / row.slots - 1) * situation.service_s
     return PoolSituation(
         pool=situation.pool,
         engines=profiles,
@@ -155,9 +153,9 @@ def chosen_pool(known: Sequence[str], pool: str) -> str:
     return pool
 
 
-def _service_s(engine: Mapping[str, Any]) -> float | None:
+def _service_s(engine: EngineStatus) -> float | None:
     """Seconds a call holds a slot; with more in flight than slots, durations are in part the wait for one."""
-    in_flight, done, slots = engine["in_flight"], engine["done_per_s"], engine["slots"]
+    in_flight, done, slots = engine.in_flight, engine.done_per_s, engine.slots
     if in_flight and done and slots and in_flight > slots:
         return float(slots / done)
-    return float(engine["service_s"]) if engine["service_s"] else None
+    return float(engine.service_s) if engine.service_s else None

@@ -20,10 +20,10 @@ from engine.watch_server import CERTIFICATE_KEY, CLOCK_KEY
 from tests.fuzz.mutations import PIECES, broken
 from tests.fuzz.test_fuzz_kubernetes_watch import ODD, places
 from xds_server.admin.json_http import AdminRequestError, parse_body
+from xds_server.admin_api.version_types import ApplyRequest, RollbackRequest
 from xds_server.diagnosis.envoy_dump import DumpError, dumped_resources, node_of, runtime_layers
 from xds_server.diagnosis.live_state import LiveState
 from xds_server.engine_health.agent_metadata import read_agent_metadata
-from xds_server.rollout.history.api_types import ApplyRequest, RollbackRequest
 
 FUZZ = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 

@@ -25,10 +25,10 @@ import grpc.aio
 from engine.address import ListenAddress
 from engine.report import EngineReport, ReportSource, Verdict
 from tests.eventually import eventually
+from xds_server.admin_api.status_types import OrderRequest
 from xds_server.app.application import BoundAddresses, ControlPlane
 from xds_server.model.fleet import EngineId
 from xds_server.model.order import OrderAction
-from xds_server.model.status_types import OrderRequest
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE
 from xds_server.serve_config import ServeConfig
 from xds_server.telemetry import access_log_service, load_report_service

@@ -3,17 +3,16 @@
 It reads, and it takes three things: orders for engines, other policies, and the word to let go of policies that
 are held back because they drop too much. Who may ask is for ``access.door`` to say. An order must say that it is
 JSON and may not come from a page in a browser: such a page reaches loopback too, for anybody. Every answer but
-``/metrics`` is JSON, refusals too, and its shapes are the dataclasses of ``status``.
+``/metrics`` is JSON, refusals too; ``xds_server.admin_api`` has its types.
 """
 
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
 
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from pydantic import TypeAdapter
 
 from engine.address import ListenAddress
 from engine.limited_listener import LimitedListener
@@ -22,20 +21,31 @@ from xds_server.admin.dashboard.dashboard_routes import add_dashboard
 from xds_server.admin.history_routes import VersionsBackend, add_history
 from xds_server.admin.json_http import (
     AdminRequestError,
-    as_json_dict,
+    add_endpoint,
     json_response,
     parse_body,
+    query_of,
     read_body,
+    refusal_response,
     reject_browser_requests,
     require_json,
 )
 from xds_server.admin.views.context import UnknownNameError
-from xds_server.auth.admin_auth import AUDIT_DETAIL, PRINCIPAL, AdminAuth
-from xds_server.auth.authorization import Principal
-from xds_server.ledger.operator_orders import ImpossibleOrderError, RefusedOrderError
-from xds_server.metrics import Metrics
-from xds_server.model.order import OrderAction
-from xds_server.model.status_types import (
+from xds_server.admin_api import endpoints
+from xds_server.admin_api.answers import (
+    EngineList,
+    EventList,
+    Liveness,
+    OrderEnd,
+    OrderList,
+    PoolList,
+    ProblemList,
+    ProxyList,
+    ShrinkRelease,
+    ZoneList,
+)
+from xds_server.admin_api.parse import adapter
+from xds_server.admin_api.status_types import (
     EngineStatus,
     EventStatus,
     Explanation,
@@ -46,11 +56,17 @@ from xds_server.model.status_types import (
     PoolStatus,
     ProxyStatus,
     Readiness,
+    RolledBackResource,
     ShadowStatus,
     SnapshotStatus,
     ZoneStatus,
 )
-from xds_server.publish.nack_log import RolledBackResource
+from xds_server.admin_api.version_types import CanaryStatus
+from xds_server.auth.admin_auth import AUDIT_DETAIL, PRINCIPAL, AdminAuth
+from xds_server.auth.authorization import Principal
+from xds_server.ledger.operator_orders import ImpossibleOrderError, RefusedOrderError
+from xds_server.metrics import Metrics
+from xds_server.model.order import OrderAction
 from xds_server.serve_config import ConfigError
 
 ROLES: Final = ("gateway", "sidecar")
@@ -68,11 +84,11 @@ MOST_OF_HOST: Final = 128
 MAX_DIGITS: Final = 18
 """Of the number of an event: Python itself refuses those of thousands, in its own words."""
 
-_ORDER: Final = TypeAdapter(OrderRequest)
+_ORDER: Final = adapter(OrderRequest)
 
 
 class AdminBackend(Protocol):
-    """Who can answer; see ``status`` for the shapes."""
+    """The source of the answers."""
 
     def readiness(self) -> Readiness: ...
 
@@ -86,7 +102,7 @@ class AdminBackend(Protocol):
 
     def rolled_back(self) -> Sequence[RolledBackResource]: ...
 
-    def canary(self) -> Mapping[str, Any] | None: ...
+    def canary(self) -> CanaryStatus | None: ...
 
     def snapshot(self, zone: str, role: str) -> SnapshotStatus: ...
 
@@ -139,120 +155,113 @@ def _add_state(app: web.Application, facts: AdminBackend, metrics: Metrics) -> N
     """What is served, to whom, and from what."""
 
     async def healthz(request: web.Request) -> web.Response:
-        _only(request)
-        return json_response({"status": "ok"})
+        query_of(request, endpoints.HEALTHZ)
+        return json_response(Liveness(status="ok"))
 
     async def readyz(request: web.Request) -> web.Response:
-        _only(request)
+        query_of(request, endpoints.READYZ)
         readiness = facts.readiness()
-        return json_response(asdict(readiness), 200 if readiness.ready else 503)
+        return json_response(readiness, 200 if readiness.ready else 503)
 
     async def scrape(request: web.Request) -> web.Response:
-        _only(request)
+        query_of(request, endpoints.METRICS)
         return web.Response(body=await metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def proxies(request: web.Request) -> web.Response:
-        _only(request)
-        return json_response({"proxies": [asdict(proxy) for proxy in facts.proxies()]})
+        query_of(request, endpoints.PROXIES)
+        return json_response(ProxyList(proxies=tuple(facts.proxies())))
 
     async def engines(request: web.Request) -> web.Response:
-        asked = _only(request, "pool")
-        found = [as_json_dict(engine) for engine in facts.engines() if asked.get("pool") in (None, engine.pool)]
-        return json_response({"engines": found})
+        pool = query_of(request, endpoints.ENGINES).get("pool")
+        return json_response(EngineList(engines=tuple(one for one in facts.engines() if pool in (None, one.pool))))
 
     async def policies(request: web.Request) -> web.Response:
-        _only(request)
-        return json_response(asdict(facts.policies()))
+        query_of(request, endpoints.POLICIES)
+        return json_response(facts.policies())
 
     async def troubles(request: web.Request) -> web.Response:
-        _only(request)
+        query_of(request, endpoints.PROBLEMS)
         return json_response(
-            {
-                "troubles": [asdict(one) for one in facts.file_problems()],
-                "rolled_back": [asdict(one) for one in facts.rolled_back()],
-            }
+            ProblemList(troubles=tuple(facts.file_problems()), rolled_back=tuple(facts.rolled_back()))
         )
 
     async def snapshot(request: web.Request) -> web.Response:
-        asked = _only(request, "zone", "role")
-        role = asked.get("role", "gateway")
+        query = query_of(request, endpoints.SNAPSHOT)
+        role = query.get("role", "gateway")
         if role not in ROLES:
             raise AdminRequestError(400, f"role is {role!r}; allowed: {', '.join(ROLES)}")
-        return json_response(asdict(facts.snapshot(asked.get("zone", ""), role)))
+        return json_response(facts.snapshot(query.get("zone", ""), role))
 
     async def allow_shrink(request: web.Request) -> web.Response:
-        _only(request)
+        query_of(request, endpoints.ALLOW_SHRINK)
         reject_browser_requests(request)
         if why_not := facts.release_shrink():
             raise AdminRequestError(409, why_not)
-        return json_response({"released": True})
+        return json_response(ShrinkRelease(released=True))
 
-    app.router.add_get("/healthz", healthz)
-    app.router.add_get("/readyz", readyz)
-    app.router.add_get("/metrics", scrape)
-    app.router.add_get("/v1/proxies", proxies)
-    app.router.add_get("/v1/engines", engines)
-    app.router.add_get("/v1/policies", policies)
-    app.router.add_get("/v1/troubles", troubles)
-    app.router.add_get("/v1/snapshot", snapshot)
-    app.router.add_post("/v1/allow-shrink", allow_shrink)
+    add_endpoint(app, endpoints.HEALTHZ, healthz)
+    add_endpoint(app, endpoints.READYZ, readyz)
+    add_endpoint(app, endpoints.METRICS, scrape)
+    add_endpoint(app, endpoints.PROXIES, proxies)
+    add_endpoint(app, endpoints.ENGINES, engines)
+    add_endpoint(app, endpoints.POLICIES, policies)
+    add_endpoint(app, endpoints.PROBLEMS, troubles)
+    add_endpoint(app, endpoints.SNAPSHOT, snapshot)
+    add_endpoint(app, endpoints.ALLOW_SHRINK, allow_shrink)
 
 
 def _add_reasons(app: web.Application, facts: AdminBackend) -> None:
     """What was decided, and why."""
 
     async def why(request: web.Request) -> web.Response:
-        asked = _only(request, "name")
-        return json_response(asdict(facts.why(_named(asked))))
+        return json_response(facts.why(_named(query_of(request, endpoints.WHY))))
 
     async def events(request: web.Request) -> web.Response:
-        asked = _only(request, "name", "since")
-        since = asked.get("since", "0")
+        query = query_of(request, endpoints.EVENTS)
+        since = query.get("since", "0")
         if not (since.isdecimal() and len(since) <= MAX_DIGITS):
             raise AdminRequestError(400, f"since is {since!r}; it is the number of an event")
-        found = facts.events(asked.get("name", ""), int(since))
-        return json_response({"events": [asdict(event) for event in found]})
+        return json_response(EventList(events=tuple(facts.events(query.get("name", ""), int(since)))))
 
     async def pools(request: web.Request) -> web.Response:
-        _only(request)
-        return json_response({"pools": [asdict(pool) for pool in facts.pools()]})
+        query_of(request, endpoints.POOLS)
+        return json_response(PoolList(pools=tuple(facts.pools())))
 
     async def zones(request: web.Request) -> web.Response:
-        _only(request)
-        return json_response({"zones": [asdict(zone) for zone in facts.zones()]})
+        query_of(request, endpoints.ZONES)
+        return json_response(ZoneList(zones=tuple(facts.zones())))
 
     async def shadow(request: web.Request) -> web.Response:
-        _only(request)
-        return json_response(asdict(facts.shadow()))
+        query_of(request, endpoints.SHADOW)
+        return json_response(facts.shadow())
 
-    app.router.add_get("/v1/why", why)
-    app.router.add_get("/v1/events", events)
-    app.router.add_get("/v1/pools", pools)
-    app.router.add_get("/v1/zones", zones)
-    app.router.add_get("/v1/shadow", shadow)
+    add_endpoint(app, endpoints.WHY, why)
+    add_endpoint(app, endpoints.EVENTS, events)
+    add_endpoint(app, endpoints.POOLS, pools)
+    add_endpoint(app, endpoints.ZONES, zones)
+    add_endpoint(app, endpoints.SHADOW, shadow)
 
 
 def _add_orders(app: web.Application, facts: AdminBackend) -> None:
     """What operators order."""
 
     async def orders(request: web.Request) -> web.Response:
-        _only(request)
-        return json_response({"orders": [asdict(order) for order in facts.orders()]})
+        query_of(request, endpoints.ORDERS)
+        return json_response(OrderList(orders=tuple(facts.orders())))
 
     async def give_order(request: web.Request) -> web.Response:
-        _only(request)
-        return json_response(asdict(facts.order(await _order(request))), 201)
+        return json_response(facts.order(await _order(request)), endpoints.ORDER.status)
 
     async def end_order(request: web.Request) -> web.Response:
-        asked = _only(request, "name", "by")
+        query = query_of(request, endpoints.END_ORDER)
         reject_browser_requests(request)
-        if not facts.end_order(_named(asked), _signed(request, asked.get("by", ""))):
-            raise AdminRequestError(409, f"there is no order for {asked['name']}")
-        return json_response({"ended": True})
+        if not facts.end_order(_named(query), _signed(request, query.get("by", ""))):
+            raise AdminRequestError(409, f"there is no order for {query['name']}")
+        return json_response(OrderEnd(ended=True))
 
-    app.router.add_get("/v1/orders", orders)
-    app.router.add_post("/v1/orders", give_order)
-    app.router.add_delete("/v1/orders", end_order)
+    add_endpoint(app, endpoints.ORDERS, orders)
+    add_endpoint(app, endpoints.ORDER, give_order)
+    add_endpoint(app, endpoints.END_ORDER, end_order)
 
 
 class AdminServer:
@@ -308,17 +317,6 @@ class AdminServer:
         await self._runner.cleanup()
 
 
-def _only(request: web.Request, *known: str) -> dict[str, str]:
-    """The query; ``AdminRequestError`` when it names a parameter twice or one that does not exist."""
-    for name in request.query:
-        if name not in known:
-            allowed = f"allowed: {', '.join(known)}" if known else "none is allowed"
-            raise AdminRequestError(400, f"unknown parameter {name!r}; {allowed}")
-        if len(request.query.getall(name)) > 1:
-            raise AdminRequestError(400, f"parameter {name!r} is given twice")
-    return dict(request.query)
-
-
 def _named(asked: dict[str, str]) -> str:
     if not asked.get("name"):
         raise AdminRequestError(400, "the name is empty: say which engine, zone or pool (?name=)")
@@ -350,12 +348,12 @@ async def _answer_refusals(
     try:
         return await handler(request)
     except AdminRequestError as refusal:
-        return json_response({"error": str(refusal)}, refusal.status)
+        return refusal_response(str(refusal), refusal.status)
     except UnknownNameError as refusal:
-        return json_response({"error": str(refusal)}, 404)
+        return refusal_response(str(refusal), 404)
     except ImpossibleOrderError as refusal:
-        return json_response({"error": str(refusal)}, 400)
+        return refusal_response(str(refusal), 400)
     except RefusedOrderError as refusal:
-        return json_response({"error": str(refusal)}, 409)
+        return refusal_response(str(refusal), 409)
     except web.HTTPException as refusal:
-        return json_response({"error": f"{request.method} {request.path}: {refusal.reason}"}, refusal.status)
+        return refusal_response(f"{request.method} {request.path}: {refusal.reason}", refusal.status)

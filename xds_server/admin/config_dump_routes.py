@@ -7,16 +7,16 @@ connected, given the node that the rest of the query describes: ``zone``, ``regi
 
 import asyncio
 import json
-from dataclasses import asdict
 from types import MappingProxyType
 from typing import Protocol
 
 from aiohttp import web
 
-from xds_server.admin.json_http import json_response
+from xds_server.admin.json_http import add_endpoint, json_response
 from xds_server.admin.resource_decoder import ResourceDecoder
-from xds_server.admin.server_info import ServerInfo
 from xds_server.admin.views.context import UnknownNameError
+from xds_server.admin_api import endpoints
+from xds_server.admin_api.server_types import ServerInfo
 from xds_server.model.snapshot import Snapshot
 from xds_server.xds import NodeInfo
 
@@ -40,7 +40,7 @@ def add_config_dump(app: web.Application, inside: ConfigDumpBackend) -> None:
     reader, reading = ResourceDecoder(), asyncio.Lock()
 
     async def about(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature
-        return json_response(asdict(inside.server_info()))
+        return json_response(inside.server_info())
 
     async def resources(request: web.Request) -> web.Response:
         node, connected = request.query.get("node", ""), True
@@ -57,8 +57,8 @@ def add_config_dump(app: web.Application, inside: ConfigDumpBackend) -> None:
             found = await asyncio.to_thread(reader.read, served)
         return web.Response(text=f'{said[:-1]}, "resources": {found}}}', content_type="application/json")
 
-    app.router.add_get("/v1/about", about)
-    app.router.add_get("/v1/resources", resources)
+    add_endpoint(app, endpoints.SERVER_INFO, about)
+    add_endpoint(app, endpoints.RESOURCES, resources)
 
 
 def _absent(request: web.Request) -> NodeInfo:

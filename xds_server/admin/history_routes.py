@@ -4,31 +4,40 @@ Texts are larger than what the port takes otherwise, so they are read here, up t
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, replace
-from typing import Any, Final, Protocol, TypeVar
+from dataclasses import replace
+from typing import Final, Protocol, TypeVar
 
 from aiohttp import web
 from pydantic import TypeAdapter
 
+from policies.findings import PolicyError
 from xds_server.admin.json_http import (
     AdminRequestError,
+    add_endpoint,
     json_response,
     parse_body,
+    query_of,
     read_body,
+    refusal_response,
     reject_browser_requests,
     require_json,
 )
-from xds_server.rollout.history.api_types import (
+from xds_server.admin_api import endpoints
+from xds_server.admin_api.answers import ChangeRefusal, TextProblem, TextRefusal
+from xds_server.admin_api.parse import adapter
+from xds_server.admin_api.version_types import (
     ApplyRequest,
     CanaryStatus,
     ChangeStatus,
     HistoryStatus,
-    RefusedChangeError,
     RollbackRequest,
+    VersionTexts,
+)
+from xds_server.rollout.history.change_errors import (
+    RefusedChangeError,
     SupersededError,
     UnknownVersionError,
     UnusableTextsError,
-    VersionTexts,
 )
 from xds_server.rollout.history.policy_version import MAX_TEXT_BYTES
 
@@ -37,8 +46,8 @@ MAX_BODY_BYTES: Final = 2 * MAX_TEXT_BYTES
 
 SERVING: Final = "serving"
 _SHOWN: Final = 50
-_APPLY: Final = TypeAdapter(ApplyRequest)
-_ROLLBACK: Final = TypeAdapter(RollbackRequest)
+_APPLY: Final = adapter(ApplyRequest)
+_ROLLBACK: Final = adapter(RollbackRequest)
 _R = TypeVar("_R", ApplyRequest, RollbackRequest)
 
 
@@ -66,97 +75,81 @@ def add_history(
     """``/v1/history``, ``/v1/apply`` and ``/v1/rollback``; ``signed`` says who asks, given what they say."""
 
     async def history(request: web.Request) -> web.Response:
-        return await _answered(_only(request, _now(lambda: asdict(changer.history()))))
+        query_of(request, endpoints.HISTORY)
+        return json_response(changer.history())
 
     async def texts(request: web.Request) -> web.Response:
-        asked = request.match_info["number"]
-        if asked != SERVING and not (asked.isdecimal() and len(asked) < 10):
-            return json_response({"error": f"{asked!r} is no version: give a number, or {SERVING}"}, 400)
-        number = None if asked == SERVING else int(asked)
-        return await _answered(_only(request, _now(lambda: _whole(changer.texts(number)))))
+        version = request.match_info["number"]
+        if version != SERVING and not (version.isdecimal() and len(version) < 10):
+            raise AdminRequestError(400, f"{version!r} is no version: give a number, or {SERVING}")
+        query_of(request, endpoints.VERSION)
+        return json_response(changer.texts(None if version == SERVING else int(version)))
 
     async def apply(request: web.Request) -> web.Response:
-        async def found() -> Any:
-            asked = await _asked(request, _APPLY)
-            return asdict(await changer.apply(replace(asked, by=signed(request, asked.by))))
-
-        return await _answered(found)
+        change = await _body(request, _APPLY)
+        return json_response(await changer.apply(replace(change, by=signed(request, change.by))))
 
     async def rollback(request: web.Request) -> web.Response:
-        async def found() -> Any:
-            asked = await _asked(request, _ROLLBACK)
-            return asdict(await changer.rollback(replace(asked, by=signed(request, asked.by))))
-
-        return await _answered(found)
+        change = await _body(request, _ROLLBACK)
+        return json_response(await changer.rollback(replace(change, by=signed(request, change.by))))
 
     async def canary(request: web.Request) -> web.Response:
-        return await _answered(_only(request, _now(lambda: asdict(changer.canary()))))
+        query_of(request, endpoints.CANARY)
+        return json_response(changer.canary())
 
     async def end_canary(request: web.Request) -> web.Response:
-        async def found() -> Any:
-            reject_browser_requests(request)
-            if not changer.end_canary(signed(request, request.query.get("by", ""))):
-                raise RefusedChangeError("no canary is running")
-            return asdict(changer.canary())
+        reject_browser_requests(request)
+        if not changer.end_canary(signed(request, request.query.get("by", ""))):
+            raise RefusedChangeError("no canary is running")
+        return json_response(changer.canary())
 
-        return await _answered(found)
-
-    app.router.add_get("/v1/apply", canary)
-    app.router.add_delete("/v1/apply", end_canary)
-    app.router.add_get("/v1/history", history)
-    app.router.add_get("/v1/history/{number}", texts)
-    app.router.add_post("/v1/apply", apply)
-    app.router.add_post("/v1/rollback", rollback)
+    add_endpoint(app, endpoints.CANARY, _answer_refusals(canary))
+    add_endpoint(app, endpoints.END_CANARY, _answer_refusals(end_canary))
+    add_endpoint(app, endpoints.HISTORY, _answer_refusals(history))
+    add_endpoint(app, endpoints.VERSION, _answer_refusals(texts))
+    add_endpoint(app, endpoints.APPLY, _answer_refusals(apply))
+    add_endpoint(app, endpoints.ROLLBACK, _answer_refusals(rollback))
 
 
-async def _answered(found: Callable[[], Awaitable[Any]]) -> web.Response:
-    try:
-        return json_response(await found())
-    except AdminRequestError as error:
-        return json_response({"error": str(error)}, error.status)
-    except UnknownVersionError as error:
-        return json_response({"error": str(error)}, 404)
-    except RefusedChangeError as error:
-        state = "superseded" if isinstance(error, SupersededError) else "refused"
-        return json_response({"error": str(error), "state": state}, 409)
-    except UnusableTextsError as error:
-        problems = [
-            {
-                "code": one.code,
-                "place": str(one.origin),
-                **asdict(one.origin),
-                "path": one.path,
-                "message": one.message,
-                "found": one.found,
-                "allowed": one.allowed,
-                "hint": one.hint,
-            }
-            for one in error.errors[:_SHOWN]
-        ]
-        shown = "; ".join(f"{one['place']}: {one['code']} {one['path']}: {one['message']}" for one in problems)
-        return json_response({"error": f"{error}: {shown}", "problems": problems}, 422)
+_Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
-def _now(value: Callable[[], Any]) -> Callable[[], Awaitable[Any]]:
-    async def found() -> Any:
-        return value()
+def _answer_refusals(handler: _Handler) -> _Handler:
+    """The handler, with every refusal as a response."""
 
-    return found
+    async def answer(request: web.Request) -> web.Response:
+        try:
+            return await handler(request)
+        except AdminRequestError as error:
+            return refusal_response(str(error), error.status)
+        except UnknownVersionError as error:
+            return refusal_response(str(error), 404)
+        except RefusedChangeError as error:
+            state = "superseded" if isinstance(error, SupersededError) else "refused"
+            return json_response(ChangeRefusal(error=str(error), state=state), 409)
+        except UnusableTextsError as error:
+            problems = tuple(map(_text_problem, error.errors[:_SHOWN]))
+            shown = "; ".join(f"{one.place}: {one.code} {one.path}: {one.message}" for one in problems)
+            return json_response(TextRefusal(error=f"{error}: {shown}", problems=problems), 422)
+
+    return answer
 
 
-def _only(request: web.Request, found: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
-    async def checked() -> Any:
-        if request.query:
-            raise AdminRequestError(400, f"unknown parameter {next(iter(request.query))!r}; none is allowed")
-        return await found()
+def _text_problem(error: PolicyError) -> TextProblem:
+    return TextProblem(
+        code=error.code,
+        place=str(error.origin),
+        file=error.origin.file,
+        line=error.origin.line,
+        column=error.origin.column,
+        path=error.path,
+        message=error.message,
+        found=error.found,
+        allowed=error.allowed,
+        hint=error.hint,
+    )
 
-    return checked
 
-
-def _whole(found: VersionTexts) -> Any:
-    return {"number": found.number, "digest": found.digest, "texts": dict(found.texts)}
-
-
-async def _asked(request: web.Request, shape: TypeAdapter[_R]) -> _R:
+async def _body(request: web.Request, shape: TypeAdapter[_R]) -> _R:
     require_json(request, "a change")
     return parse_body(await read_body(request, MAX_BODY_BYTES), shape)

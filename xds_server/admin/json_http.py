@@ -2,12 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
+
+from xds_server.admin_api.answers import Refusal
+from xds_server.admin_api.endpoints import AdminEndpoint
 
 BODY_S: Final = 30.0
 """For all of what somebody sends: a change of policies is a few megabytes, and an order one line."""
@@ -31,6 +35,28 @@ def _deep(value: Any) -> Any:
     return [_deep(one) for one in value] if isinstance(value, tuple) else value
 
 
+def add_endpoint(
+    app: web.Application,
+    endpoint: AdminEndpoint[Any],
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+) -> None:
+    """Route the endpoint to this handler; GET answers HEAD as well."""
+    add = app.router.add_get if endpoint.method == "GET" else partial(app.router.add_route, endpoint.method)
+    add(endpoint.path, handler)
+
+
+def query_of(request: web.Request, endpoint: AdminEndpoint[Any]) -> dict[str, str]:
+    """The query; ``AdminRequestError`` for a parameter that the endpoint does not have, or that comes twice."""
+    known = [one.name for one in endpoint.parameters if f"{{{one.name}}}" not in endpoint.path]
+    for name in request.query:
+        if name not in known:
+            allowed = f"allowed: {', '.join(known)}" if known else "none is allowed"
+            raise AdminRequestError(400, f"unknown parameter {name!r}; {allowed}")
+        if len(request.query.getall(name)) > 1:
+            raise AdminRequestError(400, f"parameter {name!r} is given twice")
+    return dict(request.query)
+
+
 class AdminRequestError(Exception):
     """Asked wrongly: the HTTP status to answer with, and why."""
 
@@ -40,8 +66,17 @@ class AdminRequestError(Exception):
 
 
 def json_response(value: Any, status: int = 200) -> web.Response:
-    """The answer that says this."""
-    return web.json_response(value, status=status, dumps=lambda value: json.dumps(value, ensure_ascii=False))
+    """The response with this dataclass as its JSON."""
+    return web.json_response(as_json_dict(value), status=status, dumps=_dumps)
+
+
+def refusal_response(message: str, status: int) -> web.Response:
+    """The response to a request that is refused."""
+    return json_response(Refusal(error=message), status)
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def reject_browser_requests(request: web.Request) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from policies.findings import did_you_mean
 from policies.pool import EnginePool
-from xds_server.admin.server_info import ServerInfo, server_info
+from xds_server.admin.server_info import server_info
 from xds_server.admin.views.context import UnknownNameError
+from xds_server.admin_api.server_types import ServerInfo
 from xds_server.model.snapshot import Snapshot
 from xds_server.model.view import View
 from xds_server.publish import Publisher

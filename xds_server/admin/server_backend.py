@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 from prometheus_client.core import Metric
 
@@ -13,15 +13,7 @@ from xds_server.admin.views.context import UnknownNameError, ViewContext, event_
 from xds_server.admin.views.get_tables import order_rows, pool_rows, shadow_report, with_decision_status, zone_rows
 from xds_server.admin.views.pool_metrics import pool_metrics
 from xds_server.admin.views.why_subject import why
-from xds_server.ledger.event import ClockReading
-from xds_server.ledger.ledger import Ledger
-from xds_server.ledger.operator_orders import Orders, RefusedOrderError, floor_violation
-from xds_server.metrics.control_metrics import ProxyMetrics
-from xds_server.metrics.fleet_metrics import EngineMetrics, PoolMetrics
-from xds_server.model.fleet import EngineId
-from xds_server.model.order import Order, OrderAction
-from xds_server.model.snapshot import Snapshot
-from xds_server.model.status_types import (
+from xds_server.admin_api.status_types import (
     AgentStatus,
     EngineStatus,
     EventStatus,
@@ -33,16 +25,25 @@ from xds_server.model.status_types import (
     PoolStatus,
     ProxyStatus,
     Readiness,
+    RolledBackResource,
     ShadowStatus,
     SnapshotStatus,
     SyncState,
     ZoneStatus,
 )
+from xds_server.admin_api.version_types import CanaryStatus
+from xds_server.ledger.event import ClockReading
+from xds_server.ledger.ledger import Ledger
+from xds_server.ledger.operator_orders import Orders, RefusedOrderError, floor_violation
+from xds_server.metrics.control_metrics import ProxyMetrics
+from xds_server.metrics.fleet_metrics import EngineMetrics, PoolMetrics
+from xds_server.model.fleet import EngineId
+from xds_server.model.order import Order, OrderAction
+from xds_server.model.snapshot import Snapshot
 from xds_server.model.view import ROLES, View
 from xds_server.publish import Publisher
-from xds_server.publish.nack_log import NackLog, RolledBackResource, rolled_back_metric
+from xds_server.publish.nack_log import NackLog, rolled_back_metric
 from xds_server.reconcile.reconciler import Reconciler
-from xds_server.rollout.history.api_types import CanaryStatus
 from xds_server.xds import XdsVariant
 
 _NOTHING: Final = Snapshot()
@@ -143,10 +144,9 @@ class ServerBackend:
             lost_s=dict(self._lost_s()),
         )
 
-    def canary(self) -> Mapping[str, Any] | None:
-        """The canary that runs or ran last, as ``/v1/apply`` shows it."""
-        status = self._canary()
-        return None if status is None else asdict(status)
+    def canary(self) -> CanaryStatus | None:
+        """The canary that runs or ran last; None where there can be none."""
+        return self._canary()
 
     def rolled_back(self) -> Sequence[RolledBackResource]:
         """What proxies refused and are served something else for."""
@@ -284,7 +284,7 @@ class ServerBackend:
             key = (proxy.role, proxy.protocol)
             connections[key] += 1
             for kind in proxy.types:
-                states[kind.type, kind.state.value] = states.get((kind.type, kind.state.value), 0) + 1
+                states[kind.type, str(kind.state)] = states.get((kind.type, str(kind.state)), 0) + 1
                 late_s = 0.0 if kind.state is SyncState.SYNCED else kind.age_s
                 behind[kind.type,] = max(behind.get((kind.type,), 0.0), late_s)
         yield ProxyMetrics.xds_connections.family(connections)

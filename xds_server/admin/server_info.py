@@ -5,13 +5,13 @@ import platform
 import resource
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from xds_server.admin_api.server_types import DiskSpace, ProxyInfo, ServerInfo
 from xds_server.xds import NodeInfo
 
 LIBRARIES: Final = ("switchgear", "envoy-data-plane", "grpcio", "protobuf", "aiohttp", "pydantic")
@@ -43,47 +43,6 @@ NEEDED_EXTENSIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 A test holds this to what the golden cases come to. TLS is among them whatever the policies say now: an edit may
 ask for it at any time, and that is too late to find that a proxy was built without.
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiskSpace:
-    """The file system that the state folder is on."""
-
-    folder: str
-    total_bytes: int
-    free_bytes: int
-    writable: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProxyInfo:
-    """What a proxy says of its own make. ``lacks`` is None where it does not say what it has (a gRPC client)."""
-
-    node: str
-    user_agent: str
-    version: str
-    lacks: tuple[str, ...] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerInfo:
-    """The process. ``now_unix_s`` is its clock at the moment of the answer.
-
-    ``gated_pools`` are those whose policy says ``firstTokenGate``, ``tls_pools`` those that say ``tls``;
-    ``listen`` is where Envoys were to connect, port 0 where it took any.
-    """
-
-    python: str
-    libraries: Mapping[str, str]
-    platform: str
-    now_unix_s: float
-    open_files: int | None
-    open_files_limit: int | None
-    disk: DiskSpace | None
-    listen: str
-    gated_pools: tuple[str, ...]
-    tls_pools: tuple[str, ...]
-    proxies: tuple[ProxyInfo, ...]
 
 
 def server_info(

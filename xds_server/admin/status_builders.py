@@ -6,9 +6,7 @@ from typing import Final
 from policies.findings import PolicyError
 from xds_server.admin.views.context import ViewContext
 from xds_server.admin.views.get_tables import proxy_rows
-from xds_server.model.fleet import Engine
-from xds_server.model.snapshot import Resource, Snapshot
-from xds_server.model.status_types import (
+from xds_server.admin_api.status_types import (
     AgentStatus,
     EngineStatus,
     PolicyProblem,
@@ -18,6 +16,8 @@ from xds_server.model.status_types import (
     SyncState,
     TypeStatus,
 )
+from xds_server.model.fleet import Engine
+from xds_server.model.snapshot import Resource, Snapshot
 from xds_server.model.type_urls import SHORT_NAMES
 from xds_server.model.view import View
 from xds_server.publish import ProxyState

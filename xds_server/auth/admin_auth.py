@@ -17,7 +17,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from operator import itemgetter
 from typing import Final
 from urllib.parse import urlsplit
@@ -30,6 +30,8 @@ from engine.address import source_network
 from engine.bounded_dict import BoundedDict
 from engine.limited_listener import mark_authenticated
 from engine.tls.contexts import peer_identities
+from xds_server.admin_api.access_types import AccessStatus, AuditLog, AuditRecord
+from xds_server.admin_api.endpoints import ACCESS, AUDIT
 from xds_server.auth.access_rules import AdminRole
 from xds_server.auth.authorization import Principal, principal_of
 from xds_server.auth.rules_watcher import RulesWatcher
@@ -70,17 +72,6 @@ _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRecord:
-    """One attempt to change something: who, from where, what, and how it ended (an HTTP status)."""
-
-    at_unix_s: float
-    by: str
-    peer: str
-    what: str
-    status: int
-
-
 class AdminAuth:
     """A middleware for the admin port, and what it remembers.
 
@@ -95,7 +86,7 @@ class AdminAuth:
         secure: bool = False,
         is_open: bool = True,
         open_metrics: bool = False,
-        state: Callable[[], Mapping[str, object]] = dict,
+        state: Callable[[], AccessStatus] = AccessStatus,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -116,8 +107,8 @@ class AdminAuth:
 
     def add_routes(self, app: web.Application) -> None:
         """The routes of the door itself."""
-        app.router.add_get("/v1/audit", self._audit)
-        app.router.add_get("/v1/access", self._access)
+        app.router.add_get(AUDIT.path, self._audit)
+        app.router.add_get(ACCESS.path, self._access)
         if self._rules is not None:
             app.router.add_get(LOGIN, self._form)
             app.router.add_post(LOGIN, self._login)
@@ -265,12 +256,12 @@ class AdminAuth:
         _log.info("admin.write", by=one.by, peer=one.peer, what=one.what, status=status)
 
     async def _audit(self, _: web.Request) -> web.Response:
-        both = [one for _, one in sorted((*self._written, *self._tried), key=itemgetter(0))]
-        rows = [{name: getattr(one, name) for name in one.__slots__} for one in both]
-        return web.json_response({"writes": rows}, dumps=_dumps)
+        both = sorted((*self._written, *self._tried), key=itemgetter(0))
+        writes = AuditLog(writes=tuple(record for _, record in both))
+        return web.json_response(asdict(writes), dumps=_dumps)
 
     async def _access(self, _: web.Request) -> web.Response:
-        return web.json_response(self._state(), dumps=_dumps)
+        return web.json_response(asdict(self._state()), dumps=_dumps)
 
     # -- browsers ------------------------------------------------------------------------------------------
 

@@ -13,9 +13,9 @@ from typing import Final
 
 from engine.regular_file import read_regular_file
 from policies.findings import PolicyErrors
+from xds_server.admin_api.status_types import FileDefect, FileProblem
 from xds_server.auth.access_rules import Access, AdminRule
 from xds_server.auth.rules_file import read_access
-from xds_server.model.status_types import FileDefect, FileProblem
 
 MAX_TOKEN_BYTES: Final = 4096
 MIN_TOKEN_CHARACTERS: Final = 16

@@ -7,7 +7,7 @@ certificate of the authorities may be any proxy. With rules, who is not named ma
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import grpc
@@ -20,6 +20,8 @@ from engine.tls.contexts import server_context
 from engine.tls.grpc_credentials import channel_credentials, server_credentials
 from engine.tls.identity_patterns import first_match
 from policies.findings import PolicyErrors
+from xds_server.admin_api.access_types import AccessStatus, CertificateStatus, RulesStatus
+from xds_server.admin_api.status_types import FileDefect, FileProblem
 from xds_server.auth.access_rules import Access
 from xds_server.auth.admin_auth import AdminAuth
 from xds_server.auth.authorization import Denial, authorize_proxy, expected_proxy_grant
@@ -28,7 +30,6 @@ from xds_server.auth.rules_watcher import RulesWatcher
 from xds_server.diagnosis.file_problems import expiry_problem
 from xds_server.metrics.control_metrics import ControlPlaneMetrics, ProxyMetrics
 from xds_server.model.memo import LastResult
-from xds_server.model.status_types import FileDefect, FileProblem
 from xds_server.model.view import View
 from xds_server.serve_config import ConfigError, ServeConfig
 from xds_server.xds import NodeInfo, RefusedPeerError
@@ -110,23 +111,23 @@ class ServerAuth:
             state=self.state,
         )
 
-    def state(self) -> Mapping[str, object]:
+    def state(self) -> AccessStatus:
         """Certificate and rules in force, and what is wrong with their files; for ``/v1/access``."""
         keys, rules = self.keys, self.rules
-        return {
-            "certificate": None
+        return AccessStatus(
+            certificate=None
             if keys is None
-            else {
-                "identities": keys.pair.identities,
-                "ends": expiry(keys.pair),
-                "left_s": round(keys.pair.ends_unix_s - self._wall()),
-                "trouble": keys.error,
-            },
-            "rules": None if rules is None else {"file": str(rules.path), "trouble": rules.trouble},
-        }
+            else CertificateStatus(
+                identities=keys.pair.identities,
+                ends=expiry(keys.pair),
+                left_s=round(keys.pair.ends_unix_s - self._wall()),
+                trouble=keys.error,
+            ),
+            rules=None if rules is None else RulesStatus(file=str(rules.path), trouble=rules.trouble),
+        )
 
     def file_problems(self) -> Iterable[FileProblem]:
-        """What is wrong with certificate, rules and tokens now, for ``Troubles``."""
+        """What is wrong with certificate, rules and tokens now, for ``FileProblems``."""
         if self.keys is not None:
             file, pair = str(self.keys.files.certificate), self.keys.pair
             if self.keys.error:

@@ -5,34 +5,25 @@ import json
 import socket
 import ssl
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import click
-import yaml
 
 from engine.address import ListenAddress
 from policies.quantity import parse_duration
+from xds_server.admin_api.endpoints import AdminEndpoint
+from xds_server.admin_api.parse import ShapeError, parse
 
 TIMEOUT_S: Final = 5.0
 LEAST_S: Final = 0.1
 LONGEST_S: Final = 600.0
 
 _META: Final = "switchgear.credentials"
-_ROWS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
-    {
-        **{
-            f"/v1/{one}": (one,)
-            for one in ("engines", "pools", "zones", "proxies", "orders", "events", "resources")
-        },
-        "/v1/audit": ("writes",),
-        "/v1/history": ("versions",),
-        "/v1/shadow": ("engines", "pools"),
-    }
-)
-"""Where the answer has lists of objects, and their names."""
+_T = TypeVar("_T")
 
 
 def _kept(context: click.Context, option: click.Parameter, said: Any) -> None:
@@ -114,20 +105,31 @@ class AdminApiError(click.ClickException):
         self.answer = answer
 
 
-class _Said(dict[str, Any]):
-    """An object of an answer. What it does not have is no bug here: something else answers, or another version."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminAnswer(Generic[_T]):
+    """An answer of the admin port: its type, and the JSON document as the server sent it."""
 
-    def __missing__(self, name: str) -> Any:
-        said = f"the answer has no {name!r}: is it the --admin port of a Switchgear, and of a like version?"
-        raise NoAnswerError(said)
+    value: _T
+    document: Any
 
 
-# PyYAML writes no subclass of dict that it was not told of.
-yaml.SafeDumper.add_representer(_Said, yaml.SafeDumper.represent_dict)
+def fetch(
+    admin: str,
+    endpoint: AdminEndpoint[_T],
+    *path: str | int,
+    query: Sequence[tuple[str, str]] = (),
+    body: Mapping[str, Any] | None = None,
+) -> AdminAnswer[_T]:
+    """The answer of an endpoint; ``NoAnswerError`` where it is unavailable or not of the endpoint's type."""
+    document = request_json(admin, endpoint.url(*path, query=query), method=endpoint.method, body=body)
+    try:
+        return AdminAnswer(value=parse(endpoint.answer, document), document=document)
+    except ShapeError as error:
+        raise NoAnswerError(f"{_not_ours(admin)} ({error})") from error
 
 
 def request_json(admin: str, path: str, *, method: str = "GET", body: Any = None) -> Any:
-    """The JSON the admin port answers at ``path``; ``NoAnswerError`` when it cannot be had."""
+    """The JSON document at ``path`` of the admin port; ``NoAnswerError`` where it is unavailable."""
     connection, headers = admin_connection(admin)
     try:
         if body is not None:
@@ -152,15 +154,15 @@ def request_json(admin: str, path: str, *, method: str = "GET", body: Any = None
     finally:
         connection.close()
     try:
-        found = json.loads(text, object_hook=_Said)
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         if answer.status >= http.client.INTERNAL_SERVER_ERROR:
             fault = "a fault of the server, which its log tells, or of what stands before it"
             raise NoAnswerError(f"{admin}{path} answered {answer.status} {answer.reason}: {fault}") from error
-        raise NoAnswerError(f"{admin} answers, but not as Switchgear does: is it the --admin port?") from error
+        raise NoAnswerError(_not_ours(admin)) from error
     if answer.status in (http.client.OK, http.client.CREATED):
-        if not _is_ours(path, found):
-            raise NoAnswerError(f"{admin} answers, but not as Switchgear does: is it the --admin port?")
+        if not isinstance(found, dict):
+            raise NoAnswerError(_not_ours(admin))
         return found
     said = found.get("error") if isinstance(found, dict) else None
     # What the server says of a path it does not have begins with the method, as in "GET /v1/why: Not Found".
@@ -178,14 +180,9 @@ def _no_http(admin: str, error: http.client.HTTPException) -> str:
     return f"{admin} answers, but not in HTTP: is it the --admin port?"
 
 
-def _is_ours(path: str, found: Any) -> bool:
-    """Whether an answer has the shape that all of ours have."""
-    if not isinstance(found, dict):
-        return False
-    names = found.get("pools", []) if path == "/v1/policies" else []
-    lists = [found.get(name, []) for name in _ROWS.get(path.partition("?")[0], ())]
-    objects = all(isinstance(rows, list) and all(isinstance(one, dict) for one in rows) for rows in lists)
-    return isinstance(names, list) and objects
+def _not_ours(admin: str) -> str:
+    """The error for a server that is no Switchgear, or one of another version."""
+    return f"{admin} answers, but not as Switchgear does: is it the --admin port, and of a like version?"
 
 
 def admin_connection(

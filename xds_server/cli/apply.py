@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import click
 from click.core import ParameterSource
@@ -17,7 +16,9 @@ from policies.load import load
 from policies.model import PolicySet
 from policies.policy_files import decode_text, read, search
 from policies.quantity import parse_duration
-from xds_server.cli.admin_client import AdminApiError, NoAnswerError, admin_option, request_json
+from xds_server.admin_api.endpoints import APPLY, CANARY, END_CANARY
+from xds_server.admin_api.version_types import CanaryStatus
+from xds_server.cli.admin_client import AdminAnswer, AdminApiError, NoAnswerError, admin_option, fetch
 from xds_server.cli.change_outcome import REFUSED, ROLLED_BACK, SUPERSEDED, OutcomeReporter, form_option
 from xds_server.cli.diagnostics import as_text, from_errors, from_findings, printable
 from xds_server.cli.group_runner import INTERRUPTED
@@ -140,14 +141,14 @@ def command(
         **({"expect": expect} if expect else {}),
     }
     try:
-        answer = request_json(admin, "/v1/apply", method="POST", body=body)
+        answer = fetch(admin, APPLY, body=body).value
     except AdminApiError as refusal:
         return teller.report_refusal(refusal)
     except KeyboardInterrupt:
         click.echo("not waited for: `switchgear status` says whether the server had it already", err=True)
         return INTERRUPTED
-    if answer["state"] == "canary":
-        return _watched(teller, by or user_name(), answer["digest"])
+    if answer.state == "canary":
+        return _watched(teller, by or user_name(), answer.digest)
     return teller.report_answer(answer)
 
 
@@ -225,31 +226,30 @@ def _watched(teller: OutcomeReporter, by: str, digest: str) -> int:
     told_at_s = 0.0
     try:
         while True:
-            now = _looked(teller.admin)
-            if now["state"] != "running" or now["digest"] != digest:
+            answer = _looked(teller.admin)
+            now = answer.value
+            if now.state != "running" or now.digest != digest:
                 break
-            said = f"{now['word']}: {'; '.join(now['reasons'])}"
+            said = f"{now.word}: {'; '.join(now.reasons)}"
             # Figures move each second; what they come to does not.
-            news = (now["connected"], len(now["proxies"]), _FIGURE.sub("", said))
-            if news != told or now["age_s"] - told_at_s >= PROGRESS_EACH_S:
-                told, told_at_s = news, now["age_s"]
-                proxies = f"{now['connected']} of {len(now['proxies'])} canary proxies"
-                teller.print_text(
-                    printable(f"{now['age_s']:.0f} s: {proxies}, {now['requests']} requests; {said}")
-                )
+            news = (now.connected, len(now.proxies), _FIGURE.sub("", said))
+            if news != told or now.age_s - told_at_s >= PROGRESS_EACH_S:
+                told, told_at_s = news, now.age_s
+                proxies = f"{now.connected} of {len(now.proxies)} canary proxies"
+                teller.print_text(printable(f"{now.age_s:.0f} s: {proxies}, {now.requests} requests; {said}"))
             time.sleep(POLL_EACH_S)
     except KeyboardInterrupt:
         click.echo("rolling back", err=True)
         return _end(teller, by)
-    return _ended(teller, now, digest)
+    return _ended(teller, answer, digest)
 
 
-def _looked(admin: str) -> Any:
+def _looked(admin: str) -> AdminAnswer[CanaryStatus]:
     """How the canary stands. One answer that fails to come is no reason to leave: the server may be busy."""
     lost_at_s = None
     while True:
         try:
-            return request_json(admin, "/v1/apply")
+            return fetch(admin, CANARY)
         except (NoAnswerError, AdminApiError) as error:
             now_s = time.monotonic()
             if lost_at_s is None:
@@ -261,27 +261,28 @@ def _looked(admin: str) -> Any:
         time.sleep(POLL_EACH_S)
 
 
-def _ended(teller: OutcomeReporter, now: Mapping[str, Any], digest: str = "") -> int:
-    reason = "; ".join(now["reasons"])
+def _ended(teller: OutcomeReporter, answer: AdminAnswer[CanaryStatus], digest: str = "") -> int:
+    now = answer.value
+    reason = "; ".join(now.reasons)
     reasons = printable(reason.replace("\n", " "))
-    if now["state"] == "none":
+    if now.state == "none":
         reason = "the server was started again, and serves everybody what it did before"
         click.echo(f"rolled back: {reason}", err=True)
         return teller.end(ROLLED_BACK, reason=reason, digest=digest)
-    if digest and now["digest"] != digest:
+    if digest and now.digest != digest:
         reason = "it has ended, and another came after it; `switchgear history` has what is served"
         click.echo(reason, err=True)
         return teller.end(SUPERSEDED, reason=reason, digest=digest)
-    if now["state"] == "served":
-        teller.print_text(f"all proxies have it now: version {now['version']} ({reasons})")
-        return teller.end("served", reason=reason, digest=now["digest"], version=now["version"], canary=now)
+    if now.state == "served":
+        teller.print_text(f"all proxies have it now: version {now.version} ({reasons})")
+        return teller.end("served", reason=reason, digest=now.digest, version=now.version, canary=answer.document)
     click.echo(f"rolled back: {reasons}", err=True)
-    return teller.end(ROLLED_BACK, reason=reason, digest=now["digest"], canary=now)
+    return teller.end(ROLLED_BACK, reason=reason, digest=now.digest, canary=answer.document)
 
 
 def _end(teller: OutcomeReporter, by: str) -> int:
     try:
-        return _ended(teller, request_json(teller.admin, f"/v1/apply?by={quote(by, safe='')}", method="DELETE"))
+        return _ended(teller, fetch(teller.admin, END_CANARY, query=[("by", by)]))
     except AdminApiError as refusal:
         return teller.report_refusal(refusal)
     except (NoAnswerError, KeyboardInterrupt) as error:

@@ -6,12 +6,12 @@ import json
 import os
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import quote
 
 import click
 import yaml
@@ -20,7 +20,29 @@ from policies.findings import PolicyErrors
 from policies.load import load
 from policies.model import PolicySet
 from xds_server.admin.server_info import libraries
-from xds_server.cli.admin_client import AdminApiError, NoAnswerError, admin_connection, admin_option, request_json
+from xds_server.admin_api.endpoints import (
+    ENGINES,
+    EVENTS,
+    ORDERS,
+    POLICIES,
+    POOLS,
+    PROBLEMS,
+    PROXIES,
+    RESOURCES,
+    SERVER_INFO,
+    SHADOW,
+    SNAPSHOT,
+    ZONES,
+    AdminEndpoint,
+)
+from xds_server.cli.admin_client import (
+    AdminApiError,
+    NoAnswerError,
+    admin_connection,
+    admin_option,
+    fetch,
+    request_json,
+)
 from xds_server.cli.diagnostics import from_errors
 from xds_server.cli.doctor_checks import all_checks
 from xds_server.cli.envoy_admin import raw_dump
@@ -31,7 +53,18 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 MOST_EVENTS: Final = 2_000
 MOST_VIEWS: Final = 20
 
-_STATE: Final = ("proxies", "policies", "engines", "pools", "zones", "orders", "shadow", "troubles")
+_STATE: Final[Mapping[str, AdminEndpoint[Any]]] = MappingProxyType(
+    {
+        "proxies": PROXIES,
+        "policies": POLICIES,
+        "engines": ENGINES,
+        "pools": POOLS,
+        "zones": ZONES,
+        "orders": ORDERS,
+        "shadow": SHADOW,
+        "troubles": PROBLEMS,
+    }
+)
 
 
 @dataclass(slots=True)
@@ -123,14 +156,14 @@ def command(
 
 def _server(bundle: _Bundle, admin: str, proxies: tuple[str, ...]) -> None:
     try:
-        bundle.put_data("about.json", request_json(admin, "/v1/about"))
+        bundle.put_data("about.json", _document(admin, SERVER_INFO))
     except (NoAnswerError, AdminApiError) as error:
         # Each further question would wait as long for the same answer.
         bundle.missing["server"] = redaction.text(error.format_message())
         return
-    for name in _STATE:
-        bundle.try_data(f"state/{name}.json", partial(request_json, admin, f"/v1/{name}"))
-    bundle.try_data("events.json", lambda: {"events": request_json(admin, "/v1/events")["events"][-MOST_EVENTS:]})
+    for name, endpoint in _STATE.items():
+        bundle.try_data(f"state/{name}.json", partial(_document, admin, endpoint))
+    bundle.try_data("events.json", lambda: {"events": fetch(admin, EVENTS).document["events"][-MOST_EVENTS:]})
     try:
         bundle.put("metrics.txt", redaction.text(_metrics(admin)))
     except (OSError, http.client.HTTPException, click.ClickException) as error:
@@ -139,16 +172,21 @@ def _server(bundle: _Bundle, admin: str, proxies: tuple[str, ...]) -> None:
     for node in proxies:
         bundle.try_data(
             f"served/{_plain(node)}.json",
-            partial(request_json, admin, f"/v1/resources?node={quote(node, safe='')}"),
+            partial(_document, admin, RESOURCES, query=[("node", node)]),
         )
 
 
 def _snapshots(admin: str) -> Iterator[Any]:
     """What is served to each kind of proxy, without content."""
-    served = {(one["zone"], one["role"]) for one in request_json(admin, "/v1/proxies")["proxies"]}
+    served = {(one.zone, one.role) for one in fetch(admin, PROXIES).value.proxies}
     for zone, role in sorted(served)[:MOST_VIEWS]:
         if role in ("gateway", "sidecar"):
-            yield request_json(admin, f"/v1/snapshot?zone={quote(zone, safe='')}&role={role}")
+            yield _document(admin, SNAPSHOT, query=[("zone", zone), ("role", role)])
+
+
+def _document(admin: str, endpoint: AdminEndpoint[Any], query: Sequence[tuple[str, str]] = ()) -> Any:
+    """The answer as the server sent it, of whatever type: what is odd about it may be the fault."""
+    return request_json(admin, endpoint.url(query=query))
 
 
 def _metrics(admin: str) -> str:

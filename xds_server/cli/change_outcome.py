@@ -10,7 +10,9 @@ from typing import Any, Final
 
 import click
 
-from xds_server.cli.admin_client import AdminApiError, NoAnswerError, request_json
+from xds_server.admin_api.endpoints import HISTORY, VERSION
+from xds_server.admin_api.version_types import ChangeStatus, ReplacedVersion, VersionStatus
+from xds_server.cli.admin_client import AdminApiError, NoAnswerError, fetch
 from xds_server.cli.diagnostics import printable
 from xds_server.cli.output_format import DATA, as_data, output_option
 from xds_server.model.text import age_text
@@ -64,7 +66,7 @@ class OutcomeReporter:
         reason: str = "",
         digest: str = "",
         version: int = 0,
-        replaced: Record | None = None,
+        replaced: ReplacedVersion | VersionStatus | None = None,
         canary: Record | None = None,
         errors: Sequence[Record] = (),
     ) -> int:
@@ -79,7 +81,9 @@ class OutcomeReporter:
             "reason": reason,
             "digest": digest,
             "serving": {"number": version, "digest": digest} if version else self._serving(),
-            "replaced": {name: replaced[name] for name in ("number", "digest", "by")} if replaced else None,
+            "replaced": None
+            if replaced is None
+            else {"number": replaced.number, "digest": replaced.digest, "by": replaced.by},
             "canary": canary,
             "errors": list(errors),
             "warnings": list(self.warnings),
@@ -94,20 +98,19 @@ class OutcomeReporter:
         outcome = SUPERSEDED if refusal.answer.get("state") == SUPERSEDED else REFUSED
         return self.end(outcome, reason=refusal.message, errors=[*map(_problem, _problems(refusal))])
 
-    def report_answer(self, answer: Mapping[str, Any]) -> int:
+    def report_answer(self, answer: ChangeStatus) -> int:
         """Say what became of a change by the server's answer; 0 when it is done."""
-        state, reason = answer["state"], printable(answer["reason"].replace("\n", " "))
-        digest = answer["digest"][:12]
-        before = answer.get("replaced")
+        state, reason = answer.state, printable(answer.reason.replace("\n", " "))
+        digest = answer.digest[:12]
+        before = answer.replaced
         if state == "served":
             instead = ""
             if before is not None:
                 instead = printable(
-                    f" in place of version {before['number']} ({before['how']} {age_text(before['age_s'])} ago)"
+                    f" in place of version {before.number} ({before.how} {age_text(before.age_s)} ago)"
                 ).replace("\n", " ")
             self.print_text(
-                f"version {answer['version']} ({digest}) is served{instead}; "
-                "it stands until the policy files change"
+                f"version {answer.version} ({digest}) is served{instead}; it stands until the policy files change"
             )
             if reason:
                 click.echo(f"it may not outlive the server: {reason}", err=True)
@@ -119,26 +122,26 @@ class OutcomeReporter:
                 click.echo("to serve it all the same: POST /v1/allow-shrink on the admin port", err=True)
         return self.end(
             state,
-            reason=answer["reason"],
-            digest=answer["digest"],
-            version=answer.get("version", 0),
+            reason=answer.reason,
+            digest=answer.digest,
+            version=answer.version,
             replaced=before,
         )
 
     def _serving(self) -> Record | None:
         """The version that is served, as ``diff`` names it; nothing where the server does not say."""
         try:
-            found = request_json(self.admin, "/v1/history/serving")
-            return {"number": found["number"], "digest": found["digest"]}
+            found = fetch(self.admin, VERSION, "serving").value
+            return {"number": found.number, "digest": found.digest}
         except (NoAnswerError, AdminApiError) as error:
             click.echo(f"what is served is not known: {printable(error.format_message())}", err=True)
             return None
 
-    def _before(self, version: int) -> Record | None:
+    def _before(self, version: int) -> VersionStatus | None:
         """The version before this one, which it took the place of; nothing where the server does not say."""
         try:
-            versions: list[Record] = request_json(self.admin, "/v1/history")["versions"]
-            return next((one for one in versions if one["number"] == version - 1), None)
+            versions = fetch(self.admin, HISTORY).value.versions
+            return next((one for one in versions if one.number == version - 1), None)
         except (NoAnswerError, AdminApiError) as error:
             click.echo(f"what was served before is not known: {printable(error.format_message())}", err=True)
             return None

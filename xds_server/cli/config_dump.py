@@ -1,14 +1,15 @@
 """``switchgear config-dump``: what a proxy is meant to have; with ``--diff`` against what it has."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import click
 import yaml
 
-from xds_server.cli.admin_client import AdminApiError, admin_option, request_json
+from xds_server.admin_api.answers import ProxyResources
+from xds_server.admin_api.endpoints import RESOURCES
+from xds_server.cli.admin_client import AdminAnswer, AdminApiError, admin_option, fetch
 from xds_server.cli.completion import complete_names
 from xds_server.cli.diagnostics import printable
 from xds_server.cli.envoy_admin import EnvoyConfig, config_of_envoy, config_of_file
@@ -60,7 +61,7 @@ def command(
     if not diff:
         if not proxy:
             raise click.UsageError("say which PROXY: `switchgear get proxies` lists those that are connected")
-        _show([one for one in _intended(admin, proxy)["resources"] if one["type"] in wanted], output)
+        _show(_intended(admin, proxy), wanted, output)
         return 0
     seen = config_of_envoy(envoy_admin) if envoy_admin else config_of_file(envoy_dump or Path())
     if proxy and seen.node not in ("", proxy):
@@ -69,11 +70,11 @@ def command(
     if not name:
         raise click.UsageError("that Envoy has no node id, so no server knows it: say which PROXY it is")
     meant = _intended(admin, name, seen)
-    connected, unseen = meant.get("connected", True), dict(seen.unseen)
+    connected, unseen = meant.value.connected, dict(seen.unseen)
     if not connected:
         unseen["RTDS"] = "its shares of limits are reckoned when it is connected"
     unseen = {kind: why for kind, why in unseen.items() if kind in wanted}
-    answer = config_diff(meant["resources"], seen.found, unseen, wanted)
+    answer = config_diff(meant.value.resources, seen.found, unseen, wanted)
     if output in DATA:
         click.echo(as_data({"proxy": name, "connected": connected, **_record(answer)}, output), nl=False)
     else:
@@ -82,24 +83,26 @@ def command(
     return 1 if answer.differences else 0
 
 
-def _intended(admin: str, proxy: str, seen: EnvoyConfig | None = None) -> dict[str, Any]:
+def _intended(admin: str, proxy: str, seen: EnvoyConfig | None = None) -> AdminAnswer[ProxyResources]:
     """What the server means a proxy to have; with what it says of itself also where it is not connected."""
     asked = [("node", proxy), *([] if seen is None else [("absent", "true"), *seen.node_attributes])]
     try:
-        answer: dict[str, Any] = request_json(admin, f"/v1/resources?{urlencode(asked)}")
+        return fetch(admin, RESOURCES, query=asked)
     except AdminApiError as error:
         raise click.UsageError(error.format_message()) from error
-    return answer
 
 
-def _show(resources: Sequence[dict[str, Any]], output: str) -> None:
+def _show(answer: AdminAnswer[ProxyResources], types: Collection[str], output: str) -> None:
     if output in DATA:
-        click.echo(as_data({"resources": list(resources)}, output), nl=False)
+        resources = [one for one in answer.document["resources"] if one["type"] in types]
+        click.echo(as_data({"resources": resources}, output), nl=False)
         return
-    for one in resources:
-        places = f", from {', '.join(one['origins'])}" if one["origins"] else ""
-        click.echo(f"---  # {one['type']} {one['name']} version {one['version']}{places}")
-        content = one["content"]
+    for one in answer.value.resources:
+        if one.type not in types:
+            continue
+        places = f", from {', '.join(one.origins)}" if one.origins else ""
+        click.echo(f"---  # {one.type} {one.name} version {one.version}{places}")
+        content = one.content
         text = "# not shown\n" if content is None else yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         click.echo(text, nl=False)
 

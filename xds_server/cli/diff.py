@@ -12,7 +12,8 @@ import click
 from policies.findings import PolicyErrors
 from policies.load import load, load_contents
 from policies.model import PolicySet
-from xds_server.cli.admin_client import admin_option, request_json
+from xds_server.admin_api.endpoints import POOLS, PROXIES, VERSION
+from xds_server.cli.admin_client import admin_option, fetch
 from xds_server.cli.diagnostics import as_text, from_errors, printable
 from xds_server.cli.output_format import DATA, as_data, output_option
 from xds_server.engine_health.resolver import host_names, resolved_fleet
@@ -106,14 +107,14 @@ def policies_of_texts(texts: Mapping[str, str]) -> PolicySet:
 
 def served_policies(admin: str) -> tuple[PolicySet, Mapping[View, int], Mapping[str, float], ServedVersion]:
     """What a server serves, to how many proxies of which view, their requests by pool; and which version it is."""
-    served = request_json(admin, "/v1/history/serving")
-    against = ServedVersion(number=served["number"], digest=served["digest"])
+    served = fetch(admin, VERSION, "serving").value
+    against = ServedVersion(number=served.number, digest=served.digest)
     views: dict[View, int] = {}
-    for proxy in request_json(admin, "/v1/proxies")["proxies"]:
-        view = View(zone=proxy["zone"], role=proxy["role"], pools=frozenset(proxy["pools"]))
+    for proxy in fetch(admin, PROXIES).value.proxies:
+        view = View(zone=proxy.zone, role=proxy.role, pools=frozenset(proxy.pools))
         views[view] = views.get(view, 0) + 1
-    arrivals = {pool["pool"]: pool["arrivals_per_s"] or 0.0 for pool in request_json(admin, "/v1/pools")["pools"]}
-    return policies_of_texts(served["texts"]), views, arrivals, against
+    arrivals = {pool.pool: pool.arrivals_per_s or 0.0 for pool in fetch(admin, POOLS).value.pools}
+    return policies_of_texts(served.texts), views, arrivals, against
 
 
 def diff_of_policies(

@@ -5,7 +5,7 @@ import http.client
 import platform
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -20,7 +20,10 @@ from policies.findings import PolicyErrors
 from policies.lints.lint import lint
 from policies.load import load
 from xds_server.admin.server_info import libraries
-from xds_server.cli.admin_client import AdminApiError, NoAnswerError, UnknownPathError, request_json
+from xds_server.admin_api.endpoints import CANARY, ENGINES, POLICIES, PROBLEMS, PROXIES, SERVER_INFO
+from xds_server.admin_api.server_types import ServerInfo
+from xds_server.admin_api.status_types import EngineStatus
+from xds_server.cli.admin_client import AdminApiError, NoAnswerError, UnknownPathError, fetch
 from xds_server.cli.diagnostics import from_errors
 from xds_server.cli.peer_certificates import (
     certificate_validity,
@@ -142,7 +145,7 @@ def all_checks(
     yield from process_checks.on_versions("this command line", platform.python_version(), libraries())
     try:
         asked_s = time.time()
-        about = request_json(admin, "/v1/about")
+        about = fetch(admin, SERVER_INFO).value
         answered_s = time.time()
     except AdminApiError as error:
         said = f"{admin} answers, and refuses: {error.format_message()}"
@@ -152,7 +155,7 @@ def all_checks(
     else:
         try:
             yield from _server(admin, about, asked_s, answered_s)
-            yield from _xds_port(xds or _xds_of(admin, about["listen"]))
+            yield from _xds_port(xds or _xds_of(admin, about.listen))
         except (NoAnswerError, AdminApiError) as error:  # it went meanwhile; what was found until then stays
             yield fail("server", "SG220", error.format_message())
     for url in envoys:
@@ -163,34 +166,34 @@ def all_checks(
         yield from cluster_checks(*cluster)
 
 
-def _server(admin: str, about: dict[str, Any], asked_s: float, answered_s: float) -> Iterator[Check]:
-    yield process_checks.on_server_version(libraries()["switchgear"], about["libraries"]["switchgear"])
-    yield from process_checks.on_versions("the server", about["python"], about["libraries"])
-    skew_s = process_checks.skew_s(about["now_unix_s"], asked_s, answered_s)
+def _server(admin: str, about: ServerInfo, asked_s: float, answered_s: float) -> Iterator[Check]:
+    yield process_checks.on_server_version(libraries()["switchgear"], about.libraries.get("switchgear", ""))
+    yield from process_checks.on_versions("the server", about.python, about.libraries)
+    skew_s = process_checks.skew_s(about.now_unix_s, asked_s, answered_s)
     yield process_checks.on_clock("the server", skew_s) or ok("clock of the server", "agrees with this machine")
-    proxies, engines = request_json(admin, "/v1/proxies")["proxies"], request_json(admin, "/v1/engines")["engines"]
-    agents = sum(one["agent"] is not None for one in engines)
+    proxies, engines = fetch(admin, PROXIES).value.proxies, fetch(admin, ENGINES).value.engines
+    agents = sum(one.agent is not None for one in engines)
     yield process_checks.on_files(about, len(proxies) + agents)
-    if disk := process_checks.on_disk(about["disk"]):
+    if disk := process_checks.on_disk(about.disk):
         yield disk
-    policies = list(status_findings.on_policies(request_json(admin, "/v1/policies")))
+    policies = list(status_findings.on_policies(fetch(admin, POLICIES).value))
     yield from policies or [ok("policies", "accepted and served")]
     yield from _canary(admin)
     yield from _trust(admin)
     said = [*status_findings.on_proxies(proxies), *status_findings.on_telemetry(proxies)]
     yield from said or [ok("proxies", f"{len(proxies)} connected, each with what it should have")]
-    yield from process_checks.on_envoys(about["proxies"])
+    yield from process_checks.on_envoys(about.proxies)
     heard = list(status_findings.on_engines(engines))
     yield from heard or [ok("engines", f"{len(engines)} heard, none out")]
     yield from on_agents(engines, time.time())
-    by_tls = about.get("tls_pools")  # an older server does not say
-    yield from _engines(engines, frozenset(about["gated_pools"]), None if by_tls is None else frozenset(by_tls))
+    by_tls = about.tls_pools  # an older server does not say
+    yield from _engines(engines, frozenset(about.gated_pools), None if by_tls is None else frozenset(by_tls))
 
 
 def _canary(admin: str) -> Iterator[Check]:
     """A canary that was rolled back a short while ago; a server that is older tells of none."""
     try:
-        yield from status_findings.on_canary(request_json(admin, "/v1/apply"))
+        yield from status_findings.on_canary(fetch(admin, CANARY).value)
     except UnknownPathError:
         return
 
@@ -198,11 +201,11 @@ def _canary(admin: str) -> Iterator[Check]:
 def _trust(admin: str) -> Iterator[Check]:
     """Certificates, rules of access, tokens, secrets, and what is rolled back; an older server tells of none."""
     try:
-        answer = request_json(admin, "/v1/troubles")
+        answer = fetch(admin, PROBLEMS).value
     except UnknownPathError:
         return
-    yield from status_findings.on_rolled_back(answer["rolled_back"])
-    found = list(status_findings.on_file_problems(answer["troubles"]))
+    yield from status_findings.on_rolled_back(answer.rolled_back)
+    found = list(status_findings.on_file_problems(answer.troubles))
     yield from found or [ok("certificates and access", "nothing is wrong with the files of the server")]
 
 
@@ -240,15 +243,15 @@ def _xds_port(where: str) -> Iterator[Check]:
 
 
 def _engines(
-    engines: Sequence[Mapping[str, Any]], gated: frozenset[str], by_tls: frozenset[str] | None
+    engines: Sequence[EngineStatus], gated: frozenset[str], by_tls: frozenset[str] | None
 ) -> Iterator[Check]:
     """Clocks of engines and their gates, asked from here; not to be reached from here is no fault of theirs."""
-    known = [one for one in engines if one["address"]]
+    known = [one for one in engines if one.address]
     chosen = known[:: max(1, len(known) // MOST_ENGINES)][:MOST_ENGINES]
     with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda one: _get(one["address"], one["port"], GATE_PATH), chosen))
+        answers = list(pool.map(lambda one: _get(one.address, one.port, GATE_PATH), chosen))
         silent = [one for one, answer in zip(chosen, answers, strict=True) if _may_speak_tls(answer)]
-        shown = list(pool.map(lambda one: certificate_validity(one["address"], one["port"], TIMEOUT_S), silent))
+        shown = list(pool.map(lambda one: certificate_validity(one.address, one.port, TIMEOUT_S), silent))
         secure = {_name(one) for one, certificate in zip(silent, shown, strict=True) if certificate is not None}
         answers = list(pool.map(lambda one, had: _securely(one) if _name(one) in secure else had, chosen, answers))
     yield from on_certificates(zip(silent, shown, strict=True), time.time())
@@ -259,11 +262,11 @@ def _engines(
         name = _name(engine)
         if answer is not None and answer.skew_s is not None:
             skewed += [one] if (one := process_checks.on_clock(f"engine {name}", answer.skew_s)) else []
-        if engine["pool"] not in gated:
+        if engine.pool not in gated:
             continue
         if answer is not None and answer.status == http.client.OK and b"waiting_for_first_token" in answer.body:
             with_gate += 1
-        elif answer is not None and _is_here(engine["address"]):
+        elif answer is not None and _is_here(engine.address):
             without.append(name)
         else:
             unseen.append(name)
@@ -276,13 +279,13 @@ def _engines(
         yield ok("first-token gate", f"at {count_text(with_gate, 'engine')}")
 
 
-def _securely(engine: Mapping[str, Any]) -> HttpResponse | None:
+def _securely(engine: EngineStatus) -> HttpResponse | None:
     """What an engine that speaks TLS says of its gate; None also where it wants a certificate of whoever asks."""
-    return _get(engine["address"], engine["port"], GATE_PATH, secure=True)
+    return _get(engine.address, engine.port, GATE_PATH, secure=True)
 
 
-def _name(engine: Mapping[str, Any]) -> str:
-    return f"{engine['pool']}/{engine['engine']}"
+def _name(engine: EngineStatus) -> str:
+    return f"{engine.pool}/{engine.engine}"
 
 
 def _may_speak_tls(answer: HttpResponse | None) -> bool:

@@ -3,9 +3,9 @@
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import click
 import yaml
@@ -14,18 +14,19 @@ from rich.text import Text
 
 from policies.findings import did_you_mean
 from policies.quantity import parse_duration
-from xds_server.cli.admin_client import admin_option, request_json
+from xds_server.admin_api.endpoints import POLICIES
+from xds_server.cli.admin_client import admin_option, fetch
 from xds_server.cli.completion import complete_names
 from xds_server.cli.diagnostics import printable
-from xds_server.cli.get_columns import TABLES, Column, Item, TableSpec
+from xds_server.cli.get_columns import TABLES, Column, TableSpec
 from xds_server.cli.output_format import DATA, as_data, console, output_option, redrawn
 
 _UNBOUNDED: Final = 10_000
 _WIDEST: Final = 40
 """Room a column is given. A longer cell pushes its own line aside, not what all others say out of the terminal."""
-_BY_NAME: Final = ("orders", "audit")
-_BY_TIME: Final = ("events", "audit")
-_BY_POOL: Final = tuple(name for name in TABLES if name != "audit")
+_BY_NAME: Final = tuple(name for name, table in TABLES.items() if table.by)
+_BY_TIME: Final = tuple(name for name, table in TABLES.items() if table.age_s)
+_BY_POOL: Final = tuple(name for name, table in TABLES.items() if table.belongs)
 _STYLES: Final = {"UNHEALTHY": "bold red", "DRAINING": "yellow", "HEALTHY": "green"}
 
 
@@ -66,30 +67,38 @@ def command(
         since_s = parse_duration(since) if since else None
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--since") from error
-    asked = _Asked(admin=admin, kind=TABLES[what], pool=pool, by=by, since_s=since_s, output=output)
+    query = _Query(admin=admin, kind=TABLES[what], pool=pool, by=by, since_s=since_s, output=output)
     try:
         pause_s = max(0.1, parse_duration(interval))
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--interval") from error
-    items = asked.items()
+    items = query.items()
     if watch:
-        _watch(asked, items, pause_s)
-    elif asked.data:
-        click.echo(as_data({what: items}, output), nl=False)
+        _watch(query, items, pause_s)
+    elif query.data:
+        click.echo(as_data({what: [item.document for item in items]}, output), nl=False)
     else:
         out = console()
         # A reader that is no terminal gets whole lines, however long.
         width = out.width if sys.stdout.isatty() else _UNBOUNDED
-        out.print(_shown(asked.kind, items, asked.wide, width), soft_wrap=True)
+        out.print(_shown(query.kind, items, query.wide, width), soft_wrap=True)
     return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """What is wanted, of whom, and in which form."""
+class _Item:
+    """One row, and the JSON of it as the server sent it."""
+
+    row: Any
+    document: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Query:
+    """Which rows of which server, and in which form."""
 
     admin: str
-    kind: TableSpec
+    kind: TableSpec[Any, Any]
     pool: str
     by: str
     since_s: float | None
@@ -103,35 +112,28 @@ class _Asked:
     def data(self) -> bool:
         return self.output in DATA
 
-    def items(self) -> list[Item]:
-        """What there is now; ``click.ClickException`` when the server cannot be asked, or has no such pool."""
-        answer = request_json(self.admin, self.kind.path)
-        items: list[Item] = [item for part in self.kind.parts for item in answer[part]]
-        if self.by:
-            items = [item for item in items if self.by in item["by"]]
-        if self.since_s is not None:
-            items = [item for item in items if _age_s(item) <= self.since_s]
-        if not self.pool:
+    def items(self) -> list[_Item]:
+        """The rows now; ``click.ClickException`` when the server is unavailable, or has no such pool."""
+        answer, kind = fetch(self.admin, self.kind.endpoint), self.kind
+        documents = [document for part in kind.parts for document in answer.document[part]]
+        items = [
+            _Item(row=row, document=document)
+            for row, document in zip(kind.rows(answer.value), documents, strict=True)
+        ]
+        if self.by and kind.by is not None:
+            items = [item for item in items if self.by in kind.by(item.row)]
+        if self.since_s is not None and kind.age_s is not None:
+            items = [item for item in items if kind.age_s(item.row) <= self.since_s]
+        if not self.pool or kind.belongs is None:
             return items
-        known = list(map(str, request_json(self.admin, "/v1/policies")["pools"]))
+        known = fetch(self.admin, POLICIES).value.pools
         if self.pool not in known:
             hint = did_you_mean(self.pool, known)
             raise click.UsageError(f"there is no pool {self.pool!r}{f'; {hint}' if hint else ''}")
-        return [item for item in items if _belongs(item, self.pool)]
+        return [item for item in items if kind.belongs(item.row, self.pool)]
 
 
-def _age_s(item: Item) -> float:
-    """How long ago it was: by the server's clock where it says so, else by both clocks."""
-    return float(item["age_s"] if "age_s" in item else time.time() - item["at_unix_s"])
-
-
-def _belongs(item: Item, pool: str) -> bool:
-    if "pool" in item:
-        return bool(item["pool"] == pool)
-    return not item["pools"] or pool in item["pools"]  # a proxy; one that is served all pools names none
-
-
-def _shown(kind: TableSpec, items: Sequence[Item], wide: bool, width: int) -> Text:
+def _shown(kind: TableSpec[Any, Any], items: Sequence[_Item], wide: bool, width: int) -> Text:
     """The table, each line cut where the terminal ends: a row that runs over two lines is read as two."""
     if not items:
         return Text(kind.none)
@@ -152,28 +154,28 @@ def _shown(kind: TableSpec, items: Sequence[Item], wide: bool, width: int) -> Te
     return Text("\n").join(lines)
 
 
-def _cell(column: Column, item: Item) -> str:
-    return printable(column.cell(item)).replace("\n", " ")
+def _cell(column: Column[Any], item: _Item) -> str:
+    return printable(column.cell(item.row)).replace("\n", " ")
 
 
-def _watch(asked: _Asked, items: list[Item], pause_s: float) -> None:
-    if not redrawn() or asked.data:
-        _follow(asked, items, pause_s)
+def _watch(query: _Query, items: list[_Item], pause_s: float) -> None:
+    if not redrawn() or query.data:
+        _follow(query, items, pause_s)
         return
     out, trouble = console(), ""
     with Live(console=out, screen=True, auto_refresh=False, vertical_overflow="ellipsis") as live:
         while True:
-            live.update(_picture(asked, items, trouble, out.width), refresh=True)
+            live.update(_picture(query, items, trouble, out.width), refresh=True)
             time.sleep(pause_s)
             try:
-                items, trouble = asked.items(), ""
+                items, trouble = query.items(), ""
             except click.ClickException as error:
                 trouble = error.format_message()
 
 
-def _picture(asked: _Asked, items: Sequence[Item], trouble: str, width: int) -> Text:
+def _picture(query: _Query, items: Sequence[_Item], trouble: str, width: int) -> Text:
     """The table; below what is wrong where nobody answers, so that nobody takes what was for what is."""
-    table = _shown(asked.kind, items, asked.wide, width)
+    table = _shown(query.kind, items, query.wide, width)
     if not trouble:
         return table
     lines = [
@@ -185,17 +187,17 @@ def _picture(asked: _Asked, items: Sequence[Item], trouble: str, width: int) -> 
     return Text("\n").join([*lines, table])
 
 
-def _follow(asked: _Asked, items: list[Item], pause_s: float) -> None:
+def _follow(query: _Query, items: list[_Item], pause_s: float) -> None:
     """Print every item once, then those whose state becomes different, and the names of those that go."""
     known: dict[str, tuple[str, ...]] = {}
     trouble = ""
     while True:
-        for line in _news(asked.kind, items, known, asked.output):
+        for line in _news(query.kind, items, known, query.output):
             click.echo(line)
         sys.stdout.flush()
         time.sleep(pause_s)
         try:
-            items = asked.items()
+            items = query.items()
             if trouble:
                 trouble = ""
                 click.echo("it answers again", err=True)
@@ -205,10 +207,12 @@ def _follow(asked: _Asked, items: list[Item], pause_s: float) -> None:
                 click.echo(printable(trouble), err=True)
 
 
-def _news(kind: TableSpec, items: Sequence[Item], known: dict[str, tuple[str, ...]], output: str) -> Iterator[str]:
-    present = {kind.name(item): item for item in items}
+def _news(
+    kind: TableSpec[Any, Any], items: Sequence[_Item], known: dict[str, tuple[str, ...]], output: str
+) -> Iterator[str]:
+    present = {kind.name(item.row): item for item in items}
     for name, item in present.items():
-        state = tuple(column.cell(item) for column in kind.columns if column.state)
+        state = tuple(column.cell(item.row) for column in kind.columns if column.state)
         if known.get(name) != state:
             known[name] = state
             yield _line(kind, item, output)
@@ -217,10 +221,10 @@ def _news(kind: TableSpec, items: Sequence[Item], known: dict[str, tuple[str, ..
         yield json.dumps({"gone": name}) if output in DATA else f"{printable(name)} is gone"
 
 
-def _line(kind: TableSpec, item: Item, output: str) -> str:
+def _line(kind: TableSpec[Any, Any], item: _Item, output: str) -> str:
     if output == "json":
-        return json.dumps(item, ensure_ascii=False)
+        return json.dumps(item.document, ensure_ascii=False)
     if output == "yaml":
-        return f"---\n{yaml.safe_dump(item, sort_keys=False, allow_unicode=True)}".rstrip()
+        return f"---\n{yaml.safe_dump(dict(item.document), sort_keys=False, allow_unicode=True)}".rstrip()
     columns = [column for column in kind.columns if output == "wide" or not column.wide]
     return "  ".join(_cell(column, item) for column in columns)

@@ -1,13 +1,14 @@
 """``switchgear history``: the versions of the policies that a server has served, and what differs between two."""
 
 import time
-from typing import Any
 
 import click
 from rich.table import Table
 from rich.text import Text
 
-from xds_server.cli.admin_client import AdminApiError, admin_option, request_json
+from xds_server.admin_api.endpoints import HISTORY, VERSION
+from xds_server.admin_api.version_types import HistoryStatus, VersionTexts
+from xds_server.cli.admin_client import AdminAnswer, AdminApiError, admin_option, fetch
 from xds_server.cli.diagnostics import printable
 from xds_server.cli.output_format import DATA, as_data, console, output_option, show_table
 from xds_server.cli.version_number import VersionNumber
@@ -40,31 +41,29 @@ def command(number: int | None, pair: tuple[int, int] | None, admin: str, output
         if pair:
             from xds_server.cli.diff import diff_of_policies, policies_of_texts, print_diff  # noqa: PLC0415 - two seconds of a CPU
 
-            old, new = (policies_of_texts(request_json(admin, f"/v1/history/{one}")["texts"]) for one in pair)
+            old, new = (policies_of_texts(fetch(admin, VERSION, one).value.texts) for one in pair)
             return print_diff(diff_of_policies(old, new, None, None), output, everything=True)
         if number is not None:
-            _show(request_json(admin, f"/v1/history/{number}"), output)
+            _show(fetch(admin, VERSION, number), output)
             return 0
     except AdminApiError as refusal:
         if refusal.status != _UNKNOWN:
             raise
         click.echo(f"no: {printable(refusal.message)}", err=True)
         return 1
-    answer = request_json(admin, "/v1/history")
-    versions = answer["versions"]
+    answer = fetch(admin, HISTORY)
     if output in DATA:
-        click.echo(as_data(answer, output), nl=False)
+        click.echo(as_data(answer.document, output), nl=False)
     else:
-        _list(answer, versions, wide=output == "wide")
+        _list(answer.value, wide=output == "wide")
     return 0
 
 
-def _show(answer: dict[str, Any], output: str) -> None:
-    texts = answer["texts"]
+def _show(answer: AdminAnswer[VersionTexts], output: str) -> None:
     if output in DATA:
-        click.echo(as_data(answer, output), nl=False)
+        click.echo(as_data(answer.document, output), nl=False)
         return
-    for name, text in texts.items():
+    for name, text in answer.value.texts.items():
         click.echo(printable(f"# {name}".replace("\n", " ")))
         click.echo(printable(text.rstrip("\n")))
         click.echo("---")
@@ -74,30 +73,30 @@ def _at(unix_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
 
 
-def _list(answer: dict[str, Any], versions: list[dict[str, Any]], *, wide: bool) -> None:
+def _list(history: HistoryStatus, *, wide: bool) -> None:
     out = console(whole_lines=wide)
     table = Table(
         "version", "at" if wide else "age", "from", "by", "digest", "files", "reason", box=None, pad_edge=False
     )
-    for one in reversed(versions):
-        number = f"{one['number']}{' *' if one['serving'] else ''}"
+    for one in reversed(history.versions):
+        number = f"{one.number}{' *' if one.serving else ''}"
         table.add_row(
-            Text(number, style="green" if one["serving"] else ""),
-            Text(_at(one["at_unix_s"]) if wide else age_text(max(0.0, time.time() - one["at_unix_s"]))),
-            Text(f"rollback to {one['restores']}" if one["restores"] else one["source"]),
-            Text(printable(one["by"])),
-            Text(one["digest"] if wide else one["digest"][:12]),
-            Text(str(one["files"])),
-            Text(printable(one["reason"]) or "-"),
+            Text(number, style="green" if one.serving else ""),
+            Text(_at(one.at_unix_s) if wide else age_text(max(0.0, time.time() - one.at_unix_s))),
+            Text(f"rollback to {one.restores}" if one.restores else one.source),
+            Text(printable(one.by)),
+            Text(one.digest if wide else one.digest[:12]),
+            Text(str(one.files)),
+            Text(printable(one.reason) or "-"),
         )
-    if versions:
+    if history.versions:
         show_table(out, table)
         out.print("* is served")
     else:
         out.print("no version yet: nothing was accepted")
-    if not answer["kept"]:
+    if not history.kept:
         click.echo("kept in memory: they are gone when the server ends, unless it has --state-dir", err=True)
-    if answer["failure"]:
-        click.echo(f"not on disk: {printable(answer['failure'])}", err=True)
-    for name in answer["damaged"]:
+    if history.failure:
+        click.echo(f"not on disk: {printable(history.failure)}", err=True)
+    for name in history.damaged:
         click.echo(f"damaged, and skipped: {printable(name)}", err=True)

@@ -3,12 +3,12 @@
 import getpass
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
 import click
 
 from policies.quantity import parse_duration
-from xds_server.cli.admin_client import AdminApiError, admin_option, request_json
+from xds_server.admin_api.endpoints import END_ORDER, ORDER
+from xds_server.cli.admin_client import AdminApiError, admin_option, fetch
 from xds_server.cli.completion import complete_names
 from xds_server.cli.diagnostics import printable
 from xds_server.cli.output_format import DATA, as_data, output_option
@@ -84,8 +84,7 @@ def restore(*, engine: str, admin: str, length: str, reason: str, by: str, outpu
     if reason:
         raise click.UsageError("--reason goes with --for; without it an order is ended, which needs none")
     try:
-        who = quote(by or _user(), safe="")
-        request_json(admin, f"/v1/orders?name={quote(engine, safe='')}&by={who}", method="DELETE")["ended"]
+        fetch(admin, END_ORDER, query=[("name", engine), ("by", by or _user())])
     except AdminApiError as refusal:
         return _refused(refusal, output, "; to keep it in against soft evidence, say --for and --reason")
     told = f"the order for {engine} is ended; `switchgear why {engine}` says what is decided now"
@@ -112,15 +111,16 @@ def _give(
         "force": force,
     }
     try:
-        order = request_json(admin, "/v1/orders", method="POST", body=body)
+        answer = fetch(admin, ORDER, body=body)
     except AdminApiError as refusal:
         return _refused(refusal, output)
-    reason = printable(order["reason"].replace("\n", " "))
-    told = f"{order['action']} {order['pool']}/{order['engine']} for {age_text(order['left_s'])}: {reason}"
+    order = answer.value
+    reason = printable(order.reason.replace("\n", " "))
+    told = f"{order.action} {order.pool}/{order.engine} for {age_text(order.left_s)}: {reason}"
     click.echo(told, err=output in DATA)
-    if order.get("note"):
-        click.echo(f"note: {printable(order['note'])}", err=True)
-    _tell(output, "ordered", order=order)
+    if order.note:
+        click.echo(f"note: {printable(order.note)}", err=True)
+    _tell(output, "ordered", order=answer.document)
     return 0
 
 

@@ -3,19 +3,17 @@
 import socket
 import ssl
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cryptography import x509
 
 from engine.tls.certificate_files import PARSE_ERRORS
+from xds_server.admin_api.status_types import EngineStatus
 from xds_server.diagnosis.check_result import Check, fail, ok, warn
 from xds_server.diagnosis.file_problems import expiry_problem
 from xds_server.diagnosis.process_checks import CLOCKS_MAY_DIFFER_S
 from xds_server.model.text import names_text
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,26 +24,30 @@ class CertificateValidity:
     ends_unix_s: float
 
 
-def on_agents(engines: Iterable[Row], now_unix_s: float) -> Iterator[Check]:
+def on_agents(engines: Sequence[EngineStatus], now_unix_s: float) -> Iterator[Check]:
     """Agents whose clocks are apart from the server's, and whose certificates end; older ones tell neither."""
-    told = [one for one in engines if (one["agent"] or {}).get("clock_ahead_s") is not None]
-    apart = [one for one in told if abs(one["agent"]["clock_ahead_s"]) > CLOCKS_MAY_DIFFER_S]
-    for one in apart:
-        ahead_s = one["agent"]["clock_ahead_s"]
+    ahead = [(one, one.agent.clock_ahead_s) for one in engines if one.agent is not None]
+    known = [(one, ahead_s) for one, ahead_s in ahead if ahead_s is not None]
+    apart = [(one, ahead_s) for one, ahead_s in known if abs(ahead_s) > CLOCKS_MAY_DIFFER_S]
+    for one, ahead_s in apart:
         way = "ahead of" if ahead_s > 0 else "behind"
         sentence = f"{abs(ahead_s):.0f} s {way} the clock of the server, when it was dialled"
         yield warn(f"clock of the agent of {_name(one)}", "SG232", sentence)
-    if told and not apart:
-        yield ok("clocks of agents", f"{len(told)} agree with the server")
+    if known and not apart:
+        yield ok("clocks of agents", f"{len(known)} agree with the server")
     for one in engines:
-        agent = one["agent"] or {}
-        begins, until = agent.get("certificate_begins_unix_s"), agent.get("certificate_ends_unix_s")
-        if agent.get("connected") and begins is not None and until is not None:
+        agent = one.agent
+        if agent is None or not agent.connected:
+            continue
+        begins, until = agent.certificate_begins_unix_s, agent.certificate_ends_unix_s
+        if begins is not None and until is not None:
             lasts = CertificateValidity(begins_unix_s=begins, ends_unix_s=until)
             yield from _on_end(f"certificate of the agent of {_name(one)}", lasts, now_unix_s)
 
 
-def on_certificates(found: Iterable[tuple[Row, CertificateValidity | None]], now_unix_s: float) -> Iterator[Check]:
+def on_certificates(
+    found: Iterable[tuple[EngineStatus, CertificateValidity | None]], now_unix_s: float
+) -> Iterator[Check]:
     """Certificates that engines show; nothing of engines that show none here."""
     seen = [(engine, shown) for engine, shown in found if shown is not None]
     troubles = [
@@ -61,12 +63,12 @@ def on_certificates(found: Iterable[tuple[Row, CertificateValidity | None]], now
         )
 
 
-def on_unexpected_tls(secure: Iterable[Row], by_tls: Collection[str]) -> Iterator[Check]:
+def on_unexpected_tls(secure: Iterable[EngineStatus], by_tls: Collection[str]) -> Iterator[Check]:
     """Pools that say no ``tls``, and whose engines speak it; ``by_tls`` are those that say it."""
     speaking: dict[str, list[str]] = {}
     for engine in secure:
-        if engine["pool"] not in by_tls:
-            speaking.setdefault(engine["pool"], []).append(engine["engine"])
+        if engine.pool not in by_tls:
+            speaking.setdefault(engine.pool, []).append(engine.engine)
     for pool, engines in speaking.items():
         yield fail(f"pool {pool}", "SG226", f"it says no tls, and TLS is spoken by {names_text(engines)}")
 
@@ -109,5 +111,5 @@ def _on_end(subject: str, lasts: CertificateValidity, now_unix_s: float) -> Iter
         yield fail(subject, "SG232", f"it holds from {begins} on only, by the clock of this machine")
 
 
-def _name(engine: Row) -> str:
-    return f"{engine['pool']}/{engine['engine']}"
+def _name(engine: EngineStatus) -> str:
+    return f"{engine.pool}/{engine.engine}"

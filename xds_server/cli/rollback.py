@@ -2,7 +2,8 @@
 
 import click
 
-from xds_server.cli.admin_client import AdminApiError, admin_option, request_json
+from xds_server.admin_api.endpoints import ROLLBACK
+from xds_server.cli.admin_client import AdminApiError, admin_option, fetch
 from xds_server.cli.apply import by_option, expect_option, reason_option, user_name
 from xds_server.cli.change_outcome import OutcomeReporter, form_option
 from xds_server.cli.version_number import VersionNumber
@@ -30,6 +31,6 @@ def command(*, number: int | None, expect: str, admin: str, by: str, reason: str
         body["expect"] = expect
     teller = OutcomeReporter(admin=admin, form=output)
     try:
-        return teller.report_answer(request_json(admin, "/v1/rollback", method="POST", body=body))
+        return teller.report_answer(fetch(admin, ROLLBACK, body=body).value)
     except AdminApiError as refusal:
         return teller.report_refusal(refusal)

@@ -11,14 +11,14 @@ import threading
 import tty
 from collections.abc import Iterator
 from typing import Final
-from urllib.parse import quote
 
 import click
 from rich.live import Live
 from rich.text import Text
 
 from policies.findings import did_you_mean
-from xds_server.cli.admin_client import admin_connection, admin_option, request_json
+from xds_server.admin_api.endpoints import LIVE, POLICIES, WHY
+from xds_server.cli.admin_client import admin_connection, admin_option, fetch
 from xds_server.cli.completion import complete_names
 from xds_server.cli.output_format import console, redrawn
 from xds_server.cli.top_screen import TopSelection, render_screen
@@ -52,9 +52,9 @@ def command(admin: str, pool: str, sort: str) -> int:
     Exit code: 0, or 2 when the server cannot be asked at the start, or has no such pool. Once it was, a server
     that goes is waited for.
     """
-    policies = request_json(admin, "/v1/policies")
-    if pool and pool not in policies["pools"]:
-        hint = did_you_mean(pool, list(map(str, policies["pools"])))
+    pools = fetch(admin, POLICIES).value.pools
+    if pool and pool not in pools:
+        hint = did_you_mean(pool, pools)
         raise click.UsageError(f"there is no pool {pool!r}{f'; {hint}' if hint else ''}")
     choice = TopSelection(pool=pool, sort=sort)
     feed = _Feed(admin, click.get_current_context())
@@ -105,20 +105,22 @@ class _Feed(threading.Thread):
             event, data = next(self._messages())
             self.board.take(event, data)
         except StopIteration as error:
-            raise click.ClickException(f"{self._admin}/v1/live tells nothing: is it the --admin port?") from error
+            raise click.ClickException(
+                f"{self._admin}{LIVE.path} tells nothing: is it the --admin port?"
+            ) from error
         except _NOT_OURS as error:
             raise click.ClickException(
-                f"{self._admin}/v1/live is not as Switchgear tells it: {error!r}"
+                f"{self._admin}{LIVE.path} is not as Switchgear tells it: {error!r}"
             ) from error
         return self.board
 
     def _messages(self) -> Iterator[tuple[str, dict[str, object]]]:
         connection, headers = admin_connection(self._admin, timeout_s=SILENT_S)
         with contextlib.closing(connection):
-            connection.request("GET", "/v1/live", None, headers | {"Accept": "text/event-stream"})
+            connection.request("GET", LIVE.path, None, headers | {"Accept": "text/event-stream"})
             answer = connection.getresponse()
             if answer.status != http.client.OK:
-                raise click.ClickException(f"{self._admin}/v1/live answered {answer.status} {answer.reason}")
+                raise click.ClickException(f"{self._admin}{LIVE.path} answered {answer.status} {answer.reason}")
             event = ""
             while line := answer.readline():
                 field, _, value = line.decode().rstrip("\n").partition(": ")
@@ -198,7 +200,7 @@ def _pressed(key: str, board: LiveState, choice: TopSelection) -> None:
 
 def _story(admin: str, engine: str) -> str:
     try:
-        return as_text(request_json(admin, f"/v1/why?name={quote(engine, safe='')}"))
+        return as_text(fetch(admin, WHY, query=[("name", engine)]).value)
     except click.ClickException as error:
         return error.format_message()
 

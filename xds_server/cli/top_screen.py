@@ -3,12 +3,13 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from rich.text import Text
 
+from xds_server.admin_api.live_types import EngineRow, ServerRow
 from xds_server.cli.diagnostics import printable
-from xds_server.diagnosis.live_state import LiveState, Row, bar, utilization, window
+from xds_server.diagnosis.live_state import LiveState, bar, utilization, window
 from xds_server.model.text import age_text, count_text
 
 NARROW: Final = 90
@@ -68,22 +69,22 @@ def _head(board: LiveState, choice: TopSelection, trouble: str) -> Text:
     if trouble:
         known = "; below is what was last known" if board.server else ""
         return Text(f"switchgear top  {printable(trouble)}{known}", style="bold red")
-    server = board.server
-    state = "serving" if server.get("ready") else f"SG207 not ready: {server.get('reason', '')}"
+    server = board.server or ServerRow()
+    state = "serving" if server.ready else f"SG207 not ready: {server.reason}"
     codes = {"refused": "SG200 ", "held": "SG201 "}
-    policies = str(server.get("policies", "?"))
+    policies = server.policies
     parts = [
         time.strftime("%H:%M:%S", time.localtime(board.at_unix_s)),
         state,
-        f"{codes.get(policies, '')}policies {policies} {server.get('digest', '')}".rstrip(),
-        f"{count_text(len(board.of('engines')), 'engine')}, {count_text(len(board.of('proxies')), 'proxy')}",
+        f"{codes.get(policies, '')}policies {policies} {server.digest}".rstrip(),
+        f"{count_text(len(board.tables.engines), 'engine')}, {count_text(len(board.tables.proxies), 'proxy')}",
         f"pool {choice.pool or 'all'}, sort {choice.sort}",
     ]
-    if server.get("stale"):
+    if server.stale:
         parts.insert(3, "SG203 stale")
-    if server.get("lost"):
-        parts.insert(3, f"SG202 lost: {', '.join(server['lost'])}")
-    calm = server.get("ready") and policies == "accepted" and not server.get("lost")
+    if server.lost:
+        parts.insert(3, f"SG202 lost: {', '.join(server.lost)}")
+    calm = server.ready and policies == "accepted" and not server.lost
     return Text(printable("  ".join(parts)), style="bold" if calm else "bold yellow")
 
 
@@ -93,15 +94,15 @@ def _pools(board: LiveState, choice: TopSelection, width: int) -> Iterator[Text]
     head = f"{'pool':<16} {'in':>9} {'level':>5} {'ok/s':>7} {'shed/s':>7} {'ceiling/slots':>14}"
     yield Text(f"{head}  load" if wide else head, style="bold")
     for name, row in pools[:_MOST_POOLS]:
-        slots, held, ceiling = row["slots"], row["inFlight"], row["ceiling"]
+        slots, held, ceiling = row.slots, row.in_flight, row.ceiling
         line = (
-            f"{_cut(name, 16)} {row['healthy']:>4}/{row['engines']:<4} {row['level']:>5} {_rate(row['donePerS'])} "
-            f"{_rate(row['shedPerS'])} {'-' if ceiling is None else ceiling:>6}/{slots or 0:<7g}"
+            f"{_cut(name, 16)} {row.healthy:>4}/{row.engines:<4} {row.level:>5} {_rate(row.done_per_s)} "
+            f"{_rate(row.shed_per_s)} {'-' if ceiling is None else ceiling:>6}/{slots or 0:<7g}"
         )
         if wide:
             ratio = held / slots if slots and held is not None else None
-            line += f"  {bar(ratio, 10)} {row['levelReason'] if row['level'] else ''}"
-        whole = row["healthy"] == row["engines"] and not row["level"]
+            line += f"  {bar(ratio, 10)} {row.level_reason if row.level else ''}"
+        whole = row.healthy == row.engines and not row.level
         yield Text(printable(line), style="" if whole else "yellow")
     if len(pools) > _MOST_POOLS:
         yield Text(f"... and {len(pools) - _MOST_POOLS} more (p chooses one)", style="dim")
@@ -111,7 +112,7 @@ def _pools(board: LiveState, choice: TopSelection, width: int) -> Iterator[Text]
 
 def _troubles(board: LiveState) -> Iterator[Text]:
     """What is rolled back, and what is wrong with certificates, rules and the like."""
-    troubles = board.server.get("troubles", [])
+    troubles = () if board.server is None else board.server.troubles
     for said in troubles[:_MOST_BEHIND]:
         yield Text(printable(said).replace("\n", " "), style="bold red")
     if len(troubles) > _MOST_BEHIND:
@@ -125,11 +126,11 @@ def _behind(board: LiveState) -> Iterator[Text]:
         yield Text(printable(f"{code} proxy {name}: {said}"), style="bold red" if code == "SG204" else "yellow")
     if len(behind) > _MOST_BEHIND:
         yield Text(f"... and {len(behind) - _MOST_BEHIND} more proxies out of sync", style="yellow")
-    if not board.of("proxies"):
+    if not board.tables.proxies:
         yield Text("SG206 no proxy is connected", style="yellow")
 
 
-def _engines(rows: Sequence[tuple[str, Row]], choice: TopSelection, width: int, room: int) -> Iterator[Text]:
+def _engines(rows: Sequence[tuple[str, EngineRow]], choice: TopSelection, width: int, room: int) -> Iterator[Text]:
     wide = width == 0 or width >= NARROW
     names = [name for name, _ in rows]
     longest = max(map(len, names), default=0)
@@ -141,14 +142,14 @@ def _engines(rows: Sequence[tuple[str, Row]], choice: TopSelection, width: int, 
     first = window(rows, selected, room)
     for number, (name, row) in enumerate(rows[first : first + max(0, room)], first):
         chosen = bool(choice.selected) and number == selected
-        health = row["health"] or "UNKNOWN"
+        health = row.health or "UNKNOWN"
         line = Text(f"{'>' if chosen else ' '} {_told_apart(name, cells)} ", style="reverse" if chosen else "")
         line.append(f"{health:<9}", style=_HEALTHS.get(health, ""))
-        line.append(f" {_cut(row['verdict'] or '-', 9)} ")
-        busy = "-" if row["inFlight"] is None else f"{row['inFlight']:g}"
+        line.append(f" {_cut(row.verdict or '-', 9)} ")
+        busy = "-" if row.in_flight is None else f"{row.in_flight:g}"
         if wide:
-            slots = "-" if row["slots"] is None else f"{row['slots']:g}"
-            error = "-" if row["errorPercent"] is None else f"{row['errorPercent']:.0f}"
+            slots = "-" if row.slots is None else f"{row.slots:g}"
+            error = "-" if row.error_percent is None else f"{row.error_percent:.0f}"
             line.append(f"{bar(utilization(row), 8)} {f'{busy}/{slots}':<8} {error:>5}  ")
         else:
             line.append(f"{busy:>4} ")
@@ -156,18 +157,18 @@ def _engines(rows: Sequence[tuple[str, Row]], choice: TopSelection, width: int, 
         yield line
 
 
-def _reason(row: Row) -> str:
+def _reason(row: EngineRow) -> str:
     notes = []
-    if row["order"]:
-        notes.append(f"order: {row['order']}")
-    if row["floor"]:
+    if row.order:
+        notes.append(f"order: {row.order}")
+    if row.floor:
         notes.append("kept in")
-    if row["trafficPercent"] < 100:
-        notes.append(f"on trial, {row['trafficPercent']:g} %")
-    if row["shunned"]:
-        notes.append(f"kept out by {row['shunned']} proxies")
-    if row["health"] != "HEALTHY" or row["floor"]:
-        notes.append(f"SG208 {row['reason']}" if row["health"] not in (None, "HEALTHY") else row["reason"])
+    if row.traffic_percent < 100:
+        notes.append(f"on trial, {row.traffic_percent:g} %")
+    if row.shunned:
+        notes.append(f"kept out by {row.shunned} proxies")
+    if row.health != "HEALTHY" or row.floor:
+        notes.append(f"SG208 {row.reason}" if row.health not in (None, "HEALTHY") else row.reason)
     return "; ".join(notes)
 
 
@@ -177,15 +178,15 @@ def _events(board: LiveState, choice: TopSelection) -> list[Text]:
         return []
     lines = [Text("last events", style="bold")]
     for one in latest:
-        before = f"{one['before']} -> " if one["before"] else ""
-        times = f" x{one['times']}" if one["times"] > 1 else ""
-        ago, whom = age_text(max(0.0, board.at_unix_s - one["at"])), one["subject"] or "server"
-        text = f"{ago:>6} ago  {whom}: {one['kind']} {before}{one['after']}{times}: {one['evidence']}"
-        lines.append(Text(printable(text).replace("\n", " "), style="red" if one["alarm"] else ""))
+        before = f"{one.before} -> " if one.before else ""
+        times = f" x{one.times}" if one.times > 1 else ""
+        ago, whom = age_text(max(0.0, board.at_unix_s - one.at)), one.subject or "server"
+        text = f"{ago:>6} ago  {whom}: {one.kind} {before}{one.after}{times}: {one.evidence}"
+        lines.append(Text(printable(text).replace("\n", " "), style="red" if one.alarm else ""))
     return lines
 
 
-def _rate(value: Any) -> str:
+def _rate(value: float | None) -> str:
     return f"{'-' if value is None else f'{value:.1f}':>7}"
 
 

@@ -3,12 +3,13 @@
 import shutil
 import textwrap
 from collections.abc import Iterator
-from typing import Any, Final
-from urllib.parse import quote
+from typing import Final
 
 import click
 
-from xds_server.cli.admin_client import admin_option, request_json
+from xds_server.admin_api.endpoints import WHY
+from xds_server.admin_api.status_types import EventStatus, Explanation
+from xds_server.cli.admin_client import admin_option, fetch
 from xds_server.cli.completion import complete_names
 from xds_server.cli.diagnostics import printable
 from xds_server.cli.output_format import DATA, as_data, output_option
@@ -40,16 +41,16 @@ def command(name: str, admin: str, output: str) -> int:
     Exit code: 0 when all is as it should be, 1 when not (an engine is out or kept in against the evidence, a pool
     is full or degraded), 2 when there is no such name, more than one, or no server.
     """
-    answer = request_json(admin, f"/v1/why?name={quote(name, safe='')}")
-    answer |= {"code": "" if answer["well"] else "SG209"}
+    answer = fetch(admin, WHY, query=[("name", name)])
+    story = answer.value
     if output in DATA:
-        click.echo(as_data(answer, output), nl=False)
+        click.echo(as_data(answer.document | {"code": "" if story.well else "SG209"}, output), nl=False)
     else:
-        click.echo(as_text(answer, whole_lines=output == "wide"))
-    return 0 if answer["well"] else 1
+        click.echo(as_text(story, whole_lines=output == "wide"))
+    return 0 if story.well else 1
 
 
-def as_text(story: dict[str, Any], *, whole_lines: bool = False) -> str:
+def as_text(story: Explanation, *, whole_lines: bool = False) -> str:
     """The story, wrapped for a terminal of any width from 80 columns, or in ``whole_lines``."""
     width = min(_WIDTH, max(_NARROW, shutil.get_terminal_size((_WIDTH, 24)).columns))
     if whole_lines:
@@ -64,47 +65,46 @@ def _wrapped(text: str, width: int) -> list[str]:
     ) or [""]
 
 
-def _lines(story: dict[str, Any]) -> Iterator[str]:
-    yield story["now"]
-    for sentence in story["because"]:
+def _lines(story: Explanation) -> Iterator[str]:
+    yield story.now
+    for sentence in story.because:
         yield f"  {sentence}"
-    if story["why_not"]:
+    if story.why_not:
         yield ""
         yield "Why not otherwise:"
-        for sentence in story["why_not"]:
+        for sentence in story.why_not:
             yield f"  {sentence}"
-    if story["ruled_by"]:
+    if story.ruled_by:
         yield ""
         yield "Ruled by:"
-        for rule in story["ruled_by"]:
-            value = f": {rule['value']}" if rule["value"] else ""
-            yield f"  {rule['field']}{value} ({rule['place']})"
-    if story["returns"]:
-        until = story["until_in_s"]
+        for rule in story.ruled_by:
+            value = f": {rule.value}" if rule.value else ""
+            yield f"  {rule.field}{value} ({rule.place})"
+    if story.returns:
+        until = story.until_in_s
         latest = "" if until is None else f"; looked at again in {age_text(until)} at the latest"
         yield ""
-        yield f"What would change it: {story['returns']}{latest}."
+        yield f"What would change it: {story.returns}{latest}."
     yield ""
-    yield "Before:" if story["past"] else "Before: nothing is remembered."
-    for event in story["past"]:
-        yield f"  {event_line(event, whose=story['kind'] != 'engine')}"
+    yield "Before:" if story.past else "Before: nothing is remembered."
+    for event in story.past:
+        yield f"  {event_line(event, whose=story.kind != 'engine')}"
 
 
-def event_line(event: dict[str, Any], *, whose: bool = False) -> str:
+def event_line(event: EventStatus, *, whose: bool = False) -> str:
     """``41s ago: health HEALTHY -> UNHEALTHY: hung: ...``."""
-    subject = f"{event['subject']}: " if whose else ""
-    before = f"{event['before']} -> " if event["before"] else ""
+    subject = f"{event.subject}: " if whose else ""
+    before = f"{event.before} -> " if event.before else ""
     times = ""
-    if event["times"] > 1:
-        times = f" ({event['times']} times in {age_text(event['first_age_s'] - event['age_s'])})"
+    if event.times > 1:
+        times = f" ({event.times} times in {age_text(event.first_age_s - event.age_s)})"
     return (
-        f"{age_text(event['age_s'])} ago: {subject}{event['kind']} {before}{event['after']}{times}: "
-        f"{event['evidence']}"
+        f"{age_text(event.age_s)} ago: {subject}{event.kind} {before}{event.after}{times}: "
+        f"{event.evidence}"
         f"{failed_requests(event)}"
     )
 
 
-def failed_requests(event: dict[str, Any]) -> str:
+def failed_requests(event: EventStatus) -> str:
     """`` [failed requests: ...]`` where the event names any; servers of earlier versions name none."""
-    named = event.get("requests") or ()
-    return f" [failed requests: {', '.join(named)}]" if named else ""
+    return f" [failed requests: {', '.join(event.requests)}]" if event.requests else ""

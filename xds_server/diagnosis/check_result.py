@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from policies.codes import REMARKS
 
@@ -59,8 +58,3 @@ def fail(subject: str, code: str, sentence: str, fix: str = "") -> Check:
 def failed(checks: Iterable[Check]) -> bool:
     """Whether any is wrong."""
     return any(one.state is CheckState.FAIL for one in checks)
-
-
-def number(value: Any) -> float:
-    """A number a peer sent, 0 where it sent something else."""
-    return float(value) if isinstance(value, int | float) else 0.0

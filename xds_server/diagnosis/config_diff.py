@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import yaml
 
+from xds_server.admin_api.answers import ResourceContent
 from xds_server.diagnosis.envoy_dump import DumpedResource
 from xds_server.model.type_urls import PUSH_ORDER, SHORT_NAMES
 
@@ -48,7 +49,7 @@ class ProxyConfigDiff:
 
 
 def config_diff(
-    intended: Sequence[Mapping[str, Any]],
+    intended: Sequence[ResourceContent],
     found: Iterable[DumpedResource],
     unseen: Mapping[str, str],
     types: Iterable[str],
@@ -57,7 +58,7 @@ def config_diff(
 
     A layer of the runtime that is not intended is the operator's own; any other resource is not.
     """
-    wanted = {(one["type"], one["name"]): one for one in intended}
+    wanted = {(one.type, one.name): one for one in intended}
     had = {(one.type, one.name): one for one in found}
     same: dict[str, int] = {}
     differences = []
@@ -78,16 +79,16 @@ def config_diff(
 
 
 def _difference(
-    kind: str, name: str, meant: Mapping[str, Any] | None, is_held: DumpedResource | None
+    kind: str, name: str, meant: ResourceContent | None, is_held: DumpedResource | None
 ) -> ResourceDiff | None:
-    origins = tuple(meant["origins"]) if meant else ()
+    origins = meant.origins if meant else ()
     if is_held is None:
         return ResourceDiff(type=kind, name=name, what="the proxy does not have it", origins=origins)
     if meant is None:
         return ResourceDiff(type=kind, name=name, what="the proxy has it, and nobody here means it to")
-    if meant["content"] is None or is_held.content is None:
+    if meant.content is None or is_held.content is None:
         return None  # named on both sides, shown by neither
-    left = canonical(kind, meant["content"])
+    left = canonical(kind, meant.content)
     try:
         right = canonical(kind, is_held.content)
     except (KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Troubles with files that trust or a restart depends on, from all who know of them, with since when each stands.
+"""Problems with files that trust or a restart depends on, from all who know of them, with since when each stands.
 
 Whoever follows files only says what is wrong now. Here it is remembered when that began, so that what is said over
 and over is one trouble with an age. Nothing secret is in a trouble: a place, and a sentence about it.
@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from xds_server.model.status_types import FileDefect, FileProblem
+from xds_server.admin_api.status_types import FileDefect, FileProblem
 
 EXPIRES_SOON_S: Final = 7 * 86_400.0
 """A certificate with less than this left is told of. Those of months are renewed with weeks left, so one that
@@ -54,7 +54,7 @@ class FileProblems:
     ) -> None:
         self._tellers = tellers
         self._clock = clock
-        self._since_s: dict[tuple[str, FileDefect, str], float] = {}
+        self._since_s: dict[tuple[str, str, str], float] = {}
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -71,5 +71,5 @@ class FileProblems:
         return tuple(sorted(aged, key=lambda one: (-one.age_s, one.what, one.file)))
 
 
-def _key(one: FileProblem) -> tuple[str, FileDefect, str]:
+def _key(one: FileProblem) -> tuple[str, str, str]:
     return one.what, one.defect, one.file

@@ -1,10 +1,23 @@
-"""The state of a server as ``/v1/live`` tells it, and which rows of it a screen shows in which order. Pure."""
+"""The state of a server by the messages of ``/v1/live``, and which rows a screen shows in which order. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-Row = dict[str, Any]
+from xds_server.admin_api.live_types import (
+    EngineRow,
+    EventRow,
+    LiveChange,
+    LiveFrame,
+    LiveTables,
+    PoolRow,
+    ProxyRow,
+    Row,
+    ServerRow,
+    ZoneRow,
+    wire_row,
+)
+from xds_server.admin_api.parse import parse
 
 MOST_EVENTS: Final = 50
 SORTS: Final = ("worst", "load", "name")
@@ -12,46 +25,42 @@ SORTS: Final = ("worst", "load", "name")
 
 @dataclass(slots=True, kw_only=True)
 class LiveState:
-    """Tables by name and row, and the newest events, oldest first."""
+    """Tables by row name, and the newest events, oldest first."""
 
     at_unix_s: float = 0.0
-    tables: dict[str, dict[str, Row]] = field(default_factory=dict)
-    events: list[Row] = field(default_factory=list)
+    tables: LiveTables = field(default_factory=LiveTables)
+    events: tuple[EventRow, ...] = ()
 
     def take(self, event: str, data: Mapping[str, Any]) -> None:
-        """A message of the stream: a whole frame, or what became different since the last."""
-        self.at_unix_s = float(data["at"])
+        """Take a message: a whole frame, or the differences; ``ShapeError`` for a message that is neither."""
         if event == "frame":
-            self.tables = {name: dict(rows) for name, rows in data["tables"].items()}
-            self.events = list(data["events"])[-MOST_EVENTS:]
+            frame = parse(LiveFrame, data)
+            self.at_unix_s, self.tables, self.events = frame.at, frame.tables, frame.events[-MOST_EVENTS:]
             return
-        for name, rows in data["tables"].items():
-            table = self.tables.setdefault(name, {})
-            for key, row in rows.items():
-                if row is None:
-                    table.pop(key, None)
-                else:
-                    table[key] = {**table.get(key, {}), **row}
-        self.events = [*self.events, *data["events"]][-MOST_EVENTS:]
-
-    def of(self, table: str) -> dict[str, Row]:
-        """The rows of a table; none where the server does not have it."""
-        return self.tables.get(table, {})
+        change = parse(LiveChange, data)
+        self.at_unix_s = change.at
+        self.events = (*self.events, *change.events)[-MOST_EVENTS:]
+        changed: dict[str, Any] = {
+            name: _merged(kind, getattr(self.tables, name), change.tables[name])
+            for name, kind in _ROWS.items()
+            if name in change.tables
+        }
+        self.tables = replace(self.tables, **changed)
 
     @property
-    def server(self) -> Row:
-        """What there is to say of the server itself."""
-        return self.of("server").get("server", {})
+    def server(self) -> ServerRow | None:
+        """The server itself; None before the first frame."""
+        return self.tables.server.get("server")
 
-    def pools(self, only: str = "") -> list[tuple[str, Row]]:
+    def pools(self, only: str = "") -> list[tuple[str, PoolRow]]:
         """Pools by name; one where ``only`` names it."""
-        return [(name, row) for name, row in sorted(self.of("pools").items()) if only in ("", name)]
+        return [(name, row) for name, row in sorted(self.tables.pools.items()) if only in ("", name)]
 
-    def engines(self, only: str = "", sort: str = "worst") -> list[tuple[str, Row]]:
+    def engines(self, only: str = "", sort: str = "worst") -> list[tuple[str, EngineRow]]:
         """Engines in the order that was asked for; of one pool where ``only`` names it."""
-        found = [(name, row) for name, row in self.of("engines").items() if only in ("", row["pool"])]
+        found = [(name, row) for name, row in self.tables.engines.items() if only in ("", row.pool)]
         if sort == "name":
-            return sorted(found)
+            return sorted(found, key=lambda one: one[0])
         if sort == "load":
             return sorted(found, key=lambda one: (-(utilization(one[1]) or 0.0), one[0]))
         return sorted(found, key=lambda one: (health_rank(one[1]), -(utilization(one[1]) or 0.0), one[0]))
@@ -59,31 +68,53 @@ class LiveState:
     def behind(self) -> list[tuple[str, str]]:
         """Proxies that do not have what they should, refusals first, each with what it is."""
         found = []
-        for name, row in self.of("proxies").items():
-            states = {kind: state for kind, state in row["types"].items() if state != "SYNCED"}
+        for name, row in self.tables.proxies.items():
+            states = {kind: state for kind, state in row.types.items() if state != "SYNCED"}
             if states:
                 said = ", ".join(f"{kind} {state}" for kind, state in states.items())
-                why = f": {row['refused'][0]}" if row["refused"] else ""
+                why = f": {row.refused[0]}" if row.refused else ""
                 found.append(("NACK" not in states.values(), name, f"{said}{why}"))
         return [(name, said) for _, name, said in sorted(found)]
 
-    def latest(self, most: int, only: str = "") -> list[Row]:
+    def latest(self, most: int, only: str = "") -> list[EventRow]:
         """The newest events, newest first."""
-        return [one for one in reversed(self.events) if only in ("", one["pool"])][:most]
+        return [one for one in reversed(self.events) if only in ("", one.pool)][:most]
 
 
-def health_rank(engine: Mapping[str, Any]) -> int:
+_ROWS: Final[Mapping[str, type[Row]]] = {
+    "server": ServerRow,
+    "pools": PoolRow,
+    "zones": ZoneRow,
+    "engines": EngineRow,
+    "proxies": ProxyRow,
+}
+
+
+def _merged(
+    kind: type[Row], table: Mapping[str, Row], change: Mapping[str, Mapping[str, Any] | None]
+) -> Mapping[str, Row]:
+    """The table with the change laid over it."""
+    merged = dict(table)
+    for key, fields in change.items():
+        if fields is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = parse(kind, (wire_row(merged[key]) if key in merged else {}) | dict(fields))
+    return merged
+
+
+def health_rank(engine: EngineRow) -> int:
     """0 for what needs a look first."""
-    if engine["health"] not in ("HEALTHY", None):
+    if engine.health not in ("HEALTHY", None):
         return 0
-    if engine["floor"] or engine["order"] or engine["shunned"] or engine["trafficPercent"] < 100:
+    if engine.floor or engine.order or engine.shunned or engine.traffic_percent < 100:
         return 1
-    return 3 if engine["verdict"] in ("ready", "busy") else 2
+    return 3 if engine.verdict in ("ready", "busy") else 2
 
 
-def utilization(engine: Mapping[str, Any]) -> float | None:
+def utilization(engine: EngineRow) -> float | None:
     """Requests in flight over slots; None where either is not known."""
-    slots, held = engine["slots"], engine["inFlight"]
+    slots, held = engine.slots, engine.in_flight
     return held / slots if slots and held is not None else None
 
 

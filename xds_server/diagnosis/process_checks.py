@@ -1,10 +1,11 @@
 """Judgements on versions, clocks, files and disks."""
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
-from xds_server.diagnosis.check_result import Check, fail, number, ok, warn
+from xds_server.admin_api.server_types import DiskSpace, ProxyInfo, ServerInfo
+from xds_server.diagnosis.check_result import Check, fail, ok, warn
 from xds_server.model.text import count_text, names_text
 
 LEAST: Final[Mapping[str, tuple[int, ...]]] = {
@@ -71,9 +72,9 @@ def skew_s(theirs_unix_s: float, asked_unix_s: float, answered_unix_s: float) ->
     return min(0.0, theirs_unix_s - asked_unix_s)
 
 
-def on_files(about: Mapping[str, Any], connections: int) -> Check:
+def on_files(about: ServerInfo, connections: int) -> Check:
     """Whether the server has open files to spare."""
-    limit, used = about.get("open_files_limit"), about.get("open_files")
+    limit, used = about.open_files_limit, about.open_files
     if limit is None:
         return ok("open files", "no limit")
     if used is not None and used > FEW_FILES * limit:
@@ -83,33 +84,32 @@ def on_files(about: Mapping[str, Any], connections: int) -> Check:
     return ok("open files", f"{'?' if used is None else used} of {limit} in use")
 
 
-def on_disk(disk: Mapping[str, Any] | None) -> Check | None:
+def on_disk(disk: DiskSpace | None) -> Check | None:
     """Whether the state folder can take what it is to keep; None where there is no state folder."""
     if disk is None:
         return None
-    free = number(disk.get("free_bytes"))
-    where = f"state folder {disk.get('folder')}"
-    if not disk.get("writable"):
+    free = disk.free_bytes
+    where = f"state folder {disk.folder}"
+    if not disk.writable:
         return fail("disk", "SG234", f"{where} cannot be written to")
     if free < LITTLE_DISK_BYTES:
         return fail("disk", "SG234", f"{where} has {free / 2**20:.0f} MiB left")
     return ok("disk", f"{where} has {free / 2**30:.1f} GiB left")
 
 
-def on_envoys(proxies: list[Mapping[str, Any]]) -> Iterator[Check]:
+def on_envoys(proxies: Sequence[ProxyInfo]) -> Iterator[Check]:
     """Whether connected proxies are new enough, and have the extensions that they are configured to use."""
     fine, silent = 0, 0
     for proxy in proxies:
-        name, version = f"proxy {proxy['node']}", str(proxy.get("version", ""))
-        old = proxy.get("user_agent") == "envoy" and parsed(version) < TESTED_ENVOY[:2]
+        name, version = f"proxy {proxy.node}", proxy.version
+        old = proxy.user_agent == "envoy" and parsed(version) < TESTED_ENVOY[:2]
         if old:
             least = ".".join(map(str, TESTED_ENVOY))
             yield warn(name, "SG252", f"Envoy {version or 'of unknown version'}; tested with {least}")
-        lacks = proxy.get("lacks")
-        if lacks:
-            yield fail(name, "SG253", f"has no {names_text(lacks)}")
-        fine += not old and lacks == []
-        silent += not old and lacks is None
+        if proxy.lacks:
+            yield fail(name, "SG253", f"has no {names_text(proxy.lacks)}")
+        fine += not old and proxy.lacks == ()
+        silent += not old and proxy.lacks is None
     if fine:
         yield ok("Envoy", f"{count_text(fine, 'proxy')} with the version and every extension needed")
     if silent:

@@ -29,13 +29,13 @@ from engine.report import EngineReport, GpuSummary
 from engine.report_wire import ReportDropReason, ReportError, decode
 from engine.watch_server import ACKNOWLEDGE, WATCH
 from policies.model import PolicySet
+from xds_server.admin_api.status_types import AgentStatus
 from xds_server.engine_health.agent_metadata import AgentMetadata, read_agent_metadata
 from xds_server.engine_health.agent_state import FRESH_S, AgentState
 from xds_server.engine_health.agent_target import PLAIN_TEXT, AgentCredentials, AgentTarget, agent_targets
 from xds_server.model.backoff import ExponentialBackoff
 from xds_server.model.drain_progress import DrainProgress
 from xds_server.model.fleet import EngineId
-from xds_server.model.status_types import AgentStatus
 
 FIRST_S: Final = 1.0
 """How long an agent that was never heard covers its engine: two looks of a prober, which need not begin."""

@@ -3,6 +3,7 @@
 from typing import Final
 
 from engine.process_metrics import BUILD_INFO_HELP, CONTROL_PLANE
+from xds_server.admin_api.status_types import SyncState
 from xds_server.metrics.metric_spec import (
     LabelSet,
     MetricChapter,
@@ -14,7 +15,6 @@ from xds_server.metrics.metric_spec import (
     process_metric,
 )
 from xds_server.model.pool_traffic import TelemetrySignal
-from xds_server.model.status_types import SyncState
 from xds_server.model.type_urls import SHORT_NAMES
 from xds_server.model.view import ROLES
 from xds_server.xds import StreamErrorKind, XdsVariant

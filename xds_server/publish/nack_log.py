@@ -12,6 +12,7 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from engine.bounded_dict import BoundedDict
+from xds_server.admin_api.status_types import RolledBackResource
 from xds_server.metrics.control_metrics import ProxyMetrics
 from xds_server.model.snapshot import Resource, content_of
 from xds_server.model.type_urls import SHORT_NAMES
@@ -24,27 +25,6 @@ MAX_NACKS: Final = 1_000
 
 _Key = tuple[str, str, str]
 """Type URL, name and content."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolledBackResource:
-    """A resource that connected proxies should have and are not served, because one rejected it.
-
-    ``refused_by`` are the first of ``refusals`` proxies; ``age_s`` is None where that was in an earlier run.
-    ``on_...`` counts proxies by what they have instead; on trial they are sent it again, alone.
-    """
-
-    type: str
-    name: str
-    version: str
-    origins: tuple[str, ...]
-    refused_by: tuple[str, ...]
-    refusals: int
-    age_s: float | None
-    reason: str
-    on_content_before: int
-    on_nothing: int
-    on_trial: int
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from policies.findings import PolicyError, PolicyErrors
 from policies.load import load_contents
 from xds_server.model.policy_state import AcceptedPolicies
-from xds_server.rollout.history.api_types import RefusedChangeError, UnusableTextsError
+from xds_server.rollout.history.change_errors import RefusedChangeError, UnusableTextsError
 from xds_server.rollout.history.policy_version import MAX_COMMENT, digest_of
 
 

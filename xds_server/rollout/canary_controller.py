@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from policies.model import PolicySet
+from xds_server.admin_api.version_types import CanaryStatus
 from xds_server.model.policy_state import AcceptedPolicies
 from xds_server.model.type_urls import RUNTIME, SHORT_NAMES
 from xds_server.model.view import View
@@ -26,7 +27,6 @@ from xds_server.rollout.canary_analysis import (
     analyze_canary,
     canary_proxies,
 )
-from xds_server.rollout.history.api_types import CanaryStatus
 from xds_server.rollout.history.policy_version import Provenance
 from xds_server.telemetry.traffic_store import TrafficStore
 from xds_server.xds.messages import Sync

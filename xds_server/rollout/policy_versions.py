@@ -14,23 +14,20 @@ import structlog
 
 from policies.findings import PolicyError
 from policies.model import PolicySet
+from xds_server.admin_api.version_types import (
+    ApplyRequest,
+    CanaryStatus,
+    ChangeStatus,
+    HistoryStatus,
+    RollbackRequest,
+    VersionTexts,
+)
 from xds_server.decide.diff.change import Change, ChangeKind, Subject
 from xds_server.model.policy_state import AcceptedPolicies, PolicyState, RejectedPolicies, ServingPolicies
 from xds_server.reconcile.reconciler import Reconciler
 from xds_server.rollout.apply_request import check_author_and_reason, parse_policies
 from xds_server.rollout.canary_controller import CanaryController, CanaryPlan, CanaryRun
-from xds_server.rollout.history.api_types import (
-    ApplyRequest,
-    CanaryStatus,
-    ChangeStatus,
-    HistoryStatus,
-    RefusedChangeError,
-    RollbackRequest,
-    UnknownVersionError,
-    UnusableTextsError,
-    VersionTexts,
-    version_status,
-)
+from xds_server.rollout.history.change_errors import RefusedChangeError, UnknownVersionError, UnusableTextsError
 from xds_server.rollout.history.policy_version import (
     MAX_NAME,
     MAX_TEXT_BYTES,
@@ -38,6 +35,7 @@ from xds_server.rollout.history.policy_version import (
     PolicyVersion,
     Provenance,
     VersionSource,
+    version_status,
 )
 from xds_server.rollout.history.version_archive import VersionArchive
 from xds_server.rollout.precondition import check_precondition, is_served, replaced_version, same_policies

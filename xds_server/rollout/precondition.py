@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from xds_server.admin_api.version_types import ReplacedVersion
 from xds_server.model.policy_state import ServingPolicies
 from xds_server.model.text import age_text
-from xds_server.rollout.history.api_types import RefusedChangeError, ReplacedVersion, SupersededError
+from xds_server.rollout.history.change_errors import RefusedChangeError, SupersededError
 from xds_server.rollout.history.policy_version import PolicyVersion
 
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")

@@ -17,11 +17,11 @@ from policies.engine_tls import unusable_secret
 from policies.findings import PolicyError
 from policies.model import PolicySet
 from policies.origin import WHOLE_FILE, Origin, origin
+from xds_server.admin_api.status_types import FileDefect, FileProblem
 from xds_server.metrics.control_metrics import ControlPlaneMetrics
 from xds_server.model.memo import LastResult
 from xds_server.model.policy_state import ServingPolicies
 from xds_server.model.secret import Certificates, Secrets
-from xds_server.model.status_types import FileDefect, FileProblem
 from xds_server.model.view import GRPC_ROLE, View
 from xds_server.secrets.secret_folder import SecretFolder
 from xds_server.serve_config import ServeConfig

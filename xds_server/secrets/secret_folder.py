@@ -24,10 +24,10 @@ import structlog
 from prometheus_client.core import Metric
 
 from policies.quantity import NAME_PATTERN
+from xds_server.admin_api.status_types import FileDefect, FileProblem
 from xds_server.diagnosis.file_problems import expiry_problem
 from xds_server.metrics.control_metrics import ControlPlaneMetrics
 from xds_server.model.secret import Secrets
-from xds_server.model.status_types import FileDefect, FileProblem
 from xds_server.secrets.secret_validation import (
     AUTHORITIES,
     FILES,

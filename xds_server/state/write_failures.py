@@ -7,7 +7,7 @@ trouble say the same.
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from xds_server.model.status_types import FileDefect, FileProblem
+from xds_server.admin_api.status_types import FileDefect, FileProblem
 
 
 class WriteFailures:

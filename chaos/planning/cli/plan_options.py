@@ -14,7 +14,8 @@ from chaos.planning.fleet_capacity import WaitPromise
 from chaos.planning.pool_situation import EngineSlots, PoolSituation, pool_from_server, uniform_engines
 from chaos.planning.recorded_pool import recorded_pool
 from policies.quantity import parse_duration
-from xds_server.cli.admin_client import request_json
+from xds_server.admin_api.endpoints import ENGINES, POOLS
+from xds_server.cli.admin_client import fetch
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -153,9 +154,7 @@ def situation(
         found = recorded_pool(recording, pool)
     else:
         url = admin or _DEFAULT_ADMIN
-        found = pool_from_server(
-            request_json(url, "/v1/pools")["pools"], request_json(url, "/v1/engines")["engines"], pool
-        )
+        found = pool_from_server(fetch(url, POOLS).value.pools, fetch(url, ENGINES).value.engines, pool)
 
     def with_given(one: EngineSlots) -> EngineSlots:
         return replace(one, slots=slots or one.slots, service_s=service_s or one.service_s)

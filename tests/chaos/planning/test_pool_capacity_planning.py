@@ -1,7 +1,7 @@
 """Pools as they stand, what changes make of them, what they can take and until when."""
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -18,23 +18,19 @@ from chaos.planning.pool_situation import (
     pool_from_server,
     uniform_engines,
 )
-from xds_server.model.status_types import EngineStatus, PoolStatus
+from tests.xds_server.admin_api import rows
+from xds_server.admin_api.status_types import EngineStatus
 
 POOL = uniform_engines(engines=60, slots=8, service_s=4.0, arrivals_per_s=100, zones=3, max_wait_s=2.0)
 PROMISE = WaitPromise()
 
 
-def row(name: str, zone: str = "a", **more: object) -> dict[str, object]:
-    usual = {"pool": "chat", "engine": name, "zone": zone, "slots": 8.0, "service_s": 2.0, "health": "HEALTHY"}
-    return {**usual, "in_flight": 4, "done_per_s": 2.0, **more}
+def row(name: str, zone: str = "a", **more: object) -> EngineStatus:
+    known = {"slots": 8.0, "service_s": 2.0, "in_flight": 4, "done_per_s": 2.0, **more}
+    return rows.engine_status(name, zone=zone, **known)
 
 
-CHAT = {"pool": "chat", "arrivals_per_s": 6.0, "ceiling": 36, "held": 4, "slots": 16.0}
-
-
-def test_rows_are_as_the_admin_port_has_them() -> None:
-    assert set(CHAT) <= {one.name for one in fields(PoolStatus)}
-    assert set(row("e0")) <= {one.name for one in fields(EngineStatus)}
+CHAT = rows.pool_status("chat", arrivals_per_s=6.0, ceiling=36, held=4, slots=16.0)
 
 
 def test_what_a_server_tells_becomes_a_pool() -> None:
@@ -59,7 +55,7 @@ def test_an_engine_without_calls_is_like_the_others() -> None:
 
 def test_a_server_that_is_told_nothing_is_said_so() -> None:
     with pytest.raises(PlanError, match="no proxy tells"):
-        pool_from_server([{**CHAT, "arrivals_per_s": None}], [row("e0")], "")
+        pool_from_server([replace(CHAT, arrivals_per_s=None)], [row("e0")], "")
     with pytest.raises(PlanError, match="no service time"):
         pool_from_server([CHAT], [row("e0", service_s=None, in_flight=None)], "")
     with pytest.raises(PlanError, match="there are a, b"):

@@ -10,9 +10,7 @@ import pytest
 from engine.address import ListenAddress
 from xds_server.admin import json_http
 from xds_server.admin.admin_server import AdminServer
-from xds_server.metrics import Metrics
-from xds_server.metrics.control_metrics import ProxyMetrics
-from xds_server.model.status_types import (
+from xds_server.admin_api.status_types import (
     EngineStatus,
     PoliciesStatus,
     ProxyStatus,
@@ -22,6 +20,8 @@ from xds_server.model.status_types import (
     SyncState,
     TypeStatus,
 )
+from xds_server.metrics import Metrics
+from xds_server.metrics.control_metrics import ProxyMetrics
 from xds_server.serve_config import ConfigError
 
 

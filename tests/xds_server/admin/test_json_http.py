@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from engine.report import DrainRequest, Evidence, GpuSummary, GpuVitals, Quantiles
 from xds_server.admin.json_http import as_json_dict
-from xds_server.model.status_types import AgentStatus, EngineStatus
+from xds_server.admin_api.status_types import AgentStatus, EngineStatus
 
 ENGINE = EngineStatus(
     pool="chat",

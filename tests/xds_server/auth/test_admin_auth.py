@@ -22,12 +22,12 @@ from engine.tls.paths import TlsFiles
 from tests.engine.tls.certificate_fixtures import client_context
 from xds_server.admin import admin_server as admin
 from xds_server.admin.admin_server import AdminServer
+from xds_server.admin_api.status_types import Readiness
 from xds_server.auth import admin_auth as doors
 from xds_server.auth.admin_auth import CALL_LIMIT, COOKIE, FAILURE_LIMIT, MAX_BUCKETS, AdminAuth
 from xds_server.auth.lab_ca import LAB_CERTIFICATES, LabCertificate, make_certificates
 from xds_server.auth.rules_watcher import RulesWatcher
 from xds_server.metrics import Metrics
-from xds_server.model.status_types import Readiness
 
 READS, WRITES = "r" * 32, "w" * 32
 RULES = """

@@ -19,11 +19,11 @@ from engine.tls.certificate_files import read_pair
 from engine.tls.grpc_credentials import channel_credentials
 from engine.tls.paths import TlsFiles
 from policies.load import load_contents
+from xds_server.admin_api.status_types import FileDefect
 from xds_server.auth.lab_ca import LAB_CERTIFICATES, LabCertificate, make_certificates
 from xds_server.auth.node_view import NO_POOL, view_of
 from xds_server.auth.server_auth import ServerAuth
 from xds_server.model.snapshot import resource, snapshot
-from xds_server.model.status_types import FileDefect
 from xds_server.model.type_urls import CLUSTER
 from xds_server.model.view import View
 from xds_server.publish import Publisher

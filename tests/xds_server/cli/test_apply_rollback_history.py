@@ -15,9 +15,10 @@ import yaml
 from aiohttp import web
 from structlog.testing import capture_logs
 
+from tests.xds_server.admin_api import rows
 from tests.xds_server.rollout.test_policy_versions import Server, accepted, serving, text
 from xds_server.admin.history_routes import add_history
-from xds_server.cli import apply, change_outcome, main
+from xds_server.cli import admin_client, apply, main
 from xds_server.cli.admin_client import AdminApiError, NoAnswerError
 
 
@@ -53,12 +54,11 @@ class Running:
 
 def _app(server: Server) -> web.Application:
     async def proxies(_: web.Request) -> web.Response:
-        return web.json_response({"proxies": [{"zone": "z1", "role": "gateway", "pools": []}]})
+        return web.json_response({"proxies": [rows.document(rows.proxy_status())]})
 
     async def pools(_: web.Request) -> web.Response:
-        return web.json_response(
-            {"pools": [{"pool": "p", "arrivals_per_s": 3.0}, {"pool": "q", "arrivals_per_s": 1.0}]}
-        )
+        found = [rows.pool_status("p", arrivals_per_s=3.0), rows.pool_status("q", arrivals_per_s=1.0)]
+        return web.json_response({"pools": [rows.document(one) for one in found]})
 
     app = web.Application()
     add_history(app, server.changing)
@@ -201,6 +201,10 @@ RUNNING = {
     "state": "running", "digest": "d1", "connected": 1, "proxies": ["n1"], "age_s": 1.0, "requests": 3,
     "word": "unknown", "reasons": ["the canary saw 3 requests"], "version": 0,
 }  # fmt: skip
+KEPT = {
+    "/v1/history": {"versions": [rows.document(rows.version_status(3, digest="d0"))], "kept": True},
+    "/v1/history/serving": {"number": 3, "digest": "d0", "texts": {}},
+}
 GONE = NoAnswerError("no server answers")
 Answers = Callable[..., None]
 
@@ -212,13 +216,15 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     def given(*said: Any) -> None:
         left = [{"state": "canary", "digest": "d1"}, *said]
 
-        def ask(_admin: str, _path: str, **_: object) -> Any:
+        def request_json(_admin: str, path: str, **_: object) -> Any:
+            if path in KEPT:
+                return KEPT[path]
             one = left.pop(0) if len(left) > 1 else left[0]
             if isinstance(one, BaseException):
                 raise one
             return one
 
-        monkeypatch.setattr(apply, "request_json", ask)
+        monkeypatch.setattr(admin_client, "request_json", request_json)
         monkeypatch.setattr(apply, "POLL_EACH_S", 0.0)
 
     return given
@@ -270,7 +276,7 @@ def test_ctrl_c_before_the_answer_says_where_to_look(
     def pressed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(apply, "request_json", pressed)
+    monkeypatch.setattr(admin_client, "request_json", pressed)
     assert main(["apply", str(new)]) == 130
     assert "`switchgear status` says whether" in capsys.readouterr().err
 
@@ -386,14 +392,8 @@ def test_json_reports_the_outcome_of_a_canary(
     outcome: str,
     reason: str,
     new: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    known = {
-        "/v1/history": {"versions": [{"number": 3, "digest": "d0", "by": "files"}]},
-        "/v1/history/serving": {"number": 3, "digest": "d0", "texts": {}},
-    }
-    monkeypatch.setattr(change_outcome, "request_json", lambda _admin, path: known[path])
     answers(RUNNING, RUNNING | last)
     assert main(["apply", str(new), "--canary", "10%", "-o", "json"]) == code
     done, told = document(capsys)

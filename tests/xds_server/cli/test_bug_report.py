@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.xds_server.admin_api import rows
 from xds_server.cli import bug_report, main
 
 SECRET = "hunter2hunter2hunter2"
@@ -44,22 +45,34 @@ def admin() -> Iterator[str]:
         "password": SECRET,
     }
     pages: dict[str, Any] = {
-        f"/v1/{name}": {name: [leak]} for name in ("engines", "pools", "zones", "orders", "events", "resources")
+        f"/v1/{name}": {name: [leak]} for name in ("engines", "pools", "zones", "orders", "resources")
     }
-    proxy = {"node": "n1", "zone": "z", "role": "gateway", "types": [], "connected_s": 1.0, **leak}
-    about = {"libraries": {"switchgear": "0.1.0"}, "python": "3.11.1", "now_unix_s": 0.0, "disk": None}
-    about |= {"listen": "", "gated_pools": [], "proxies": [], "open_files": 1, "open_files_limit": None}
-    engine = {"pool": "p", "engine": "e", "health": "UNHEALTHY", "agent": None, "report_age_s": 1.0, "address": ""}
+    pages["/v1/events"] = {"events": [rows.document(rows.event_status()) | leak]}
+    proxy = rows.document(rows.proxy_status("n1", zone="z")) | leak
+    about = {
+        "libraries": {"switchgear": "0.1.0"},
+        "python": "3.11.1",
+        "now_unix_s": 0.0,
+        "disk": None,
+        "platform": "x",
+    }
+    about |= {
+        "disk": None,
+        "listen": "",
+        "gated_pools": [],
+        "proxies": [],
+        "open_files": 1,
+        "open_files_limit": None,
+    }
+    engine = rows.document(rows.engine_status("e", pool="p", health="UNHEALTHY", address=""))
+    problem = {"code": "SG023", "place": "a:1:1", "path": "", "message": f"password: {SECRET}", "hint": ""}
     pages |= {
         "/v1/about": about | leak,
         "/v1/proxies": {"proxies": [proxy]},
         "/v1/shadow": leak,
         "/v1/troubles": leak | {"troubles": [], "rolled_back": []},
         "/v1/snapshot": leak,
-        "/v1/policies": {
-            "state": "refused", "held": "", "stale": False, "serving_digest": "", "lost_s": {},
-            "errors": [{"place": "a:1:1", "message": f"password: {SECRET}"}],
-        },
+        "/v1/policies": rows.document(rows.policies_status(state="refused")) | {"errors": [problem]},
         "/v1/engines": {"engines": [engine | leak]},
     }  # fmt: skip
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.engine.tls.certificate_fixtures import certificate
+from tests.xds_server.admin_api import rows
 from xds_server.cli import main
 
 ABOUT = {
@@ -25,7 +26,6 @@ ABOUT = {
     "gated_pools": [],
     "proxies": [],
 }
-POLICIES = {"state": "accepted", "held": "", "stale": False, "errors": [], "serving_digest": "d", "lost_s": {}}
 
 
 class Double:
@@ -80,7 +80,7 @@ def server(doubles: list[Double]) -> Double:
     one = doubles[0]
     one.pages = {
         "/v1/about": dict(ABOUT),
-        "/v1/policies": dict(POLICIES),
+        "/v1/policies": rows.document(rows.policies_status()),
         "/v1/proxies": {"proxies": []},
         "/v1/engines": {"engines": []},
     }
@@ -90,10 +90,7 @@ def server(doubles: list[Double]) -> Double:
 @pytest.fixture
 def engine(doubles: list[Double], server: Double) -> Double:
     """An engine in the pool chat."""
-    row = {
-        "pool": "chat", "engine": "r1", "health": "HEALTHY", "agent": None, "report_age_s": 0.1,
-        "address": "127.0.0.1", "port": doubles[1].port,
-    }  # fmt: skip
+    row = rows.document(rows.engine_status("r1", address="127.0.0.1", port=doubles[1].port))
     server.pages["/v1/engines"] = {"engines": [row]}
     return doubles[1]
 

@@ -327,8 +327,8 @@ def test_watching_on_a_pipe_prints_what_becomes_different(server: Server, engine
 
 
 def test_what_was_last_known_is_not_shown_as_what_is() -> None:
-    def asked(form: str = "table") -> get._Asked:
-        return get._Asked(admin="", kind=TABLES["pools"], pool="", by="", since_s=None, output=form)
+    def asked(form: str = "table") -> get._Query:
+        return get._Query(admin="", kind=TABLES["pools"], pool="", by="", since_s=None, output=form)
 
     assert get._picture(asked(), [], "", 80).plain == "no pool is served"
     lines = get._picture(

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from rich.table import Table
 
+from tests.xds_server.admin_api import rows
 from tests.xds_server.cli import test_status
 from xds_server.admin.views.why_subject import Explanation
 from xds_server.cli import group, main
@@ -24,24 +25,19 @@ OPERATING = (Path(__file__).parents[3] / "docs" / "operating.md").read_text()
 def table() -> dict[str, list[str]]:
     """The table of exit codes by command."""
     part = OPERATING.partition("## Forms and exit codes")[2].partition("\n## ")[0]
-    rows = [line.strip("| ").split(" |") for line in part.splitlines() if line.startswith("| `")]
+    lines = [line.strip("| ").split(" |") for line in part.splitlines() if line.startswith("| `")]
     return {
-        name: [cell.strip() for cell in row[1:]] for row in rows for name in re.findall(r"`([a-z-]+)`", row[0])
+        name: [cell.strip() for cell in row[1:]] for row in lines for name in re.findall(r"`([a-z-]+)`", row[0])
     }
 
 
 def story(well: bool) -> dict[str, Any]:
-    return {
-        "subject": "chat/r1", "kind": "engine", "well": well, "now": "chat/r1 " + "is so " * 40, "because": [],
-        "why_not": [], "ruled_by": [], "returns": "", "until_in_s": None, "past": [],
-    }  # fmt: skip
+    return rows.document(rows.explanation(well=well, now="chat/r1 " + "is so " * 40))
 
 
 @pytest.fixture
 def full(server: Any) -> Any:
     server.pages |= {"/v1/why?name=r1": story(True), "/v1/why?name=r2": story(False), "/v1/pools": {"pools": []}}
-    for one in server.pages["/v1/proxies"]["proxies"]:
-        one |= {"connected_s": 3.0, "traffic": [], "peer": "p", "protocol": "delta", "pools": []}
     return server
 
 

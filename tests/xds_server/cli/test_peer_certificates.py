@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 from chaos.fake_engine import EngineConfig, FakeEngine
 from engine.watch_server import CERTIFICATE_KEY, CLOCK_KEY
 from tests.engine.tls.certificate_fixtures import DAY, certificate
+from tests.xds_server.admin_api import rows
+from xds_server.admin_api.status_types import EngineStatus
 from xds_server.cli.peer_certificates import CertificateValidity, certificate_validity, on_agents, on_certificates
 from xds_server.diagnosis.check_result import CheckState
 from xds_server.engine_health.agent_metadata import AgentMetadata, read_agent_metadata
@@ -20,8 +23,8 @@ NOW_S = 1_800_000_000.0
 DAY_S = DAY.total_seconds()
 
 
-def engine(name: str = "e0", **agent: Any) -> dict[str, Any]:
-    return {"pool": "pool", "engine": name, "agent": {"connected": True, **agent} if agent else None}
+def engine(name: str = "e0", **agent: Any) -> EngineStatus:
+    return rows.engine_status(name, pool="pool", agent=rows.agent_status(**agent) if agent else None)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +75,8 @@ def test_certificates_that_end_are_told_in_time(
         "certificate of the agent of pool/e0",
     )
     assert (of_engine.state, of_engine.code, of_engine.subject) == (state, code, "certificate of engine pool/e0")
-    assert list(on_agents([told | {"agent": told["agent"] | {"connected": False}}], NOW_S)) == []
+    assert told.agent is not None
+    assert list(on_agents([replace(told, agent=replace(told.agent, connected=False))], NOW_S)) == []
 
 
 def test_certificates_with_time_left_are_said_to_be_well_once() -> None:

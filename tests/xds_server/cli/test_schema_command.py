@@ -7,6 +7,7 @@ import pytest
 
 from policies.model import KINDS
 from policies.schema import json_schema
+from xds_server.admin_api.api_schema import api_schema
 from xds_server.cli import main
 
 
@@ -37,3 +38,16 @@ def test_a_folder_that_cannot_be_written_is_asked_wrongly(
     (tmp_path / "file").write_text("")
     assert main(["schema", "--crd", "--output", str(tmp_path / "file" / "below")]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_schema_of_the_admin_api(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "--api"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == api_schema()
+    assert document["paths"]["/v1/engines"]["get"]["parameters"][0]["name"] == "pool"
+
+
+@pytest.mark.parametrize("other", [("--crd",), ("--kind", "EnginePool"), ("--output", "x")])
+def test_the_admin_api_stands_alone(other: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "--api", *other]) == 2
+    assert "--api stands alone" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.xds_server.admin_api import rows
 from xds_server.cli import main
 
 REFUSED = {"name": "port-1", "version": "v2", "origins": ["routes.yaml:7:3"], "reason": "bad regex"}
@@ -21,14 +22,7 @@ class Server:
     def __init__(self) -> None:
         self.pages: dict[str, Any] = {
             "/v1/proxies": {"proxies": [proxy("n1", RDS="SYNCED", CDS="STALE")]},
-            "/v1/policies": {
-                "state": "accepted",
-                "age_s": 300.0,
-                "serving_digest": "0123456789abcdef",
-                "stale": False,
-                "held": "",
-                "errors": [],
-            },
+            "/v1/policies": rows.document(rows.policies_status()),
             "/v1/engines": {
                 "engines": [
                     engine("e1"),
@@ -54,26 +48,21 @@ class Server:
 
 
 def engine(name: str, **said: Any) -> dict[str, Any]:
-    return {
-        "pool": "chat",
-        "engine": name,
-        "health": "HEALTHY",
-        "verdict": "ready",
-        "evidence": "tokens advance",
-        "reason": "",
-        "report_age_s": 0.4,
-        "source": "agent",
-        "agent": {"connected": True},
-        "gpu": {"action": "none", "statement": "", "gpus": [{"temperature_c": 61}, {"temperature_c": None}]},
-    } | said
+    gpus = [{"rank": 0, "temperature_c": 61}, {"rank": 1, "temperature_c": None}]
+    known = {"source": "agent", "agent": agent(), "gpu": {"action": "none", "statement": "", "gpus": gpus}}
+    return rows.document(rows.engine_status(name)) | known | said
+
+
+def agent(**said: Any) -> dict[str, Any]:
+    return rows.document(rows.agent_status()) | said
 
 
 def proxy(node: str, **states: str) -> dict[str, Any]:
     types = [
-        {"type": kind, "state": state, "age_s": 12.4, "refused": [REFUSED] if state == "NACK" else []}
+        rows.document(rows.type_status(kind)) | {"state": state, "refused": [REFUSED] if state == "NACK" else []}
         for kind, state in states.items()
     ]
-    return {"node": node, "zone": "z1", "role": "gateway", "types": types}
+    return rows.document(rows.proxy_status(node)) | {"types": types}
 
 
 @pytest.fixture
@@ -101,12 +90,12 @@ def test_status_shows_report_source_and_age(
     server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    hot = {"action": "drain", "statement": "", "gpus": [{"temperature_c": 95}]}
-    lost = engine("e4", agent={"connected": False}, source="probe", gpu=hot)
+    hot = {"action": "drain", "statement": "", "gpus": [{"rank": 0, "temperature_c": 95}]}
+    lost = engine("e4", agent=agent(connected=False), source="probe", gpu=hot)
     server.pages["/v1/engines"]["engines"].append(lost)
     assert main(["status", "--admin", server.url]) == 0
-    rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if line.startswith("chat/")]
-    assert rows == [
+    shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if line.startswith("chat/")]
+    assert shown == [
         "chat/e3 DRAINING draining agent 0.4s 2, 61 °C draining: told to",
         "chat/e4 HEALTHY ready probe, agent lost 0.4s drain: 1, 95 °C tokens advance",
         "chat/e1 HEALTHY ready agent 0.4s 2, 61 °C tokens advance",
@@ -123,10 +112,10 @@ def test_a_narrow_terminal_cuts_the_reason_and_nothing_else(
     monkeypatch.setenv("COLUMNS", "62")
     server.pages["/v1/engines"]["engines"] = [engine("e1", evidence="a reason that goes on and on"), engine("e2")]
     assert main(["status", "--admin", server.url]) == 0
-    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("chat/")]
-    assert len(rows) == 2
-    assert all(" HEALTHY  ready  " in row and len(row) <= 62 for row in rows)
-    assert rows[0].rstrip().endswith("…")
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("chat/")]
+    assert len(shown) == 2
+    assert all(" HEALTHY  ready  " in row and len(row) <= 62 for row in shown)
+    assert shown[0].rstrip().endswith("…")
 
 
 def test_nack_is_exit_status_1_with_its_policy_line(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,9 +125,19 @@ def test_nack_is_exit_status_1_with_its_policy_line(server: Server, capsys: pyte
 
 
 def test_rejected_and_held_policies_are_exit_status_1(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    problem = {"place": "a.yaml:1:2", "code": "SG023", "path": "spec.modle", "message": "unknown field"}
-    whole = {"place": "b.yaml", "code": "SG006", "path": "", "message": "nothing here"}
-    server.pages["/v1/policies"] |= {"state": "refused", "errors": [problem, whole], "stale": True}
+    problem = {
+        "place": "a.yaml:1:2",
+        "code": "SG023",
+        "path": "spec.modle",
+        "message": "unknown field",
+        "hint": "",
+    }
+    whole = {"place": "b.yaml", "code": "SG006", "path": "", "message": "nothing here", "hint": ""}
+    server.pages["/v1/policies"] |= {
+        "state": "refused",
+        "errors": [problem, whole],
+        "stale": True,
+    }
     assert main(["status", "--admin", server.url]) == 1
     out = capsys.readouterr().out
     assert "a.yaml:1:2: SG023 spec.modle: unknown field" in out
@@ -209,15 +208,15 @@ def test_a_source_that_is_out_of_touch_is_said_with_what_is_served_meanwhile(
 
 
 def test_status_shows_served_and_canary_version(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    files = {"number": 1, "source": "files", "by": "files", "serving": True}
-    server.pages["/v1/history"] = {"versions": [files], "stands": 0}
+    files = rows.document(rows.version_status(1))
+    server.pages["/v1/history"] = {"versions": [files], "kept": True, "stands": 0}
     server.pages["/v1/apply"] = {"state": "none"}
     assert main(["status", "--admin", server.url]) == 0
     out = capsys.readouterr().out
     assert "  version 1, files\n" in out
     assert "canary" not in out
-    applied = {"number": 2, "source": "applied", "by": "ann", "serving": True}
-    server.pages["/v1/history"] = {"versions": [{**files, "serving": False}, applied], "stands": 2}
+    applied = rows.document(rows.version_status(2, source="applied", by="ann"))
+    server.pages["/v1/history"] = {"versions": [{**files, "serving": False}, applied], "kept": True, "stands": 2}
     server.pages["/v1/apply"] = {
         "state": "running",
         "by": "bob",
@@ -246,7 +245,7 @@ def rolled_back_canary(**said: Any) -> dict[str, Any]:
 def test_canary_rollback_is_reported_for_an_hour_with_its_reason(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.pages["/v1/history"] = {"versions": [], "stands": 0}
+    server.pages["/v1/history"] = {"versions": [], "kept": True, "stands": 0}
     server.pages["/v1/apply"] = rolled_back_canary()
     assert main(["status", "--admin", server.url]) == 0, "all have what they had: nothing is out of force"
     said = (

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.xds_server.admin_api import rows
 from xds_server.cli import main
 from xds_server.cli.top_screen import TopSelection, render_screen
 from xds_server.diagnosis.live_state import LiveState
@@ -72,11 +73,10 @@ class Server:
                     self.wfile.flush()
                     released.wait(LIMIT_S)
                 elif self.path.startswith("/v1/why"):
-                    story = {"well": False, "now": "chat/r2 is out.", "because": ["hung"], "why_not": []}
-                    rest = {"ruled_by": [], "returns": "", "until_in_s": None, "past": [], "kind": "engine"}
-                    self.wfile.write(json.dumps(story | rest).encode())
+                    story = rows.explanation("chat/r2", well=False, now="chat/r2 is out.", because=("hung",))
+                    self.wfile.write(json.dumps(rows.document(story)).encode())
                 else:
-                    self.wfile.write(b'{"pools": ["chat"]}')
+                    self.wfile.write(json.dumps(rows.document(rows.policies_status())).encode())
 
             def log_message(self, *_: object) -> None:
                 return

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xds_server.admin_api.answers import ResourceContent
 from xds_server.diagnosis.config_diff import TYPES, canonical, config_diff
 from xds_server.diagnosis.envoy_dump import (
     DumpedResource,
@@ -20,8 +21,8 @@ from xds_server.diagnosis.envoy_dump import (
 )
 
 
-def meant(kind: str, name: str, content: Any) -> dict[str, Any]:
-    return {"type": kind, "name": name, "version": "v1", "origins": ["a.yaml:3:1"], "content": content}
+def meant(kind: str, name: str, content: Any) -> ResourceContent:
+    return ResourceContent(type=kind, name=name, version="v1", origins=("a.yaml:3:1",), content=content)
 
 
 def assignment(*endpoints: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -1,12 +1,16 @@
 """What is said of versions, clocks, files, rights, pods, proxies and engines."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.deploy import test_rbac_least_privilege as granted
+from tests.xds_server.admin_api import rows
+from xds_server.admin_api.server_types import DiskSpace, ProxyInfo, ServerInfo
+from xds_server.admin_api.status_types import PolicyProblem, ProxyPoolStatus, ProxyStatus, RefusedResource
 from xds_server.diagnosis import cluster_checks, process_checks, status_findings
 from xds_server.diagnosis.check_result import CheckState
 
@@ -52,29 +56,48 @@ def test_old_versions_fail_and_others_of_ours_warn() -> None:
     assert process_checks.on_server_version("1.0", "1.0").state is CheckState.OK
 
 
-def test_open_files_and_disk() -> None:
-    assert process_checks.on_files({"open_files": 90, "open_files_limit": 100}, 1).state is CheckState.FAIL
-    assert process_checks.on_files({"open_files": 10, "open_files_limit": 100}, 30).state is CheckState.WARN
-    assert process_checks.on_files({"open_files": 10, "open_files_limit": 100}, 20).state is CheckState.OK
-    assert process_checks.on_files({"open_files": 10, "open_files_limit": None}, 2000).state is CheckState.OK
+def server_info(**fields: Any) -> ServerInfo:
+    known: dict[str, Any] = {
+        "python": "3.12.1", "libraries": {}, "platform": "linux", "now_unix_s": 1.0, "listen": "",
+        "gated_pools": (),
+    }  # fmt: skip
+    return ServerInfo(**(known | fields))
+
+
+@pytest.mark.parametrize(
+    ("used", "limit", "connections", "state"),
+    [
+        (90, 100, 1, CheckState.FAIL),
+        (10, 100, 30, CheckState.WARN),
+        (10, 100, 20, CheckState.OK),
+        (10, None, 2000, CheckState.OK),
+    ],
+)
+def test_open_files(used: int, limit: int | None, connections: int, state: CheckState) -> None:
+    info = server_info(open_files=used, open_files_limit=limit)
+    assert process_checks.on_files(info, connections).state is state
+
+
+def test_disk() -> None:
     assert process_checks.on_disk(None) is None
-    disk = {"folder": "/s", "total_bytes": 1 << 40, "free_bytes": 1 << 30, "writable": True}
-    for change, state in (
-        ({}, CheckState.OK),
-        ({"free_bytes": 1}, CheckState.FAIL),
-        ({"writable": False}, CheckState.FAIL),
+    disk = DiskSpace(folder="/s", total_bytes=1 << 40, free_bytes=1 << 30, writable=True)
+    for one, state in (
+        (disk, CheckState.OK),
+        (replace(disk, free_bytes=1), CheckState.FAIL),
+        (replace(disk, writable=False), CheckState.FAIL),
     ):
-        found = process_checks.on_disk(disk | change)
+        found = process_checks.on_disk(one)
         assert found is not None
         assert found.state is state
 
 
 def test_envoys_that_are_old_or_lack_something_are_named() -> None:
-    proxies: list[Any] = [
-        {"node": "fine", "user_agent": "envoy", "version": "1.40.0", "lacks": []},
-        {"node": "old", "user_agent": "envoy", "version": "1.30.1", "lacks": []},
-        {"node": "bare", "user_agent": "envoy", "version": "1.41.0", "lacks": ["envoy.filters.http.lua"]},
-        {"node": "client", "user_agent": "gRPC Python", "version": "1.80", "lacks": None},
+    lua = ("envoy.filters.http.lua",)
+    proxies = [
+        ProxyInfo(node="fine", user_agent="envoy", version="1.40.0", lacks=()),
+        ProxyInfo(node="old", user_agent="envoy", version="1.30.1", lacks=()),
+        ProxyInfo(node="bare", user_agent="envoy", version="1.41.0", lacks=lua),
+        ProxyInfo(node="client", user_agent="gRPC Python", version="1.80", lacks=None),
     ]
     found = {(one.subject, one.state.value, one.code) for one in process_checks.on_envoys(proxies)}
     assert found == {
@@ -137,36 +160,28 @@ def test_pods_must_be_given_as_long_as_their_drain_takes(one: dict[str, Any], st
         assert found[0].subject == "pod inference/chat-0"
 
 
-def policies(**said: Any) -> dict[str, Any]:
-    return {
-        "state": "accepted",
-        "held": "",
-        "stale": False,
-        "errors": [],
-        "serving_digest": "d",
-        "lost_s": {},
-    } | said
+PROBLEM = PolicyProblem(code="SG023", place="a:1:1", path="", message="no", hint="")
 
 
 @pytest.mark.parametrize(
-    ("said", "codes"),
+    ("fields", "codes"),
     [
         ({}, []),
-        ({"state": "refused", "errors": [{"place": "a:1:1", "message": "no"}]}, ["SG200"]),
+        ({"state": "refused", "errors": (PROBLEM,)}, ["SG200"]),
         ({"state": "held", "held": "would drop 9 of 10"}, ["SG201"]),
         ({"lost_s": {"pods": 3.0}, "stale": True}, ["SG202", "SG203"]),
         ({"state": "unread"}, ["SG207"]),
     ],
 )
-def test_what_is_said_of_policies(said: dict[str, Any], codes: list[str]) -> None:
-    assert [one.code for one in status_findings.on_policies(policies(**said))] == codes
+def test_what_is_said_of_policies(fields: dict[str, Any], codes: list[str]) -> None:
+    assert [one.code for one in status_findings.on_policies(rows.policies_status(**fields))] == codes
 
 
 def test_what_is_said_of_proxies() -> None:
-    def proxy(state: str, age_s: float, **more: Any) -> dict[str, Any]:
-        refused = [{"name": "r", "reason": "bad"}] if state == "NACK" else []
-        kind = {"type": "RDS", "state": state, "age_s": age_s, "refused": refused}
-        return {"node": "n", "types": [kind], "connected_s": 100.0, **more}
+    def proxy(state: str, age_s: float, **more: Any) -> ProxyStatus:
+        one = RefusedResource(name="r", version="v2", origins=(), reason="bad")
+        kind = rows.type_status(state=state, age_s=age_s, refused=(one,) if state == "NACK" else ())
+        return rows.proxy_status(types=(kind,), **more)
 
     assert [one.code for one in status_findings.on_proxies([])] == ["SG206"]
     assert [one.code for one in status_findings.on_proxies([proxy("STALE", 5)])] == []
@@ -174,19 +189,23 @@ def test_what_is_said_of_proxies() -> None:
         "SG205",
         "SG204",
     ]
-    silent = proxy("SYNCED", 1, traffic=[{"pool": "chat", "telemetry_age_s": None}])
+    traffic = ProxyPoolStatus(
+        pool="chat", arrivals_per_s=0.0, shed_per_s=0.0, retries_per_s=0.0, in_flight=0, ceiling_interactive=None,
+        ceiling_batch=None, telemetry_age_s=None, shuns=(),
+    )  # fmt: skip
+    silent = proxy("SYNCED", 1, traffic=(traffic,))
     assert [one.code for one in status_findings.on_telemetry([silent])] == ["SG224"]
-    assert not list(status_findings.on_telemetry([silent | {"connected_s": 1.0}]))
+    assert not list(status_findings.on_telemetry([replace(silent, connected_s=1.0)]))
 
 
 def test_what_is_said_of_engines() -> None:
-    well = {"pool": "p", "engine": "e", "health": "HEALTHY", "agent": None, "report_age_s": 0.5}
-    lost = {"connected": False, "trouble": "refused"}
-    assert not list(status_findings.on_engines([well]))
-    for change, code in (
+    lost = rows.agent_status(connected=False, trouble="refused")
+    assert not list(status_findings.on_engines([rows.engine_status()]))
+    changes: list[tuple[dict[str, Any], str]] = [
         ({"health": "UNHEALTHY"}, "SG208"),
         ({"agent": lost}, "SG222"),
         ({"report_age_s": None}, "SG223"),
         ({"report_age_s": 99.0}, "SG223"),
-    ):
-        assert [one.code for one in status_findings.on_engines([well | change])] == [code], change
+    ]
+    for change, code in changes:
+        assert [one.code for one in status_findings.on_engines([rows.engine_status(**change)])] == [code], change

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from xds_server.admin_api.status_types import FileDefect, FileProblem
 from xds_server.auth.lab_ca import LAB_CERTIFICATES, make_certificates
 from xds_server.auth.server_auth import ServerAuth
 from xds_server.diagnosis.file_problems import EXPIRES_SOON_S, FileProblems, expiry_problem
-from xds_server.model.status_types import FileDefect, FileProblem
 from xds_server.serve_config import ServeConfig
 
 DAY_S = 86_400.0

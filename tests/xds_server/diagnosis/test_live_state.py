@@ -6,44 +6,57 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xds_server.admin_api.live_types import EngineRow, EventRow, ZoneRow, wire_row
+from xds_server.admin_api.parse import ShapeError
 from xds_server.diagnosis.live_state import LiveState, bar, utilization, window
 
 
-def engine(**said: Any) -> dict[str, Any]:
-    return {
-        "pool": "chat", "health": "HEALTHY", "verdict": "ready", "floor": False, "order": None, "shunned": 0,
-        "trafficPercent": 100.0, "slots": 10.0, "inFlight": 2, "reason": "", "errorPercent": None,
-    } | said  # fmt: skip
+def engine(**fields: Any) -> EngineRow:
+    return EngineRow(
+        **({"pool": "chat", "health": "HEALTHY", "verdict": "ready", "slots": 10.0, "in_flight": 2} | fields)
+    )
 
 
-def board(engines: dict[str, Any]) -> LiveState:
+def board(engines: dict[str, EngineRow]) -> LiveState:
     made = LiveState()
-    made.take("frame", {"at": 1.0, "tables": {"engines": engines}, "events": []})
+    rows = {name: wire_row(one) for name, one in engines.items()}
+    made.take("frame", {"at": 1.0, "tables": {"engines": rows}, "events": []})
     return made
 
 
 def test_differences_are_laid_over_the_frame() -> None:
     made = board({"a": engine(), "b": engine()})
-    event = {"number": 1, "pool": "chat"}
-    change = {"engines": {"a": {"inFlight": 9}, "b": None, "c": engine(inFlight=1)}, "zones": {"z": {"x": 1}}}
-    made.take("change", {"at": 2.0, "tables": change, "events": [event]})
-    assert sorted(made.of("engines")) == ["a", "c"]
-    assert made.of("engines")["a"] == engine(inFlight=9)
-    assert (made.at_unix_s, made.of("zones"), made.of("none")) == (2.0, {"z": {"x": 1}}, {})
+    event = EventRow(number=1, at=1.5, kind="health", pool="chat")
+    change = {
+        "engines": {"a": {"inFlight": 9}, "b": None, "c": wire_row(engine(in_flight=1))},
+        "zones": {"z": {"pool": "chat", "zone": "z", "healthy": 1, "engines": 2}},
+        "moons": {"of a newer server": {"x": 1}},
+    }
+    made.take("change", {"at": 2.0, "tables": change, "events": [wire_row(event)]})
+    assert made.tables.engines == {"a": engine(in_flight=9), "c": engine(in_flight=1)}
+    assert made.tables.zones == {"z": ZoneRow(pool="chat", zone="z", healthy=1, engines=2)}
+    assert made.at_unix_s == 2.0
     assert made.latest(5) == [event]
     assert made.latest(5, "other") == []
     made.take("frame", {"at": 3.0, "tables": {}, "events": []})
-    assert (made.of("engines"), made.events) == ({}, []), "a whole frame begins anew"
+    assert (made.tables.engines, made.events) == ({}, ()), "a whole frame begins anew"
+
+
+@pytest.mark.parametrize("message", [{}, {"at": 1.0, "tables": {"engines": {"a": {}}}, "events": []}, {"at": "x"}])
+@pytest.mark.parametrize("event", ["frame", "change"])
+def test_a_message_of_something_else_is_no_state(event: str, message: dict[str, Any]) -> None:
+    with pytest.raises(ShapeError):
+        LiveState().take(event, message)
 
 
 def test_the_worst_come_first_then_the_busiest() -> None:
     made = board(
         {
-            "calm": engine(inFlight=0),
-            "busy": engine(inFlight=9),
+            "calm": engine(in_flight=0),
+            "busy": engine(in_flight=9),
             "kept": engine(floor=True),
             "out": engine(health="UNHEALTHY"),
-            "slow": engine(verdict="stalled", inFlight=1),
+            "slow": engine(verdict="stalled", in_flight=1),
             "other": engine(pool="other", health="DRAINING"),
         }
     )
@@ -72,7 +85,7 @@ def test_a_bar_never_leaves_its_cells(ratio: float | None, shown: str) -> None:
 
 def test_no_slots_is_no_load() -> None:
     assert utilization(engine(slots=0)) is None
-    assert utilization(engine(inFlight=None)) is None
+    assert utilization(engine(in_flight=None)) is None
     assert utilization(engine()) == 0.2
 
 

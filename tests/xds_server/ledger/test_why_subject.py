@@ -11,6 +11,7 @@ from policies.model import PolicySet
 from tests.xds_server.ledger.conftest import decided, scene, seen, with_pool
 from xds_server.admin.views.context import UnknownNameError, subject_named
 from xds_server.admin.views.why_subject import why
+from xds_server.admin_api.status_types import Explanation
 from xds_server.decide.decisions import (
     AdmissionDecision,
     Ceiling,
@@ -25,7 +26,6 @@ from xds_server.model.fleet import EngineId, Fleet, with_pod_states, with_report
 from xds_server.model.order import Order, OrderAction
 from xds_server.model.pod_state import PodPhase, PodState
 from xds_server.model.pool_traffic import EngineTraffic, ProxyTraffic
-from xds_server.model.status_types import Explanation
 
 WELL = EngineDecision(health=Health.HEALTHY, reason="ready: tokens move", since_s=40.0)
 HUNG = EngineReport(

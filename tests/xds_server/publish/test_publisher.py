@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from tests.xds_server.publish.resource_fixtures import cluster, nack
+from xds_server.admin_api.status_types import RolledBackResource
 from xds_server.model.snapshot import Resource, snapshot
 from xds_server.model.type_urls import CLUSTER
 from xds_server.publish import Nack, NackPolicy, NullObserver, Publisher, RollbackScope, Session
-from xds_server.publish.nack_log import NackLog, RolledBackResource
+from xds_server.publish.nack_log import NackLog
 from xds_server.wire.decode import (
     DeltaDiscoveryRequest,
     DeltaDiscoveryResponse,

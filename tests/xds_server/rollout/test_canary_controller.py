@@ -14,6 +14,7 @@ import structlog
 from policies.load import load_contents
 from policies.route import PriorityClass
 from tests.xds_server.reconcile.fake_peers import Peers, accepted, text, until
+from xds_server.admin_api.version_types import ApplyRequest
 from xds_server.decide.decisions import Ceiling
 from xds_server.metrics import Metrics
 from xds_server.model.fleet import declared
@@ -24,7 +25,7 @@ from xds_server.reconcile.canary_build import CanaryBuild
 from xds_server.reconcile.pipeline import BuildInputs, Pipeline
 from xds_server.reconcile.reconciler import Reconciler
 from xds_server.rollout.canary_controller import CanaryController, CanaryPlan, CanaryRun, CanaryStep
-from xds_server.rollout.history.api_types import ApplyRequest, RefusedChangeError
+from xds_server.rollout.history.change_errors import RefusedChangeError
 from xds_server.rollout.history.policy_version import Provenance, VersionSource
 from xds_server.rollout.history.version_archive import VersionArchive
 from xds_server.rollout.policy_versions import PolicyVersions

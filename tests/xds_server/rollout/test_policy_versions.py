@@ -16,18 +16,13 @@ from policies.model import PolicySet
 from policies.origin import Origin
 from tests.xds_server.reconcile.fake_peers import Peers, accepted, refused, text, until
 from xds_server.admin.history_routes import add_history
+from xds_server.admin_api.version_types import ApplyRequest, RollbackRequest
 from xds_server.decide.diff.change import Change, ChangeKind
 from xds_server.metrics import Metrics
 from xds_server.model.policy_state import AcceptedPolicies, PolicyState, ServingPolicies
 from xds_server.reconcile.reconciler import Reconciler
 from xds_server.rollout.history import version_archive
-from xds_server.rollout.history.api_types import (
-    ApplyRequest,
-    RefusedChangeError,
-    RollbackRequest,
-    UnknownVersionError,
-    UnusableTextsError,
-)
+from xds_server.rollout.history.change_errors import RefusedChangeError, UnknownVersionError, UnusableTextsError
 from xds_server.rollout.history.policy_version import PolicyVersion, digest_of
 from xds_server.rollout.history.version_archive import VersionArchive
 from xds_server.rollout.policy_file_source import PolicyFiles

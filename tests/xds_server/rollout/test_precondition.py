@@ -6,7 +6,8 @@ import pytest
 
 from tests.xds_server.reconcile.fake_peers import accepted, refused
 from tests.xds_server.rollout.test_policy_versions import asked, serving
-from xds_server.rollout.history.api_types import RefusedChangeError, RollbackRequest
+from xds_server.admin_api.version_types import RollbackRequest
+from xds_server.rollout.history.change_errors import RefusedChangeError
 
 
 async def test_precondition_lets_one_of_two_concurrent_applies_win() -> None:

@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 from engine.address import ListenAddress
 from policies.load import load_contents
 from policies.model import PolicySet
+from xds_server.admin_api.status_types import FileDefect
 from xds_server.auth.lab_ca import LabCertificate, make_certificates
 from xds_server.model.policy_state import ServingPolicies
-from xds_server.model.status_types import FileDefect
 from xds_server.model.view import View
 from xds_server.secrets.distribution import SecretDistributor
 from xds_server.serve_config import ServeConfig

@@ -22,8 +22,8 @@ from cryptography.x509.oid import NameOID
 from structlog.testing import capture_logs
 
 from tests.engine.tls.certificate_fixtures import of_strange_curve
+from xds_server.admin_api.status_types import FileDefect
 from xds_server.auth.lab_ca import LabCertificate, make_certificates
-from xds_server.model.status_types import FileDefect
 from xds_server.secrets.secret_folder import MAX_BYTES, SecretFolder
 from xds_server.secrets.secret_validation import UnusableSecretError, validate_secret
 

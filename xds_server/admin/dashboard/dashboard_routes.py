@@ -8,6 +8,8 @@ from aiohttp import web
 
 from xds_server.admin.dashboard.frame import DashboardSource
 from xds_server.admin.dashboard.frame_stream import FrameStream, stream_response
+from xds_server.admin.json_http import add_endpoint
+from xds_server.admin_api.endpoints import LIVE
 
 _TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _HEADERS: Final = {
@@ -50,4 +52,4 @@ def add_dashboard(
     app.router.add_get("/dashboard", home)
     app.router.add_get("/dashboard/", page)
     app.router.add_get("/dashboard/{name}", page)
-    app.router.add_get("/v1/live", watch)
+    add_endpoint(app, LIVE, watch)

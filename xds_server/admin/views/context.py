@@ -8,13 +8,13 @@ from typing import Any
 
 from policies.model import PolicySet
 from policies.quantity import format_duration
+from xds_server.admin_api.status_types import EventStatus, RuleStatus
 from xds_server.decide.decisions import Decisions
 from xds_server.decide.diff.change import Subject
 from xds_server.ledger.event import ClockReading, Event, place_of
 from xds_server.ledger.event_store import EventStore
 from xds_server.model.fleet import EngineId, Fleet
 from xds_server.model.order import Order
-from xds_server.model.status_types import EventStatus, RuleStatus
 
 _NO_ORDERS: Mapping[EngineId, Order] = MappingProxyType({})
 

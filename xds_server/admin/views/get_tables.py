@@ -4,12 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from xds_server.admin.views.context import ViewContext
-from xds_server.decide.decisions import Health, PoolDecisions
-from xds_server.ledger.shadow import ShadowTotals
-from xds_server.model.fleet import Engine, EngineId
-from xds_server.model.order import Order
-from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic, ProxyTraffic
-from xds_server.model.status_types import (
+from xds_server.admin_api.status_types import (
     EngineStatus,
     OrderStatus,
     PoolStatus,
@@ -20,6 +15,11 @@ from xds_server.model.status_types import (
     ShadowStatus,
     ZoneStatus,
 )
+from xds_server.decide.decisions import Health, PoolDecisions
+from xds_server.ledger.shadow import ShadowTotals
+from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.order import Order
+from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic, ProxyTraffic
 
 
 def pool_rows(scene: ViewContext) -> Sequence[PoolStatus]:

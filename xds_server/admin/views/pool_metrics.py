@@ -11,11 +11,11 @@ from prometheus_client.core import Metric
 
 from xds_server.admin.views.context import ViewContext
 from xds_server.admin.views.get_tables import pool_rows
+from xds_server.admin_api.status_types import PoolStatus
 from xds_server.decide.decisions import DegradationState, Ejector, Health
 from xds_server.metrics.fleet_metrics import EngineMetrics, PoolMetrics
 from xds_server.metrics.metric_spec import GaugeFamilySpec
 from xds_server.model.pod_state import PodPhase
-from xds_server.model.status_types import PoolStatus
 
 _FIGURES: Final[tuple[tuple[GaugeFamilySpec, Callable[[PoolStatus], float | None]], ...]] = (
     (PoolMetrics.pool_ceiling_requests, lambda one: one.ceiling),

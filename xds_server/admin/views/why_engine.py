@@ -7,6 +7,7 @@ from typing import Final
 from engine.report import EngineReport, Verdict
 from policies.resilience import ResilienceSpec
 from xds_server.admin.views.context import UnknownNameError, ViewContext, event_status, rule_status
+from xds_server.admin_api.status_types import Explanation
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.decide.diff.change import Subject
 from xds_server.decide.diff.policy_fields import CONSECUTIVE_ERRORS, ERROR_RATE, engine_rule
@@ -15,7 +16,6 @@ from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.order import Order, OrderAction
 from xds_server.model.pod_state import PodPhase
 from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic
-from xds_server.model.status_types import Explanation
 from xds_server.model.text import duration_text
 
 MOST_PAST: Final = 12

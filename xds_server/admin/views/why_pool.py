@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from xds_server.admin.views.context import UnknownNameError, ViewContext, event_status, rule_status
 from xds_server.admin.views.why_engine import MOST_PAST
+from xds_server.admin_api.status_types import Explanation, RuleStatus
 from xds_server.decide.decisions import AdmissionDecision, Health, PoolDecisions
 from xds_server.decide.diff import policy_fields
 from xds_server.model.pool_traffic import PoolTraffic
-from xds_server.model.status_types import Explanation, RuleStatus
 from xds_server.model.text import duration_text
 
 _MOST_NAMED = 5

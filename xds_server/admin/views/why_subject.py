@@ -3,8 +3,8 @@
 from xds_server.admin.views.context import ViewContext, subject_named
 from xds_server.admin.views.why_engine import why_engine
 from xds_server.admin.views.why_pool import why_pool, why_zone
+from xds_server.admin_api.status_types import Explanation
 from xds_server.model.fleet import EngineId
-from xds_server.model.status_types import Explanation
 
 
 def why(name: str, scene: ViewContext) -> Explanation:

@@ -6,6 +6,8 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Final
 
+from xds_server.admin_api.version_types import VersionStatus
+
 MAX_TEXT_BYTES: Final = 16 * 1024 * 1024
 """Of all texts of a version together; what is larger is not sent over the admin port."""
 
@@ -84,3 +86,19 @@ def digest_of(texts: Mapping[str, str]) -> str:
             data = part.encode(errors="surrogatepass")
             hashed.update(len(data).to_bytes(8) + data)
     return hashed.hexdigest()
+
+
+def version_status(version: PolicyVersion, *, serving: bool) -> VersionStatus:
+    """The version as the admin port answers it."""
+    return VersionStatus(
+        number=version.number,
+        digest=version.digest,
+        at_unix_s=version.at_unix_s,
+        source=version.source.value,
+        by=version.by,
+        reason=version.reason,
+        restores=version.restores,
+        files=len(version.texts),
+        size_bytes=sum(len(text.encode(errors="surrogatepass")) for text in version.texts.values()),
+        serving=serving,
+    )

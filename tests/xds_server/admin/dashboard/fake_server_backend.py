@@ -4,11 +4,10 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from engine.report import GpuSummary, GpuVitals
 from xds_server.admin.views.context import UnknownNameError
-from xds_server.model.status_types import (
+from xds_server.admin_api.status_types import (
     EngineStatus,
     EventStatus,
     Explanation,
@@ -19,12 +18,13 @@ from xds_server.model.status_types import (
     ProxyStatus,
     Readiness,
     RefusedResource,
+    RolledBackResource,
     RuleStatus,
     SyncState,
     TypeStatus,
     ZoneStatus,
 )
-from xds_server.publish.nack_log import RolledBackResource
+from xds_server.admin_api.version_types import CanaryStatus
 
 _STATES: Sequence[tuple[str, str, str]] = (
     ("ready", "HEALTHY", ""),
@@ -55,7 +55,7 @@ class FakeServerBackend:
         self.ready = True
         self.wrong: list[FileProblem] = []
         self.refused: list[RolledBackResource] = []
-        self.tried: dict[str, Any] | None = None
+        self.tried: CanaryStatus | None = None
 
     def _engine(self, number: int, zones: int) -> EngineStatus:
         verdict, health, reason = _STATES[number % len(_STATES)]
@@ -140,13 +140,13 @@ class FakeServerBackend:
             routes=("chat",),
         )
 
-    def troubles(self) -> Sequence[FileProblem]:
+    def file_problems(self) -> Sequence[FileProblem]:
         return self.wrong
 
     def rolled_back(self) -> Sequence[RolledBackResource]:
         return self.refused
 
-    def canary(self) -> dict[str, Any] | None:
+    def canary(self) -> CanaryStatus | None:
         return self.tried
 
     def engines(self) -> Sequence[EngineStatus]:
@@ -245,7 +245,7 @@ class FakeServerBackend:
     def events(self, name: str, since: int) -> Sequence[EventStatus]:
         return [event for event in self.happened if event.number > since and name in ("", event.engine)]
 
-    def story(self, name: str) -> Explanation:
+    def why(self, name: str) -> Explanation:
         row = next((row for row in self.rows if name in (row.engine, f"{row.pool}/{row.engine}")), None)
         if row is None:
             raise UnknownNameError(f"nobody is called {name!r}")

@@ -16,7 +16,7 @@ from tests.xds_server.admin.dashboard.fake_server_backend import FakeServerBacke
 from xds_server.admin.dashboard import frame_stream as lives
 from xds_server.admin.dashboard.dashboard_routes import add_dashboard
 from xds_server.admin.dashboard.frame import frame, full_message
-from xds_server.model.status_types import FileDefect, FileProblem
+from xds_server.admin_api.status_types import FileDefect, FileProblem
 
 pytestmark = pytest.mark.timeout(900)  # each wait has a limit of its own: see ``browser``
 axe = pytest.importorskip("axe_core_python")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.xds_server.admin.dashboard.fake_server_backend import FakeServerBackend
 from xds_server.admin.dashboard.frame import MOST_EVENTS, DashboardFrame, delta_message, frame, full_message
-from xds_server.model.status_types import FileDefect, FileProblem
-from xds_server.publish.nack_log import RolledBackResource
+from xds_server.admin_api.status_types import FileDefect, FileProblem, RolledBackResource
+from xds_server.admin_api.version_types import CanaryStatus
 
 
 def laid_over(told: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
@@ -91,8 +91,8 @@ def test_a_server_that_knows_nothing_yet_has_a_frame() -> None:
     made.happened, made.ready = [], False
     told = frame(made, 1.0)
     assert told.newest == 0
-    assert told.tables["engines"] == {}
-    assert told.tables["server"]["server"]["ready"] is False
+    assert told.tables.engines == {}
+    assert told.tables.server["server"].ready is False
     assert isinstance(told, DashboardFrame)
 
 
@@ -124,21 +124,21 @@ def test_troubles_are_told_without_an_age_so_that_they_travel_once() -> None:
 
 def test_a_canary_that_was_rolled_back_is_told_for_an_hour_and_once() -> None:
     made = FakeServerBackend(2)
-    made.tried = {"state": "running", "ended_s": None}
+    made.tried = CanaryStatus(state="running")
     calm = frame(made, 1.0)
-    assert calm.tables["server"]["server"]["troubles"] == []
-    made.tried = {
-        "state": "rolled-back",
-        "digest": "5c1d0ffee5c1d0ffee",
-        "by": "bob",
-        "reasons": ("30 % of 100 requests fail",),
-        "ended_s": 3.0,
-    }
+    assert calm.tables.server["server"].troubles == ()
+    made.tried = CanaryStatus(
+        state="rolled-back",
+        digest="5c1d0ffee5c1d0ffee",
+        by="bob",
+        reasons=("30 % of 100 requests fail",),
+        ended_s=3.0,
+    )
     told = frame(made, 2.0)
-    assert told.tables["server"]["server"]["troubles"] == [
-        "SG219 canary: 5c1d0ffee5c1 of bob was rolled back: 30 % of 100 requests fail"
-    ]
-    made.tried |= {"ended_s": 4.0}
+    assert told.tables.server["server"].troubles == (
+        "SG219 canary: 5c1d0ffee5c1 of bob was rolled back: 30 % of 100 requests fail",
+    )
+    made.tried = replace(made.tried, ended_s=4.0)
     assert "server" not in delta_message(told, frame(made, 3.0))["tables"]
-    made.tried |= {"ended_s": 3601.0}
-    assert frame(made, 4.0).tables["server"]["server"]["troubles"] == []
+    made.tried = replace(made.tried, ended_s=3601.0)
+    assert frame(made, 4.0).tables.server["server"].troubles == ()

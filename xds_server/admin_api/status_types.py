@@ -1,18 +1,21 @@
-"""What can be asked of a running server, as values: the JSON of the admin port is exactly these.
+"""The state of a running server: proxies, engines, pools, policies, events and orders.
 
-Ages are seconds at the moment of the answer. ``None`` means not known, or not so.
+Ages are seconds at the moment of the answer. ``None`` means unknown, or that it does not apply.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated, TypeAlias
+
+from pydantic import Field
 
 from engine.report import DrainRequest, Evidence, GpuSummary, Quantiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowEngineStatus:
-    """What would have become of one engine; see ``ledger.shadow``."""
+    """An engine that shadow mode would have ejected; ``capacity_percent`` is its share of the pool."""
 
     pool: str
     engine: str
@@ -27,7 +30,7 @@ class ShadowEngineStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowPoolStatus:
-    """What a ceiling that is not in force would have refused, by estimate."""
+    """Requests that a ceiling in shadow mode would have refused, by estimate."""
 
     pool: str
     reason: str
@@ -37,7 +40,7 @@ class ShadowPoolStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowStatus:
-    """What decisions that are not enforced would have done since the server started."""
+    """What decisions in shadow mode would have done since the server started."""
 
     engines: tuple[ShadowEngineStatus, ...]
     pools: tuple[ShadowPoolStatus, ...]
@@ -51,9 +54,13 @@ class SyncState(StrEnum):
     NACK = "NACK"  # it refused the newest version and keeps the one before
 
 
+SyncStateName: TypeAlias = Annotated[SyncState | str, Field(union_mode="left_to_right")]
+"""A ``SyncState``, or one that only a newer server knows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedResource:
-    """A resource that a proxy refused: which, where in the policies it came from, and Envoy's own words."""
+    """A resource that a proxy refused: its place in the policies, and the error message of Envoy."""
 
     name: str
     version: str
@@ -63,10 +70,10 @@ class RefusedResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeStatus:
-    """One resource type of one proxy; ``age_s`` is how long it has been in this state."""
+    """One resource type of one proxy; ``age_s`` is the time in this state."""
 
     type: str
-    state: SyncState
+    state: SyncStateName
     age_s: float
     version: str
     resources: int
@@ -75,7 +82,7 @@ class TypeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyStatus:
-    """One connected proxy. ``protocol`` is ``delta`` or ``sotw``; ``pools`` is empty when it is served all."""
+    """One connected proxy. ``protocol`` is ``delta`` or ``sotw``; empty ``pools`` means all pools."""
 
     node: str
     zone: str
@@ -90,9 +97,9 @@ class ProxyStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyPoolStatus:
-    """One proxy's part in one pool: what comes to it, what it refuses, what it may have in flight, by class.
+    """The traffic of one proxy to one pool, and its ceilings by priority class.
 
-    ``shuns`` are engines it sends nothing although they are in: Envoy's own ejections.
+    ``shuns`` are admitted engines that get nothing from it: Envoy's own ejections.
     """
 
     pool: str
@@ -108,9 +115,10 @@ class ProxyPoolStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStatus:
-    """The agent of one engine. ``covering``: its word stands; ``trouble`` says why it is not connected.
+    """The agent of one engine. ``covering``: its reports replace the prober; ``trouble``: why it is not connected.
 
-    ``clock_ahead_s`` of ours when it was dialled; like the dates of its certificate, None where it does not say.
+    ``clock_ahead_s`` compares its clock with the server's, at connect. It and the dates of the certificate are
+    None where the agent does not report them.
     """
 
     authority: str
@@ -125,14 +133,14 @@ class AgentStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """One engine: what was last reported of it and by whom, and what was decided.
+    """One engine: the last report of it, its source, and the decisions.
 
-    ``verdict``, ``source`` and ``report_age_s`` are None while nothing has been heard; ``address`` is empty while
-    a host name has not been resolved; ``agent`` is None where none is declared. ``ejector`` is who wants it out,
-    ``floor`` that it is kept in all the same; ``shadow`` the health it would have, were that enforced; ``order``
-    an operator's. ``standing`` is what its orchestrator says. What proxies see is None where none tells:
-    ``in_flight``, ``error_percent`` of the last ``window_calls``, ``done_per_s``, ``service_s``. ``shunned_by``
-    are proxies that send it nothing by themselves.
+    ``verdict``, ``source`` and ``report_age_s`` are None before the first report. ``address`` is empty while a
+    host name is unresolved; ``agent`` is None where the policy declares none. ``ejector`` is the decision that
+    would eject it, ``floor`` that the capacity floor keeps it admitted. ``shadow`` is its health if decisions in
+    shadow mode were enforced, ``order`` the operator's order. ``standing`` is the state of its pod. Figures of
+    proxies are None where no proxy reports any: ``in_flight``, ``error_percent`` of the last ``window_calls``,
+    ``done_per_s``, ``service_s``. ``shunned_by`` are proxies whose Envoy ejected it.
     """
 
     pool: str
@@ -181,7 +189,7 @@ class EngineStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyProblem:
-    """One reason why the policy files are refused; ``place`` is ``file:line:column``."""
+    """One error in the policy files; ``place`` is ``file:line:column``."""
 
     code: str
     place: str
@@ -192,12 +200,12 @@ class PolicyProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoliciesStatus:
-    """What the policy files say, and what is served.
+    """The policy files, and the policies in force.
 
-    ``state`` is of the files: ``accepted``, ``refused`` (see ``errors``) or ``held`` (see ``held``).
-    ``serving_digest`` is of the policies that are served, which stay the last accepted ones; ``stale`` is
-    true while those come from the last run of the server. ``source`` is where policies are read from, ``files`` or
-    ``kubernetes``, and ``lost_s`` how long which kinds of its objects have been out of touch, by plural.
+    ``state`` is that of the files: ``accepted``, ``refused`` (see ``errors``) or ``held`` (see ``held``).
+    ``serving_digest`` is of the policies in force, which are the last accepted ones; ``stale`` is true while
+    those come from the last run of the server. ``source`` is ``files`` or ``kubernetes``. ``lost_s`` is the time
+    without contact, by the plural of the Kubernetes kind.
     """
 
     state: str
@@ -226,7 +234,7 @@ class ResourceStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotStatus:
-    """What proxies of one zone and role are served."""
+    """The resources of proxies of one zone and role."""
 
     zone: str
     role: str
@@ -234,7 +242,7 @@ class SnapshotStatus:
 
 
 class FileDefect(StrEnum):
-    """What is wrong with a file that trust or a restart depends on."""
+    """The defect of a file that trust or a restart depends on."""
 
     UNUSABLE = "unusable"  # what it held before stays in use; a token is nobody's
     ENDS = "ends"  # soon, and nobody has renewed it
@@ -245,15 +253,19 @@ class FileDefect(StrEnum):
     REFUSES = "refuses"  # proxies that come all the time; as meant, or the rules forget them
 
 
+FileDefectName: TypeAlias = Annotated[FileDefect | str, Field(union_mode="left_to_right")]
+"""A ``FileDefect``, or one that only a newer server knows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileProblem:
-    """Trouble with a file; ``what`` is certificate, rules, token or secret, or state: what a restart begins with.
+    """A problem with a file; ``what`` is certificate, rules, token, secret, or state (what a restart begins with).
 
-    ``sentence`` says what is wrong and never what is in the file; ``ends_in_s`` is negative once it has ended.
+    ``sentence`` describes the problem and never quotes the file; ``ends_in_s`` is negative after the end.
     """
 
     what: str
-    defect: FileDefect
+    defect: FileDefectName
     file: str
     sentence: str
     age_s: float = 0.0
@@ -261,8 +273,30 @@ class FileProblem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBackResource:
+    """A resource that proxies should have and do not get, because one of them refused it.
+
+    ``refused_by`` names the first of ``refusals`` proxies; ``age_s`` is None where an earlier run was refused.
+    ``on_content_before``, ``on_nothing`` and ``on_trial`` count proxies by what they have instead. A proxy on
+    trial gets the resource again, to find out which proxies refuse it.
+    """
+
+    type: str
+    name: str
+    version: str
+    origins: tuple[str, ...]
+    refused_by: tuple[str, ...]
+    refusals: int
+    age_s: float | None
+    reason: str
+    on_content_before: int
+    on_nothing: int
+    on_trial: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """Whether the server serves proxies, and one sentence why."""
+    """Whether the server serves proxies, and the reason."""
 
     ready: bool
     reason: str
@@ -270,11 +304,11 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventStatus:
-    """One event of the ledger; see ``docs/operating.md``.
+    """One event of the ledger.
 
-    ``place`` is the ``file:line`` that set the field ``rule``, or says that nobody did. ``until_in_s`` is when it
-    is looked at again at the latest, in seconds from the answer. ``times`` transitions like this one, the first
-    ``first_age_s`` ago, are told as one. ``requests``: the newest that the engine had failed (``x-request-id``).
+    ``place`` is the ``file:line`` that set the field ``rule``, or names the default. ``until_in_s`` is the latest
+    time of the next check, in seconds from the answer. One event stands for ``times`` equal transitions, the
+    first of them ``first_age_s`` ago. ``requests`` are its newest failed ones (``x-request-id``).
     """
 
     number: int
@@ -302,7 +336,7 @@ class EventStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleStatus:
-    """A field that rules a decision: its value for the pool, and the ``file:line`` that set it."""
+    """A policy field that decides: its value for the pool, and the ``file:line`` that set it."""
 
     field: str
     value: str
@@ -311,11 +345,11 @@ class RuleStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why an engine, a zone or a pool is as it is. Every part is sentences, for people.
+    """Why an engine, a zone or a pool is as it is, in sentences for people.
 
-    ``well``: as it should be. ``now`` is what it is and since when; ``because`` the evidence with its figures;
-    ``why_not`` why it is not as one might expect from the evidence; ``returns`` what would reverse it,
-    ``until_in_s`` seconds from the answer at the latest; ``past`` what happened before, newest first.
+    ``well``: nothing is wrong. ``now`` is the state and its duration, ``because`` the evidence with its figures.
+    ``why_not`` explains a state that contradicts the evidence. ``returns`` is what would reverse it, at the
+    latest ``until_in_s`` seconds from the answer. ``past`` are earlier events, newest first.
     """
 
     subject: str
@@ -332,7 +366,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionStatus:
-    """Who serves the callers of a region. ``sends_percent`` is by serving region; ``barred`` counts engines."""
+    """Regions that serve the callers of one region, by ``sends_percent``; ``barred`` counts excluded engines."""
 
     region: str
     home: str
@@ -345,11 +379,11 @@ class RegionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStatus:
-    """One pool in figures; what no proxy tells, and what is not decided, is None.
+    """One pool in figures; None where no proxy reports it, or nothing is decided.
 
-    ``ceiling`` and ``held`` are requests in flight, ``shed_per_s`` by priority class. ``shadow`` names the parts
-    that are decided and not enforced. ``revisions`` is how many engines serve each revision of the model, by
-    region; ``regions`` is empty where all engines are in one.
+    ``ceiling`` and ``held`` are requests in flight, ``shed_per_s`` is by priority class. ``shadow`` names the
+    decisions that are in shadow mode. ``revisions`` counts engines by region and revision of the model;
+    ``regions`` is empty where all engines are in one region.
     """
 
     pool: str
@@ -383,7 +417,7 @@ class PoolStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneStatus:
-    """One pool in one zone: its engines there, and where calls from there go, in percent by engine zone."""
+    """One pool in one zone: its engines, and the zones that serve callers there, by ``sends_percent``."""
 
     pool: str
     zone: str
@@ -398,7 +432,7 @@ class ZoneStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderRequest:
-    """An order that somebody gives; ``engine`` as for ``switchgear why``, ``for_s`` how long it is to hold."""
+    """An order for ``for_s`` seconds; ``engine`` is ``pool/engine``, or its own name where only one has it."""
 
     engine: str
     action: str
@@ -410,7 +444,7 @@ class OrderRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderStatus:
-    """An operator's order that is in force; ``note`` is what whoever gives it should know at once."""
+    """An operator's order in force; ``note`` warns the operator who gave it."""
 
     pool: str
     engine: str

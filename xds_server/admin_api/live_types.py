@@ -1,0 +1,201 @@
+"""The stream ``/v1/live``: one whole frame, then the differences. The dashboard and `switchgear top` show it.
+
+A frame is rows by name in five tables. Field names on the wire are in camel case, for the page's JavaScript. Rows
+hold no ages: an age would make every row a different one each second.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Final, TypeAlias
+
+from pydantic import ConfigDict
+from pydantic.alias_generators import to_camel
+
+_ALIASES: Final = {"arrivals_per_s": "askedPerS"}
+"""Names on the wire that are older than their fields."""
+
+
+def _wire_name(name: str) -> str:
+    return _ALIASES.get(name, to_camel(name))
+
+
+_CAMEL: Final = ConfigDict(alias_generator=_wire_name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRow:
+    """The server itself: readiness, policies, and what is wrong."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CAMEL
+
+    ready: bool = False
+    reason: str = ""
+    policies: str = "?"
+    digest: str = ""
+    stale: bool = False
+    problems: tuple[str, ...] = ()
+    held: str = ""
+    lost: tuple[str, ...] = ()
+    troubles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRow:
+    """One pool, by its name."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CAMEL
+
+    model: str = ""
+    engines: int
+    healthy: int
+    kept_in: int = 0
+    level: int = 0
+    level_reason: str = ""
+    ceiling: int | None = None
+    ceiling_reason: str = ""
+    held: int | None = None
+    slots: float | None = None
+    in_flight: int | None = None
+    done_per_s: float | None = None
+    arrivals_per_s: float | None = None
+    shed_per_s: float | None = None
+    retries_per_s: float | None = None
+    error_percent: float | None = None
+    pressure: float | None = None
+    hedging: bool | None = None
+    answer_p99_s: float | None = None
+    first_byte_p99_s: float | None = None
+    shadow: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZoneRow:
+    """One pool in one zone, by ``pool/zone``; ``sends`` is in percent by engine zone."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CAMEL
+
+    pool: str
+    zone: str
+    healthy: int
+    engines: int
+    sends: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRow:
+    """One engine, by ``pool/engine``. ``share_percent`` is its share of what the pool answers."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CAMEL
+
+    pool: str
+    engine: str = ""
+    zone: str = ""
+    verdict: str | None = None
+    health: str | None = None
+    reason: str = ""
+    ejector: str | None = None
+    floor: bool = False
+    traffic_percent: float = 100.0
+    order: str | None = None
+    shadow: str | None = None
+    standing: str = "present"
+    in_flight: int | None = None
+    waiting: int | None = None
+    slots: float | None = None
+    kv_percent: int | None = None
+    tokens_per_s: float | None = None
+    gpu_percent: int | None = None
+    gpu_c: int | None = None
+    share_percent: float | None = None
+    error_percent: float | None = None
+    shunned: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyRow:
+    """One proxy, by its node id; ``types`` has the sync state of each resource type."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CAMEL
+
+    zone: str = ""
+    role: str = ""
+    protocol: str = ""
+    types: Mapping[str, str] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
+    in_flight: int = 0
+    arrivals_per_s: float | None = None
+    shed_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    """One event of the ledger; ``at`` is a Unix time."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CAMEL
+
+    number: int
+    at: float
+    kind: str
+    subject: str = ""
+    pool: str = ""
+    engine: str = ""
+    before: str = ""
+    after: str = ""
+    evidence: str = ""
+    alarm: bool = False
+    times: int = 1
+
+
+Row: TypeAlias = ServerRow | PoolRow | ZoneRow | EngineRow | ProxyRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveTables:
+    """The tables of a frame, by name and then by row; ``server`` has one row of that name."""
+
+    server: Mapping[str, ServerRow] = field(default_factory=dict)
+    pools: Mapping[str, PoolRow] = field(default_factory=dict)
+    zones: Mapping[str, ZoneRow] = field(default_factory=dict)
+    engines: Mapping[str, EngineRow] = field(default_factory=dict)
+    proxies: Mapping[str, ProxyRow] = field(default_factory=dict)
+
+
+TABLES: Final = tuple(one.name for one in fields(LiveTables))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveFrame:
+    """Everything at one moment (``event: frame``). ``events`` are the newest, oldest first."""
+
+    at: float
+    tables: LiveTables
+    events: tuple[EventRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveChange:
+    """The differences since the message before (``event: change``).
+
+    A row has the fields that are different, in full where the row is new, and is null where it is gone.
+    """
+
+    at: float
+    tables: Mapping[str, Mapping[str, Mapping[str, Any] | None]]
+    events: tuple[EventRow, ...]
+
+
+def wire_row(row: Row | EventRow) -> dict[str, Any]:
+    """The row as JSON has it."""
+    return {name: _plain(getattr(row, attribute)) for attribute, name in _NAMES[type(row)]}
+
+
+_NAMES: Final[Mapping[type[Any], tuple[tuple[str, str], ...]]] = {
+    kind: tuple((one.name, _wire_name(one.name)) for one in fields(kind))
+    for kind in (ServerRow, PoolRow, ZoneRow, EngineRow, ProxyRow, EventRow)
+}
+"""By type of row: each field, and its name on the wire."""
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
