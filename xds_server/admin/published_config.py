@@ -12,7 +12,7 @@ from xds_server.admin_api.server_types import ServerInfo
 from xds_server.model.snapshot import Snapshot
 from xds_server.model.view import View
 from xds_server.publish import Publisher
-from xds_server.xds import NodeInfo, RefusedPeerError
+from xds_server.xds import DeniedPeerError, NodeInfo
 
 
 class PublishedConfig:
@@ -65,7 +65,7 @@ class PublishedConfig:
         """
         try:
             view = self._view_expected(node)
-        except RefusedPeerError as error:
+        except DeniedPeerError as error:
             raise UnknownNameError(
                 f"no proxy {node.id!r} is connected, and the rules of access would turn it away: {error}"
             ) from error

@@ -41,7 +41,7 @@ class ViewSource:
         self._reconciler, self._canaries = reconciler, canaries
 
     def view_of(self, node: NodeInfo) -> View:
-        """The view of a proxy; ``RefusedPeerError`` where it may not be served."""
+        """The view of a proxy; ``DeniedPeerError`` where it may not be served."""
         view = self._auth.view_of(node)
         in_canary = self._canaries is not None and self._canaries.has(node.id)
         return replace(view, canary=True) if in_canary else view

@@ -32,7 +32,7 @@ from xds_server.metrics.control_metrics import ControlPlaneMetrics, ProxyMetrics
 from xds_server.model.memo import LastResult
 from xds_server.model.view import View
 from xds_server.serve_config import ConfigError, ServeConfig
-from xds_server.xds import NodeInfo, RefusedPeerError
+from xds_server.xds import DeniedPeerError, NodeInfo
 
 CHECK_EACH_S: Final = 1.0
 EXPIRES_SOON_S: Final = 3600.0
@@ -160,28 +160,28 @@ class ServerAuth:
             yield FileProblem(what="rules", defect=FileDefect.REFUSES, file=file, sentence=sentence)
 
     def view_of(self, node: NodeInfo) -> View:
-        """The view of a proxy, within what it may see; ``RefusedPeerError`` where it may not be served."""
+        """The view of a proxy, within what it may see; ``DeniedPeerError`` where it may not be served."""
         keys = self._may_have_keys(node)
         if self.rules is None or self.keys is None:
             return view_of(node, keys=keys)
         judged = authorize_proxy(self.rules.access, node.identities, node.id, node.zone)
         if isinstance(judged, Denial):
             self._tell_of(node, judged)
-            raise RefusedPeerError(judged.reason)
+            raise DeniedPeerError(judged.reason)
         self._turned_away.pop(node.id, None)
         return view_of(node, judged.pools or None, keys=keys)
 
     def view_expected(self, node: NodeInfo) -> View:
         """The view of a proxy that is not here, if it came with a certificate that the rules have for it.
 
-        ``RefusedPeerError`` where they have none. Nothing is counted or told: nobody has come.
+        ``DeniedPeerError`` where they have none. Nothing is counted or told: nobody has come.
         """
         keys = self._local or self.keys is not None
         if self.rules is None or self.keys is None:
             return view_of(node, keys=keys)
         judged = expected_proxy_grant(self.rules.access, node.id, node.zone)
         if isinstance(judged, Denial):
-            raise RefusedPeerError(judged.reason)
+            raise DeniedPeerError(judged.reason)
         return view_of(node, judged.pools or None, keys=keys)
 
     def _may_have_keys(self, node: NodeInfo) -> bool:

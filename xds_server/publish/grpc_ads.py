@@ -20,7 +20,7 @@ import grpc
 from engine.tls.grpc_credentials import auth_context_identities
 from xds_server.auth.connection_limit import ConnectionLimiter, host_of
 from xds_server.publish import Publisher, Session
-from xds_server.xds import RefusedPeerError, StreamError, StreamErrorKind, XdsVariant
+from xds_server.xds import DeniedPeerError, StreamError, StreamErrorKind, XdsVariant
 
 __all__ = ("GrpcAdsServer", "StreamLimits")
 
@@ -186,7 +186,7 @@ class GrpcAdsServer:
             await call.close("" if ended is None else str(ended))
         if ended is not None:
             self._on_flaw(ended.flaw)
-            denied = isinstance(ended, RefusedPeerError)
+            denied = isinstance(ended, DeniedPeerError)
             code = grpc.StatusCode.PERMISSION_DENIED if denied else grpc.StatusCode.INVALID_ARGUMENT
             await _abort(context, code, str(ended))
 

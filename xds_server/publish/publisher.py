@@ -23,10 +23,10 @@ from xds_server.translate.upstream_tls import rejected_secret
 from xds_server.xds import (
     Acked,
     Confirmed,
+    DeniedPeerError,
     Event,
     Nacked,
     NodeInfo,
-    RefusedPeerError,
     ResponseCache,
     Stream,
     StreamError,
@@ -206,7 +206,7 @@ class Publisher:
         key = self._view_of(node)
         self._founding.admit(key, session.host)
         if not all(_same_peer(one.identities, session.identities) for one in self._sessions_of.get(node.id, ())):
-            raise RefusedPeerError(f"node {node.id!r} is connected by another certificate")
+            raise DeniedPeerError(f"node {node.id!r} is connected by another certificate")
         view = self._served(key, session.host)
         view.sessions[session] = None
         self._sessions_of.setdefault(node.id, {})[session] = None

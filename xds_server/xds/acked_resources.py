@@ -45,7 +45,7 @@ class AckedResources:
         """Note versions that the peer holds."""
         self.versions.update((item.name, item.version) for item in resources)
 
-    def doubt(self, names: Iterable[str]) -> None:
+    def mark_unknown(self, names: Iterable[str]) -> None:
         """Note that the peer may hold any version of these."""
         self.versions.update(dict.fromkeys(names, UNKNOWN))
 

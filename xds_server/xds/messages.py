@@ -46,7 +46,7 @@ class StreamErrorKind(StrEnum):
     NODE = "node"  # an impossible node
     NAMES = "names"  # too many, or too long
     PROTOCOL = "protocol"  # a request that the protocol forbids
-    REFUSED = "refused"  # a peer without permission
+    DENIED = "refused"  # a peer without permission
     SILENT = "silent"  # no request
     CONNECTION_LIMIT = "crowd"  # more streams than the server takes
     HOST_LIMIT = "host"  # more streams than one host may have
@@ -67,11 +67,11 @@ class XdsVariant(Enum):
     SOTW = "sotw"
 
 
-class RefusedPeerError(StreamError):
+class DeniedPeerError(StreamError):
     """A peer whose identity does not allow this node, or allows nothing."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text, StreamErrorKind.REFUSED)
+        super().__init__(text, StreamErrorKind.DENIED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

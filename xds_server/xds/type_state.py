@@ -32,7 +32,7 @@ from xds_server.xds.rejections import Rejections, is_version
 from xds_server.xds.subscription import FULL_STATE, WILDCARD, Subscription, bounded
 
 SENT_SINGLY: Final = frozenset((SECRET,))
-"""Types of which each resource goes out by itself, so that a NACK says what was rejected.
+"""Types of which each resource goes out by itself, so that a NACK shows what was rejected.
 
 Envoy (1.40, delta and SOTW) stores a rejected secret next to the one in use. Sent again unchanged, it is confirmed
 unchecked, and the next good one of the same TLS context is rejected in its place. So Envoy is sent the secret that
@@ -103,7 +103,7 @@ class TypeState:
 
     @classmethod
     def new(cls, type_url: str, variant: XdsVariant, now_s: float) -> "TypeState":
-        """The state of a type that the peer has not asked for yet."""
+        """The state of a type that the peer has not requested yet."""
         # NACKs of resources that go out singly are attributed one after another.
         limit = 1 if type_url in SENT_SINGLY else MAX_UNACKED
         return cls(
@@ -255,7 +255,7 @@ class TypeState:
         self.acked.confirm((unaffected,))
         if self.acked.is_acked(item):  # confirmed unchecked
             self.rejections = self.rejections.rejecting(item)
-            self.acked.doubt((item.name,))
+            self.acked.mark_unknown((item.name,))
             self.dirty.add(item.name)
 
     def _repeat_removals(self) -> None:
@@ -422,7 +422,7 @@ class TypeState:
         fallbacks_of: Collection[str] = ()
         if self.type_url in SENT_SINGLY:
             fallbacks_of = self.rejections.versions.keys() & set(rolled_back)
-            self.acked.doubt(item.name for item in nacked.suspects)
+            self.acked.mark_unknown(item.name for item in nacked.suspects)
         self.rejections = self.rejections.nacked(
             nacked.suspects,
             fallbacks_of=fallbacks_of,
@@ -435,7 +435,7 @@ class TypeState:
         """Note that a response will not be answered any more; whether the peer applied it is not known."""
         self.dirty.update(unanswered.content)
         if self.variant is XdsVariant.DELTA:
-            self.acked.doubt(
+            self.acked.mark_unknown(
                 name
                 for name, item in unanswered.content.items()
                 if item is not None and name not in answered.content and self.subscription.wants(name)

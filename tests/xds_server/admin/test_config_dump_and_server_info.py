@@ -32,7 +32,7 @@ from xds_server.model.view import View
 from xds_server.publish import Publisher
 from xds_server.translate.envoy_json import as_json
 from xds_server.translate.upstream_tls import certificate_secret
-from xds_server.xds import NodeInfo, RefusedPeerError, XdsVariant
+from xds_server.xds import DeniedPeerError, NodeInfo, XdsVariant
 from xds_server.xds.discovery_requests import decode_request
 
 KEY = b"-----BEGIN PRIVATE KEY-----"
@@ -167,7 +167,7 @@ async def test_a_proxy_that_is_not_here_is_told_of_as_what_it_says_of_itself() -
     def expected(node: NodeInfo) -> View:
         asked.append(node)
         if node.zone == "closed":
-            raise RefusedPeerError("nobody may be there")
+            raise DeniedPeerError("nobody may be there")
         return View(zone=node.zone)
 
     publisher = Publisher(view_of=lambda _: "v", snapshot_for=lambda _: Snapshot())

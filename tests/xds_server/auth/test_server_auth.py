@@ -31,7 +31,7 @@ from xds_server.publish.grpc_ads import GrpcAdsServer
 from xds_server.serve_config import ConfigError, ServeConfig
 from xds_server.translate.visibility import visible_policies
 from xds_server.wire.decode import DeltaDiscoveryRequest, DeltaDiscoveryResponse
-from xds_server.xds import NodeInfo, RefusedPeerError
+from xds_server.xds import DeniedPeerError, NodeInfo
 
 LIMIT_S = 60.0
 METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
@@ -100,7 +100,7 @@ def test_proxy_authorization_limits_pools(certs: Path) -> None:
     nothing = made.view_of(node(pools=["hidden"]))
     assert nothing.pools == {NO_POOL}
     for who in (node("stranger"), node(name="x1"), NodeInfo(id="n1")):
-        with pytest.raises(RefusedPeerError):
+        with pytest.raises(DeniedPeerError):
             made.view_of(who)
     counted = {
         sample.labels["reason"]: sample.value
@@ -116,7 +116,7 @@ def test_a_proxy_that_is_not_here_is_taken_for_whom_the_rules_have_for_its_node(
     gone = NodeInfo(id="n1", metadata={"pools": ["chat", "hidden"]})
     assert made.view_expected(gone) == made.view_of(node(pools=["chat", "hidden"]))
     assert made.view_expected(gone).keys, "it would have to prove itself"
-    with pytest.raises(RefusedPeerError, match="nobody may be node 'x1'"):
+    with pytest.raises(DeniedPeerError, match="nobody may be node 'x1'"):
         made.view_expected(NodeInfo(id="x1"))
     assert guard(certs, rules=None).view_expected(gone) == view_of(gone, keys=True)
     assert not list(made.file_problems()), "nobody was turned away"
@@ -149,7 +149,7 @@ def test_repeated_authorization_denial_is_logged_once(certs: Path) -> None:
     made = guard(certs)
     with capture_logs() as logs:
         for _ in range(5):
-            with pytest.raises(RefusedPeerError):
+            with pytest.raises(DeniedPeerError):
                 made.view_of(node("stranger"))
     assert len(logs) == 1
 
@@ -159,7 +159,7 @@ def test_denied_proxies_are_reported_while_they_retry(certs: Path) -> None:
     made = guard(certs, clock=lambda: now[0])
     assert not [one for one in made.file_problems() if one.what == "rules"]
     for who in (node("stranger"), node(name="x1")):
-        with pytest.raises(RefusedPeerError):
+        with pytest.raises(DeniedPeerError):
             made.view_of(who)
     (told,) = (one for one in made.file_problems() if one.what == "rules")
     assert told.defect is FileDefect.REFUSES

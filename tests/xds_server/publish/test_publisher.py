@@ -18,7 +18,7 @@ from xds_server.wire.decode import (
     DiscoveryRequest,
     DiscoveryResponse,
 )
-from xds_server.xds import NodeInfo, RefusedPeerError, StreamError, XdsVariant
+from xds_server.xds import DeniedPeerError, NodeInfo, StreamError, XdsVariant
 
 
 @dataclass
@@ -158,7 +158,7 @@ def test_a_node_is_one_peers_alone() -> None:
     first = connect("spiffe://prod/gateway", "gateway.prod")
     connect("spiffe://prod/gateway")
     for stranger in (("spiffe://prod/chat",), ()):
-        with pytest.raises(RefusedPeerError, match="connected by another certificate"):
+        with pytest.raises(DeniedPeerError, match="connected by another certificate"):
             connect(*stranger)
     assert publisher.speaks_for("gateway-1", ("gateway.prod",))
     assert not publisher.speaks_for("gateway-1", ("spiffe://prod/chat",))
