@@ -18,6 +18,7 @@ from tests.monitoring.promtool import needed, promtool
 from xds_server.app.cluster_feed import ClusterFeed
 from xds_server.auth.lab_ca import LAB_CERTIFICATES, make_certificates
 from xds_server.auth.server_auth import ServerAuth
+from xds_server.metrics.control_metrics import ControlPlaneMetrics
 from xds_server.metrics.metric_reference import LARGE, markdown
 from xds_server.metrics.metric_spec import OPEN, MetricSpec
 from xds_server.metrics.metric_table import TABLE
@@ -121,6 +122,12 @@ def test_what_is_there_only_with_some_settings_is_in_the_table_too(tmp_path: Pat
         ]
     )
     assert {name for name, row in TABLE.items() if row.where} <= found
+
+
+def test_every_watched_resource_is_declared_and_no_other() -> None:
+    (stale,) = (one for one in ClusterFeed(ServeConfig(kubernetes=True)).families() if "stale" in one.name)
+    watched = {sample.labels["resource"] for sample in stale.samples}
+    assert watched == set(ControlPlaneMetrics.source_stale_seconds.labels["resource"])
 
 
 def test_a_large_fleet_stays_within_the_series_that_are_stated() -> None:

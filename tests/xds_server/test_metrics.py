@@ -3,6 +3,7 @@
 import asyncio
 
 from xds_server.metrics import Metrics
+from xds_server.metrics.control_metrics import ProxyMetrics
 from xds_server.metrics.fleet_metrics import PoolMetrics
 
 
@@ -36,3 +37,17 @@ async def test_a_page_is_of_one_moment() -> None:
     await asyncio.sleep(0)  # it has begun
     metrics.reconcile_failures.inc()
     assert b"switchgear_reconcile_failures_total 0.0" in await page
+
+
+def test_a_declaration_is_each_servers_own_counter_and_starts_at_zero() -> None:
+    one, other = Metrics(), Metrics()
+    one.nacks.labels(type="RDS").inc()
+    name = ProxyMetrics.nacks.name
+    assert one.registry.get_sample_value(name, {"type": "RDS"}) == 1
+    assert other.registry.get_sample_value(name, {"type": "RDS"}) == 0
+
+
+def test_a_family_takes_its_name_help_and_labels_from_its_declaration() -> None:
+    family = PoolMetrics.pool_slots.family({("a",): 2.0})
+    assert (family.name, family.documentation) == (PoolMetrics.pool_slots.name, PoolMetrics.pool_slots.help)
+    assert [(one.labels, one.value) for one in family.samples] == [({"pool": "a"}, 2.0)]
