@@ -1,6 +1,7 @@
 """A golden case: its policies, who reads them, how the engines are, and the resources that come of it.
 
-``policy.yaml`` is the case; ``view.yaml`` (optional) describes who reads and how the engines are::
+``policy.yaml`` is the case; without one, its policies are those of the case it is like. ``view.yaml`` (optional)
+describes who reads and how the engines are::
 
     policies: [policies/examples/x.yaml]   # instead of policy.yaml; from the root of the repository
     like: example-single-pool              # the case to compare with; ``minimal`` when absent
@@ -60,13 +61,9 @@ class GoldenCase:
 @cache
 def golden_case(name: str) -> GoldenCase:
     """The case of this name, compiled."""
-    folder = HERE / name
-    settings: dict[str, Any] = {}
-    if (folder / "view.yaml").exists():
-        settings = yaml.safe_load((folder / "view.yaml").read_text())
+    settings = _settings(name)
     # Origins name files as the operator at the root would.
-    paths = settings.get("policies", [str((folder / "policy.yaml").relative_to(ROOT))])
-    policies = load_contents({Path(path): (ROOT / path).read_bytes() for path in paths})
+    policies = load_contents({path: (ROOT / path).read_bytes() for path in _policy_paths(name)})
     view = View(
         zone=settings.get("zone", ""),
         role=settings.get("role", "gateway"),
@@ -86,10 +83,27 @@ def golden_case(name: str) -> GoldenCase:
     decisions = replace(decisions, pools={**decisions.pools, **pools})
     return GoldenCase(
         name=name,
-        like=None if name == WHOLE else settings.get("like", WHOLE),
+        like=_like(name),
         view=view,
         resources=translate(policies, fleet, decisions, view),
     )
+
+
+def _settings(name: str) -> dict[str, Any]:
+    path = HERE / name / "view.yaml"
+    return yaml.safe_load(path.read_text()) if path.exists() else {}
+
+
+def _like(name: str) -> str | None:
+    return None if name == WHOLE else _settings(name).get("like", WHOLE)
+
+
+def _policy_paths(name: str) -> list[Path]:
+    """Where the policies of a case are, from the root of the repository."""
+    named, own, like = _settings(name).get("policies"), HERE / name / "policy.yaml", _like(name)
+    if named is not None:
+        return [Path(path) for path in named]
+    return _policy_paths(like) if like is not None and not own.exists() else [own.relative_to(ROOT)]
 
 
 def _replaced(decisions: Decisions, decided: Mapping[str, dict[str, dict[str, Any]]]) -> dict[str, PoolDecisions]:
