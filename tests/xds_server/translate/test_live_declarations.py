@@ -205,7 +205,6 @@ def built(documents: Mapping[str, dict[str, Any]]) -> BuildResult:
     inputs = BuildInputs(
         policies=policies,
         fleet=declared(policies),
-        previous=None,
         views=frozenset(VIEWS),
         proxies_by_role={"gateway": 2},
         now_s=0.0,
