@@ -7,7 +7,8 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,9 +91,16 @@ async def persist(
         tasks.create_task(_keep_addresses(store, resolver, disk))
 
 
-def _refused(disk: WriteFailures, path: Path, error: StoreError) -> None:
-    if disk.record_failure(path, str(error)):
-        _log.error("store.failed", reason=str(error))
+async def _write(disk: WriteFailures, path: Path, save: Callable[[], None]) -> bool:
+    """Call ``save`` in a thread, and note how that went; whether the file is written."""
+    try:
+        await asyncio.to_thread(save)
+    except StoreError as error:
+        if disk.record_failure(path, str(error)):
+            _log.error("store.failed", reason=str(error))
+        return False
+    disk.record_success(path)
+    return True
 
 
 async def _keep_addresses(store: LastGoodStore, resolver: Resolver, disk: WriteFailures) -> None:
@@ -105,14 +113,10 @@ async def _keep_addresses(store: LastGoodStore, resolver: Resolver, disk: WriteF
         if (found := resolver.addresses) == written or not found:
             disk.record_success(path)
             continue
-        try:
-            await asyncio.to_thread(address_store.save, store.path.parent, found)
-        except StoreError as error:
-            pause_s = RETRY_S
-            _refused(disk, path, error)
-        else:
-            disk.record_success(path)
+        if await _write(disk, path, partial(address_store.save, store.path.parent, found)):
             written = found
+        else:
+            pause_s = RETRY_S
 
 
 async def _keep_learned(store: LastGoodStore, reconciler: Reconciler, disk: WriteFailures) -> None:
@@ -129,14 +133,10 @@ async def _keep_learned(store: LastGoodStore, reconciler: Reconciler, disk: Writ
         if numbers == written and (not pools or now_s - written_s < _RENEW_S):
             disk.record_success(path)
             continue
-        try:
-            await asyncio.to_thread(learned_state.save, store.path.parent, pools, time.time())
-        except StoreError as error:
-            pause_s = RETRY_S
-            _refused(disk, path, error)
-        else:
-            disk.record_success(path)
+        if await _write(disk, path, partial(learned_state.save, store.path.parent, pools, time.time())):
             written, written_s = numbers, now_s
+        else:
+            pause_s = RETRY_S
 
 
 def _learned(reconciler: Reconciler, now_s: float) -> Mapping[str, Any] | None:
@@ -175,11 +175,4 @@ async def _keep_served(
             parked=publisher.nack_policy.rejections(),
             certified=secrets.certified(),
         )
-        try:
-            await asyncio.to_thread(store.save, last_good)
-        except StoreError as error:
-            failing = True
-            _refused(disk, store.path, error)
-        else:
-            failing = False
-            disk.record_success(store.path)
+        failing = not await _write(disk, store.path, partial(store.save, last_good))
