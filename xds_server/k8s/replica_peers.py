@@ -17,7 +17,7 @@ from typing import Final
 from policies.route import PriorityClass
 from xds_server.k8s.lease import LeaderElectionRecord, unix_of
 from xds_server.k8s.replica_status import GATEWAY, ProxyDemand, ProxyKey, ReplicaProxyGroup, ReplicaStatus, key_of
-from xds_server.model.memo import reuse_mapping
+from xds_server.model.memo import reuse_equal, reuse_mapping
 from xds_server.model.pool_traffic import Proxy, ProxyTraffic
 from xds_server.model.remote_proxies import NO_REMOTE_PROXIES, RemoteProxies
 
@@ -124,11 +124,10 @@ def remote_proxies(peers: ReplicaPeers, here: Mapping[str, object], now_s: float
     )
 
 
-def reuse_equal(known: RemoteProxies, found: RemoteProxies) -> RemoteProxies:
+def reuse_remote_proxies(known: RemoteProxies, found: RemoteProxies) -> RemoteProxies:
     """``found``, made of the very objects of ``known`` where they are equal, so that nothing is decided anew."""
-    if known == found:
-        return known
-    return replace(found, proxies=known.proxies) if known.proxies == found.proxies else found
+    proxies = reuse_equal(known.proxies, found.proxies)
+    return reuse_equal(known, found if proxies is found.proxies else replace(found, proxies=proxies))
 
 
 def _standing(group: ReplicaProxyGroup, fresh: list[ProxyKey]) -> list[ProxyKey]:

@@ -24,7 +24,7 @@ from xds_server.k8s.replica_peers import (
     live_peers,
     peers_after_outage,
     remote_proxies,
-    reuse_equal,
+    reuse_remote_proxies,
     updated_peers,
 )
 from xds_server.k8s.replica_status import NO_STATUS, ReplicaStatus, replica_status, status_annotations
@@ -103,7 +103,7 @@ class ReplicaRegistry:
             return known[3]
         found = remote_proxies(self._peers, here, now_s)
         if known is not None:
-            found = reuse_equal(known[3], found)
+            found = reuse_remote_proxies(known[3], found)
         self._elsewhere = (self._peers, here, counted, found)
         return found
 

@@ -63,6 +63,11 @@ class LastResult(Generic[_T]):
         return self._made[1]
 
 
+def reuse_equal(before: _T | None, after: _T) -> _T:
+    """``before`` if it is equal, else ``after``."""
+    return before if before is not None and before == after else after
+
+
 def reuse_mapping(before: _M, after: _M) -> _M:
     """``before`` if it has the same objects at the same keys, else ``after``."""
     same = len(before) == len(after) and all(before.get(key, _ABSENT) is one for key, one in after.items())

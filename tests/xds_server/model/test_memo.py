@@ -1,6 +1,6 @@
 """Results are reused while their inputs are the same objects, and the reused one is the very same object."""
 
-from xds_server.model.memo import LastResult, reuse_mapping, reuse_tuple
+from xds_server.model.memo import LastResult, reuse_equal, reuse_mapping, reuse_tuple
 
 
 def test_a_last_result_is_reused_for_identical_inputs_only() -> None:
@@ -17,6 +17,13 @@ def test_a_last_result_is_reused_for_identical_inputs_only() -> None:
     assert last.of((other,), make) == [2]  # equal, and another object
     assert last.of((other, one), make) == [3]
     assert last.of((one,), make) == [4]  # only the last one is kept
+
+
+def test_an_equal_value_is_reused() -> None:
+    before, equal, other = [1], [1], [2]
+    assert reuse_equal(before, equal) is before
+    assert reuse_equal(before, other) is other
+    assert reuse_equal(None, other) is other
 
 
 def test_a_mapping_is_reused_where_it_has_the_same_objects() -> None:

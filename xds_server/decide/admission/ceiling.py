@@ -37,7 +37,7 @@ from xds_server.decide.admission.stuck_requests import in_flight_by_proxy, stuck
 from xds_server.decide.decision_memory import AdmissionMemory, Demand
 from xds_server.decide.decisions import AdmissionDecision, Ceiling, DegradationState, EngineDecision, Health
 from xds_server.decide.pool_inputs import ConnectedProxies, PoolEngines, PoolPolicy
-from xds_server.model.memo import reuse_mapping
+from xds_server.model.memo import reuse_equal, reuse_mapping
 from xds_server.model.pool_traffic import STALE_S, PoolTraffic, ProxyTraffic
 from xds_server.model.view import GATEWAY
 
@@ -308,7 +308,7 @@ def _reporting_gateways(around: Sharers, before: AdmissionMemory | None) -> froz
     """The gateways that have told their demand since they connected."""
     told = before.reporting_gateways if before is not None else frozenset()
     now = frozenset(node for node in around.gateways if node in around.demand or node in told)
-    return told if now == told else now
+    return reuse_equal(told, now)
 
 
 def _kept_limits(before: AdmissionMemory | None, around: Sharers, *, same: bool) -> dict[str, ProxyLimit]:

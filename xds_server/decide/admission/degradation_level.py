@@ -16,6 +16,7 @@ from typing import Final
 from policies.resilience import Degradation
 from xds_server.decide.decision_memory import DegradationMemory
 from xds_server.decide.decisions import DegradationState
+from xds_server.model.memo import reuse_equal
 from xds_server.model.pool_traffic import RATE_S, STALE_S
 
 TOP_LEVEL: Final = 4
@@ -90,7 +91,7 @@ def degradation_state(
             since_s=state.since_s,
             shadow=state,
         )
-    return replace(memory, decided=before.decided if before is not None and before.decided == state else state)
+    return replace(memory, decided=reuse_equal(None if before is None else before.decided, state))
 
 
 def degradation_due_s(policy: Degradation, state: DegradationMemory, now_s: float) -> float:

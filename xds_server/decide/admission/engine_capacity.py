@@ -28,7 +28,7 @@ from policies.resilience import ResilienceSpec
 from xds_server.decide.decision_memory import CapacityEstimate, CapacityMemory
 from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health
 from xds_server.model.fleet import Engine, EngineId
-from xds_server.model.memo import reuse_mapping
+from xds_server.model.memo import reuse_equal, reuse_mapping
 from xds_server.model.pool_traffic import RATE_S, EngineTraffic, PoolTraffic
 
 _MEMORY_S: Final = 10.0
@@ -142,7 +142,7 @@ def _fits(known: EngineCapacity, estimate: CapacityEstimate | None, engine: Engi
 
 def _declared(engine: Engine, service_s: float, before: EngineCapacity | None) -> EngineCapacity:
     fresh = EngineCapacity(slots=float(engine.slots), service_s=service_s, source=DECLARED)
-    return before if before == fresh else fresh
+    return reuse_equal(before, fresh)
 
 
 def _gets_full_share(decision: EngineDecision | None) -> bool:

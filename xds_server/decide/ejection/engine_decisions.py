@@ -39,6 +39,7 @@ from xds_server.decide.ejection.flap_damping import ReturnDelay
 from xds_server.decide.ejection.lost_contact import longest_try_s, lost_contact_since_s
 from xds_server.decide.ejection.report_evidence import EjectionRequest, report_request
 from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.memo import reuse_equal
 from xds_server.model.order import Order
 from xds_server.model.pod_state import PodState
 from xds_server.model.pool_traffic import STALE_S, PoolTraffic
@@ -261,9 +262,9 @@ def _decision(
         granted.cut,
     ):
         would = _engine_decision(shadow, None, known, about)
-        would = known if would == known else would
+        would = reuse_equal(known, would)
     made = _engine_decision(granted, would, before, about)
-    return before if before is not None and before == made else made
+    return reuse_equal(before, made)
 
 
 def _engine_decision(

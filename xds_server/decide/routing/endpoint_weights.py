@@ -27,6 +27,7 @@ from xds_server.decide.decision_memory import CapacityEstimate, EndpointWeight
 from xds_server.decide.decisions import EngineDecision, Health
 from xds_server.decide.pool_inputs import PoolEngines
 from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.memo import reuse_equal
 
 STEP: Final = 1.25
 """Service times this much apart are a step apart: what differs less is served well enough by equal weights."""
@@ -135,7 +136,7 @@ def endpoint_weights(
         now_s - weights_moved_at_s(chosen) >= HOLD_S
     ):
         return before if not before else NO_WEIGHTS
-    return before if before == chosen else chosen
+    return reuse_equal(before, chosen)
 
 
 def endpoint_weights_due_s(known: Mapping[EngineId, EndpointWeight]) -> float:

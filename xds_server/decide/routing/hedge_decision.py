@@ -16,6 +16,7 @@ from typing import Final
 from policies.resilience import Hedging
 from xds_server.decide.decision_memory import HedgeMemory
 from xds_server.decide.decisions import DegradationState, HedgeCause, HedgeDecision
+from xds_server.model.memo import reuse_equal
 from xds_server.model.pool_traffic import STALE_S, LatencyTail, PoolTraffic
 
 MARGIN_POINTS: Final = 10.0
@@ -82,8 +83,7 @@ def hedge_decision(
             since_s=decision.since_s,
             shadow=decision,
         )
-    same = before is not None and before.decided == decision
-    return replace(memory, decided=before.decided if same and before is not None else decision)
+    return replace(memory, decided=reuse_equal(None if before is None else before.decided, decision))
 
 
 def hedge_due_s(memory: HedgeMemory, now_s: float) -> float:

@@ -31,6 +31,7 @@ from policies.resilience import ResilienceSpec, Timeouts
 from xds_server.decide.decision_memory import LongestCall, TimeLimitMemory
 from xds_server.decide.decisions import AdmissionDecision, HedgeDecision, TimeLimits
 from xds_server.model.fleet import Engine
+from xds_server.model.memo import reuse_equal
 from xds_server.model.pool_traffic import STALE_S, EngineTraffic, LatencyTail, PoolTraffic
 
 MIN_CALLS: Final = 200
@@ -156,8 +157,7 @@ def _since(before: TimeLimitMemory | None, limits: TimeLimits) -> TimeLimits:
     """``limits``, in force since the last change of one of them."""
     if before is None or _in_force(before.decided) != _in_force(limits):
         return limits
-    kept = replace(limits, since_s=before.decided.since_s)
-    return before.decided if kept == before.decided else kept
+    return reuse_equal(before.decided, replace(limits, since_s=before.decided.since_s))
 
 
 def limits_for_cutting_proxies(limits: TimeLimits, timeouts: Timeouts) -> TimeLimits:
