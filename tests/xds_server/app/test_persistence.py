@@ -17,7 +17,7 @@ from xds_server.state.write_failures import WriteFailures
 class Build:
     """A build of a round, of which nothing was learned."""
 
-    decisions = SimpleNamespace(pools={})
+    memory = SimpleNamespace(pools={})
 
 
 async def test_no_superseded_build_is_held_until_the_next_write(
