@@ -6,10 +6,10 @@ import contextlib
 import json
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
@@ -30,8 +30,20 @@ def main(argv: Sequence[str]) -> int:
     with _folder(asked.evidence) as folder:
         seen = asyncio.run(soak(asked.minutes * 60, asked.seed, folder, verbose=asked.evidence is not None))
     _say(seen, Console())
-    asked.results.write_text(json.dumps(asdict(seen), indent=2) + "\n")
+    asked.results.write_text(results_json(asdict(seen)))
     return 1 if seen.findings else 0
+
+
+def results_json(results: Mapping[str, Any]) -> str:
+    """The results as JSON, with one line for each field and each item of a list."""
+    lines = (f"{json.dumps(name)}: {_field_json(value)}" for name, value in results.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _field_json(value: Any) -> str:
+    if not isinstance(value, list | tuple) or not value:
+        return json.dumps(value)
+    return "[\n" + ",\n".join(f"  {json.dumps(item)}" for item in value) + "\n]"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.soak.aged_state import write_aged_state
+from benchmarks.soak.cli import results_json
 from benchmarks.soak.cpu_starvation import CpuWait, CpuWaitRecorder, starvation, starved_s
 from benchmarks.soak.fault_plan import BROKEN_PERCENT, ENGINE_FAULTS, KILLED_UNTIL, QUIET_S, SoakFault, fault_plan
 from benchmarks.soak.growth_rate import JUDGED_FROM_S, GrowthRate, GrowthVerdict, climbs, growth_rate
@@ -292,3 +293,10 @@ def test_what_is_wrong_is_found() -> None:
     assert list(incomplete([*told, '{"ki'], engines, 1)) == []
     assert len(list(incomplete([*told, '{"ki'], engines, 0))) == 1
     assert len(list(incomplete(told, [{**engines[1], "health": "HEALTHY"}], 0))) == 1
+
+
+def test_results_have_a_line_for_each_item() -> None:
+    found = {"seed": 8, "lost": [], "excused": [{"at_s": 1.0}, {"at_s": 2.0}], "troubles": {"edit": 1}}
+    text = results_json(found)
+    assert json.loads(text) == found
+    assert len(text.splitlines()) == 9
