@@ -54,10 +54,13 @@ SLOW: Final = (
         "chaos/netem",
     ),
     *("chaos/real_vllm", "chaos/simulator", "chaos/xds_tap", "fuzz", "upgrade", "with_vllm"),
-    *("engine/agent/test_agent.py", "engine/gpu/test_gpu_source.py"),
-    "xds_server/cli/test_eject_drain_restore_audit.py",
+    *("deploy/test_drain_and_liveness_scripts.py", "deploy/test_helm_chart.py"),
+    *("engine/agent/test_agent.py", "engine/gpu/test_gpu_source.py", "istio/imports/test_fuzz_imports.py"),
+    *("test_repository_layout.py", "xds_server/cli/test_completion.py", "xds_server/cli/test_serve.py"),
+    *("xds_server/cli/test_eject_drain_restore_audit.py", "xds_server/publish/test_grpc_ads.py"),
+    "xds_server/engine_health/test_prober_misbehaving_servers.py",
 )
-"""Folders and files below ``tests`` whose tests start processes or wait on real clocks."""
+"""Folders and files below ``tests`` whose tests start processes, wait on real clocks or compute for long."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
