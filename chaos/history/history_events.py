@@ -91,7 +91,7 @@ class FaultHealed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
     """One try of one caller, as the caller saw it; the fields are those of
-    ``chaos.history.request_outcomes.Outcome``.
+    ``chaos.history.request_outcomes.RequestOutcome``.
 
     ``at_s`` is its planned arrival. ``try_number`` is 1 for the first, more for what callers try again by
     themselves; all tries of one question share ``question``. ``refusal`` and ``fallback`` are what the answer's

@@ -10,7 +10,7 @@ from chaos.history.history_events import HistoryEvent
 
 
 class HistoryFile:
-    """``with HistoryFile(path) as history: history.write(event)``; the first must be ``Began``.
+    """``with HistoryFile(path) as history: history.write(event)``; the first must be ``ExperimentBegan``.
 
     A history that was there is replaced. HistoryError when the file holds something else, or cannot be written.
     """

@@ -1,21 +1,20 @@
-"""What stands in a running lab, for those who break it.
+"""What a running lab gives to injectors.
 
-A lever is made for one site and does the pulls of a few sorts::
+An injector is made for one lab and applies the actions that it ``handles``::
 
-    class XLever:
-        handles = (Freeze, Kill)
-        def __init__(self, site: Site) -> None: ...
-        def refusal(self, pull: Pull) -> str: ...  # why it cannot; asked before load begins
-        async def pull(self, pull: Pull) -> None: ...   # on return it bites
-        async def release(self, pull: Pull) -> None: ...  # on return it is healed; comes even if pull() failed
+    class XInjector:
+        handles = (FreezeProcess, KillProcess)
+        def __init__(self, site: LabHandles) -> None: ...
+        def refusal(self, pull: FaultAction) -> str: ...  # why it cannot; checked before load begins
+        async def inject(self, pull: FaultAction) -> None: ...  # on return it takes effect
+        async def revert(self, pull: FaultAction) -> None: ...  # on return it is healed; always called
 
-``pull`` and ``release`` of different targets come side by side. ``release`` gets the very value ``pull`` got, and
-must leave alone what other pulls on the same target still hold. Levers stand in
-``chaos.lab.injectors.injector_registry``.
+Calls for different targets run concurrently. ``revert`` gets the very value ``inject`` got, and must leave alone
+what other actions on the same target still hold. ``chaos.lab.injectors.injector_registry`` lists the injectors.
 
-Between two parts stand processes of ours only where an experiment needs them: wires (for ``Wire`` with ``end``
-``engine`` or ``agent``), one relay of reports (for ``Reports``), and always, where there is a control plane, one
-wiretap. All are started alike: the command, then ``--link NAME=HOST:PORT`` for each connection to pass on, NAME
+Processes of ours run between two parts only where an experiment needs them: links (for ``ShapeLink`` with ``end``
+``engine`` or ``agent``), one agent tap (for ``FalsifyReports``), and always, where there is a control plane, one
+xDS tap. All are started alike: the command, then ``--link NAME=HOST:PORT`` for each connection to pass on, NAME
 being ``engine:e0``, ``agent:e0`` or ``xds:p0``. When it listens, its first line on stdout is JSON::
 
     {"control": "http://127.0.0.1:PORT", "ports": {"engine:e0": 40001, ...}}

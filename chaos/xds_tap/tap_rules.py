@@ -12,7 +12,7 @@ Corrupted = Literal["", "cds", "eds", "lds", "rds", "rtds"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TapRule:
-    """What happens to one proxy's streams; the fields are those of the pulls ``Telemetry`` and ``Corrupt``."""
+    """What happens to one proxy's streams; the fields are those of ``FalsifyTelemetry`` and ``CorruptConfig``."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     proxy: Annotated[str, Field(min_length=1)]

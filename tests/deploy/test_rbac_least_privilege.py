@@ -123,7 +123,7 @@ _VERBS = {
     "apply": {"patch"},
     "delete": {"delete"},
 }
-"""What the methods of ``xds_server.k8s.kube_api.Api`` are to RBAC."""
+"""What the methods of ``xds_server.k8s.kube_api.KubeApi`` are to RBAC."""
 
 
 def _asked(source: str, resources: Collection[str]) -> Iterator[tuple[str, str]]:

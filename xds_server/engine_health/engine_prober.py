@@ -47,7 +47,7 @@ class ProbeKind(StrEnum):
 
 OnReport = Callable[[EngineReport], None]
 OnProbe = Callable[[ProbeKind, str, float], None]
-"""Called with the kind, the outcome (``answered`` or a ``Trouble``) and the seconds it took."""
+"""Called with the kind, the outcome (``answered`` or a ``ProbeFailureReason``) and the seconds it took."""
 
 
 def _uncounted(kind: ProbeKind, outcome: str, seconds: float) -> None:

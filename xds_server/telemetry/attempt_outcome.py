@@ -1,6 +1,6 @@
 """How one attempt ended, from what Envoy's access log says of it: pure, and the same for everybody who asks.
 
-What Envoy 1.40 was seen to write (``tests/with_envoy/test_telemetry.py`` holds it to that):
+What Envoy 1.40 was seen to write (``tests/with_envoy/telemetry/test_als_and_lrs_outcomes.py`` holds it to that):
 
 ======================================  ======  ========================  ========  =========
 what happened                           code    flag                      complete  outcome

@@ -19,7 +19,10 @@ from xds_server.telemetry.attempt_outcome import AttemptOutcome
 
 
 def call_result(outcome: AttemptOutcome, *, complete: bool, asks: bool) -> CallResult:
-    """What became of a call that reached its engine. ``complete``: a whole answer came; ``asks``: see ``Book``."""
+    """The result of a call that reached its engine; ``complete``: a whole answer came.
+
+    For ``asks`` see ``TrafficStore``.
+    """
     if outcome is AttemptOutcome.SUCCESS:
         return CallResult.SUCCESS
     if outcome is AttemptOutcome.FAILURE:
