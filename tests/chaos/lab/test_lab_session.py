@@ -33,12 +33,12 @@ class Memory:
     def refusal(self, pull: FaultAction) -> str:
         return "not this one" if _engine(pull) == "e3" else ""
 
-    async def pull(self, pull: FaultAction) -> None:
+    async def inject(self, pull: FaultAction) -> None:
         if _engine(pull) == "e2":
             raise InjectionError("it does not break")
         self.held.append(_engine(pull))
 
-    async def release(self, pull: FaultAction) -> None:
+    async def revert(self, pull: FaultAction) -> None:
         if _engine(pull) == "e1":
             self.releasing.set()
             await self.go.wait()

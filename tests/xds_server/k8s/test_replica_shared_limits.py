@@ -97,7 +97,7 @@ class Replica:
         self.renewals = 0
         self._known: tuple[ReplicaPeers, object, RemoteProxies] | None = None
 
-    def elsewhere(self, here: Mapping[str, object]) -> RemoteProxies:
+    def remote_proxies(self, here: Mapping[str, object]) -> RemoteProxies:
         return remote_proxies(self.peers, here, self.now_s)
 
     def says(self, rates: Mapping[str, float]) -> tuple[LeaderElectionRecord, ReplicaStatus]:

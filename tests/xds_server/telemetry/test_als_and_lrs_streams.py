@@ -112,7 +112,7 @@ async def test_als_attempts_are_counted_by_engine_and_proxy(rig):
     assert set(traffic.proxies) == {"p1"}
     assert traffic.proxies["p1"].retries_per_s > 0
     await until(lambda: rig.news, "somebody is told")
-    assert set(rig.telemetry.heard()["p1"]) == {"access_log"}
+    assert set(rig.telemetry.last_signals_s()["p1"]) == {"access_log"}
 
 
 async def test_what_is_not_ours_is_ignored(rig):

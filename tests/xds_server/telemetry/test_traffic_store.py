@@ -76,13 +76,13 @@ class TestWindow:
             told(book, AttemptOutcome.FAILURE, 1.0)
         shorter = documents()
         shorter[-1]["spec"]["breaker"] = {"windowCalls": 5, "minCalls": 3}
-        book.know(build_directory(policies_of(tmp_path, shorter), {}))
+        book.set_directory(build_directory(policies_of(tmp_path, shorter), {}))
         assert seen(book, 1.0).engines["e0"].window_failures == 5
 
     def test_an_engine_that_left_the_policies_is_forgotten(self, book, tmp_path):
         told(book, AttemptOutcome.FAILURE, 1.0, engine="e3")
-        book.load("p1", chat(book), {"e3": (2, 1), "e0": (1, 1)}, 1.0)
-        book.know(build_directory(policies_of(tmp_path, documents(engines=3)), {}))
+        book.record_load("p1", chat(book), {"e3": (2, 1), "e0": (1, 1)}, 1.0)
+        book.set_directory(build_directory(policies_of(tmp_path, documents(engines=3)), {}))
         traffic = seen(book, 1.0)
         assert set(traffic.engines) == {"e0"}
         assert traffic.proxies["p1"].in_flight_on == {"e0": 1}
@@ -108,7 +108,7 @@ class TestRates:
         told(book, now_s=2.0, priority=BATCH)
         told(book, now_s=2.0, first=False)
         told(book, AttemptOutcome.NOT_SENT, 2.0)
-        book.refused("p1", chat(book), BATCH, weight=1.0, now_s=2.0)
+        book.record_shed("p1", chat(book), BATCH, weight=1.0, now_s=2.0)
         proxy = seen(book, 2.0).proxies["p1"]
         one = proxy.retries_per_s
         assert one > 0
@@ -142,29 +142,29 @@ class TestRates:
 class TestArrivals:
     def test_long_requests_arrive_when_they_begin(self, book):
         for tick in range(9):
-            book.load("p1", chat(book), {"e0": (tick * 5, 5)}, 10 + tick * 0.25)
+            book.record_load("p1", chat(book), {"e0": (tick * 5, 5)}, 10 + tick * 0.25)
         (rate,) = seen(book, 12.0).proxies["p1"].arrivals_per_s.values()
         assert 18 < rate < 22
 
     def test_requests_that_are_cut_do_not_all_arrive_then(self, book):
         for tick in range(9):
             in_flight = 48 if tick < 8 else 0
-            book.load("p1", chat(book), {"e0": (in_flight, 0)} if in_flight else {}, 10 + tick * 0.25)
+            book.record_load("p1", chat(book), {"e0": (in_flight, 0)} if in_flight else {}, 10 + tick * 0.25)
         for _ in range(48):
             told(book, AttemptOutcome.FAILURE, 12.0)
         # By the log alone they would be 24 a second; the two windows do not begin at quite the same time.
         assert sum(seen(book, 12.0).proxies["p1"].arrivals_per_s.values()) < 4
 
     def test_refused_requests_have_arrived_whatever_is_open(self, book):
-        book.load("p1", chat(book), {"e0": (9, 0)}, 11.0)
-        book.load("p1", chat(book), {}, 12.0)
+        book.record_load("p1", chat(book), {"e0": (9, 0)}, 11.0)
+        book.record_load("p1", chat(book), {}, 12.0)
         told(book, AttemptOutcome.NOT_SENT, 12.0)
         proxy = seen(book, 12.0).proxies["p1"]
         assert proxy.arrivals_per_s == proxy.shed_per_s != {}
 
     def test_classes_share_what_is_open_as_what_has_ended(self, book):
         for tick in range(9):
-            book.load("p1", chat(book), {"e0": (tick * 5, 5)}, 10 + tick * 0.25)
+            book.record_load("p1", chat(book), {"e0": (tick * 5, 5)}, 10 + tick * 0.25)
         for priority in (INTERACTIVE, INTERACTIVE, INTERACTIVE, BATCH):
             told(book, now_s=12.0, priority=priority)
         arrivals = seen(book, 12.0).proxies["p1"].arrivals_per_s
@@ -196,10 +196,10 @@ class TestTails:
 
 class TestLoad:
     def test_in_flight_is_what_the_newest_reports_add_up_to(self, book):
-        book.load("p1", chat(book), {"e0": (5, 9), "e1": (1, 0)}, 1.0)
-        book.load("p2", chat(book), {"e0": (2, 1)}, 1.1)
+        book.record_load("p1", chat(book), {"e0": (5, 9), "e1": (1, 0)}, 1.0)
+        book.record_load("p2", chat(book), {"e0": (2, 1)}, 1.1)
         assert seen(book, 1.2).engines["e0"].in_flight == 7
-        book.load("p1", chat(book), {"e0": (1, 0)}, 1.3)
+        book.record_load("p1", chat(book), {"e0": (1, 0)}, 1.3)
         traffic = seen(book, 1.3)
         assert (traffic.engines["e0"].in_flight, traffic.engines["e1"].in_flight) == (3, 0)
         assert traffic.proxies["p1"].in_flight_on == {"e0": 1}
@@ -209,14 +209,14 @@ class TestLoad:
         assert seen(book, 1.0).engines["e0"].in_flight is None
 
     def test_a_report_that_stays_away_leaves_nothing_behind(self, book):
-        book.load("p1", chat(book), {"e0": (5, 1)}, 1.0)
-        book.load("p2", chat(book), {"e0": (2, 1)}, 1.0 + STALE_S)
+        book.record_load("p1", chat(book), {"e0": (5, 1)}, 1.0)
+        book.record_load("p2", chat(book), {"e0": (2, 1)}, 1.0 + STALE_S)
         traffic = seen(book, 1.5 + STALE_S)
         assert traffic.engines["e0"].in_flight == 2
         assert set(traffic.proxies) == {"p2"}
 
     def test_none_left_is_unknown_again(self, book):
-        book.load("p1", chat(book), {"e0": (5, 1)}, 1.0)
+        book.record_load("p1", chat(book), {"e0": (5, 1)}, 1.0)
         told(book, now_s=1.0 + STALE_S)
         traffic = seen(book, 1.5 + STALE_S)
         assert traffic.engines["e0"].in_flight is None
@@ -224,7 +224,7 @@ class TestLoad:
         assert traffic.proxies["p1"].in_flight_on == {}
 
     def test_a_proxy_without_any_dealings_is_not_remembered(self, book):
-        book.load("p1", chat(book), {}, 1.0)
+        book.record_load("p1", chat(book), {}, 1.0)
         assert book.traffic(1.0, 1.0) == {}
 
 
@@ -249,7 +249,7 @@ class TestSilence:
         assert self.report(book, {"e0": (1, 400)}, until_s=1.0).proxies["p1"].silent == {}
 
     def test_not_where_there_is_little_traffic(self, book):
-        book.load("p1", chat(book), {"e0": (0, SILENT_CALLS)}, 10.0)
+        book.record_load("p1", chat(book), {"e0": (0, SILENT_CALLS)}, 10.0)
         assert self.report(book, {"e0": (1, 0)}).proxies["p1"].silent == {}
 
 
@@ -272,7 +272,7 @@ class TestLoss:
     def test_a_pool_that_left_the_policies_is_gone(self, book, tmp_path):
         told(book, now_s=1.0)
         found = [one for one in documents() if one["kind"] == "ResiliencePolicy"]
-        book.know(build_directory(policies_of(tmp_path, found), {}))
+        book.set_directory(build_directory(policies_of(tmp_path, found), {}))
         assert book.traffic(1.0, 1.0) == {}
 
 
@@ -283,16 +283,16 @@ class TestIdentity:
         assert book.traffic(1.0, 5.6) is first
 
     def test_an_idle_pool_stays_the_same_though_its_proxies_report(self, book):
-        book.load("p1", chat(book), {"e0": (1, 0)}, 1.0)
+        book.record_load("p1", chat(book), {"e0": (1, 0)}, 1.0)
         first = seen(book, 1.0)
-        book.load("p1", chat(book), {"e0": (1, 0)}, 1.25)
+        book.record_load("p1", chat(book), {"e0": (1, 0)}, 1.25)
         assert seen(book, 1.3) is first
-        book.load("p1", chat(book), {"e0": (1, 0)}, 2.5)
+        book.record_load("p1", chat(book), {"e0": (1, 0)}, 2.5)
         assert seen(book, 2.5).heard_at_s == 2.5
 
     def test_other_pools_stay_when_one_changes(self, book):
         told(book, now_s=1.0)
-        book.attempt(
+        book.record_attempt(
             "p1", book.directory.pools["small"], "far", AttemptOutcome.NEUTRAL, first=True, priority=BATCH,
             streaming=False, duration_s=0.1, first_byte_s=0.1, weight=1.0, now_s=1.0,
         )  # fmt: skip

@@ -85,7 +85,7 @@ def scene(*objects: PolicyObject, **said: Any) -> WriteContext:
         "texts": {one.file: f"text of {one.name}" for one in objects},
         "fleet": fleet_of({}),
         "engines": {},
-        "programming": programming(),
+        "programmed": programming(),
         "now_s": NOW_S,
         **said,
     }

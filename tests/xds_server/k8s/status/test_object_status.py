@@ -75,11 +75,11 @@ def test_a_pool_that_is_not_served_has_none_of_its_namesakes_engines() -> None:
 
 def test_the_same_again_is_equal_and_a_condition_is_as_old_as_its_status() -> None:
     one = document()
-    waiting = scene(one, programming=programming("replica-a"))
+    waiting = scene(one, programmed=programming("replica-a"))
     first = status_of(one, waiting, {}, UNIX_S)
     assert conditions(first)["Programmed"] == ("False", "Pending")
     assert status_of(one, waiting, first, LATER_S) == first
-    other = status_of(one, scene(one, programming=programming("replica-b")), first, LATER_S)
+    other = status_of(one, scene(one, programmed=programming("replica-b")), first, LATER_S)
     assert condition(other, PROGRAMMED)["message"] == "waiting for proxies of replica-b"
     assert condition(other, PROGRAMMED)["lastTransitionTime"] == rfc3339(UNIX_S)
     done = status_of(one, scene(one), other, LATER_S)
@@ -92,12 +92,12 @@ def test_programmed_condition_is_sticky() -> None:
     done = status_of(one, scene(one), {}, UNIX_S)
     # A change of something else is on its way to the proxies, then no proxy is there.
     for meanwhile in (programming("replica-a"), programming(proxies=0)):
-        assert status_of(one, scene(one, programming=meanwhile), done, LATER_S) == done
+        assert status_of(one, scene(one, programmed=meanwhile), done, LATER_S) == done
     edited = document(generation=3)
-    behind = scene(edited, programming=programming("replica-a"))
+    behind = scene(edited, programmed=programming("replica-a"))
     assert conditions(status_of(edited, behind, done, LATER_S))["Programmed"] == ("False", "Pending")
     # The same spec, of which something else is served: its engines are others now.
-    moved = scene(one, programming=programming("replica-a"), texts={one.file: "other engines"})
+    moved = scene(one, programmed=programming("replica-a"), texts={one.file: "other engines"})
     assert conditions(status_of(one, moved, done, LATER_S))["Programmed"] == ("False", "Pending")
 
 
@@ -117,7 +117,7 @@ def test_programmed_says_why_not(said: dict[str, Any], expected: tuple[str, str]
 def test_nack_condition_is_on_its_own_object_only() -> None:
     one, other = document(), document(name="pool-2")
     refusal = NackSummary(resource="cluster pool", reason="no such filter", origins=("ns/EnginePool/pool:3",))
-    seen = scene(one, other, programming=programming(refusals=(refusal,)))
+    seen = scene(one, other, programmed=programming(refusals=(refusal,)))
     done = status_of(one, scene(one), {}, UNIX_S)
     status = status_of(one, seen, done, LATER_S)
     assert conditions(status)["Programmed"] == ("False", "Refused")

@@ -12,7 +12,7 @@ class FakeTracer:
     def __init__(self) -> None:
         self.offered_s: list[float | None] = []
 
-    def round(self, made: Any) -> None:
+    def on_round(self, made: Any) -> None:
         self.offered_s.append(made.offered_s)
 
 
