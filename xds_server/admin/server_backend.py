@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from prometheus_client.core import Metric
@@ -49,38 +49,42 @@ from xds_server.xds import XdsVariant
 _NOTHING: Final = Snapshot()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendSources:
+    """The sources of answers beside reconciler and publisher; the defaults know nothing.
+
+    ``gpu`` is the newest summary of one engine; ``lost_s`` the time without contact, by the plural of the kind.
+    """
+
+    agents: Callable[[], Mapping[EngineId, AgentStatus]] = dict
+    gpu: Callable[[EngineId], GpuSummary | None] = lambda _: None
+    ledger: Ledger | None = None
+    orders: Orders | None = None
+    policy_source: str = "files"
+    lost_s: Callable[[], Mapping[str, float]] = dict
+    file_problems: Callable[[], Sequence[FileProblem]] = tuple
+    nack_log: NackLog | None = None
+    canary: Callable[[], CanaryStatus | None] = lambda: None
+
+
 class ServerBackend:
-    """What ``admin`` and ``metrics`` ask for; every answer is made when it is asked."""
+    """The answers of the admin port and of the metrics; it makes each answer on request."""
 
     def __init__(
         self,
         reconciler: Reconciler,
         publisher: Publisher,
+        sources: BackendSources | None = None,
         *,
-        agents: Callable[[], Mapping[EngineId, AgentStatus]] = dict,
-        gpu: Callable[[EngineId], GpuSummary | None] = lambda _: None,
-        ledger: Ledger | None = None,
-        orders: Orders | None = None,
-        source: str = "files",
-        lost_s: Callable[[], Mapping[str, float]] = dict,
-        troubles: Callable[[], Sequence[FileProblem]] = tuple,
-        refusals: NackLog | None = None,
-        canary: Callable[[], CanaryStatus | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._reconciler = reconciler
         self._publisher = publisher
-        self._agents = agents
-        self._gpu = gpu
-        self._ledger = ledger or Ledger(clock=clock, wall=wall)
-        self._source = source
-        self._lost_s = lost_s
-        self._refusals = refusals or NackLog(clock=clock)
-        self.file_problems = troubles
-        """What is wrong with files that trust depends on."""
-        self._canary = canary
-        self._orders = orders or Orders(clock=clock, wall=wall)
+        self._sources = sources or BackendSources()
+        self._ledger = self._sources.ledger or Ledger(clock=clock, wall=wall)
+        self._nack_log = self._sources.nack_log or NackLog(clock=clock)
+        self._orders = self._sources.orders or Orders(clock=clock, wall=wall)
         self._clock = clock
         self._wall = wall
         self.listening = False
@@ -111,7 +115,9 @@ class ServerBackend:
         told = []
         for engine in self._engines():
             key = EngineId(engine.pool, engine.engine)
-            told.append(replace(with_decision_status(engine, key, scene), gpu=self._gpu(key) or engine.gpu))
+            told.append(
+                replace(with_decision_status(engine, key, scene), gpu=self._sources.gpu(key) or engine.gpu)
+            )
         return told
 
     def _engines(self) -> Sequence[EngineStatus]:
@@ -120,7 +126,7 @@ class ServerBackend:
         if fleet is None:
             return []
         now_s = self._clock()
-        agents, built = self._agents(), self._reconciler.built
+        agents, built = self._sources.agents(), self._reconciler.built
         return [
             engine_status(engine, agents.get(engine.id), built, now_s)
             for engines in fleet.pools.values()
@@ -140,17 +146,21 @@ class ServerBackend:
             routes=tuple(serving.policies.routes) if serving else (),
             errors=tuple(map(policy_problem, files.refused.errors)) if files.refused else (),
             held="" if files.state == "unreached" else files.reason,
-            source=self._source,
-            lost_s=dict(self._lost_s()),
+            source=self._sources.policy_source,
+            lost_s=dict(self._sources.lost_s()),
         )
 
     def canary(self) -> CanaryStatus | None:
         """The canary that runs or ran last; None where there can be none."""
-        return self._canary()
+        return self._sources.canary()
+
+    def file_problems(self) -> Sequence[FileProblem]:
+        """Problems with files that trust or a restart depends on."""
+        return self._sources.file_problems()
 
     def rolled_back(self) -> Sequence[RolledBackResource]:
         """What proxies refused and are served something else for."""
-        return self._refusals.rolled_back(self._publisher)
+        return self._nack_log.rolled_back(self._publisher)
 
     def snapshot(self, zone: str, role: str) -> SnapshotStatus:
         """What a proxy of this zone and role is served, or would be."""
@@ -301,7 +311,7 @@ class ServerBackend:
             healths[by_health] = healths.get(by_health, 0) + 1
         yield EngineMetrics.engine_report_age_seconds.family(ages)
         found: dict[tuple[str, ...], float] = {("connected",): 0, ("lost",): 0}
-        for agent in self._agents().values():
+        for agent in self._sources.agents().values():
             found["connected" if agent.connected else "lost",] += 1
         yield EngineMetrics.agents.family(found)
         yield EngineMetrics.engines.family(healths)

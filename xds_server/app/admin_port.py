@@ -6,7 +6,7 @@ from typing import Self
 
 from xds_server.admin.admin_server import AdminServer
 from xds_server.admin.published_config import PublishedConfig
-from xds_server.admin.server_backend import ServerBackend
+from xds_server.admin.server_backend import BackendSources, ServerBackend
 from xds_server.app.engine_parts import EngineParts
 from xds_server.app.operator_parts import OperatorParts
 from xds_server.app.policy_parts import PolicyParts
@@ -44,15 +44,17 @@ class AdminPort:
         backend = ServerBackend(
             policies.reconciler,
             proxies.publisher,
-            agents=engines.agents.agents,
-            gpu=engines.agents.gpu,
-            ledger=operators.ledger,
-            orders=operators.orders,
-            source=policies.feed.source,
-            lost_s=policies.feed.lost_s,
-            troubles=file_problems.current,
-            refusals=proxies.nack_log,
-            canary=policies.versions.canary,
+            BackendSources(
+                agents=engines.agents.agents,
+                gpu=engines.agents.gpu,
+                ledger=operators.ledger,
+                orders=operators.orders,
+                policy_source=policies.feed.source,
+                lost_s=policies.feed.lost_s,
+                file_problems=file_problems.current,
+                nack_log=proxies.nack_log,
+                canary=policies.versions.canary,
+            ),
         )
         for measured in (
             auth,

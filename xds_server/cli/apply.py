@@ -4,7 +4,7 @@ import getpass
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,21 +68,7 @@ _FIGURE: Final = re.compile(r"\d[\d.e+-]*")
 @by_option
 @reason_option
 @form_option
-def command(
-    *,
-    paths: tuple[Path, ...],
-    dry_run: bool,
-    canary: str | None,
-    length: str,
-    slo: str | None,
-    yes_if_unknown: bool,
-    end_canary: bool,
-    expect: str,
-    admin: str,
-    by: str,
-    reason: str,
-    output: str,
-) -> int:
+def command(*, paths: tuple[Path, ...], admin: str, output: str, end_canary: bool, **named: Any) -> int:
     """Have the policies in the files and folders PATHS served, in the place of all that is served now.
 
     The server judges them like its own files, and they become a version (`switchgear history`). They stand until
@@ -103,15 +89,15 @@ def command(
     Exit code: 0 when they are served (with --dry-run: could be), 1 when they are not, 2 when the request is wrong
     or no server answers.
     """
-    teller = OutcomeReporter(admin=admin, form=output)
+    teller, change = OutcomeReporter(admin=admin, form=output), _Change(**named)
     if end_canary:
-        if paths or expect:
+        if paths or change.expect:
             out = "the PATHS" if paths else "--expect"
             raise click.UsageError(f"--end-canary rolls back what is tried and applies nothing: leave out {out}")
-        return _end(teller, by or user_name())
+        return _end(teller, change.author)
     if not paths:
         raise click.UsageError("name the files or folders of the policies")
-    if canary is None:
+    if change.canary is None:
         _refuse_what_is_of_canaries()
     try:
         policies = load(paths)
@@ -126,30 +112,51 @@ def command(
     texts = _texts(paths)
     if teller.data:
         teller = replace(teller, warnings=_warnings(policies))
-    if dry_run:
+    if change.dry_run:
         teller = _compared(teller, policies)
-    body = {
-        "texts": texts,
-        "by": by or user_name(),
-        "reason": reason,
-        "dry_run": dry_run,
-        "canary_percent": _share(canary, "--canary") if canary is not None else 0.0,
-        "for_s": _seconds(length),
-        "yes_if_unknown": yes_if_unknown,
-        # Servers of the version before know no such things, and say so.
-        **({"slo_percent": _objective(slo)} if slo is not None else {}),
-        **({"expect": expect} if expect else {}),
-    }
     try:
-        answer = fetch(admin, APPLY, body=body).value
+        answer = fetch(admin, APPLY, body={"texts": texts, **change.body()}).value
     except AdminApiError as refusal:
         return teller.report_refusal(refusal)
     except KeyboardInterrupt:
         click.echo("not waited for: `switchgear status` says whether the server had it already", err=True)
         return INTERRUPTED
     if answer.state == "canary":
-        return _watched(teller, by or user_name(), answer.digest)
+        return _watched(teller, change.author, answer.digest)
     return teller.report_answer(answer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """The options that describe the change; ``length`` is that of the canary."""
+
+    dry_run: bool
+    canary: str | None
+    length: str
+    slo: str | None
+    yes_if_unknown: bool
+    expect: str
+    by: str
+    reason: str
+
+    @property
+    def author(self) -> str:
+        """Who makes the change: ``--by``, else the user of this shell."""
+        return self.by or user_name()
+
+    def body(self) -> dict[str, Any]:
+        """The request without its texts; ``click.BadParameter`` for a value that cannot be."""
+        return {
+            "by": self.author,
+            "reason": self.reason,
+            "dry_run": self.dry_run,
+            "canary_percent": 0.0 if self.canary is None else _share(self.canary, "--canary"),
+            "for_s": _seconds(self.length),
+            "yes_if_unknown": self.yes_if_unknown,
+            # Older servers refuse fields that they do not know.
+            **({} if self.slo is None else {"slo_percent": _objective(self.slo)}),
+            **({"expect": self.expect} if self.expect else {}),
+        }
 
 
 def _warnings(policies: PolicySet) -> list[Mapping[str, str | int]]:

@@ -1,7 +1,9 @@
 """``switchgear doctor``: everything around a server checked, each fault with its code and a way out."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.text import Text
@@ -36,31 +38,41 @@ from xds_server.diagnosis.check_result import Check, CheckState, failed
 @output_option(
     "table", "wide", default="table", text="Form of the answer; wide has the way out of what is well too."
 )
-def command(
-    *,
-    admin: str,
-    xds: str,
-    envoys: tuple[str, ...],
-    policies: tuple[Path, ...],
-    kubernetes: bool,
-    kubeconfig: Path | None,
-    kube_context: str,
-    namespace: str,
-    output: str,
-) -> int:
+def command(*, admin: str, output: str, **named: Any) -> int:
     """Check versions, ports, clocks, engines, agents, proxies, files, disk, policies, and the rights in a cluster.
 
     Nothing is changed. Each answer is ok, warn or fail; `switchgear explain CODE` tells more.
 
     Exit code: 0, 1 when anything failed, 2 when asked wrongly.
     """
-    cluster = (kubeconfig, kube_context, namespace) if kubernetes or kubeconfig or kube_context else None
-    checks = list(all_checks(admin, xds=xds, envoys=envoys, policies=policies, cluster=cluster))
+    scope = _Scope(**named)
+    checks = list(
+        all_checks(admin, xds=scope.xds, envoys=scope.envoys, policies=scope.policies, cluster=scope.cluster)
+    )
     if output in DATA:
         click.echo(as_data({"checks": [dict(one.record()) for one in checks]}, output), nl=False)
     else:
         show(checks)
     return 1 if failed(checks) else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scope:
+    """The options that say what to check beside the server."""
+
+    xds: str
+    envoys: tuple[str, ...]
+    policies: tuple[Path, ...]
+    kubernetes: bool
+    kubeconfig: Path | None
+    kube_context: str
+    namespace: str
+
+    @property
+    def cluster(self) -> tuple[Path | None, str, str] | None:
+        """Kubeconfig, context and namespace; None where no option names a cluster."""
+        named = self.kubernetes or self.kubeconfig or self.kube_context
+        return (self.kubeconfig, self.kube_context, self.namespace) if named else None
 
 
 def show(checks: Sequence[Check]) -> None:
