@@ -65,8 +65,8 @@ def counted(sizes: Mapping[str, int]) -> Metrics:
             fleet = with_report(fleet, _report(engine.id.pool, engine.id.engine), NOW_S)
     fleet = with_traffic(fleet, telemetry.traffic_store.traffic(1.0, NOW_S))
     proxies = {node: Proxy(node=node, zone="z0", role="gateway") for node in nodes}
-    connected = ConnectedProxies(by_node=proxies, by_role={"gateway": len(nodes)}, calling_zones=frozenset({"z0"}))
-    decisions, memory = decide(known, fleet, NO_MEMORY, proxies=connected, now_s=NOW_S)
+    calling = ConnectedProxies(by_node=proxies, by_role={"gateway": len(nodes)}, calling_zones=frozenset({"z0"}))
+    decisions, memory = decide(known, fleet, NO_MEMORY, proxies=calling, now_s=NOW_S)
     inputs = BuildInputs(policies=known, fleet=fleet, views=frozenset(), proxies_by_role={}, now_s=NOW_S)
     built = BuildResult(inputs=inputs, decisions=decisions, memory=memory, snapshots={}, stages_s={})
     departures = EjectLatency(metrics, clock=lambda: NOW_S)
