@@ -19,12 +19,11 @@ from policies.model import PolicySet
 from policies.resilience import ResilienceSpec
 from policies.route import HeaderMatch, ModelRoute, PriorityClass
 from xds_server.decide.decisions import Decisions, Health
-from xds_server.decide.routing.time_limits import limits_for_cutting_proxies
 from xds_server.model.fleet import Fleet
 from xds_server.model.memo import Memo
 from xds_server.model.pool_traffic import Proxy
 from xds_server.translate.cluster_weights import live_weights, ready_pools
-from xds_server.translate.effective_spec import at_most_once_spec, effective_spec
+from xds_server.translate.effective_spec import at_most_once_spec, effective_spec, route_decisions
 from xds_server.translate.endpoints import ENGINE_LABEL, HEALTH_STATUS, load_assignment
 from xds_server.translate.internal_listeners import uses_internal_listeners
 from xds_server.translate.pool_clusters import CHOICE_COUNT, outlier_detection
@@ -135,16 +134,8 @@ class ProxyConfigTranslator:
         first = route.spec.pools[0].pool
         said, gated = self._policies.effective[first], self._policies.pools[first].spec.first_token_gate
         decided = decisions.pools.get(first)
-        hedge, retries, limits, ladder = (
-            (decided.hedge, decided.retries, decided.limits, decided.degradation)
-            if decided is not None
-            else (None, None, None, None)
-        )
-        if limits is not None and proxy.cuts and said.breaker.cut_hung and uses_internal_listeners(said):
-            limits = limits_for_cutting_proxies(limits, said.timeouts)
-        spec = effective_spec(
-            said, streaming=streaming, hedge=hedge, retries=retries, limits=limits, ladder=ladder
-        )
+        in_force = route_decisions(decided, said, cuts=proxy.cuts)
+        spec, level = effective_spec(said, in_force, streaming=streaming), in_force.degradation
         if route.spec.side_effects:
             spec, gated = at_most_once_spec(spec), False
         models = {pool: self._policies.pools[pool].spec.model for pool in route_pools(route)}
@@ -157,8 +148,8 @@ class ProxyConfigTranslator:
             batch=route.spec.priority is PriorityClass.BATCH,
             streaming=streaming,
             gated=gated,
-            refuse="maintenance" if ladder is not None and ladder.maintenance else "",
-            max_tokens=None if ladder is None else ladder.max_tokens,
+            refuse="maintenance" if level is not None and level.maintenance else "",
+            max_tokens=None if level is None else level.max_tokens,
             fallback=_other_model(route, models),
         )
 

@@ -15,7 +15,7 @@ from xds_server.telemetry.attempt_outcome import (
     request_outcome,
 )
 from xds_server.telemetry.pool_directory import build_directory
-from xds_server.telemetry.traffic_store import TrafficStore
+from xds_server.telemetry.traffic_store import Attempt, TrafficStore
 
 _ALL: Final = 1.0
 
@@ -60,11 +60,9 @@ class TelemetryFeed:
         )
         if spoilt is not None and spoilt.says and outcome is not AttemptOutcome.NOT_SENT:
             outcome = AttemptOutcome.FAILURE if spoilt.says == "all-failed" else AttemptOutcome.SUCCESS
-        self.book.record_attempt(
-            node,
-            facts,
-            one.engine,
-            outcome,
+        attempt = Attempt(
+            engine=one.engine,
+            outcome=outcome,
             first=one.number == 1 or (facts.hedged and TIMEOUT in one.flags),
             asks=not 400 <= one.code < 500 or one.code in RETRYABLE_CLIENT_ERRORS,
             priority=PriorityClass.BATCH if one.batch else PriorityClass.INTERACTIVE,
@@ -72,9 +70,8 @@ class TelemetryFeed:
             duration_s=one.duration_s,
             first_byte_s=one.first_byte_s,
             late_s=late_s,
-            weight=_ALL,
-            now_s=now_s,
         )
+        self.book.record_attempt(node, facts, attempt, weight=_ALL, now_s=now_s)
 
     def _request(self, node: str, one: AccessLogEntry, now_s: float) -> None:
         facts = self.book.directory.pools[one.pool]

@@ -27,6 +27,7 @@ from xds_server.reconcile.pipeline import BuildInputs, BuildResult
 from xds_server.reconcile.reconciler import Reconciler
 from xds_server.telemetry import Telemetry
 from xds_server.telemetry.attempt_outcome import AttemptOutcome
+from xds_server.telemetry.traffic_store import Attempt
 from xds_server.xds import NodeInfo, XdsVariant
 from xds_server.xds.messages import SubscriptionStatus, Sync
 
@@ -97,10 +98,11 @@ def _telemetry(metrics: Metrics, known: Any, nodes: list[str]) -> Telemetry:
         telemetry._losses.record(node, TelemetrySignal.LOAD_REPORT, NOW_S)
     for facts in telemetry.traffic_store.directory.pools.values():
         for engine in facts.zone_of:
-            telemetry.traffic_store.record_attempt(
-                nodes[0], facts, engine, AttemptOutcome.SUCCESS, first=True, priority=PriorityClass.INTERACTIVE,
-                streaming=False, duration_s=1.0, first_byte_s=0.5, weight=1.0, now_s=NOW_S,
+            attempt = Attempt(
+                engine=engine, outcome=AttemptOutcome.SUCCESS, first=True, priority=PriorityClass.INTERACTIVE,
+                streaming=False, duration_s=1.0, first_byte_s=0.5,
             )  # fmt: skip
+            telemetry.traffic_store.record_attempt(nodes[0], facts, attempt, weight=1.0, now_s=NOW_S)
         telemetry.traffic_store.record_load(nodes[0], facts, dict.fromkeys(facts.zone_of, (1, 1)), NOW_S)
     return telemetry
 

@@ -19,7 +19,7 @@ from xds_server.metrics import Metrics
 from xds_server.model.policy_state import ServingPolicies
 from xds_server.observe.tracing.tracing import Tracing
 from xds_server.publish import Nack
-from xds_server.reconcile.reconciler import Reconciler
+from xds_server.reconcile.reconciler import Reconciler, ReconcilerOptions
 from xds_server.rollout.canary_controller import CanaryController
 from xds_server.rollout.history.version_archive import FOLDER, VersionArchive
 from xds_server.rollout.last_good import LastGoodStore
@@ -73,8 +73,7 @@ class PolicyParts:
             metrics,
             signals=SignalsAdapter(proxies.telemetry, operators.orders, secrets.certificates),
             peers=feed,
-            allow_shrink=config.allow_shrink,
-            first_reports_s=config.first_reports_s,
+            options=ReconcilerOptions(allow_shrink=config.allow_shrink, first_reports_s=config.first_reports_s),
             on_adopted=events.policies_adopted,
             on_round=events.round_published,
         )

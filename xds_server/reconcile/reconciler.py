@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -87,6 +87,21 @@ _NO_UIDS: Final[Mapping[EngineId, str]] = MappingProxyType({})
 _log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcilerOptions:
+    """How rounds begin, and what they adopt.
+
+    ``allow_shrink``: adopt policies also where they drop much of what is served. ``first_reports_s``: wait so long
+    at the start for the first reports of engines.
+    """
+
+    allow_shrink: bool = False
+    first_reports_s: float = 0.0
+
+
+_DEFAULTS: Final = ReconcilerOptions()
+
+
 class Reconciler:
     """Notes what changes and makes snapshots of it; see ``run``."""
 
@@ -97,8 +112,7 @@ class Reconciler:
         *,
         signals: SignalsPort | None = None,
         peers: RemoteProxySource | None = None,
-        allow_shrink: bool = False,
-        first_reports_s: float = 0.0,
+        options: ReconcilerOptions = _DEFAULTS,
         on_adopted: Callable[[ServingPolicies], None] = lambda _: None,
         on_round: Callable[[BuildResult, Mapping[View, Snapshot]], None] = lambda _, __: None,
         clock: Callable[[], float] = time.monotonic,
@@ -111,8 +125,8 @@ class Reconciler:
         self._on_adopted = on_adopted
         self._on_round = on_round
         self._signals = signals
-        self._allow_shrink = allow_shrink
-        self._opening = StartupGate(first_reports_s)
+        self._allow_shrink = options.allow_shrink
+        self._opening = StartupGate(options.first_reports_s)
         self._words = OrchestratorStates()
         self._wake = asyncio.Event()
         self._offered: AcceptedPolicies | None = None

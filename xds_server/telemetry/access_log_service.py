@@ -23,7 +23,7 @@ from xds_server.telemetry.attempt_outcome import (
     request_outcome,
 )
 from xds_server.telemetry.stream_service import MaySee, TelemetryStreamError, validated_node_id
-from xds_server.telemetry.traffic_store import TrafficStore
+from xds_server.telemetry.traffic_store import Attempt, TrafficStore
 from xds_server.translate.access_log_config import ATTEMPT_HEADER, LOG_NAME
 from xds_server.wire.decode import decoder
 
@@ -133,11 +133,9 @@ def record_entries(
             code, flags, complete=complete, count_statuses=facts.count_statuses, hedged=hedged
         )
         attempt = entry.request.request_headers.get(ATTEMPT_HEADER, "1")
-        note(
-            node,
-            facts,
-            engine,
-            outcome,
+        ended = Attempt(
+            engine=engine,
+            outcome=outcome,
             # Envoy counts in the request itself, so by the time a hedged first attempt ends it says 2.
             first=attempt == "1" or (hedged and TIMEOUT in flags),
             asks=not 400 <= code < 500 or code in RETRYABLE_CLIENT_ERRORS,
@@ -148,9 +146,8 @@ def record_entries(
             first_byte_s=_seconds(common.time_to_first_upstream_rx_byte),
             late_s=newest_s - _ended_s(common),
             request=entry.request.request_id if outcome is AttemptOutcome.FAILURE else "",
-            weight=weight,
-            now_s=now_s,
         )
+        note(node, facts, ended, weight=weight, now_s=now_s)
         bad |= outcome is AttemptOutcome.FAILURE or outcome is AttemptOutcome.NOT_SENT
     return bad
 

@@ -18,7 +18,7 @@ What is lost, signal by signal. Stale decays to absent, never to zero, and absen
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from policies.route import PriorityClass
 from xds_server.model.pool_traffic import STALE_S, WINDOW_S, LatencyTail, PoolTraffic
@@ -35,6 +35,27 @@ _UNPACED: Final = 400
 """Engines and proxies whose values are made anew at every reading; beyond, a pool is made anew less often."""
 
 _INTERACTIVE: Final = PriorityClass.INTERACTIVE
+
+
+class Attempt(NamedTuple):
+    """One attempt that has ended; a tuple, because a busy proxy reports thousands of them a second.
+
+    ``first``: of its request. ``asks``: it asked for work. What an engine refuses as wrong costs it nothing; a
+    storm of that is no demand. ``complete``: a whole answer came. ``late_s``: how long before the newest of its
+    message it ended, which is when rates count it. ``request`` is its name; the store keeps failures by it.
+    """
+
+    engine: str
+    outcome: AttemptOutcome
+    first: bool
+    priority: PriorityClass
+    streaming: bool
+    duration_s: float
+    first_byte_s: float
+    asks: bool = True
+    complete: bool = True
+    late_s: float = 0.0
+    request: str = ""
 
 
 class CallListener(Protocol):
@@ -118,30 +139,12 @@ class TrafficStore:
     # -- what is told --------------------------------------------------------------------------------------
 
     def record_attempt(
-        self,
-        node: str,
-        facts: PoolFacts,
-        engine: str,
-        outcome: AttemptOutcome,
-        *,
-        first: bool,
-        asks: bool = True,
-        complete: bool = True,
-        priority: PriorityClass,
-        streaming: bool,
-        duration_s: float,
-        first_byte_s: float,
-        late_s: float = 0.0,
-        request: str = "",
-        weight: float,
-        now_s: float,
+        self, node: str, facts: PoolFacts, attempt: Attempt, *, weight: float, now_s: float
     ) -> None:
-        """One attempt has ended. ``first``: of its request; ``weight``: how many attempts it stands for.
-
-        ``asks``: it asked for work. What an engine refuses as wrong costs it nothing; a storm of that is no
-        demand. ``complete``: a whole answer came. ``late_s``: how long before the newest of its message it ended,
-        which is when rates count it. ``request`` is its name; failures are remembered by it.
-        """
+        """One attempt has ended; ``weight``: how many attempts it stands for."""
+        engine, outcome, first, priority, streaming, duration_s, first_byte_s, asks, complete, late_s, request = (
+            attempt
+        )
         pool = self._pool(facts)
         pool.heard_at_s = now_s
         proxy = pool.proxies.get(node) or pool.proxy(node)

@@ -4,10 +4,19 @@ Decisions are folded into the policy's own shape, so that everything after this 
 tell whether a number was written or decided.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from policies.resilience import ResilienceSpec, RetryCondition
-from xds_server.decide.decisions import DegradationState, HedgeDecision, RetryDecision, TimeLimits
+from xds_server.decide.decisions import (
+    DegradationState,
+    HedgeDecision,
+    PoolDecisions,
+    RetryDecision,
+    TimeLimits,
+)
+from xds_server.decide.routing.time_limits import limits_for_cutting_proxies
+from xds_server.translate.internal_listeners import uses_internal_listeners
 
 _BEFORE_SENT: Final = (
     RetryCondition.CONNECT_FAILURE,
@@ -19,45 +28,57 @@ _BEFORE_SENT: Final = (
 _IMPLY_THEM: Final = frozenset({RetryCondition.RESET, RetryCondition.GATEWAY_ERROR, RetryCondition.SERVER_ERROR})
 
 
-def route_inputs(
-    hedge: HedgeDecision | None,
-    retries: RetryDecision | None,
-    limits: TimeLimits | None,
-    ladder: DegradationState | None,
-) -> tuple[object, ...]:
-    """What routes are made of in these decisions, without the reasons and times that change with every round."""
-    return (
-        hedge and (hedge.on, hedge.delay_s, hedge.answer_delay_s),
-        retries and retries.statuses,
-        limits
-        and (
-            limits.first_token_s,
-            limits.between_tokens_s,
-            limits.stream_total_s,
-            limits.per_try_s,
-            limits.total_s,
-        ),
-        ladder and (ladder.hedging_off, ladder.max_tokens, ladder.maintenance),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteDecisions:
+    """The decisions on a pool that its routes carry; None: as the policy says."""
+
+    hedge: HedgeDecision | None = None
+    retries: RetryDecision | None = None
+    limits: TimeLimits | None = None
+    degradation: DegradationState | None = None
+
+    @property
+    def route_inputs(self) -> tuple[object, ...]:
+        """What routes are made of, without the reasons and times that change with every round."""
+        hedge, limits, degradation = self.hedge, self.limits, self.degradation
+        return (
+            hedge and (hedge.on, hedge.delay_s, hedge.answer_delay_s),
+            self.retries and self.retries.statuses,
+            limits
+            and (
+                limits.first_token_s,
+                limits.between_tokens_s,
+                limits.stream_total_s,
+                limits.per_try_s,
+                limits.total_s,
+            ),
+            degradation and (degradation.hedging_off, degradation.max_tokens, degradation.maintenance),
+        )
 
 
-def effective_spec(
-    spec: ResilienceSpec,
-    *,
-    streaming: bool,
-    hedge: HedgeDecision | None,
-    retries: RetryDecision | None,
-    limits: TimeLimits | None,
-    ladder: DegradationState | None,
-) -> ResilienceSpec:
-    """The policy for one kind of request with these decisions in it; None means as the policy says."""
+NO_ROUTE_DECISIONS: Final = RouteDecisions()
+
+
+def route_decisions(pool: PoolDecisions | None, spec: ResilienceSpec, *, cuts: bool) -> RouteDecisions:
+    """The decisions on a pool for the routes of a proxy; ``cuts``: it can end what a hung engine holds."""
+    if pool is None:
+        return NO_ROUTE_DECISIONS
+    limits = pool.limits
+    if limits is not None and cuts and spec.breaker.cut_hung and uses_internal_listeners(spec):
+        limits = limits_for_cutting_proxies(limits, spec.timeouts)
+    return RouteDecisions(hedge=pool.hedge, retries=pool.retries, limits=limits, degradation=pool.degradation)
+
+
+def effective_spec(spec: ResilienceSpec, decided: RouteDecisions, *, streaming: bool) -> ResilienceSpec:
+    """The policy for one kind of request with these decisions in it."""
+    hedge, retries, limits, degradation = decided.hedge, decided.retries, decided.limits, decided.degradation
     changes: dict[str, object] = {}
     if hedge is not None:
         delay_s = hedge.delay_s if streaming else hedge.answer_delay_s
         changes["hedging"] = spec.hedging.model_copy(
             update={"enabled": hedge.on and delay_s is not None, "delay": delay_s}
         )
-    if ladder is not None and ladder.hedging_off:
+    if degradation is not None and degradation.hedging_off:
         changes["hedging"] = spec.hedging.model_copy(update={"enabled": False})
     if retries is not None:
         changes["retries"] = spec.retries.model_copy(update={"statuses": retries.statuses})

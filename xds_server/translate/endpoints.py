@@ -16,6 +16,7 @@ milliseconds and leaves what is in flight alone.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -52,6 +53,23 @@ _HEAVIEST: Final = 10_000
 """Largest weight computed here: engines a hundred times as large as others are told apart, and no more."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointForm:
+    """What every endpoint of a pool carries.
+
+    With ``hop`` every engine is a listener inside the proxy, which passes on to its address. ``allowed`` are the
+    sets of regions that routes to the pool are bound to. ``names`` are the host names that engines have to prove,
+    by engine.
+    """
+
+    hop: bool = False
+    allowed: tuple[AllowedRegions, ...] = ()
+    names: Mapping[str, str] = field(default_factory=lambda: _NO_NAMES)
+
+
+_PLAIN: Final = EndpointForm()
+
+
 def load_assignment(
     pool: str,
     engines: tuple[Engine, ...],
@@ -60,17 +78,13 @@ def load_assignment(
     memo: Memo,
     *,
     region: str = "",
-    hop: bool = False,
-    allowed: tuple[AllowedRegions, ...] = (),
-    names: Mapping[str, str] = _NO_NAMES,
+    form: EndpointForm = _PLAIN,
 ) -> AssignmentSpec:
     """The endpoints of a pool for callers in ``zone`` of ``region``, engines in the order of the policy.
 
-    Addresses must be IP addresses: host names are resolved before the fleet gets here. With ``hop`` every engine
-    is a listener inside the proxy, which passes on to that address. ``allowed`` are the sets of regions that
-    routes to the pool are bound to.
-    ``names`` are the host names that engines have to prove to be, by engine.
+    Addresses must be IP addresses: host names are resolved before the fleet gets here.
     """
+    hop = form.hop
     in_tiers = locality_priorities(decisions, pool, engines, zone=zone, region=region)
     peers: dict[LocalityId, list[Engine]] = {}
     for engine in engines:
@@ -87,8 +101,8 @@ def load_assignment(
                 health = _health(engine, decisions)
                 if health is Health.HEALTHY and in_tiers is not None and not in_tiers.serves(engine):
                     health = Health.UNHEALTHY
-                name = names.get(engine.id.engine, "")
-                endpoint = _endpoint(engine, health, weight, memo, hop=hop, allowed=allowed, hostname=name)
+                name = form.names.get(engine.id.engine, "")
+                endpoint = _endpoint(engine, health, weight, memo, hop=hop, allowed=form.allowed, hostname=name)
                 by_place.setdefault(place, []).append(endpoint)
     if in_tiers is not None:
         return _tiered(pool, in_tiers, by_place, memo, hop=hop)

@@ -31,8 +31,12 @@ from envoy_data_plane.envoy.config.route.v3 import (
 
 from policies.resilience import ResilienceSpec
 from policies.route import ModelChange, ModelRoute, PriorityClass
-from xds_server.decide.decisions import DegradationState, HedgeDecision, RetryDecision, TimeLimits
-from xds_server.translate.effective_spec import at_most_once_spec, effective_spec
+from xds_server.translate.effective_spec import (
+    NO_ROUTE_DECISIONS,
+    RouteDecisions,
+    at_most_once_spec,
+    effective_spec,
+)
 from xds_server.translate.envoy_values import seconds
 from xds_server.translate.local_reply_routes import (
     maintenance_reply,
@@ -122,29 +126,25 @@ def envoy_routes(
     spec: ResilienceSpec,
     *,
     gated: bool,
-    hedge: HedgeDecision | None = None,
-    retries: RetryDecision | None = None,
-    limits: TimeLimits | None = None,
-    ladder: DegradationState | None = None,
+    decided: RouteDecisions = NO_ROUTE_DECISIONS,
     models: Mapping[str, str] = _NO_MODELS,
     nobody_left: bool = False,
 ) -> tuple[Route, ...]:
     """The Envoy routes of a ModelRoute, in their order.
 
     Refusals stand first. Then come requests that ask for something of their own by a header, then the others;
-    streams before the rest. A decision that is None means: as the policy says. ``models`` is the model of each
-    pool. ``nobody_left``: no engine in the regions that the route is bound to takes requests.
+    streams before the rest. ``models`` is the model of each pool. ``nobody_left``: no engine in the regions that
+    the route is bound to takes requests.
     """
-    if ladder is not None and ladder.maintenance:
-        return (maintenance_reply(route, ladder.maintenance),)
+    level = decided.degradation
+    if level is not None and level.maintenance:
+        return (maintenance_reply(route, level.maintenance),)
     if nobody_left:
         return (region_unavailable_reply(route),)
-    refused = () if ladder is None or ladder.max_tokens is None else token_limit_replies(route, ladder.max_tokens)
+    refused = () if level is None or level.max_tokens is None else token_limit_replies(route, level.max_tokens)
     wanted = route.spec.match.stream
     rules = {
-        streaming: effective_spec(
-            spec, streaming=streaming, hedge=hedge, retries=retries, limits=limits, ladder=ladder
-        )
+        streaming: effective_spec(spec, decided, streaming=streaming)
         for streaming in ((True, False) if wanted is None else (wanted,))
     }
     return (

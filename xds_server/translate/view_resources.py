@@ -12,14 +12,13 @@ from envoy_data_plane.envoy.config.route.v3 import Route
 from policies.model import PolicySet
 from policies.route import ModelRoute
 from xds_server.decide.decisions import Decisions
-from xds_server.decide.routing.time_limits import limits_for_cutting_proxies
 from xds_server.model.fleet import EngineId, Fleet
 from xds_server.model.memo import Memo
 from xds_server.model.secret import UNKNOWN_CERTIFICATES, Certificates
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
 from xds_server.model.view import GRPC_ROLE, View
-from xds_server.translate.effective_spec import route_inputs
-from xds_server.translate.endpoints import load_assignment, zone_weights
+from xds_server.translate.effective_spec import route_decisions
+from xds_server.translate.endpoints import EndpointForm, load_assignment, zone_weights
 from xds_server.translate.internal_listeners import (
     engine_listener,
     engine_listener_name,
@@ -241,10 +240,9 @@ def _assignment(
     engines, zone, region = fleet.pools.get(pool, ()), view.zone, view.region
     decided = decisions.pools.get(pool)
     names = memo.of(("names", pool), (policies.pools[pool],), lambda: engine_host_names(policies.pools[pool]))
+    form = EndpointForm(hop=hop, allowed=allowed, names=names)
     if decided is None:
-        spec = load_assignment(
-            pool, engines, decisions, zone, memo, region=region, hop=hop, allowed=allowed, names=names
-        )
+        spec = load_assignment(pool, engines, decisions, zone, memo, region=region, form=form)
     else:
         # What endpoints are made of, in a form that compares in microseconds: most pools have not changed.
         spec = memo.of(
@@ -258,9 +256,7 @@ def _assignment(
                 decided.weight_factors,
                 allowed,
             ),
-            lambda: load_assignment(
-                pool, engines, decisions, zone, memo, region=region, hop=hop, allowed=allowed, names=names
-            ),
+            lambda: load_assignment(pool, engines, decisions, zone, memo, region=region, form=form),
         )
     origins = pool_origins(policies, pool)
     return memo.of(
@@ -320,28 +316,11 @@ def _envoy_routes(
     first = route.spec.pools[0].pool
     spec, gated = policies.effective[first], policies.pools[first].spec.first_token_gate
     models = {pool: policies.pools[pool].spec.model for pool in route_pools(route)}
-    decided = decisions.pools.get(first)
-    hedge, retries, limits, ladder = (
-        (decided.hedge, decided.retries, decided.limits, decided.degradation)
-        if decided
-        else (None, None, None, None)
-    )
-    if limits is not None and cuts and spec.breaker.cut_hung and uses_internal_listeners(spec):
-        limits = limits_for_cutting_proxies(limits, spec.timeouts)
+    decided = route_decisions(decisions.pools.get(first), spec, cuts=cuts)
     left_alone = residency_unavailable(route, route_pools(route), fleet, decisions)
     return memo.of(
         (ROUTE, route.metadata.name, cuts),
         # Decisions come anew with each round, and with a new sentence; routes only with what they are made of.
-        (route, spec, gated, models, route_inputs(hedge, retries, limits, ladder), left_alone),
-        lambda: envoy_routes(
-            route,
-            spec,
-            gated=gated,
-            hedge=hedge,
-            retries=retries,
-            limits=limits,
-            ladder=ladder,
-            models=models,
-            nobody_left=left_alone,
-        ),
+        (route, spec, gated, models, decided.route_inputs, left_alone),
+        lambda: envoy_routes(route, spec, gated=gated, decided=decided, models=models, nobody_left=left_alone),
     )

@@ -63,18 +63,24 @@ class Recording(TrafficStore):
         super().__init__()
         self.told: list[RecordedOutcome] = []
 
-    def attempt(self, node, facts, engine, outcome, *, first, streaming, **other):  # type: ignore[no-untyped-def]
+    def record_attempt(self, node, facts, attempt, **other):  # type: ignore[no-untyped-def]
         assert node == NODE
         self.told.append(
-            RecordedOutcome(pool=facts.name, engine=engine, outcome=outcome, first=first, streaming=streaming)
+            RecordedOutcome(
+                pool=facts.name,
+                engine=attempt.engine,
+                outcome=attempt.outcome,
+                first=attempt.first,
+                streaming=attempt.streaming,
+            )
         )
-        super().record_attempt(node, facts, engine, outcome, first=first, streaming=streaming, **other)
+        super().record_attempt(node, facts, attempt, **other)
 
-    def failed(self, facts, engine, **other):  # type: ignore[no-untyped-def]
+    def record_failure(self, facts, engine, **other):  # type: ignore[no-untyped-def]
         self.told.append(RecordedOutcome(pool=facts.name, engine=engine, outcome=AttemptOutcome.FAILURE))
         super().record_failure(facts, engine, **other)
 
-    def refused(self, node, facts, priority, **other):  # type: ignore[no-untyped-def]
+    def record_shed(self, node, facts, priority, **other):  # type: ignore[no-untyped-def]
         self.told.append(RecordedOutcome(pool=facts.name, engine="", outcome=AttemptOutcome.NOT_SENT))
         super().record_shed(node, facts, priority, **other)
 

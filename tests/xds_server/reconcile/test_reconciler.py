@@ -23,6 +23,7 @@ from tests.xds_server.reconcile.fake_peers import (
 from xds_server.model.type_urls import CLUSTER
 from xds_server.model.view import View
 from xds_server.reconcile.pipeline import Pipeline
+from xds_server.reconcile.reconciler import ReconcilerOptions
 
 
 async def test_policies_become_snapshots_of_every_view_in_use() -> None:
@@ -143,7 +144,7 @@ async def test_a_held_set_is_forgotten_when_the_files_are_well_again() -> None:
 
 async def test_shrinking_may_be_allowed_from_the_start() -> None:
     peers = Peers()
-    async with running(peers, allow_shrink=True) as reconciler:
+    async with running(peers, options=ReconcilerOptions(allow_shrink=True)) as reconciler:
         reconciler.offer(accepted("p", "q", "r", "s"))
         await reconciler.ready.wait()
         reconciler.offer(accepted("p"))
@@ -248,7 +249,7 @@ async def test_the_first_proxy_of_a_view_is_served_at_once_and_counts() -> None:
 
 async def test_startup_gate_waits_for_a_verdict_on_every_engine() -> None:
     peers = Peers()
-    async with running(peers, first_reports_s=3600.0) as reconciler:
+    async with running(peers, options=ReconcilerOptions(first_reports_s=3600.0)) as reconciler:
         reconciler.offer(accepted("p", probe=True))
         await until(lambda: reconciler.built is not None)
         reconciler.on_report(report("e0", Verdict.READY))
@@ -262,7 +263,7 @@ async def test_startup_gate_waits_for_a_verdict_on_every_engine() -> None:
 
 async def test_startup_gate_times_out() -> None:
     peers = Peers()
-    async with running(peers, first_reports_s=0.2) as reconciler:
+    async with running(peers, options=ReconcilerOptions(first_reports_s=0.2)) as reconciler:
         reconciler.offer(accepted("p", probe=True))
         await asyncio.wait_for(reconciler.ready.wait(), LIMIT_S)
 

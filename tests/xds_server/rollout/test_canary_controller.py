@@ -31,7 +31,7 @@ from xds_server.rollout.history.version_archive import VersionArchive
 from xds_server.rollout.policy_versions import PolicyVersions
 from xds_server.telemetry.attempt_outcome import AttemptOutcome
 from xds_server.telemetry.pool_directory import build_directory
-from xds_server.telemetry.traffic_store import TrafficStore
+from xds_server.telemetry.traffic_store import Attempt, TrafficStore
 from xds_server.xds.messages import Sync
 
 
@@ -408,10 +408,11 @@ async def test_calls_to_another_address_do_not_speak_against_the_engine_that_has
         facts = site.book.directory.pools["p"]
 
         def fails(node: str) -> float:
-            site.book.record_attempt(
-                node, facts, engine, AttemptOutcome.FAILURE, first=True, priority=PriorityClass.INTERACTIVE,
-                streaming=False, duration_s=0.1, first_byte_s=0.0, weight=1.0, now_s=1.0,
+            attempt = Attempt(
+                engine=engine, outcome=AttemptOutcome.FAILURE, first=True, priority=PriorityClass.INTERACTIVE,
+                streaming=False, duration_s=0.1, first_byte_s=0.0,
             )  # fmt: skip
+            site.book.record_attempt(node, facts, attempt, weight=1.0, now_s=1.0)
             site.book.record_failure(facts, engine, node=node, weight=1.0, now_s=1.0)
             told = site.book.traffic(1.0, 1.0)["p"].engines.get(engine)
             return 0.0 if told is None else told.failed

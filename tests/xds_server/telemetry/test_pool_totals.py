@@ -7,7 +7,7 @@ from xds_server.model.pool_traffic import CallResult
 from xds_server.telemetry.attempt_outcome import AttemptOutcome
 from xds_server.telemetry.pool_directory import PoolFacts
 from xds_server.telemetry.pool_totals import PoolTotals, call_result, families
-from xds_server.telemetry.traffic_store import TrafficStore
+from xds_server.telemetry.traffic_store import Attempt, TrafficStore
 
 
 def facts(*, hedged: bool = False) -> PoolFacts:
@@ -31,11 +31,11 @@ class TotalsFixture:
         asks: bool = True,
         weight: float = 1,
     ) -> None:
-        self.book.record_attempt(
-            "n", self.facts, "e", outcome, first=first, asks=asks, complete=complete,
-            priority=PriorityClass.INTERACTIVE, streaming=False, duration_s=4.0, first_byte_s=1.0, weight=weight,
-            now_s=100.0,
+        attempt = Attempt(
+            engine="e", outcome=outcome, first=first, asks=asks, complete=complete,
+            priority=PriorityClass.INTERACTIVE, streaming=False, duration_s=4.0, first_byte_s=1.0,
         )  # fmt: skip
+        self.book.record_attempt("n", self.facts, attempt, weight=weight, now_s=100.0)
 
     @property
     def totals(self) -> PoolTotals:

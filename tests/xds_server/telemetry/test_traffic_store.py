@@ -12,7 +12,7 @@ from xds_server.model.pool_traffic import RATE_S, STALE_S, WINDOW_S, PoolTraffic
 from xds_server.telemetry.attempt_outcome import AttemptOutcome
 from xds_server.telemetry.pool_directory import PoolFacts, build_directory
 from xds_server.telemetry.tally import SILENT_CALLS, SILENT_S
-from xds_server.telemetry.traffic_store import TrafficStore
+from xds_server.telemetry.traffic_store import Attempt, TrafficStore
 
 BATCH, INTERACTIVE = PriorityClass.BATCH, PriorityClass.INTERACTIVE
 
@@ -30,11 +30,11 @@ def told(
         "streaming": False,
         "duration_s": 0.5,
         "first_byte_s": 0.1,
-        "weight": 1.0,
         **other,
     }
-    node, engine = said.pop("node", "p1"), said.pop("engine", "e0")
-    book.record_attempt(node, chat(book), engine, outcome, now_s=now_s, **said)
+    node, weight = said.pop("node", "p1"), said.pop("weight", 1.0)
+    attempt = Attempt(**{"engine": "e0", "outcome": outcome, **said})
+    book.record_attempt(node, chat(book), attempt, weight=weight, now_s=now_s)
 
 
 def seen(book: TrafficStore, now_s: float) -> PoolTraffic:

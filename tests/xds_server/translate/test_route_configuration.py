@@ -7,6 +7,7 @@ import pytest
 from policies.resilience import ResilienceSpec
 from policies.route import ModelRoute
 from xds_server.decide.decisions import DegradationState, HedgeDecision, TimeLimits
+from xds_server.translate.effective_spec import RouteDecisions
 from xds_server.translate.route_configuration import by_specificity, envoy_routes
 
 
@@ -15,10 +16,10 @@ def route(name="r", more=None, **match):
     return ModelRoute.model_validate({"metadata": {"name": name}, "spec": spec})
 
 
-def kinds(one, spec=None, *, gated=False, **decided):
+def kinds(one, spec=None, *, gated=False, models=None, **decided):
     """Envoy routes by what their name has after the name of the route."""
     settings = ResilienceSpec.model_validate(spec or {})
-    made = envoy_routes(one, settings, gated=gated, **decided)
+    made = envoy_routes(one, settings, gated=gated, models=models or {}, decided=RouteDecisions(**decided))
     return {each.name.partition("/")[2]: each for each in made}
 
 
@@ -180,7 +181,7 @@ def test_hedging_replaces_per_try_timeouts_while_decided():
     assert off == plain
     assert off["non-streaming"].route.retry_policy.per_try_timeout == timedelta(seconds=20)
     ladder = DegradationState(level=1, reason="", since_s=0, hedging_off=True)
-    assert kinds(route(), spec, gated=True, hedge=hedge(True, 0.25, 3.0), ladder=ladder) == plain
+    assert kinds(route(), spec, gated=True, hedge=hedge(True, 0.25, 3.0), degradation=ladder) == plain
 
 
 def test_limits_follow_the_decision():
@@ -205,14 +206,14 @@ def test_limits_follow_the_decision():
 
 def test_no_decision_is_as_the_policy_says():
     spec = {"hedging": {"enabled": True, "delay": "1s"}}
-    assert kinds(route(), spec, hedge=None, limits=None, ladder=None) == kinds(route(), spec)
+    assert kinds(route(), spec, hedge=None, limits=None, degradation=None) == kinds(route(), spec)
     calm = DegradationState(level=0, reason="", since_s=0)
-    assert kinds(route(), spec, ladder=calm) == kinds(route(), spec)
+    assert kinds(route(), spec, degradation=calm) == kinds(route(), spec)
 
 
 def test_maintenance_is_the_only_route_and_has_the_conditions_of_all():
     ladder = DegradationState(level=4, reason="", since_s=0, maintenance="back at noon", max_tokens=10)
-    made = kinds(route(model="m", pathPrefix="/v1"), ladder=ladder)
+    made = kinds(route(model="m", pathPrefix="/v1"), degradation=ladder)
     assert list(made) == ["maintenance"]
     assert made["maintenance"].match.prefix == "/v1"
     assert [one.path[0].key for one in made["maintenance"].match.dynamic_metadata] == ["model"]
@@ -220,7 +221,7 @@ def test_maintenance_is_the_only_route_and_has_the_conditions_of_all():
 
 def test_load_shedding_of_long_answers_comes_first():
     ladder = DegradationState(level=3, reason="", since_s=0, max_tokens=512)
-    made = kinds(route(model="m", stream=False), ladder=ladder)
+    made = kinds(route(model="m", stream=False), degradation=ladder)
     assert list(made)[:2] == ["too-long/max_tokens", "too-long/max_completion_tokens"]
     model, stream, length = made["too-long/max_tokens"].match.dynamic_metadata
     assert (model.path[0].key, stream.path[0].key, stream.invert) == ("model", "stream", True)
