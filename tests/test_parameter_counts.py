@@ -14,7 +14,6 @@ MOST = 8
 ALLOWED = frozenset(
     {
         "engine/gpu/gpu_source.py:GpuSource.__init__",
-        "xds_server/admin/server_backend.py:ServerBackend.__init__",
         "xds_server/k8s/lease.py:LeaderElector.__init__",
         "xds_server/k8s/reflector.py:Reflector.__init__",
         "xds_server/k8s/replica_registry.py:ReplicaRegistry.__init__",
