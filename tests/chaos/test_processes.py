@@ -27,13 +27,13 @@ STUBBORN = (
 # Starts a child in the way under test, says its pid, and then does whatever its last argument says.
 PARENT = """
 import asyncio, signal
-from chaos.processes import Processes
+from chaos.processes import ChildProcesses
 
 # A test run that a shell put in the background has SIGINT ignored, and hands that down.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 async def main():
-    async with Processes() as processes:
+    async with ChildProcesses() as processes:
         child = await processes.start("child", {argv!r}, ready_within_s=30)
         print(child.pid, processes.log_dir, flush=True)
         {then}

@@ -10,8 +10,8 @@ from chaos.lab.scratch_folder import remove_stale_folders, scratch_folder
 HOLDER = """
 import sys, time
 from pathlib import Path
-from chaos.lab.scratch_folder import scratch
-with scratch(Path(sys.argv[1])) as folder:
+from chaos.lab.scratch_folder import scratch_folder
+with scratch_folder(Path(sys.argv[1])) as folder:
     print(folder, flush=True)
     time.sleep(600)
 """

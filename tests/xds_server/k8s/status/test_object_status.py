@@ -104,9 +104,9 @@ def test_programmed_condition_is_sticky() -> None:
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        ({"programming": programming(proxies=0)}, ("Unknown", "NoProxies")),
+        ({"programmed": programming(proxies=0)}, ("Unknown", "NoProxies")),
         ({"digest": "", "texts": {}}, ("False", "Pending")),
-        ({"held": "half of the engines would go"}, ("False", "Held")),
+        ({"hold_reason": "half of the engines would go"}, ("False", "Held")),
     ],
 )
 def test_programmed_says_why_not(said: dict[str, Any], expected: tuple[str, str]) -> None:

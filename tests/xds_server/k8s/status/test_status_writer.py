@@ -145,7 +145,7 @@ def test_only_the_leader_with_the_lease_writes(tmp_path: Path) -> None:
             # Taken within a look or two, not after the ten seconds of a crash: none of them have passed in it.
             assert lease["spec"]["holderIdentity"] in {"", second._lease.identity}
             await eventually(lambda: second.holds, "the second to hold it", PATIENT_S)
-            on.scene = scene(await on.pool(), held="half of the engines would go")
+            on.scene = scene(await on.pool(), hold_reason="half of the engines would go")
             await eventually(lambda: _held(on), "the second to write", PATIENT_S)
             other.cancel()
             await asyncio.gather(other, return_exceptions=True)
@@ -164,7 +164,7 @@ def test_resource_version_conflict_is_reread_and_retried(tmp_path: Path) -> None
             await writer.write_once()
             labelled = {"metadata": {"labels": {"a": "b"}}}
             await on.cluster.api.merge(ENGINE_POOLS, "default", "pool", labelled)
-            on.scene, on.now_s = scene(one, held="why"), on.now_s + SPACING_S
+            on.scene, on.now_s = scene(one, hold_reason="why"), on.now_s + SPACING_S
             await writer.write_once()  # over a version that is no longer the newest
             assert conditions(await on.status())["Programmed"] == ("True", "Programmed")
             await writer.write_once()
@@ -174,7 +174,7 @@ def test_resource_version_conflict_is_reread_and_retried(tmp_path: Path) -> None
             await on.cluster.api.merge(
                 ENGINE_POOLS, "default", "pool", {"status": {"conditions": None}}, subresource="status"
             )
-            on.scene, on.now_s = scene(await on.pool(), held="why"), on.now_s + SPACING_S
+            on.scene, on.now_s = scene(await on.pool(), hold_reason="why"), on.now_s + SPACING_S
             await writer.write_once()
             assert conditions(await on.status())["Programmed"] == ("False", "Held")
 
@@ -216,7 +216,7 @@ def test_api_server_retry_after_is_honoured(tmp_path: Path) -> None:
             on.now_s += 1.1  # what the double asks for
             await writer.write_once()
             assert await on.status() != {}
-            on.scene, on.now_s = scene(await on.pool(), held="why"), on.now_s + CACHED_FOR_S + 1
+            on.scene, on.now_s = scene(await on.pool(), hold_reason="why"), on.now_s + CACHED_FOR_S + 1
             double.trouble(Troubles(failing=1, only="enginepools"))
             await writer.write_once()
             assert conditions(await on.status())["Programmed"] == ("True", "Programmed")
