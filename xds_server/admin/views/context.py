@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from policies.document import declaration
 from policies.model import PolicySet
 from policies.quantity import format_duration
 from xds_server.admin_api.status_types import EventStatus, RuleStatus
@@ -86,8 +87,7 @@ def rule_status(rule: str, pool: str, policies: PolicySet) -> RuleStatus | None:
     duration = False
     for step in path.split(".")[1:]:
         name = _attribute(value, step)
-        extra = type(value).model_fields[name].json_schema_extra
-        duration = isinstance(extra, dict) and extra.get("x-unit") == "duration"
+        duration = declaration(type(value).model_fields[name]).unit == "duration"
         value = getattr(value, name)
     return RuleStatus(field=path, value=_shown(value, duration=duration), place=place_of(rule, pool, policies))
 
