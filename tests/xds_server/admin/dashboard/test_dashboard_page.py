@@ -38,7 +38,7 @@ def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def shown(made: FakeServerBackend, host: str = "127.0.0.1", port: int = 0) -> web.AppRunner:
     async def why(request: web.Request) -> web.Response:
-        return web.json_response(asdict(made.story(request.query["name"])))
+        return web.json_response(asdict(made.why(request.query["name"])))
 
     app = web.Application()
     add_dashboard(app, made)
