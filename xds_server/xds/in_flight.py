@@ -5,6 +5,7 @@ The limit of unanswered responses is here, and the second try that may exceed it
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from xds_server.model.snapshot import Resource
 
@@ -25,8 +26,7 @@ class PendingResponse:
     reported_stuck: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnsweredResponse:
+class AnsweredResponse(NamedTuple):
     """The response that a nonce answers, and the earlier ones that the peer will not answer any more."""
 
     response: PendingResponse

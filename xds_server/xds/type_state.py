@@ -49,8 +49,7 @@ class ServedType(NamedTuple):
     rolled_back: Collection[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DueContent:
+class DueContent(NamedTuple):
     """What one response carries.
 
     ``content`` is what the peer will hold of each name, ``None`` for gone; ``changes`` are the names because of
@@ -91,6 +90,7 @@ class TypeState:
     ``forced`` are those to send even if the peer has them. ``changed_at_s`` is the clock of the last change.
     """
 
+    type_url: str
     variant: XdsVariant
     subscription: Subscription
     in_flight: InFlight
@@ -107,16 +107,12 @@ class TypeState:
         # NACKs of resources that go out singly are attributed one after another.
         limit = 1 if type_url in SENT_SINGLY else MAX_UNACKED
         return cls(
+            type_url=type_url,
             variant=variant,
             subscription=Subscription(type_url=type_url),
             in_flight=InFlight(limit=limit),
             changed_at_s=now_s,
         )
-
-    @property
-    def type_url(self) -> str:
-        """The type."""
-        return self.subscription.type_url
 
     @property
     def carries_full_state(self) -> bool:
@@ -270,7 +266,7 @@ class TypeState:
             if name in response.content:
                 item = response.content[name]
                 return item.version if item else GONE
-        return self.acked.version(name)
+        return self.acked.versions.get(name)
 
     def due(self, served: ServedType, *, removals: bool) -> DueContent | None:
         """What the next response carries; ``None`` when none is due.
@@ -364,14 +360,15 @@ class TypeState:
 
     def sent(self, due: DueContent, *, nonce: str, sequence: int, now_s: float) -> PendingResponse:
         """Note that this goes out, as the response with this nonce."""
-        resources = tuple(item for item in due.content.values() if item is not None)
+        resources = tuple([item for item in due.content.values() if item is not None])
+        held = self.acked.versions
         response = PendingResponse(
             nonce=nonce,
             sequence=sequence,
             sent_at_s=now_s,
             content=due.content,
             resources=resources,
-            adds=any(not (self.acked.version(item.name) and self.expected(item.name)) for item in resources),
+            adds=any(not (held.get(item.name) and self.expected(item.name)) for item in resources),
         )
         if not self.in_flight.responses:
             self.changed_at_s = now_s
