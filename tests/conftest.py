@@ -58,7 +58,12 @@ SLOW: Final = (
     *("engine/agent/test_agent.py", "engine/gpu/test_gpu_source.py", "istio/imports/test_fuzz_imports.py"),
     *("test_repository_layout.py", "xds_server/cli/test_completion.py", "xds_server/cli/test_serve.py"),
     *("xds_server/cli/test_eject_drain_restore_audit.py", "xds_server/publish/test_grpc_ads.py"),
-    "xds_server/engine_health/test_prober_misbehaving_servers.py",
+    *(
+        "xds_server/engine_health/test_engine_prober.py",
+        "xds_server/engine_health/test_prober_misbehaving_servers.py",
+    ),
+    *("istio/export/test_istio_crd_schemas.py", "istio/gateway_api/test_gateway_api_crd_schemas.py"),
+    *("xds_server/translate/test_live_declarations.py", "xds_server/wire/test_encode.py"),
 )
 """Folders and files below ``tests`` whose tests start processes, wait on real clocks or compute for long."""
 
