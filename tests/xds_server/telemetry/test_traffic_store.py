@@ -292,10 +292,16 @@ class TestIdentity:
 
     def test_other_pools_stay_when_one_changes(self, book):
         told(book, now_s=1.0)
-        book.record_attempt(
-            "p1", book.directory.pools["small"], "far", AttemptOutcome.NEUTRAL, first=True, priority=BATCH,
-            streaming=False, duration_s=0.1, first_byte_s=0.1, weight=1.0, now_s=1.0,
-        )  # fmt: skip
+        attempt = Attempt(
+            engine="far",
+            outcome=AttemptOutcome.NEUTRAL,
+            first=True,
+            priority=BATCH,
+            streaming=False,
+            duration_s=0.1,
+            first_byte_s=0.1,
+        )
+        book.record_attempt("p1", book.directory.pools["small"], attempt, weight=1.0, now_s=1.0)
         before = book.traffic(1.0, 4.0)
         told(book, AttemptOutcome.FAILURE, 4.0)
         after = book.traffic(1.0, 4.0)
