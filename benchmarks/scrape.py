@@ -14,8 +14,8 @@ from typing import Final
 from benchmarks.harness import ResultColumn, option_parser, publish, result_table
 from chaos.history.request_outcomes import quantile
 from tests.monitoring.large_fleet import counted
-from xds_server.metrics import Metrics
 from xds_server.metrics.metric_reference import LARGE
+from xds_server.metrics.metric_registry import Metrics
 
 SIZES: Final = (100, 1_000)
 ROUNDS: Final = 20

@@ -28,7 +28,7 @@ from benchmarks.harness import ResultColumn, measured_in_child, option_parser, p
 from benchmarks.signals_peers import ENGINES, POOL, log_messages, place
 from policies.load import load
 from policies.model import PolicySet
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.telemetry import Telemetry
 from xds_server.telemetry.access_log_service import AccessLogs
 

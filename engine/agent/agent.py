@@ -20,10 +20,11 @@ from aiohttp import web
 
 from engine.address import ListenAddress
 from engine.agent import agent_report, kubelet_probes
-from engine.agent.agent_config import AgentConfig, AgentConfigError
+from engine.agent.agent_config import AgentConfig
 from engine.agent.agent_engine_state import DrainOrder, EngineHealthState
 from engine.agent.agent_http import application
 from engine.agent.agent_tls import AgentTls, engine_client_tls
+from engine.agent.config_error import AgentConfigError
 from engine.agent.drain import DrainOutcome, DrainResult, DrainWaiter
 from engine.agent.engine_monitor import EngineMonitor
 from engine.agent.gpu_monitor import GpuMonitor

@@ -14,14 +14,10 @@ from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from engine.address import ListenAddress
+from engine.agent.config_error import AgentConfigError
 from engine.gpu.gpu_policy import GpuPolicy
 from engine.probe_settings import ProbeSettings
 from engine.tls.paths import TlsFiles, TrustFiles
-
-
-class AgentConfigError(Exception):
-    """Settings that cannot work; the message names each place and what would work there."""
-
 
 ENVIRONMENT_PREFIX: Final = "SWITCHGEAR_AGENT_"
 

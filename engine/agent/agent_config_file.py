@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from engine.agent.agent_config import AgentConfigError
+from engine.agent.config_error import AgentConfigError
 
 
 def file_settings(path: Path) -> Iterator[tuple[str, str, str]]:

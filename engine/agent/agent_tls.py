@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from engine.agent.agent_config import AgentConfigError
+from engine.agent.config_error import AgentConfigError
 from engine.tls.engine_trust import ClientTls, ClientTlsCache, TrustError
 from engine.tls.identity_patterns import first_match
 from engine.tls.paths import TlsFiles, TrustFiles

@@ -21,7 +21,6 @@ from typing import Any, Final
 from engine.agent.agent_config import (
     ENVIRONMENT_PREFIX,
     AgentConfig,
-    AgentConfigError,
     EngineUrl,
     agent_config,
     environment_variable,
@@ -29,6 +28,7 @@ from engine.agent.agent_config import (
     format_default,
     parse_duration,
 )
+from engine.agent.config_error import AgentConfigError
 
 CRASHED: Final = 70
 """Exit code after a bug (EX_SOFTWARE of sysexits.h)."""

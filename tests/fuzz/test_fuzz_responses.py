@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from engine.agent.agent_config import AgentConfigError
 from engine.agent.agent_config_file import file_settings
+from engine.agent.config_error import AgentConfigError
 from engine.engine_http import _counted, _json, _said, _without_token
 from engine.first_token_gate import _error, _is_token
 from engine.gpu_check import _CheckProcess

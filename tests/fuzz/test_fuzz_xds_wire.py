@@ -15,7 +15,7 @@ from policies.load import load_contents
 from policies.model import PolicySet
 from tests.fuzz.mutations import seeds, spoiled
 from xds_server.engine_health.agent_state import AgentState
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.snapshot import snapshot
 from xds_server.publish import Publisher, Session
 from xds_server.publish.view_registry import MAX_VIEWS, MAX_VIEWS_OF_HOST

@@ -24,7 +24,7 @@ from xds_server.engine_health.resolver import Resolver
 from xds_server.ledger import operator_orders as ledger_orders
 from xds_server.ledger.jsonl_writer import JsonlWriter, tail
 from xds_server.ledger.operator_orders import Orders
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.fleet import EngineId
 from xds_server.model.order import Order, OrderAction
 from xds_server.rollout.history import digest_table, version_archive

@@ -14,8 +14,8 @@ from xds_server.decide.decide import decide
 from xds_server.decide.decision_memory import NO_MEMORY
 from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.engine_health.engine_prober import ProbeKind
-from xds_server.metrics import Metrics
 from xds_server.metrics.fleet_metrics import HOPS
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.fleet import declared, with_report, with_traffic
 from xds_server.model.pool_traffic import Proxy, TelemetrySignal
 from xds_server.model.type_urls import SHORT_NAMES

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from xds_server.metrics import Metrics
 from xds_server.metrics.control_metrics import ProxyMetrics
 from xds_server.metrics.fleet_metrics import PoolMetrics
+from xds_server.metrics.metric_registry import Metrics
 
 
 def without_process(page: bytes) -> list[bytes]:

@@ -65,7 +65,7 @@ from xds_server.admin_api.version_types import CanaryStatus
 from xds_server.auth.admin_auth import AUDIT_DETAIL, PRINCIPAL, AdminAuth
 from xds_server.auth.authorization import Principal
 from xds_server.ledger.operator_orders import ImpossibleOrderError, RefusedOrderError
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.order import OrderAction
 from xds_server.serve_config import ConfigError
 

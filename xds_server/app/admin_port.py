@@ -12,7 +12,7 @@ from xds_server.app.operator_parts import OperatorParts
 from xds_server.app.policy_parts import PolicyParts
 from xds_server.app.proxy_parts import ProxyParts
 from xds_server.diagnosis.file_problems import FileProblems
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.serve_config import ServeConfig
 
 

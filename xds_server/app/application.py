@@ -25,7 +25,7 @@ from xds_server.app.policy_feed import Outlet, ServerContext
 from xds_server.app.policy_parts import PolicyParts
 from xds_server.app.proxy_parts import ProxyParts
 from xds_server.app.server_events import ServerEvents
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.policy_state import ServingPolicies
 from xds_server.model.snapshot import Snapshot
 from xds_server.model.view import View

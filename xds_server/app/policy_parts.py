@@ -15,7 +15,7 @@ from xds_server.app.operator_parts import OperatorParts
 from xds_server.app.policy_feed import FilesFeed, PolicyFeed
 from xds_server.app.proxy_parts import ProxyParts
 from xds_server.app.server_events import ServerEvents
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.policy_state import ServingPolicies
 from xds_server.observe.tracing.tracing import Tracing
 from xds_server.publish import Nack

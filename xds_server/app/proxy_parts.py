@@ -8,7 +8,7 @@ from typing import Self
 from xds_server.app.adapters import PublisherAdapter
 from xds_server.app.server_events import ServerEvents
 from xds_server.auth.server_auth import ServerAuth
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.snapshot import Snapshot
 from xds_server.model.view import View
 from xds_server.observe.eject_latency import EjectLatency

@@ -25,8 +25,8 @@ from prometheus_client import Histogram
 from prometheus_client.core import Metric
 
 from xds_server.decide.decisions import Decisions, Ejector, EngineDecision, Health
-from xds_server.metrics import Metrics
 from xds_server.metrics.fleet_metrics import HOPS, EngineMetrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.fleet import Engine, EngineId, Fleet
 from xds_server.model.type_urls import ENDPOINT
 from xds_server.model.view import GRPC_ROLE, View

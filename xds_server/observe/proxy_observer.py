@@ -5,7 +5,7 @@ from typing import Final
 
 import structlog
 
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.type_urls import SHORT_NAMES
 from xds_server.observe.eject_latency import EjectLatency
 from xds_server.observe.tracing.change_tracer import ChangeTracer

@@ -6,7 +6,7 @@ from typing import Final
 import structlog
 
 from policies.model import PolicySet
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.fleet import Fleet, declared, redeclared
 from xds_server.model.policy_state import AcceptedPolicies, RejectedPolicies, ServingPolicies
 from xds_server.model.snapshot import Snapshot

@@ -23,7 +23,7 @@ from engine.report import EngineReport
 from policies.model import PolicySet
 from xds_server.decide.decision_memory import NO_MEMORY, DecisionMemory
 from xds_server.decide.ejection.report_evidence import can_change
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.fleet import EngineId, Fleet, with_report, with_traffic
 from xds_server.model.memo import reuse_mapping
 from xds_server.model.pod_state import PodState

@@ -15,8 +15,8 @@ import structlog
 from prometheus_client.core import Metric
 
 from policies.model import PolicySet
-from xds_server.metrics import Metrics
 from xds_server.metrics.control_metrics import TelemetryMetrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.pool_traffic import PoolTraffic, TelemetrySignal
 from xds_server.telemetry import access_log_service, load_report_service, pool_totals
 from xds_server.telemetry.loss_monitor import TelemetryLossMonitor

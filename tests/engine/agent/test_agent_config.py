@@ -7,7 +7,6 @@ import pytest
 
 from engine.agent.agent_config import (
     AgentConfig,
-    AgentConfigError,
     EngineUrl,
     agent_config,
     environment_variable,
@@ -15,6 +14,7 @@ from engine.agent.agent_config import (
     flag_name,
     format_default,
 )
+from engine.agent.config_error import AgentConfigError
 
 
 def test_a_flag_outdoes_the_environment_which_outdoes_the_file(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from chaos.fake_engine import EngineHang
-from engine.agent.agent_config import AgentConfigError, agent_config
+from engine.agent.agent_config import agent_config
 from engine.agent.agent_tls import engine_client_tls
+from engine.agent.config_error import AgentConfigError
 from engine.tls.paths import TrustFiles
 from tests.engine.agent.conftest import LIMIT_S, StartAgent, StartEngine
 from tests.engine.tls.certificate_fixtures import certificate

@@ -13,7 +13,7 @@ import pytest
 
 from chaos.fake_engine import EngineCrash, EngineHang, EngineHangMidStream, EngineShed
 from tests.with_envoy.cut.conftest import FINE, HUNG, POOL, Site, StartSite, eventually
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.fleet import EngineId
 from xds_server.telemetry import Telemetry
 

@@ -16,7 +16,7 @@ import pytest
 from chaos.fake_engine import EngineConfig, FakeEngine
 from chaos.fake_engine.engine_port import reset_connection
 from policies.load import load
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.pool_traffic import PoolTraffic
 from xds_server.model.type_urls import LISTENER
 from xds_server.telemetry import Telemetry

@@ -20,8 +20,8 @@ from xds_server.admin_api.status_types import (
     SyncState,
     TypeStatus,
 )
-from xds_server.metrics import Metrics
 from xds_server.metrics.control_metrics import ProxyMetrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.serve_config import ConfigError
 
 

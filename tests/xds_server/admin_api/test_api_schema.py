@@ -19,7 +19,7 @@ from xds_server.admin.json_http import as_json_dict
 from xds_server.admin_api import endpoints
 from xds_server.admin_api.api_schema import api_schema
 from xds_server.admin_api.endpoints import ENDPOINTS, AdminEndpoint
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 
 own = serving.own
 SCHEMA = api_schema()

@@ -27,7 +27,7 @@ from xds_server.auth import admin_auth as doors
 from xds_server.auth.admin_auth import CALL_LIMIT, COOKIE, FAILURE_LIMIT, MAX_BUCKETS, AdminAuth
 from xds_server.auth.lab_ca import LAB_CERTIFICATES, LabCertificate, make_certificates
 from xds_server.auth.rules_watcher import RulesWatcher
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 
 READS, WRITES = "r" * 32, "w" * 32
 RULES = """

@@ -7,7 +7,7 @@ import pytest
 
 from tests.xds_server.hung_engine import KEY, fleet
 from xds_server.decide.decisions import Decisions, Ejector, EngineDecision, Health, PoolDecisions
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.type_urls import CLUSTER, ENDPOINT
 from xds_server.model.view import View
 from xds_server.observe.eject_latency import FOLLOWED_S, MOST_FOLLOWED, EjectLatency

@@ -9,7 +9,7 @@ from pathlib import Path
 from engine.report import EngineReport, Verdict
 from policies.findings import PolicyErrors
 from policies.load import load_contents
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.policy_state import AcceptedPolicies, RejectedPolicies
 from xds_server.model.snapshot import Resource, Snapshot
 from xds_server.model.type_urls import CLUSTER, ENDPOINT

@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.snapshot import Resource, snapshot
 from xds_server.model.type_urls import CLUSTER, SECRET, SHORT_NAMES
 from xds_server.reconcile.policy_gate import count_resources

@@ -16,7 +16,7 @@ from policies.route import PriorityClass
 from tests.xds_server.reconcile.fake_peers import Peers, accepted, text, until
 from xds_server.admin_api.version_types import ApplyRequest
 from xds_server.decide.decisions import Ceiling
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.fleet import declared
 from xds_server.model.policy_state import AcceptedPolicies, ServingPolicies
 from xds_server.model.type_urls import CLUSTER, ROUTE

@@ -17,7 +17,7 @@ from policies.findings import PolicyErrors
 from policies.load import load
 from tests.eventually import eventually
 from tests.xds_server.reconcile.fake_peers import Peers, text
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.policy_state import PolicyState, ServingPolicies
 from xds_server.model.type_urls import CLUSTER
 from xds_server.model.view import View

@@ -18,7 +18,7 @@ from tests.xds_server.reconcile.fake_peers import Peers, accepted, refused, text
 from xds_server.admin.history_routes import add_history
 from xds_server.admin_api.version_types import ApplyRequest, RollbackRequest
 from xds_server.decide.diff.change import Change, ChangeKind
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.policy_state import AcceptedPolicies, PolicyState, ServingPolicies
 from xds_server.reconcile.reconciler import Reconciler
 from xds_server.rollout.history import version_archive

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from xds_server.metrics import Metrics
+from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.pool_traffic import STALE_S
 from xds_server.telemetry import Telemetry, access_log_service, load_report_service
 from xds_server.telemetry import proxy_telemetry as module
