@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
@@ -16,19 +16,19 @@ from engine.process_metrics import CONTROL_PLANE, add_process
 from engine.report_wire import ReportDropReason
 from xds_server.metrics.control_metrics import ControlPlaneMetrics, ProxyMetrics, TelemetryMetrics
 from xds_server.metrics.fleet_metrics import CallerMetrics, EngineMetrics, PoolMetrics
-from xds_server.metrics.metric_spec import CounterSpec, GaugeSpec, HistogramSpec
+from xds_server.metrics.metric_spec import CounterSpec, CreatedMetrics, GaugeSpec, HistogramSpec
 from xds_server.metrics.metric_table import TABLE
 
 
-class Metrics(CallerMetrics, EngineMetrics, PoolMetrics, ProxyMetrics, TelemetryMetrics, ControlPlaneMetrics):
+class Metrics(
+    CreatedMetrics, CallerMetrics, EngineMetrics, PoolMetrics, ProxyMetrics, TelemetryMetrics, ControlPlaneMetrics
+):
     """Every metric of one server. Each counter, gauge and histogram that a chapter declares is an attribute."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.registry = CollectorRegistry()
         add_process(self.registry, CONTROL_PLANE)
-        self.counters: dict[str, Counter] = {}
-        self.gauges: dict[str, Gauge] = {}
-        self.histograms: dict[str, Histogram] = {}
         for one in TABLE.values():
             match one:
                 case CounterSpec():

@@ -9,13 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self, overload
+from typing import ClassVar, Final, Literal, Self, overload
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-
-if TYPE_CHECKING:
-    from xds_server.metrics.metric_registry import Metrics
 
 # A `_created` series doubles every counter, and no rule or panel reads it. The library's one switch is for the
 # whole process; every counter of the server is created after this module is loaded.
@@ -118,6 +115,15 @@ class MetricChapter:
         return tuple(one for one in vars(cls).values() if isinstance(one, MetricSpec))
 
 
+class CreatedMetrics:
+    """The Prometheus objects of one server, by the full name of their declaration."""
+
+    def __init__(self) -> None:
+        self.counters: dict[str, Counter] = {}
+        self.gauges: dict[str, Gauge] = {}
+        self.histograms: dict[str, Histogram] = {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterSpec(MetricSpec):
     """A counter of the code. As an attribute of ``Metrics`` it is that server's counter."""
@@ -129,8 +135,8 @@ class CounterSpec(MetricSpec):
     @overload
     def __get__(self, metrics: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, metrics: "Metrics", owner: type) -> Counter: ...
-    def __get__(self, metrics: "Metrics | None", owner: type) -> Self | Counter:
+    def __get__(self, metrics: "CreatedMetrics", owner: type) -> Counter: ...
+    def __get__(self, metrics: "CreatedMetrics | None", owner: type) -> Self | Counter:
         return self if metrics is None else metrics.counters[self.name]
 
     def create(self, registry: CollectorRegistry) -> Counter:
@@ -152,8 +158,8 @@ class GaugeSpec(MetricSpec):
     @overload
     def __get__(self, metrics: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, metrics: "Metrics", owner: type) -> Gauge: ...
-    def __get__(self, metrics: "Metrics | None", owner: type) -> Self | Gauge:
+    def __get__(self, metrics: "CreatedMetrics", owner: type) -> Gauge: ...
+    def __get__(self, metrics: "CreatedMetrics | None", owner: type) -> Self | Gauge:
         return self if metrics is None else metrics.gauges[self.name]
 
     def create(self, registry: CollectorRegistry) -> Gauge:
@@ -179,8 +185,8 @@ class HistogramSpec(MetricSpec):
     @overload
     def __get__(self, metrics: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, metrics: "Metrics", owner: type) -> Histogram: ...
-    def __get__(self, metrics: "Metrics | None", owner: type) -> Self | Histogram:
+    def __get__(self, metrics: "CreatedMetrics", owner: type) -> Histogram: ...
+    def __get__(self, metrics: "CreatedMetrics | None", owner: type) -> Self | Histogram:
         return self if metrics is None else metrics.histograms[self.name]
 
     def create(self, registry: CollectorRegistry) -> Histogram:
