@@ -55,7 +55,8 @@ SLOW: Final = (
     ),
     *("chaos/real_vllm", "chaos/simulator", "chaos/xds_tap", "fuzz", "upgrade", "with_vllm"),
     *("deploy/test_drain_and_liveness_scripts.py", "deploy/test_helm_chart.py"),
-    *("engine/agent/test_agent.py", "engine/gpu/test_gpu_source.py", "istio/imports/test_fuzz_imports.py"),
+    *("engine/agent/test_agent.py", "engine/agent/test_engine_monitor.py", "engine/gpu/test_gpu_source.py"),
+    *("istio/imports/test_fuzz_imports.py", "istio/live/test_istio_run.py"),
     *("test_repository_layout.py", "xds_server/cli/test_completion.py", "xds_server/cli/test_serve.py"),
     *("xds_server/cli/test_eject_drain_restore_audit.py", "xds_server/publish/test_grpc_ads.py"),
     *(
