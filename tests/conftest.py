@@ -43,28 +43,34 @@ TESTS = Path(__file__).parent
 WITH_WHOLE_PROGRAMS: Final = ("with_envoy", "typed", "incident", "kubernetes", "hostile")
 SLOW: Final = (
     *WITH_WHOLE_PROGRAMS,
+    *("benchmarks", "fuzz", "upgrade", "with_vllm", "test_repository_layout.py"),
     *(
-        "benchmarks",
-        "chaos/cli",
-        "chaos/demo",
-        "chaos/faults",
-        "chaos/gate",
-        "chaos/lab",
-        "chaos/load",
-        "chaos/netem",
+        f"chaos/{one}"
+        for one in ("cli", "demo", "fake_engine", "faults", "gate", "lab", "load", "netem", "real_vllm")
     ),
-    *("chaos/real_vllm", "chaos/simulator", "chaos/xds_tap", "fuzz", "upgrade", "with_vllm"),
-    *("deploy/test_drain_and_liveness_scripts.py", "deploy/test_helm_chart.py"),
-    *("engine/agent/test_agent.py", "engine/agent/test_engine_monitor.py", "engine/gpu/test_gpu_source.py"),
-    *("istio/imports/test_fuzz_imports.py", "istio/live/test_istio_run.py"),
-    *("test_repository_layout.py", "xds_server/cli/test_completion.py", "xds_server/cli/test_serve.py"),
-    *("xds_server/cli/test_eject_drain_restore_audit.py", "xds_server/publish/test_grpc_ads.py"),
+    *(f"chaos/{one}" for one in ("simulator", "xds_tap", "planning/test_cli.py", "test_pytest_plugin.py")),
     *(
-        "xds_server/engine_health/test_engine_prober.py",
-        "xds_server/engine_health/test_prober_misbehaving_servers.py",
+        f"deploy/test_{one}.py"
+        for one in ("drain_and_liveness_scripts", "helm_chart", "rbac_authorization_enforced")
     ),
+    *(f"engine/agent/test_{one}.py" for one in ("agent", "agent_with_tls_engine", "engine_monitor")),
+    "engine/gpu/test_gpu_source.py",
     *("istio/export/test_istio_crd_schemas.py", "istio/gateway_api/test_gateway_api_crd_schemas.py"),
-    *("xds_server/translate/test_live_declarations.py", "xds_server/wire/test_encode.py"),
+    *("istio/imports/test_fuzz_imports.py", "istio/live"),
+    *(
+        "xds_server/admin/dashboard",
+        "xds_server/app/test_region_summary.py",
+        "xds_server/publish/test_grpc_ads.py",
+    ),
+    *(
+        f"xds_server/cli/test_{one}.py"
+        for one in ("completion", "eject_drain_restore_audit", "serve", "serve_engine_tls")
+    ),
+    *("xds_server/decide/admission/test_admission_simulation.py", "xds_server/engine_health"),
+    "xds_server/decide/ejection/test_straggler_false_positives.py",
+    "xds_server/observe/tracing/test_batch_processor.py",
+    *(f"xds_server/translate/test_{one}.py" for one in ("internal_listeners", "live_declarations", "residency")),
+    *("xds_server/wire/test_eds.py", "xds_server/wire/test_encode.py"),
 )
 """Folders and files below ``tests`` whose tests start processes, wait on real clocks or compute for long."""
 
