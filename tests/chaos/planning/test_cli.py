@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.xds_server.admin_api.rows import engine_status, pool_status
+from xds_server.admin.json_http import as_json_dict
 from xds_server.cli import main
 
 FLEET = ["--engines", "60", "--slots", "8", "--service-time", "4s", "--arrivals", "100"]
@@ -158,17 +160,13 @@ def test_answers_can_be_drawn(argv: list[str], tmp_path: Path) -> None:
 @pytest.fixture
 def server() -> Iterator[str]:
     """The two answers of an admin port that a plan asks for."""
-    pool = {"pool": "chat", "arrivals_per_s": 6.0, "ceiling": 32, "held": 0, "slots": 16.0}
-    usual = {
-        "pool": "chat",
-        "slots": 8.0,
-        "service_s": 2.0,
-        "health": "HEALTHY",
-        "in_flight": 4,
-        "done_per_s": 2.0,
+    pool = pool_status(arrivals_per_s=6.0, ceiling=32, held=0, slots=16.0)
+    usual = {"slots": 8.0, "service_s": 2.0, "in_flight": 4, "done_per_s": 2.0}
+    engines = [engine_status(f"e{number}", zone="ab"[number], **usual) for number in range(2)]
+    answers = {
+        "/v1/pools": {"pools": [as_json_dict(pool)]},
+        "/v1/engines": {"engines": [as_json_dict(one) for one in engines]},
     }
-    engines = [{**usual, "engine": f"e{number}", "zone": "ab"[number]} for number in range(2)]
-    answers = {"/v1/pools": {"pools": [pool]}, "/v1/engines": {"engines": engines}}
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
