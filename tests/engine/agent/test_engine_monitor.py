@@ -27,13 +27,13 @@ class Closing(EngineHttp):
     def count_path(self) -> str:
         return "/switchgear/in_flight"
 
-    async def look(self, *, suspect: bool = False) -> MetricsReading:
+    async def read_metrics(self, *, suspect: bool = False) -> MetricsReading:
         assert not suspect
         self.looks += 1
         counters = VllmCounters(generation_tokens=5.0 + self.answers, prompt_tokens=0, running=0, waiting=0)
         return MetricsReading(at_s=time.monotonic(), counters=counters, in_flight=0)
 
-    async def ask(self, prompt: str, timeout_s: float | None = None) -> CanaryReading:
+    async def send_canary(self, prompt: str, timeout_s: float | None = None) -> CanaryReading:
         assert prompt
         assert timeout_s is None
         self.answers += 1
@@ -46,7 +46,7 @@ class Closing(EngineHttp):
     async def value(self, path: str) -> Any:
         return {"version": "1"} if path == "/version" else {"data": [{"id": "m"}]}
 
-    async def gone(self) -> None:
+    async def wait_disconnected(self) -> None:
         return
 
 
