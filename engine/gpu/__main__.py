@@ -13,7 +13,7 @@ import structlog
 from engine.gpu.gpu_judgement import GpuJudgement, judge_gpu
 from engine.gpu.gpu_policy import GpuPolicy
 from engine.gpu.gpu_readings import EVENTS_NOT_YET, GpuReadings, NvmlState
-from engine.gpu.gpu_source import GpuSource
+from engine.gpu.gpu_source import GpuSampling, GpuSource
 from engine.gpu.xid_events import XidRecord
 
 
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     policy = GpuPolicy()
-    with GpuSource(devices=asked.device, interval_s=asked.interval_s) as source:
+    with GpuSource(devices=asked.device, sampling=GpuSampling(interval_s=asked.interval_s)) as source:
         until_s = time.monotonic() + asked.wait_s
         while not _complete(source.read()) and time.monotonic() < until_s and not asked.follow:
             time.sleep(0.01)

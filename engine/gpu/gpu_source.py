@@ -11,9 +11,9 @@ What is absent, NVML or a configured device, is asked for again now and then: dr
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import structlog
 
@@ -27,34 +27,49 @@ from engine.gpu.xid_events import XidEvent, XidLatch, XidRecord
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSampling:
+    """How often a ``GpuSource`` reads the driver, and how long it waits for it."""
+
+    interval_s: float = 1.0
+    """Between two rounds of all GPUs."""
+
+    wear_interval_s: float = 30.0
+    """Between two reads of the wear of a GPU, such as its retired pages."""
+
+    call_deadline_s: float = 1.0
+    """A call into the driver that takes longer is shown as blocked."""
+
+    reopen_s: float = 30.0
+    """Before NVML, or a device that was missing, is tried again."""
+
+    growth_window_s: float = 300.0
+    """The span that ``Growth`` covers."""
+
+    event_wait_ms: int = 500
+    """The longest a single wait for XIDs lasts."""
+
+
+DEFAULT_SAMPLING: Final = GpuSampling()
+
+
 class GpuSource:
-    """What the GPUs ``devices`` say; open it, ``read`` it as often as you like, close it.
+    """Read the GPUs ``devices``: open it, ``read`` it as often as you like, close it.
 
     ``devices`` are NVML indexes or UUIDs of the engine's ranks, in rank order; none means every GPU of the
-    machine. ``on_xid`` is called from the event thread at once for each XID; it must not block. A call into the
-    driver is shown as blocked after ``call_deadline_s``. ``growth_window_s`` is the span that ``Growth`` covers.
+    machine. ``on_xid`` is called from the event thread at once for each XID; it must not block.
     """
 
     def __init__(
         self,
         *,
         devices: Sequence[str] = (),
-        interval_s: float = 1.0,
-        wear_interval_s: float = 30.0,
-        call_deadline_s: float = 1.0,
-        reopen_s: float = 30.0,
-        growth_window_s: float = 300.0,
-        event_wait_ms: int = 500,
+        sampling: GpuSampling = DEFAULT_SAMPLING,
         on_xid: Callable[[XidEvent], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._wanted = tuple(devices)
-        self._interval_s = interval_s
-        self._wear_interval_s = wear_interval_s
-        self._call_deadline_s = call_deadline_s
-        self._reopen_s = reopen_s
-        self._growth_window_s = growth_window_s
-        self._event_wait_ms = event_wait_ms
+        self._sampling = sampling
         self._on_xid = on_xid
         self._clock = clock
         self._nvml = Nvml(clock)
@@ -98,7 +113,7 @@ class GpuSource:
             )
             return GpuReadings(state=NvmlState.ABSENT, statement=statement)
         calling = self._nvml.watch.calling
-        if calling is None or self._clock() - calling.since_s < self._call_deadline_s:
+        if calling is None or self._clock() - calling.since_s < self._sampling.call_deadline_s:
             return self._now
         return replace(self._now, blocked=calling)
 
@@ -122,14 +137,14 @@ class GpuSource:
                 version = self._nvml.open()
             except NvmlError as error:
                 self._absent(str(error))
-                self._stop.wait(self._reopen_s)
+                self._stop.wait(self._sampling.reopen_s)
                 continue
             try:
                 found, missing = self._nvml.devices(self._wanted)
             except NvmlError as error:
                 self._absent(str(error))
                 self._release()
-                self._stop.wait(self._reopen_s)
+                self._stop.wait(self._sampling.reopen_s)
                 continue
             self._look_after(version, found, missing)
 
@@ -146,7 +161,7 @@ class GpuSource:
         )
         self._over = threading.Event()
         events = self._start("gpu-events", lambda: self._listen(found, self._over))
-        look_again_s = self._clock() + self._reopen_s
+        look_again_s = self._clock() + self._sampling.reopen_s
         while not self._stop.is_set():
             started_s = self._clock()
             for device in found:
@@ -156,18 +171,18 @@ class GpuSource:
             if missing and self._clock() >= look_again_s:
                 if self._nvml.devices([each.name for each in missing])[0]:
                     break
-                look_again_s = self._clock() + self._reopen_s
-            self._stop.wait(max(0.0, self._interval_s - (self._clock() - started_s)))
+                look_again_s = self._clock() + self._sampling.reopen_s
+            self._stop.wait(max(0.0, self._sampling.interval_s - (self._clock() - started_s)))
         self._over.set()
-        events.join(self._event_wait_ms / 1000 + 1.0)
+        events.join(self._sampling.event_wait_ms / 1000 + 1.0)
         if not events.is_alive():  # never shut the library down under a thread that waits in it
             self._threads.remove(events)
             self._release()
 
     def _reading(self, device: Device) -> GpuReading:
         """One GPU, asked now; wear only when its turn has come."""
-        memory = self._memory.setdefault(device.identity.rank, GpuReadingHistory(self._growth_window_s))
-        if memory.wear_is_older_than(self._wear_interval_s, self._clock()):
+        memory = self._memory.setdefault(device.identity.rank, GpuReadingHistory(self._sampling.growth_window_s))
+        if memory.wear_is_older_than(self._sampling.wear_interval_s, self._clock()):
             wear, look = self._nvml.wear(device)
             memory.keep(wear, look, self._clock())
         vitals, look = self._nvml.vitals(device)
@@ -186,19 +201,19 @@ class GpuSource:
                 wait = self._nvml.listen(devices)
             except NvmlError as error:
                 self._events(f"XIDs are not listened for: {error}")
-                over.wait(self._reopen_s)
+                over.wait(self._sampling.reopen_s)
                 continue
             silent = sorted({device.identity.rank for device in devices} - set(wait.ranks))
             self._events(f"no XIDs from rank(s) {silent}" if silent else "")
             try:
                 while not over.is_set():
-                    for event in wait.next(self._event_wait_ms):
+                    for event in wait.next(self._sampling.event_wait_ms):
                         self._take(event)
             except WaitError as error:
                 self._events(f"XIDs are not listened for: {error}")
             finally:
                 wait.close()
-            over.wait(self._interval_s)
+            over.wait(self._sampling.interval_s)
 
     def _take(self, event: XidEvent) -> None:
         record = self._latch.record(event)

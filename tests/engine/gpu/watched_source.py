@@ -10,7 +10,7 @@ import structlog
 from engine.gpu.__main__ import json_record
 from engine.gpu.gpu_judgement import judge_gpu
 from engine.gpu.gpu_policy import GpuAction, GpuPolicy
-from engine.gpu.gpu_source import GpuSource
+from engine.gpu.gpu_source import GpuSampling, GpuSource
 
 
 def main() -> None:
@@ -18,9 +18,8 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     ttl_s = {GpuAction(name): seconds for name, seconds in settings.pop("xid_ttl_s", {}).items()}
     policy = GpuPolicy(xid_ttl_s=ttl_s, **settings.pop("policy", {}))
-    source = GpuSource(
-        **{"interval_s": 0.02, "wear_interval_s": 0.02, "reopen_s": 0.05, "event_wait_ms": 50, **settings}
-    )
+    quick = {"interval_s": 0.02, "wear_interval_s": 0.02, "reopen_s": 0.05, "event_wait_ms": 50}
+    source = GpuSource(devices=settings.pop("devices", ()), sampling=GpuSampling(**{**quick, **settings}))
     over = threading.Event()
 
     def obey() -> None:
