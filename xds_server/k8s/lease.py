@@ -9,7 +9,7 @@ Times in the Lease are for people. Its own time a holder takes from two clocks, 
 while the machine sleeps, and goes by whichever says that more has passed. A candidate goes by how long it has seen
 nothing change, and a clock that jumps ends no wait.
 
-Letting go is writing that nobody holds: the next one takes it at its next look.
+Letting go is writing that nobody holds: the next one takes it at its next read.
 
 Source: Kubernetes API reference, Lease v1 (coordination.k8s.io); client-go's tools/leaderelection.
 """
@@ -37,7 +37,7 @@ DEADLINE_S: Final = 6.0
 their way."""
 
 POLL_S: Final = 1.0
-"""Between two looks of a candidate, or renewals of a holder: an ordered hand-over takes about as long."""
+"""Between two reads of a candidate, or renewals of a holder: an ordered hand-over takes about as long."""
 
 _JITTER: Final = 0.2
 _LEAST_DURATION_S: Final = 1.0
@@ -141,6 +141,22 @@ def unix_of(moment: str) -> float:
         return -math.inf
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTimings:
+    """How long a Lease lasts, how long its holder counts as one, and how often it is read or renewed."""
+
+    duration_s: float = DURATION_S
+    deadline_s: float = DEADLINE_S
+    poll_s: float = POLL_S
+
+    def __post_init__(self) -> None:
+        if not self.poll_s < self.deadline_s < self.duration_s:
+            raise ValueError("a Lease needs poll_s < deadline_s < duration_s")
+
+
+DEFAULT_TIMINGS: Final = LeaseTimings()
+
+
 class LeaderElector:
     """One replica's hold on, or wait for, the Lease of the writer; see ``run``."""
 
@@ -152,29 +168,23 @@ class LeaderElector:
         name: str,
         identity: str,
         on_change: Callable[[], None] = lambda: None,
-        duration_s: float = DURATION_S,
-        deadline_s: float = DEADLINE_S,
-        look_s: float = POLL_S,
+        timings: LeaseTimings = DEFAULT_TIMINGS,
         clock: Callable[[], LeaseTime] = LeaseTime.now,
         rng: random.Random | None = None,
     ) -> None:
         """``on_change`` is called when this replica begins to hold the Lease, and when it no longer does."""
-        if not look_s < deadline_s < duration_s:
-            raise ValueError("renewals, then the deadline, then the end of the Lease")
         self._api = api
         self._namespace = namespace
         self._name = name
         # Two replicas that were given one name must not take each other for themselves.
         self.identity = f"{identity}_{uuid4().hex[:8]}"
         self._on_change = on_change
-        self._duration_s = duration_s
-        self._deadline_s = deadline_s
-        self._look_s = look_s
+        self._timings = timings
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311 - spreads requests, hides nothing
         self._known: ObservedRecord | None = None
         self._renewed: LeaseTime | None = None
-        self._told = False
+        self._reported = False
         self._failure = ""
 
     @property
@@ -186,7 +196,7 @@ class LeaderElector:
         """For how long this replica may still write without another renewal; 0 when it may not."""
         if self._renewed is None:
             return 0.0
-        return max(0.0, self._deadline_s - self._clock().since(self._renewed))
+        return max(0.0, self._timings.deadline_s - self._clock().since(self._renewed))
 
     def holds(self) -> bool:
         """Whether this replica may write now. To be asked before each write."""
@@ -196,23 +206,23 @@ class LeaderElector:
         """Hold the Lease whenever that is possible, for ever; whoever cancels this calls ``release``."""
         while True:
             await self._attempt()
-            self._tell()
-            wait_s = self._look_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
+            self._report_change()
+            wait_s = self._timings.poll_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
             await asyncio.sleep(min(wait_s, self.remaining_s() or wait_s))
-            self._tell()
+            self._report_change()
 
     async def release(self) -> None:
-        """Stop holding at once, and say so in the Lease if it can be said."""
+        """Stop holding at once, and clear the holder in the Lease if the server answers."""
         held, self._renewed = self._renewed is not None, None
-        self._tell()
+        self._report_change()
         if not held:
             return
         try:
-            async with asyncio.timeout(self._look_s):
-                # Read anew: a renewal that was on its way when this replica was told to end may have arrived.
+            async with asyncio.timeout(self._timings.poll_s):
+                # Read anew: a renewal that was on its way when this replica stopped may have arrived.
                 record = lease_record(await self._api.get(LEASES, self._namespace, self._name))
                 if record.holder == self.identity:
-                    mine = lease_spec(record, self.identity, self._duration_s, self._clock())
+                    mine = lease_spec(record, self.identity, self._timings.duration_s, self._clock())
                     await self._write(record, {**mine, "holderIdentity": ""})
         except (ApiError, TimeoutError) as error:
             _log.warning("lease.not_released", lease=self._name, reason=str(error) or "no answer in time")
@@ -221,17 +231,17 @@ class LeaderElector:
         """Try once to hold it."""
         try:
             # What takes longer comes too late to be of use.
-            async with asyncio.timeout(self._deadline_s / 2):
-                await self._take(self._clock())
+            async with asyncio.timeout(self._timings.deadline_s / 2):
+                await self._acquire_or_renew(self._clock())
         except ApiError as error:
-            # A conflict is an answer: somebody else wrote first, and the next look shows what.
-            self._fails("" if error.conflict else str(error))
+            # A conflict is an answer: another replica wrote first, and the next read shows what.
+            self._record_failure("" if error.conflict else str(error))
         except TimeoutError:
-            self._fails("no answer in time")
+            self._record_failure("no answer in time")
         else:
-            self._fails("")
+            self._record_failure("")
 
-    async def _take(self, asked: LeaseTime) -> None:
+    async def _acquire_or_renew(self, asked: LeaseTime) -> None:
         try:
             record = lease_record(await self._api.get(LEASES, self._namespace, self._name))
         except ApiError as error:
@@ -241,16 +251,16 @@ class LeaderElector:
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",
                 "metadata": {"name": self._name, "namespace": self._namespace},
-                "spec": lease_spec(None, self.identity, self._duration_s, asked),
+                "spec": lease_spec(None, self.identity, self._timings.duration_s, asked),
             }
             made = lease_record(await self._api.create(LEASES, self._namespace, body))
             self._known, self._renewed = ObservedRecord(record=made, at=asked), asked
             return
         self._known = observed_record(self._known, record, self._clock())
         if record.holder != self.identity:
-            self._renewed = None  # somebody else was let in: whatever this replica thinks, it holds nothing
+            self._renewed = None  # another replica holds it now, whatever this one assumes
         if may_acquire(self._known, self.identity, self._clock()):
-            written = await self._write(record, lease_spec(record, self.identity, self._duration_s, asked))
+            written = await self._write(record, lease_spec(record, self.identity, self._timings.duration_s, asked))
             self._known, self._renewed = ObservedRecord(record=written, at=asked), asked
 
     async def _write(self, known: LeaderElectionRecord, wanted: KubeObject) -> LeaderElectionRecord:
@@ -260,21 +270,21 @@ class LeaderElector:
             "metadata": {
                 "name": self._name,
                 "namespace": self._namespace,
-                # Only over what was read: of two that take it at once, one is told that it came second.
+                # Replace only the version that was read: of two that acquire it at once, one gets a conflict.
                 "resourceVersion": known.version,
             },
             "spec": wanted,
         }
         return lease_record(await self._api.replace(LEASES, self._namespace, self._name, body))
 
-    def _tell(self) -> None:
+    def _report_change(self) -> None:
         holds = self.holds()
-        if holds is not self._told:
-            self._told = holds
+        if holds is not self._reported:
+            self._reported = holds
             _log.info("lease.held" if holds else "lease.not_held", lease=self._name, identity=self.identity)
             self._on_change()
 
-    def _fails(self, reason: str) -> None:
+    def _record_failure(self, reason: str) -> None:
         if reason and not self._failure:
             _log.warning("lease.unreachable", lease=self._name, reason=reason)
         self._failure = reason

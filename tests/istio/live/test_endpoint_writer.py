@@ -16,7 +16,7 @@ from tests.cluster_double import Troubles
 from tests.eventually import eventually
 from xds_server.k8s.api_resources import LEASES, PODS
 from xds_server.k8s.kube_api import ObjectSelector
-from xds_server.k8s.lease import LeaderElector
+from xds_server.k8s.lease import LeaderElector, LeaseTimings
 from xds_server.model.token_bucket import RateLimit
 
 CRD = Path(__file__).parent / "workload-entries.yaml"
@@ -58,7 +58,9 @@ class DesiredFixture:
 
 
 def steward(cluster: Cluster, asked: DesiredFixture, identity: str = "one", **more: Any) -> EndpointWriter:
-    lease = LeaderElector(cluster.api, namespace="default", name="istio", identity=identity, look_s=0.05)
+    lease = LeaderElector(
+        cluster.api, namespace="default", name="istio", identity=identity, timings=LeaseTimings(poll_s=0.05)
+    )
     return EndpointWriter(cluster.api, lease, asked, **more)
 
 

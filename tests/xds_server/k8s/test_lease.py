@@ -5,6 +5,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from xds_server.k8s.lease import (
     LeaderElectionRecord,
     LeaderElector,
     LeaseTime,
+    LeaseTimings,
     ObservedRecord,
     lease_record,
     lease_spec,
@@ -171,9 +173,7 @@ def test_it_runs_and_says_what_it_holds_and_its_stop_is_the_others_start() -> No
                 namespace="ns",
                 name="writer",
                 identity=name,
-                look_s=0.02,
-                deadline_s=5.0,
-                duration_s=60.0,
+                timings=LeaseTimings(duration_s=60.0, deadline_s=5.0, poll_s=0.02),
                 on_change=lambda: told.append(name),
             )
 
@@ -192,6 +192,14 @@ def test_it_runs_and_says_what_it_holds_and_its_stop_is_the_others_start() -> No
         assert told == ["one", "one", "two"]
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("poll_s", "deadline_s", "duration_s"), [(6.0, 6.0, 10.0), (1.0, 10.0, 10.0), (7.0, 6.0, 10.0)]
+)
+def test_lease_timings_order_poll_deadline_duration(poll_s: float, deadline_s: float, duration_s: float) -> None:
+    with pytest.raises(ValueError, match="poll_s < deadline_s < duration_s"):
+        LeaseTimings(poll_s=poll_s, deadline_s=deadline_s, duration_s=duration_s)
 
 
 def test_malformed_lease_has_safe_defaults() -> None:

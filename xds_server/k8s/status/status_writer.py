@@ -86,7 +86,6 @@ class StatusWriter:
             namespace=writing.namespace,
             name=writing.lease,
             identity=writing.identity,
-            look_s=POLL_S,
             on_change=self.request_write,
         )
         self._settle_s = settle_s
