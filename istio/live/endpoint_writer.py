@@ -37,7 +37,7 @@ from istio.live.write_plan import (
 from xds_server.k8s.api_resources import PODS, ApiResource
 from xds_server.k8s.kube_api import ApiError, KubeApi, KubeObject, ObjectSelector
 from xds_server.k8s.lease import LeaderElector
-from xds_server.k8s.reflector import Reflector
+from xds_server.k8s.reflector import Reflector, ReflectorHandlers
 from xds_server.model.backoff import ExponentialBackoff
 from xds_server.model.token_bucket import RateLimit, TokenBucket, take_token
 
@@ -110,18 +110,18 @@ class EndpointWriter:
         self._setbacks: dict[str, WriteBackoff] = {}
         self._said: frozenset[str] = frozenset()
         self.counts = WriteCounts()
-        self._pods = [self._mirror(PODS, one, SERVING_LABEL) for one in namespaces or ("",)]
+        self._pods = [self._reflector(PODS, one, SERVING_LABEL) for one in namespaces or ("",)]
         self._entries = [
-            self._mirror(WORKLOAD_ENTRIES, one, f"{MANAGED_LABEL} in ({MANAGER},{EXPORTER})")
+            self._reflector(WORKLOAD_ENTRIES, one, f"{MANAGED_LABEL} in ({MANAGER},{EXPORTER})")
             for one in namespaces or ("",)
         ]
 
-    def _mirror(self, resource: ApiResource, namespace: str, labels: str) -> Reflector[KubeObject]:
+    def _reflector(self, resource: ApiResource, namespace: str, labels: str) -> Reflector[KubeObject]:
         return Reflector(
             self._api,
             ObjectSelector(resource=resource, namespace=namespace, labels=labels),
             lambda found: found,
-            on_change=lambda *_: self._wake.set(),
+            ReflectorHandlers(on_change=lambda *_: self._wake.set()),
         )
 
     async def run(self) -> None:
@@ -129,16 +129,16 @@ class EndpointWriter:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._lease.run(), name="lease")
-                for mirror in (*self._pods, *self._entries):
-                    tasks.create_task(mirror.run(), name=f"watch {mirror.which.resource.plural}")
-                tasks.create_task(self._look_for_ever(), name="istio")
+                for reflector in (*self._pods, *self._entries):
+                    tasks.create_task(reflector.run(), name=f"watch {reflector.selector.resource.plural}")
+                tasks.create_task(self._reconcile_forever(), name="istio")
         finally:
             await self._lease.release()
 
     async def remove(self) -> int:
         """Take away all that is ours, and return how many writes that took; ``ApiError`` when one is refused."""
         async with asyncio.TaskGroup() as tasks:
-            watches = [tasks.create_task(mirror.run()) for mirror in (*self._pods, *self._entries)]
+            watches = [tasks.create_task(reflector.run()) for reflector in (*self._pods, *self._entries)]
             while not self._known():
                 await asyncio.sleep(RECONCILE_INTERVAL_S / 10)
             writes = write_plan(NOTHING_DESIRED, self._all(self._pods), self._all(self._entries))
@@ -152,7 +152,7 @@ class EndpointWriter:
                     watch.cancel()
         return len(writes)
 
-    async def _look_for_ever(self) -> None:
+    async def _reconcile_forever(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RECONCILE_INTERVAL_S):
@@ -161,7 +161,7 @@ class EndpointWriter:
             await self.reconcile()
 
     def _known(self) -> bool:
-        return all(mirror.complete for mirror in (*self._pods, *self._entries))
+        return all(reflector.complete for reflector in (*self._pods, *self._entries))
 
     async def reconcile(self) -> None:
         """Write what differs now; nothing without the Lease, or before everything is known."""
@@ -237,9 +237,9 @@ class EndpointWriter:
         await self._api.apply(PODS, namespace, name, body, manager=MANAGER)
 
     @staticmethod
-    def _all(mirrors: list[Reflector[KubeObject]]) -> Mapping[tuple[str, str], KubeObject]:
-        return {key: found for mirror in mirrors for key, found in _by_name(mirror)}
+    def _all(reflectors: list[Reflector[KubeObject]]) -> Mapping[tuple[str, str], KubeObject]:
+        return {key: found for reflector in reflectors for key, found in _by_name(reflector)}
 
 
-def _by_name(mirror: Reflector[KubeObject]) -> list[tuple[tuple[str, str], KubeObject]]:
-    return [((str(key[0]), str(key[1])), found) for key, found in mirror.objects.items()]
+def _by_name(reflector: Reflector[KubeObject]) -> list[tuple[tuple[str, str], KubeObject]]:
+    return [((str(key[0]), str(key[1])), found) for key, found in reflector.objects.items()]

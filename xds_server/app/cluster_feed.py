@@ -23,8 +23,8 @@ from xds_server.decide.diff.change import Change, ChangeKind, Subject
 from xds_server.k8s.api_resources import ENDPOINT_SLICES, NODES, PODS, POLICY_RESOURCES
 from xds_server.k8s.client_config import ClientConfig, open_kube_api
 from xds_server.k8s.kube_api import ApiError, KubeApi
-from xds_server.k8s.replica_registry import ReplicaRegistry
-from xds_server.k8s.source import ClusterSource
+from xds_server.k8s.replica_registry import ReplicaIdentity, ReplicaRegistry
+from xds_server.k8s.source import ClusterSource, WatchScope
 from xds_server.k8s.status.status_writer import LeaderElectionConfig, StatusWriter
 from xds_server.metrics.control_metrics import ControlPlaneMetrics
 from xds_server.model.fleet import EngineId
@@ -89,18 +89,15 @@ class ClusterFeed:
         reporter = ReplicaReporter(context)
         self._reader = reader = ClusterSource(
             api,
-            namespaces=config.namespaces,
-            selector=config.selector,
-            on_words=context.reconciler.on_pod_states,
+            WatchScope(namespaces=tuple(config.namespaces), policy_selector=config.selector),
+            on_pod_states=context.reconciler.on_pod_states,
             on_objects=self._objects_changed,
             secret_error=self._secret_error,
         )
         self._replicas = replicas = ReplicaRegistry(
             api,
-            namespace=writing_as.namespace,
-            group=writing_as.lease,
-            identity=writing_as.identity,
-            own=reporter.replica_status,
+            ReplicaIdentity(namespace=writing_as.namespace, group=writing_as.lease, identity=writing_as.identity),
+            own_status=reporter.replica_status,
             on_change=context.reconciler.request_round,
         )
         self._reading.set()

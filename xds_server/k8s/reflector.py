@@ -1,9 +1,8 @@
-"""Keeps a ``ObjectStore`` true: lists, then watches from there, and begins again whatever happens. The shell
-around it.
+"""Keeps an ``ObjectStore`` current: lists, then watches from there, and starts again after any failure.
 
-A lost server changes nothing but how old the objects are. A version that is no longer kept (410) is answered with
-a list, which takes effect in one step. Nobody can hold this up: changes are told by a callback that returns at
-once, and how much it has missed is not its concern, for the objects are there to be read.
+A lost server changes nothing but the age of the objects. A version that is no longer kept (410) leads to a list,
+which takes effect in one step. No consumer delays this: handlers return at once. A handler that missed changes
+reads the objects.
 """
 
 import asyncio
@@ -12,6 +11,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 import structlog
@@ -23,81 +23,88 @@ from xds_server.k8s.watch_backoff import WatchBackoff, WatchBackoffPolicy, Watch
 T = TypeVar("T")
 
 WATCH_S: Final = (270.0, 540.0)
-"""A watch is begun anew after so long, by chance, so that clients move to new servers one by one; as client-go."""
+"""The range of a watch's random lifetime, so that clients move to new servers one by one; as client-go."""
 
 _BRIEF_S: Final = 1.0
-"""A watch that ends sooner, without a word, is not taken up again at once."""
+"""A watch that ends sooner, without an event, is not opened again at once."""
 
 _log = structlog.get_logger()
 
 
-class Reflector(Generic[T]):
-    """The objects of a selection as the server has them, or had them when it was last heard.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReflectorHandlers(Generic[T]):
+    """Callbacks of a ``Reflector``; each returns at once."""
 
-    ``run`` keeps them until it is cancelled. ``on_change`` gets the keys of what became different and all objects;
-    ``on_contact`` is called when ``state``, ``complete`` or ``current`` may have changed. Where the list is
-    ``optional`` it counts as complete when it may not be read.
+    on_change: Callable[[frozenset[ObjectKey], Mapping[ObjectKey, T]], None] = lambda *_: None
+    """Gets the keys of the objects that changed, and all objects."""
+
+    on_state_change: Callable[[], None] = lambda: None
+    """Called when ``state``, ``complete`` or ``current`` may have changed."""
+
+
+class Reflector(Generic[T]):
+    """The objects of a selection as the server has them, or had them at the last contact.
+
+    ``run`` keeps them until it is cancelled. An ``optional`` list counts as complete when the server forbids it.
     """
 
     def __init__(
         self,
         api: KubeApi,
-        which: ObjectSelector,
+        selector: ObjectSelector,
         read: Callable[[KubeObject], T],
+        handlers: ReflectorHandlers[T],
         *,
-        on_change: Callable[[frozenset[ObjectKey], Mapping[ObjectKey, T]], None] = lambda *_: None,
-        on_contact: Callable[[], None] = lambda: None,
         optional: bool = False,
-        pace: WatchBackoffPolicy | None = None,
+        backoff: WatchBackoffPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
-        self.which = which
+        self.selector = selector
         self.state = WatchState.CONNECTING
         self.reason = ""
         self._api = api
-        self._mirror = ObjectStore(read)
-        self._on_change = on_change
-        self._on_contact = on_contact
+        self._store = ObjectStore(read)
+        self._handlers = handlers
         self._optional = optional
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311 -- spreads load, guards no secret
-        self._patience = WatchBackoff(pace or WatchBackoffPolicy(), self._rng)
-        self._heard_at_s = clock()
+        self._backoff = WatchBackoff(backoff or WatchBackoffPolicy(), self._rng)
+        self._last_contact_s = clock()
         self._page = PAGE
         self._cut: asyncio.Timeout | None = None
 
     @property
     def objects(self) -> Mapping[ObjectKey, T]:
-        """Everything there is, as far as is known."""
-        return self._mirror.objects
+        """All known objects."""
+        return self._store.objects
 
     @property
     def complete(self) -> bool:
-        """Whether the objects were all there at some time, or it is known that there are none to be had."""
-        return self._mirror.complete
+        """Whether a whole list was read once, or the server is known to have none."""
+        return self._store.complete
 
     @property
     def current(self) -> bool:
-        """Whether what is not there is known not to exist: the server is heard, and no list is due."""
-        return self.state is WatchState.SYNCED and not self._mirror.must_list
+        """Whether an object that is missing here does not exist: the server answers, and no list is due."""
+        return self.state is WatchState.SYNCED and not self._store.must_list
 
     @property
     def stale_s(self) -> float | None:
-        """Seconds since the list could be had; None while it can, and where it is gone on without one."""
+        """Seconds since the last contact; None while in contact, and where the list is not needed."""
         if self.state in {WatchState.FORBIDDEN, WatchState.ABSENT}:
             missed = bool(self.objects) or not self.complete
         else:
             missed = self.state is WatchState.LOST
-        return self._clock() - self._heard_at_s if missed else None
+        return self._clock() - self._last_contact_s if missed else None
 
     def suspect(self, reason: str) -> None:
-        """The server has stopped answering others: what is watched may be as dead, without having said so."""
+        """Treat the watch as lost: the server has stopped answering other requests."""
         if self.state in {WatchState.CONNECTING, WatchState.SYNCED}:
-            self._meet(WatchState.LOST, reason)
+            self._set_state(WatchState.LOST, reason)
 
     def rewatch(self) -> None:
-        """Take the watch up again over a new connection, from where it is; a wait ends."""
+        """Open the watch again over a new connection, from its resource version; end a wait."""
         if self._cut is not None:
             with contextlib.suppress(RuntimeError):  # it is ending by itself at this very moment
                 self._cut.reschedule(asyncio.get_running_loop().time())
@@ -107,87 +114,87 @@ class Reflector(Generic[T]):
         while True:
             wait_s = 0.0
             try:
-                if self._mirror.must_list:
+                if self._store.must_list:
                     await self._list()
                 wait_s = await self._watch()
             except ApiError as error:
-                wait_s = self._failed(error)
+                wait_s = self._record_failure(error)
             if wait_s:
                 async with self._until_cut(wait_s):
                     await asyncio.Event().wait()
 
     async def _list(self) -> None:
-        self._mirror.begin()
+        self._store.begin()
         more = ""
         while True:
-            page = await self._api.page(self.which, more=more, limit=self._page)
-            self._heard()
-            changed = self._mirror.page(page)
+            page = await self._api.page(self.selector, more=more, limit=self._page)
+            self._record_contact()
+            changed = self._store.page(page)
             if not page.more:
                 self._page = PAGE
                 if changed:
-                    self._on_change(changed, self.objects)
-                self._on_contact()
+                    self._handlers.on_change(changed, self.objects)
+                self._handlers.on_state_change()
                 return
             more = page.more
 
     async def _watch(self) -> float:
-        """Follow what happens until the watch ends; how long to wait before the next."""
-        began_s, heard = self._clock(), False
+        """Apply events until the watch ends; return how long to wait before the next."""
+        began_s, received = self._clock(), False
         events = self._api.watch(
-            self.which,
-            self._mirror.resource_version,
+            self.selector,
+            self._store.resource_version,
             timeout_s=self._rng.uniform(*WATCH_S),
-            on_open=self._heard,
+            on_open=self._record_contact,
         )
         async with self._until_cut(None), contextlib.aclosing(events):
             async for event in events:
-                heard = True
-                self._heard()
-                self._patience.reset()
-                changed = self._mirror.event(event)
+                received = True
+                self._record_contact()
+                self._backoff.reset()
+                changed = self._store.event(event)
                 if changed:
-                    self._on_change(changed, self.objects)
-        return 0.0 if heard or self._clock() - began_s >= _BRIEF_S else self._patience.pause()
+                    self._handlers.on_change(changed, self.objects)
+        return 0.0 if received or self._clock() - began_s >= _BRIEF_S else self._backoff.pause()
 
     @asynccontextmanager
     async def _until_cut(self, seconds: float | None) -> AsyncIterator[None]:
-        """A block that ends after so long, never when None, or when ``again`` is called."""
+        """A block that ends after ``seconds``, never when None, or when ``rewatch`` is called."""
         try:
             async with asyncio.timeout(seconds) as self._cut:
                 yield
         except TimeoutError:
-            pass  # what was waited for has come
+            pass  # the time is over
         finally:
             self._cut = None
 
-    def _failed(self, error: ApiError) -> float:
-        """What a failure means for the objects and the contact; how long to wait."""
+    def _record_failure(self, error: ApiError) -> float:
+        """Record what a failure means for the objects and the state; return how long to wait."""
         if error.expired or error.unreadable:
-            # The server is there. Half a list that has expired is read in one piece the next time.
-            self._page = 0 if self._mirror.must_list else PAGE
-            self._mirror.expired()
-            self._on_contact()
-            first = self._patience.failures == 0
-            pause_s = self._patience.pause()
+            # The server answers. Read a list whose continue token expired in one piece the next time.
+            self._page = 0 if self._store.must_list else PAGE
+            self._store.expired()
+            self._handlers.on_state_change()
+            first = self._backoff.failures == 0
+            pause_s = self._backoff.pause()
             return 0.0 if first else pause_s
-        contact, wait_s = self._patience.after(error)
-        known = self.complete
-        if contact is WatchState.ABSENT or (contact is WatchState.FORBIDDEN and self._optional):
-            self._mirror.mark_absent()
-        if not (error.missing and contact is WatchState.LOST and self.state is WatchState.CONNECTING):
-            self._meet(contact, str(error), told=known != self.complete)
+        state, wait_s = self._backoff.after(error)
+        complete = self.complete
+        if state is WatchState.ABSENT or (state is WatchState.FORBIDDEN and self._optional):
+            self._store.mark_absent()
+        if not (error.missing and state is WatchState.LOST and self.state is WatchState.CONNECTING):
+            self._set_state(state, str(error), completed=complete != self.complete)
         return wait_s
 
-    def _heard(self) -> None:
-        self._heard_at_s = self._clock()
-        self._meet(WatchState.SYNCED, "")
+    def _record_contact(self) -> None:
+        self._last_contact_s = self._clock()
+        self._set_state(WatchState.SYNCED, "")
 
-    def _meet(self, contact: WatchState, reason: str, *, told: bool = False) -> None:
-        before, self.state, self.reason = self.state, contact, reason
-        if before is not contact:
-            where = {"resource": self.which.resource.plural, "namespace": self.which.namespace or "all"}
-            match contact:
+    def _set_state(self, state: WatchState, reason: str, *, completed: bool = False) -> None:
+        before, self.state, self.reason = self.state, state, reason
+        if before is not state:
+            where = {"resource": self.selector.resource.plural, "namespace": self.selector.namespace or "all"}
+            match state:
                 case WatchState.SYNCED if before is WatchState.CONNECTING:
                     pass
                 case WatchState.SYNCED:
@@ -195,6 +202,6 @@ class Reflector(Generic[T]):
                 case WatchState.LOST:
                     _log.warning("cluster.lost", **where, kept=len(self.objects), reason=reason)
                 case _:
-                    _log.warning("cluster.without", **where, contact=contact.value, reason=reason)
-        if told or before is not contact:
-            self._on_contact()
+                    _log.warning("cluster.without", **where, contact=state.value, reason=reason)
+        if completed or before is not state:
+            self._handlers.on_state_change()

@@ -1,8 +1,8 @@
-"""Keeps this replica's own Lease, and knows the others by theirs; see ``replica_status`` and ``remote_proxies``.
+"""Keeps this replica's own Lease, and reads those of the others; see ``replica_status`` and ``remote_proxies``.
 
-A lost API server changes nothing: who cannot be heard is not silent. What was said last counts for as long as the
-server is away, and when it is back everybody has time to renew. Handing out what is theirs meanwhile would let in
-more than the engines can do. A proxy that comes over is known by name, and brings its share along.
+A lost API server changes nothing: peers cannot renew either. Their last status counts until the server is back,
+and then each has time to renew. Dropping them meanwhile would admit more than the engines can do. A proxy that
+moves here is known by name, and brings its share along.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
@@ -34,13 +35,13 @@ LABEL: Final = "switchgear.dev/replica"
 PREFIX: Final = "switchgear-replica-"
 DURATION_S: Final = 10
 RENEW_S: Final = 2.0
-"""Two requests each time; three can be missed before the others let this replica go."""
+"""Two requests each time; three can be missed before the others drop this replica."""
 
-SOON_S: Final = 0.25
-"""What has changed is said so soon, and not more often: a storm of proxies is one line."""
+MIN_SPACING_S: Final = 0.25
+"""The least time between two renewals: a storm of proxies is one change."""
 
 SWEEP_S: Final = 600.0
-"""A Lease nobody renewed for so long was left by a replica that died; whoever sees that takes it away."""
+"""A Lease without a renewal for so long was left by a replica that died; any replica deletes it."""
 
 _MANAGER: Final = "switchgear-replica"
 _JITTER: Final = 0.1
@@ -50,34 +51,48 @@ _LABEL: Final = 63
 _log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaIdentity:
+    """One replica of a group; ``group`` is the name of the Lease of the group's leader."""
+
+    namespace: str
+    group: str
+    identity: str
+
+    @property
+    def group_label(self) -> str:
+        """The label value that the Leases of the group's replicas carry."""
+        return _kubernetes_name(self.group, _LABEL)
+
+    @property
+    def lease_name(self) -> str:
+        """The name of this replica's own Lease."""
+        return PREFIX + _kubernetes_name(self.identity, _NAME - len(PREFIX))
+
+
 class ReplicaRegistry:
-    """This replica among the others; see ``run``."""
+    """This replica and its peers; see ``run``."""
 
     def __init__(
         self,
         api: KubeApi,
+        replica: ReplicaIdentity,
         *,
-        namespace: str,
-        group: str,
-        identity: str,
-        own: Callable[[], ReplicaStatus],
+        own_status: Callable[[], ReplicaStatus],
         on_change: Callable[[], None] = lambda: None,
         renew_s: float = RENEW_S,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         rng: random.Random | None = None,
     ) -> None:
-        """``group`` names those that serve the same together: the name of the Lease of their writer.
-
-        ``own`` says what this replica has to say now; ``on_change`` is called when others say something else.
-        """
+        """``own_status`` returns the status to publish; ``on_change`` is called when that of a peer changed."""
         self._api = api
-        self._namespace = namespace
-        self._group = _plain(group, _LABEL)
-        self.name = PREFIX + _plain(identity, _NAME - len(PREFIX))
-        # Its holder is this process: two that were given one identity would else take turns unseen.
-        self._holder = f"{identity}_{uuid4().hex[:8]}"
-        self._own = own
+        self._namespace = replica.namespace
+        self._group = replica.group_label
+        self.name = replica.lease_name
+        # The holder is this process: two replicas with one identity would else take turns undetected.
+        self._holder = f"{replica.identity}_{uuid4().hex[:8]}"
+        self._own_status = own_status
         self._on_change = on_change
         self._renew_s = renew_s
         self._clock = clock
@@ -85,42 +100,42 @@ class ReplicaRegistry:
         self._rng = rng or random.Random()  # noqa: S311 - spreads requests, hides nothing
         self._wake = asyncio.Event()
         self._peers: ReplicaPeers = {}
-        self._said: ReplicaStatus = NO_STATUS
+        self._published: ReplicaStatus = NO_STATUS
         self._began = micro_time(wall())
-        self._elsewhere: tuple[ReplicaPeers, Mapping[str, object], tuple[object, ...], RemoteProxies] | None = None
+        self._cached: tuple[ReplicaPeers, Mapping[str, object], tuple[object, ...], RemoteProxies] | None = None
         self._failure = ""
-        self._asked_s = clock()
+        self._last_contact_s = clock()
         self._shared = False
 
     def remote_proxies(self, here: Mapping[str, object]) -> RemoteProxies:
-        """What other replicas serve beside the proxies ``here``; the same object while nothing is different."""
+        """Proxies of other replicas, without those ``here``; the same object while nothing changes."""
         if not self._peers:
             return NO_REMOTE_PROXIES
         now_s = self._as_of()
         counted = live_peers(self._peers, now_s)
-        known = self._elsewhere
+        known = self._cached
         if known is not None and known[0] is self._peers and known[1] is here and known[2] == counted:
             return known[3]
         found = remote_proxies(self._peers, here, now_s)
         if known is not None:
             found = reuse_remote_proxies(known[3], found)
-        self._elsewhere = (self._peers, here, counted, found)
+        self._cached = (self._peers, here, counted, found)
         return found
 
     def peer_statuses(self) -> Mapping[str, ReplicaStatus]:
-        """What each of the others said last, by the name of its Lease."""
+        """The last status of each live peer, by the name of its Lease."""
         now_s = self._as_of()
         return {name: peer.presence for name, peer in sorted(self._peers.items()) if peer.live(now_s)}
 
     def request_renewal(self) -> None:
-        """Note that there may be something else to say."""
+        """Publish the own status soon if it changed."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Say and hear for ever; when cancelled, take the own Lease away, so that nobody waits for it to end."""
+        """Publish and read until cancelled; then delete the own Lease, so that no peer waits for its end."""
         try:
             while True:
-                await self._meet()
+                await self._exchange()
                 await self._pause()
         finally:
             with contextlib.suppress(ApiError, TimeoutError):
@@ -128,27 +143,27 @@ class ReplicaRegistry:
                     await self._api.delete(LEASES, self._namespace, self.name)
 
     def _as_of(self) -> float:
-        """The moment of which the silence of others is known: now, or when the server was last heard."""
-        return self._asked_s if self._failure else self._clock()
+        """The time at which peers are judged: now, or the last contact with the server while it is lost."""
+        return self._last_contact_s if self._failure else self._clock()
 
     async def _pause(self) -> None:
-        """Wait until it is time to renew, or until something else is to be said."""
+        """Wait until a renewal is due, or an urgent change of the own status."""
         due_s = self._clock() + self._renew_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
-        await asyncio.sleep(min(SOON_S, self._renew_s))
+        await asyncio.sleep(min(MIN_SPACING_S, self._renew_s))
         while (left_s := due_s - self._clock()) > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
                     await self._wake.wait()
             self._wake.clear()
-            if _news(self._own()) != _news(self._said):
+            if _urgent(self._own_status()) != _urgent(self._published):
                 return
 
-    async def _meet(self) -> None:
-        """Say what is to be said, and hear what the others say."""
+    async def _exchange(self) -> None:
+        """Publish the own status and read those of the peers."""
         try:
             async with asyncio.timeout(0.4 * DURATION_S):
-                await self._say()
-                leases = await self._listed()
+                await self._publish()
+                leases = await self._list_leases()
         except (ApiError, TimeoutError) as error:
             reason = str(error) or "no answer in time"
             if not self._failure:
@@ -159,14 +174,14 @@ class ReplicaRegistry:
         if self._failure:
             _log.info("replicas.heard_again")
             self._failure = ""
-            # They could not renew either.
-            self._peers = peers_after_outage(self._peers, self._asked_s, now_s)
-        self._asked_s = now_s
-        self._hear(leases)
+            # Peers could not renew either.
+            self._peers = peers_after_outage(self._peers, self._last_contact_s, now_s)
+        self._last_contact_s = now_s
+        self._update_peers(leases)
         await self._sweep()
 
-    async def _say(self) -> None:
-        own = self._own()
+    async def _publish(self) -> None:
+        own = self._own_status()
         now = self._wall()
         body = {
             "apiVersion": "coordination.k8s.io/v1",
@@ -185,40 +200,40 @@ class ReplicaRegistry:
             },
         }
         await self._api.apply(LEASES, self._namespace, self.name, body, manager=_MANAGER)
-        self._said = own
+        self._published = own
 
-    async def _listed(self) -> Sequence[KubeObject]:
-        which = ObjectSelector(resource=LEASES, namespace=self._namespace, labels=f"{LABEL}={self._group}")
+    async def _list_leases(self) -> Sequence[KubeObject]:
+        selector = ObjectSelector(resource=LEASES, namespace=self._namespace, labels=f"{LABEL}={self._group}")
         found: list[KubeObject] = []
         more = ""
         while True:
-            page = await self._api.page(which, more=more)
+            page = await self._api.page(selector, more=more)
             found += page.items
             more = page.more
             if not more:
                 return found
 
-    def _hear(self, leases: Sequence[KubeObject]) -> None:
-        said: dict[str, tuple[LeaderElectionRecord, ReplicaStatus]] = {}
+    def _update_peers(self, leases: Sequence[KubeObject]) -> None:
+        statuses: dict[str, tuple[LeaderElectionRecord, ReplicaStatus]] = {}
         for lease in leases:
             name, record = _name(lease), lease_record(lease)
             if name == self.name:
-                self._is_own(record)
+                self._check_own(record)
                 continue
-            what = replica_status(lease)
-            if what is None:
-                # It is there, and that much counts: proxies it may have are remembered by whoever had them.
+            status = replica_status(lease)
+            if status is None:
+                # The peer is alive, so keep its last status.
                 known = self._peers.get(name)
-                what = NO_STATUS if known is None else known.presence
+                status = NO_STATUS if known is None else known.presence
                 _log.warning("replicas.not_understood", lease=name)
-            said[name] = (record, what)
+            statuses[name] = (record, status)
         before = self._peers
-        self._peers = updated_peers(before, said, self._clock(), self._wall())
-        if _told(before) != _told(self._peers):
+        self._peers = updated_peers(before, statuses, self._clock(), self._wall())
+        if _statuses(before) != _statuses(self._peers):
             _log.info("replicas.changed", others=len(self._peers), proxies=_proxies(self._peers))
             self._on_change()
 
-    def _is_own(self, record: LeaderElectionRecord) -> None:
+    def _check_own(self, record: LeaderElectionRecord) -> None:
         shared = record.holder != self._holder
         if shared and not self._shared:
             _log.error(
@@ -236,12 +251,12 @@ class ReplicaRegistry:
                     await self._api.delete(LEASES, self._namespace, name)
 
 
-def _news(said: ReplicaStatus) -> tuple[object, ...]:
-    """What cannot wait; what is asked for moves all the time, and is told with the next renewal."""
-    return said.groups, said.digest, said.confirmed, said.refusals
+def _urgent(status: ReplicaStatus) -> tuple[object, ...]:
+    """What cannot wait for the next renewal; demand changes all the time, and can."""
+    return status.groups, status.digest, status.confirmed, status.refusals
 
 
-def _told(peers: ReplicaPeers) -> Mapping[str, ReplicaStatus]:
+def _statuses(peers: ReplicaPeers) -> Mapping[str, ReplicaStatus]:
     return {name: peer.presence for name, peer in peers.items()}
 
 
@@ -254,6 +269,6 @@ def _name(lease: KubeObject) -> str:
     return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
 
 
-def _plain(text: str, most: int) -> str:
-    """The text as names and labels of Kubernetes may be."""
+def _kubernetes_name(text: str, most: int) -> str:
+    """``text`` as a valid name or label value of Kubernetes."""
     return re.sub(r"[^a-z0-9.-]+", "-", text.lower())[-most:].strip(".-") or "switchgear"

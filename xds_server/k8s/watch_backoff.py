@@ -34,8 +34,8 @@ class WatchBackoffPolicy(ExponentialBackoff):
 class WatchBackoff:
     """How often in a row it went wrong, and how long to wait now."""
 
-    def __init__(self, pace: WatchBackoffPolicy, rng: random.Random) -> None:
-        self._pace = pace
+    def __init__(self, policy: WatchBackoffPolicy, rng: random.Random) -> None:
+        self._policy = policy
         self._rng = rng
         self.failures = 0
         self.absences = 0
@@ -48,15 +48,15 @@ class WatchBackoff:
         """What this failure says of the contact, and the wait in seconds."""
         self.absences = self.absences + 1 if error.missing else 0
         if error.missing and self.absences >= ABSENT_ATTEMPTS:
-            return WatchState.ABSENT, self._spread(self._pace.slow_s)
+            return WatchState.ABSENT, self._spread(self._policy.slow_s)
         if error.status == 403:
-            return WatchState.FORBIDDEN, self._spread(self._pace.slow_s)
+            return WatchState.FORBIDDEN, self._spread(self._policy.slow_s)
         return WatchState.LOST, max(self.pause(), error.retry_after_s or 0.0)
 
     def pause(self) -> float:
         """The wait after one more failure."""
         self.failures += 1
-        return self._spread(self._pace.wait_s(self.failures))
+        return self._spread(self._policy.wait_s(self.failures))
 
     def _spread(self, seconds: float) -> float:
         # A server that comes back should not meet all that lost it in one moment.

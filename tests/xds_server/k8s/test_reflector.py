@@ -17,12 +17,13 @@ from tests.eventually import eventually
 from xds_server.k8s.api_resources import PODS
 from xds_server.k8s.kube_api import PAGE, ApiError, KubeApi, KubeObject, ListPage, ObjectSelector, WatchEvent
 from xds_server.k8s.object_store import ObjectKey
-from xds_server.k8s.reflector import Reflector
+from xds_server.k8s.reflector import Reflector, ReflectorHandlers
 from xds_server.k8s.watch_backoff import ABSENT_ATTEMPTS, WatchBackoff, WatchBackoffPolicy, WatchState
 
 LIMIT_S = 60.0
 QUICK = WatchBackoffPolicy(first_s=0.005, most_s=0.02, slow_s=0.02)
 PODS_OF_ALL = ObjectSelector(resource=PODS)
+NO_HANDLERS: ReflectorHandlers[str] = ReflectorHandlers()
 
 
 def name(item: KubeObject) -> str:
@@ -30,8 +31,13 @@ def name(item: KubeObject) -> str:
 
 
 @asynccontextmanager
-async def running(api: KubeApi, which: ObjectSelector = PODS_OF_ALL, **more: Any) -> AsyncIterator[Reflector[str]]:
-    one = Reflector(api, which, name, pace=QUICK, rng=random.Random(0), **more)
+async def running(
+    api: KubeApi,
+    selector: ObjectSelector = PODS_OF_ALL,
+    handlers: ReflectorHandlers[str] = NO_HANDLERS,
+    **more: Any,
+) -> AsyncIterator[Reflector[str]]:
+    one = Reflector(api, selector, name, handlers, backoff=QUICK, rng=random.Random(0), **more)
     task = asyncio.create_task(one.run())
     try:
         yield one
@@ -117,7 +123,9 @@ async def test_expired_resource_version_relists(expired: ApiError) -> None:
     changes: list[frozenset[ObjectKey]] = []
     api = Scripted(listed("a", "b"), [added("c", "2"), expired], listed("b", "c", version="9"))
     one = await asked(
-        api, ["list 500", "watch 1", "list 500", "watch 9"], on_change=lambda keys, _: changes.append(keys)
+        api,
+        ["list 500", "watch 1", "list 500", "watch 9"],
+        handlers=ReflectorHandlers(on_change=lambda keys, _: changes.append(keys)),
     )
     assert sorted(one.objects.values()) == ["b", "c"]
     assert [sorted(key.name for key in keys) for keys in changes] == [["a", "b"], ["c"], ["a"]]
@@ -137,7 +145,7 @@ async def test_interrupted_pagination_leaves_no_stale_objects() -> None:
 
 
 async def test_a_wait_that_ends_by_itself_may_be_ended_in_the_same_moment() -> None:
-    one = Reflector(Scripted(), PODS_OF_ALL, name)
+    one = Reflector(Scripted(), PODS_OF_ALL, name, NO_HANDLERS)
     async with one._until_cut(0.0):
         # Its time is over, and the task it is to end has not had its turn yet.
         asyncio.get_running_loop().call_soon(lambda: asyncio.get_running_loop().call_soon(one.rewatch))
@@ -154,11 +162,12 @@ async def test_lost_api_server_keeps_objects_and_resource_version() -> None:
     now = 100.0
     lost = ApiError(0, "ClientConnectorError", "refused")
     api = Scripted(listed("a"), lost, lost, [added("b", "2")])
-    contacts: list[WatchState] = []
-    async with running(api, clock=lambda: now, on_contact=lambda: contacts.append(one.state)) as one:
+    states: list[WatchState] = []
+    handlers: ReflectorHandlers[str] = ReflectorHandlers(on_state_change=lambda: states.append(one.state))
+    async with running(api, handlers=handlers, clock=lambda: now) as one:
         await eventually(lambda: len(api.asked) >= 5, "asked again", LIMIT_S)
     assert api.asked == ["list 500", "watch 1", "watch 1", "watch 1", "watch 2"]
-    assert WatchState.LOST in contacts
+    assert WatchState.LOST in states
     assert sorted(one.objects.values()) == ["a", "b"]
     assert one.stale_s is None
 
@@ -180,7 +189,7 @@ async def test_forbidden_optional_list_is_skipped_and_retried() -> None:
     def note() -> None:
         seen.append((one.state, one.complete, one.stale_s))
 
-    async with running(api, optional=True, on_contact=note) as one:
+    async with running(api, handlers=ReflectorHandlers(on_state_change=note), optional=True) as one:
         await eventually(lambda: list(one.objects.values()) == ["a"], "allowed at last", LIMIT_S)
     assert seen[0] == (WatchState.FORBIDDEN, True, None)
     assert one.state is WatchState.SYNCED
@@ -193,7 +202,7 @@ async def test_forbidden_required_list_is_retried() -> None:
     def note() -> None:
         seen.append((one.state, one.complete, one.stale_s is not None))
 
-    async with running(api, on_contact=note) as one:
+    async with running(api, handlers=ReflectorHandlers(on_state_change=note)) as one:
         await eventually(lambda: one.complete, "complete", LIMIT_S)
     assert (WatchState.FORBIDDEN, False, True) in seen
     assert not [said for said in seen if said[0] is WatchState.FORBIDDEN and said[1]]
@@ -211,7 +220,10 @@ async def test_a_resource_that_is_missing_is_believed_to_be_when_said_so_several
     absent = [ApiError(404, "NotFound", "the server could not find the requested resource")] * ABSENT_ATTEMPTS
     complete: list[int] = []
     api = Scripted(*absent, listed("a"))
-    async with running(api, on_contact=lambda: complete.append(len(api.asked)) if one.complete else None) as one:
+    handlers: ReflectorHandlers[str] = ReflectorHandlers(
+        on_state_change=lambda: complete.append(len(api.asked)) if one.complete else None
+    )
+    async with running(api, handlers=handlers) as one:
         await eventually(lambda: one.objects, "it is there after all", LIMIT_S)
     assert complete[0] == ABSENT_ATTEMPTS
 
@@ -241,18 +253,18 @@ async def test_list_is_not_interrupted_by_a_relist_request() -> None:
 
 
 def test_backoff_doubles_with_jitter_and_is_capped() -> None:
-    patience = WatchBackoff(WatchBackoffPolicy(first_s=1, most_s=8), random.Random(1))
-    waits = [patience.pause() for _ in range(12)]
+    backoff = WatchBackoff(WatchBackoffPolicy(first_s=1, most_s=8), random.Random(1))
+    waits = [backoff.pause() for _ in range(12)]
     for wait_s, most_s in zip(waits, [1, 2, 4, *[8] * 9], strict=True):
         assert most_s / 2 <= wait_s <= most_s
     assert len(set(waits)) == len(waits)
-    patience.reset()
-    assert patience.pause() <= 1
+    backoff.reset()
+    assert backoff.pause() <= 1
 
 
 def test_retry_after_overrides_backoff() -> None:
-    patience = WatchBackoff(QUICK, random.Random(1))
-    assert patience.after(ApiError(429, "TooManyRequests", "", retry_after_s=3.0)) == (WatchState.LOST, 3.0)
+    backoff = WatchBackoff(QUICK, random.Random(1))
+    assert backoff.after(ApiError(429, "TooManyRequests", "", retry_after_s=3.0)) == (WatchState.LOST, 3.0)
 
 
 async def test_more_objects_than_a_page_holds(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from tests.eventually import eventually
 from tests.xds_server.k8s.fake_leases import FakeLeases
 from xds_server.k8s.lease import LeaderElectionRecord
 from xds_server.k8s.replica_peers import LIVE_S, ReplicaPeer, remote_proxies, updated_peers
-from xds_server.k8s.replica_registry import LABEL, ReplicaRegistry
+from xds_server.k8s.replica_registry import LABEL, ReplicaIdentity, ReplicaRegistry
 from xds_server.k8s.replica_status import (
     NO_STATUS,
     POLICIES,
@@ -222,8 +222,12 @@ def test_every_proxy_is_counted_once_by_every_replica(moves: list[tuple[int, str
         assert len(there.proxies) == 10 - len(here)
 
 
+def replica(identity: str, group: str = "switchgear") -> ReplicaIdentity:
+    return ReplicaIdentity(namespace="ns", group=group, identity=identity)
+
+
 def made(api: FakeLeases, identity: str, said: ReplicaStatus, group: str = "switchgear") -> ReplicaRegistry:
-    return ReplicaRegistry(api, namespace="ns", group=group, identity=identity, own=lambda: said, renew_s=0.02)
+    return ReplicaRegistry(api, replica(identity, group), own_status=lambda: said, renew_s=0.02)
 
 
 def test_replica_lease_is_withdrawn_at_shutdown() -> None:
@@ -258,26 +262,24 @@ def test_a_lost_server_is_nobodys_silence() -> None:
     async def play() -> None:
         api, now = FakeLeases(), [0.0]
         two, three = made(api, "two", serving(g2=GATEWAYS)), made(api, "three", serving(g3=GATEWAYS))
-        one = ReplicaRegistry(
-            api, namespace="ns", group="switchgear", identity="one", own=lambda: NO_STATUS, clock=lambda: now[0]
-        )
+        one = ReplicaRegistry(api, replica("one"), own_status=lambda: NO_STATUS, clock=lambda: now[0])
         for each in (two, three, one):
-            await each._meet()
+            await each._exchange()
         assert one.remote_proxies({}).proxies_by_role == {"gateway": 2}
         api.down = True
         for now[0] in (LIVE_S - 1, LIVE_S + 1, 3600.0):
-            await one._meet()
+            await one._exchange()
             assert one.remote_proxies({}).proxies_by_role == {"gateway": 2}
         # Whoever came over meanwhile is known by name.
         assert one.remote_proxies({"g2": GATEWAYS}).proxies_by_role == {"gateway": 1}
         api.down = False
-        await one._meet()
-        await two._meet()
+        await one._exchange()
+        await two._exchange()
         now[0] += LIVE_S - 1
-        await one._meet()
+        await one._exchange()
         assert len(one.peer_statuses()) == 2
         now[0] += 2
-        await one._meet()
+        await one._exchange()
         # One of them did not come back with the server.
         assert list(one.peer_statuses()) == [two.name]
 
@@ -288,11 +290,11 @@ def test_a_lease_that_says_nonsense_changes_nothing_that_was_known() -> None:
     async def play() -> None:
         api = FakeLeases()
         one, two = made(api, "one", NO_STATUS), made(api, "two", serving(g2=GATEWAYS))
-        await two._meet()
-        await one._meet()
+        await two._exchange()
+        await one._exchange()
         api.objects[two.name]["metadata"]["annotations"] = {PROXIES: "{"}
         api._put(two.name, api.objects[two.name])
-        await one._meet()
+        await one._exchange()
         assert one.remote_proxies({}).proxies_by_role == {"gateway": 1}
 
     asyncio.run(play())
@@ -306,30 +308,28 @@ def test_dead_replica_lease_is_garbage_collected() -> None:
         def at(identity: str) -> ReplicaRegistry:
             return ReplicaRegistry(
                 api,
-                namespace="ns",
-                group="switchgear",
-                identity=identity,
-                own=lambda: NO_STATUS,
+                replica(identity),
+                own_status=lambda: NO_STATUS,
                 clock=lambda: now[0],
                 wall=lambda: wall_s + now[0],
             )
 
-        await at("dead")._meet()
+        await at("dead")._exchange()
         one, twin = at("one"), at("one")
-        await one._meet()
+        await one._exchange()
         now[0] = 599.0
-        await one._meet()
+        await one._exchange()
         assert "switchgear-replica-dead" in api.objects
         assert one.remote_proxies({}) is NO_REMOTE_PROXIES
         now[0] = 601.0
-        await one._meet()
+        await one._exchange()
         assert "switchgear-replica-dead" not in api.objects
         assert not one._shared
-        say, one._say = one._say, twin._say  # type: ignore[method-assign]  # the other one writes in between
-        await one._meet()
+        publish, one._publish = one._publish, twin._publish  # type: ignore[method-assign]  # the other one writes in between
+        await one._exchange()
         assert one._shared
-        one._say = say  # type: ignore[method-assign]  # and no longer
-        await one._meet()
+        one._publish = publish  # type: ignore[method-assign]  # and no longer
+        await one._exchange()
         assert not one._shared
 
     asyncio.run(play())

@@ -93,15 +93,15 @@ def pod(item: KubeObject) -> Pod:
     )
 
 
-def node_reader(signs: NodeFaultRules) -> Callable[[KubeObject], KubeNode]:
-    """What reads Node objects for these signs."""
+def node_reader(rules: NodeFaultRules) -> Callable[[KubeObject], KubeNode]:
+    """A function that reads Node objects by these rules."""
 
     def node(item: KubeObject) -> KubeNode:
         labels = _texts(_block(item, "metadata"), "labels")
         return KubeNode(
             zone=labels.get(_ZONE, ""),
             region=labels.get(_REGION, ""),
-            fault=signs.fault(
+            fault=rules.fault(
                 _blocks(_block(item, "spec"), "taints"), _blocks(_block(item, "status"), "conditions")
             ),
         )

@@ -1,7 +1,7 @@
-"""The engines of every ``kubernetes`` block, looked for anew where something moved. Pure: it is fed, and asked.
+"""The engines of every ``kubernetes`` block, discovered again where something changed. Pure: no input or output.
 
-A change of a pod, a slice or a node touches the blocks that could see it and no others. What comes out are engines
-per block, and, for the pools that are served, the cluster's words on them.
+A change of a pod, a slice or a node touches only the blocks that it could match. The results are engines per block
+and, for the pools that are served, their pod states.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,7 +27,7 @@ class DiscoveryBlock(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveredEngines:
-    """What there is to say of the pools that are served; ``uids`` tell engines of one name apart."""
+    """The engines of the pools that are served; ``uids`` distinguish engines of one name."""
 
     pod_states: Mapping[EngineId, PodState]
     pods: Mapping[EngineId, PodRef]
@@ -35,7 +35,7 @@ class DiscoveredEngines:
 
 
 class EngineDiscovery:
-    """Engines by block; see ``track``, the ``see_`` methods, and ``refresh``."""
+    """Engines by block; see ``track``, the ``on_`` methods, and ``refresh``."""
 
     def __init__(self) -> None:
         self._world = ClusterCache()
@@ -113,20 +113,20 @@ class EngineDiscovery:
         return _documented(self._found.get(block, DiscoveredMembers()))
 
     def discovered(self, serving: Mapping[str, DiscoveryBlock]) -> DiscoveredEngines:
-        """What there is to say of these pools."""
-        words: dict[EngineId, PodState] = {}
+        """The engines of these pools: pod states, pods and uids."""
+        pod_states: dict[EngineId, PodState] = {}
         pods: dict[EngineId, PodRef] = {}
         uids: dict[EngineId, str] = {}
         for pool, block in serving.items():
             for member in self._found.get(block, DiscoveredMembers()).members:
                 key = EngineId(pool, member.entry.name)
                 if member.pod_state is not None:
-                    words[key] = member.pod_state
+                    pod_states[key] = member.pod_state
                 if member.pod is not None:
                     pods[key] = member.pod
                 if member.uid:
                     uids[key] = member.uid
-        return DiscoveredEngines(pod_states=words, pods=pods, uids=uids)
+        return DiscoveredEngines(pod_states=pod_states, pods=pods, uids=uids)
 
 
 def _documented(found: DiscoveredMembers) -> tuple[tuple[EndpointEntry, ...], tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""Everything that is watched in a cluster, and how it stands with the server. The shell around reflectors."""
+"""The reflectors of a cluster, and the state of their watches."""
 
 import asyncio
 import random
@@ -6,40 +6,42 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from xds_server.k8s.api_resources import ENDPOINT_SLICES, NODES, PODS, POLICY_RESOURCES, ApiResource
 from xds_server.k8s.kube_api import ApiError, KubeApi, ObjectSelector
 from xds_server.k8s.object_store import ObjectKey
-from xds_server.k8s.reflector import Reflector
+from xds_server.k8s.reflector import Reflector, ReflectorHandlers
 from xds_server.k8s.source import cluster_objects
 from xds_server.k8s.source.gpu_node_rules import NodeFaultRules
 from xds_server.k8s.source.policy_manifest import PolicyManifest, manifest_reader
 from xds_server.k8s.watch_backoff import WatchBackoffPolicy, WatchState
 
-PULSE_S: Final = 5.0
-"""How often the server is asked whether it is there: a watch whose other end is gone says nothing for minutes."""
+T = TypeVar("T")
+
+PING_S: Final = 5.0
+"""Between two pings of the server: a watch whose other end is gone stays silent for minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchScope:
-    """What is watched: of these namespaces, all when empty, objects that the selectors choose by label."""
+    """What is watched: objects of these namespaces, all when empty, that the selectors choose by label."""
 
     namespaces: tuple[str, ...] = ()
-    policies: str = ""
-    pods: str = ""
-    signs: NodeFaultRules = field(default_factory=NodeFaultRules)
+    policy_selector: str = ""
+    pod_selector: str = ""
+    node_fault_rules: NodeFaultRules = field(default_factory=NodeFaultRules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchHandlers:
-    """Who is told: of keys that became different, with all objects of their list; and of a change of contact."""
+    """Callbacks: for changed keys with all objects of their list, and for a change of a watch's state."""
 
     policies: Callable[[], None]
     pods: Callable[[frozenset[ObjectKey], Mapping[ObjectKey, cluster_objects.Pod]], None]
     slices: Callable[[frozenset[ObjectKey], Mapping[ObjectKey, cluster_objects.EndpointSlice]], None]
     nodes: Callable[[frozenset[ObjectKey], Mapping[ObjectKey, cluster_objects.KubeNode]], None]
-    contact: Callable[[], None]
+    watch_state: Callable[[], None]
 
 
 class ReflectorSet:
@@ -49,44 +51,49 @@ class ReflectorSet:
         self,
         api: KubeApi,
         scope: WatchScope,
-        ears: WatchHandlers,
+        handlers: WatchHandlers,
         *,
-        pace: WatchBackoffPolicy | None = None,
-        pulse_s: float = PULSE_S,
+        backoff: WatchBackoffPolicy | None = None,
+        ping_s: float = PING_S,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
         self._api = api
-        self._pulse_s = pulse_s
+        self._ping_s = ping_s
         places = tuple(dict.fromkeys(scope.namespaces)) if all(scope.namespaces) else ()
         places = places or ("",)
-        more: dict[str, Any] = {"pace": pace, "clock": clock, "rng": rng, "on_contact": ears.contact}
+        more: dict[str, Any] = {"backoff": backoff, "clock": clock, "rng": rng}
 
-        def which(resource: ApiResource, place: str, labels: str = "") -> ObjectSelector:
+        def on(change: Callable[[frozenset[ObjectKey], Mapping[ObjectKey, T]], None]) -> ReflectorHandlers[T]:
+            return ReflectorHandlers(on_change=change, on_state_change=handlers.watch_state)
+
+        def selector(resource: ApiResource, place: str, labels: str = "") -> ObjectSelector:
             return ObjectSelector(resource=resource, namespace=place, labels=labels)
 
         self._policies: list[Reflector[PolicyManifest]] = [
             Reflector(
                 api,
-                which(resource, place, scope.policies),
+                selector(resource, place, scope.policy_selector),
                 manifest_reader(kind),
-                on_change=lambda *_: ears.policies(),
+                on(lambda *_: handlers.policies()),
                 **more,
             )
             for place in places
             for kind, resource in POLICY_RESOURCES.items()
         ]
         self._pods: list[Reflector[cluster_objects.Pod]] = [
-            Reflector(api, which(PODS, place, scope.pods), cluster_objects.pod, on_change=ears.pods, **more)
+            Reflector(
+                api, selector(PODS, place, scope.pod_selector), cluster_objects.pod, on(handlers.pods), **more
+            )
             for place in places
         ]
         # A slice without the label belongs to no Service.
         self._slices: list[Reflector[cluster_objects.EndpointSlice]] = [
             Reflector(
                 api,
-                which(ENDPOINT_SLICES, place, cluster_objects.SERVICE_LABEL),
+                selector(ENDPOINT_SLICES, place, cluster_objects.SERVICE_LABEL),
                 cluster_objects.endpoint_slice,
-                on_change=ears.slices,
+                on(handlers.slices),
                 **more,
             )
             for place in places
@@ -94,9 +101,9 @@ class ReflectorSet:
         self._nodes: list[Reflector[cluster_objects.KubeNode]] = [
             Reflector(
                 api,
-                which(NODES, ""),
-                cluster_objects.node_reader(scope.signs),
-                on_change=ears.nodes,
+                selector(NODES, ""),
+                cluster_objects.node_reader(scope.node_fault_rules),
+                on(handlers.nodes),
                 optional=True,
                 **more,
             )
@@ -110,17 +117,17 @@ class ReflectorSet:
 
     @property
     def complete(self) -> bool:
-        """Whether every list was whole once, or is known not to be had."""
+        """Whether every list was whole once, or the server is known to offer none."""
         return all(one.complete for one in self._all())
 
     @property
     def stale(self) -> Mapping[str, float]:
-        """Seconds without contact by plural, the longest of all namespaces; only where there is none."""
+        """Seconds without contact by plural, the longest of all namespaces; only resources out of contact."""
         longest: dict[str, float] = {}
         for one in self._all():
             seconds = one.stale_s
             if seconds is not None:
-                plural = one.which.resource.plural
+                plural = one.selector.resource.plural
                 longest[plural] = max(seconds, longest.get(plural, 0.0))
         return MappingProxyType(longest)
 
@@ -129,7 +136,7 @@ class ReflectorSet:
         """Why a resource cannot be read, by plural: ``forbidden`` or ``absent``, with the server's reason."""
         return MappingProxyType(
             {
-                one.which.resource.plural: f"{one.state.value}: {one.reason}"
+                one.selector.resource.plural: f"{one.state.value}: {one.reason}"
                 for one in self._all()
                 if one.state in {WatchState.FORBIDDEN, WatchState.ABSENT}
             }
@@ -137,12 +144,12 @@ class ReflectorSet:
 
     @property
     def unobservable(self) -> frozenset[str] | None:
-        """Namespaces of whose pods nothing new is heard; None when it is all of them."""
-        lost = frozenset(one.which.namespace for one in self._pods if not one.current)
+        """Namespaces whose pods are out of contact; None when all are."""
+        lost = frozenset(one.selector.namespace for one in self._pods if not one.current)
         return None if "" in lost else lost
 
     def manifests(self) -> Iterator[PolicyManifest]:
-        """Every policy object there is."""
+        """Every policy object."""
         for one in self._policies:
             yield from one.objects.values()
 
@@ -150,19 +157,19 @@ class ReflectorSet:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for one in self._all():
-                tasks.create_task(one.run(), name=f"watch {one.which.resource.plural} {one.which.namespace}")
-            tasks.create_task(self._pulse(), name="pulse of the API server")
+                tasks.create_task(one.run(), name=f"watch {one.selector.resource.plural} {one.selector.namespace}")
+            tasks.create_task(self._ping(), name="ping of the API server")
 
-    async def _pulse(self) -> None:
-        """Notice that the server is gone though no connection says so; take watches up again when it is back."""
+    async def _ping(self) -> None:
+        """Detect a silent server, and open all watches again when it answers."""
         silent = False
         while True:
-            await asyncio.sleep(self._pulse_s)
+            await asyncio.sleep(self._ping_s)
             try:
-                async with asyncio.timeout(self._pulse_s):
+                async with asyncio.timeout(self._ping_s):
                     await self._api.get_raw("/version")
             except (ApiError, TimeoutError) as error:
-                # Whoever refuses is there.
+                # A refusal is an answer.
                 if isinstance(error, TimeoutError) or not error.status:
                     silent = True
                     for one in self._all():

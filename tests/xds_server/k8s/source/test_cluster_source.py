@@ -19,7 +19,8 @@ from tests.cluster import Cluster
 from tests.cluster_double import Troubles
 from tests.eventually import eventually
 from xds_server.k8s.api_resources import ENDPOINT_SLICES, MODEL_ROUTES, NODES, PODS
-from xds_server.k8s.source import ClusterSource
+from xds_server.k8s.source import ClusterSource, WatchScope
+from xds_server.k8s.source.cluster_source import ClusterSourceTimings
 from xds_server.k8s.watch_backoff import WatchBackoffPolicy
 from xds_server.model.fleet import EngineId
 from xds_server.model.pod_state import PodPhase, PodState
@@ -52,21 +53,23 @@ def route(name: str = "front", to: str = "chat") -> dict[str, Any]:
 class RunningSource:
     """A source that runs, and what has come out of it."""
 
-    def __init__(self, cluster: Cluster, **more: Any) -> None:
+    def __init__(
+        self, cluster: Cluster, scope: WatchScope | None = None, *, ping_s: float = 60.0, **more: Any
+    ) -> None:
         self.states: list[PolicyState] = []
-        self.words: list[Mapping[EngineId, PodState]] = []
+        self.pod_states: list[Mapping[EngineId, PodState]] = []
         self.uids: list[Mapping[EngineId, str]] = []
         self.source = ClusterSource(
             cluster.api,
-            on_words=self._hear,
-            settle_s=0.01,
-            pace=QUICK,
+            scope or WatchScope(),
+            on_pod_states=self._record,
+            timings=ClusterSourceTimings(settle_s=0.01, ping_s=ping_s, backoff=QUICK),
             rng=random.Random(0),
-            **{"pulse_s": 60.0, **more},
+            **more,
         )
 
-    def _hear(self, words: Mapping[EngineId, PodState], uids: Mapping[EngineId, str]) -> None:
-        self.words.append(words)
+    def _record(self, pod_states: Mapping[EngineId, PodState], uids: Mapping[EngineId, str]) -> None:
+        self.pod_states.append(pod_states)
         self.uids.append(uids)
 
     async def follow(self) -> None:
@@ -84,16 +87,16 @@ class RunningSource:
         return tuple(one.name for one in found.spec.endpoints) if found else ()
 
     def standing(self, engine: str, of: str = "chat") -> PodPhase | None:
-        word = (self.words[-1] if self.words else {}).get(EngineId(of, engine))
-        return word.standing if word else None
+        found = (self.pod_states[-1] if self.pod_states else {}).get(EngineId(of, engine))
+        return found.standing if found else None
 
     async def until(self, condition: Any, what: str) -> None:
         await eventually(condition, what, LIMIT_S)
 
 
 @asynccontextmanager
-async def watched(cluster: Cluster, **more: Any) -> AsyncIterator[RunningSource]:
-    one = RunningSource(cluster, **more)
+async def watched(cluster: Cluster, scope: WatchScope | None = None, **more: Any) -> AsyncIterator[RunningSource]:
+    one = RunningSource(cluster, scope, **more)
     tasks = [asyncio.create_task(one.source.run()), asyncio.create_task(one.follow())]
     try:
         yield one
@@ -184,7 +187,7 @@ async def test_pod_readiness_is_a_pod_state_and_no_document_change(cluster: Clus
         before = len(seen.states)
         await cluster.condition("vllm-1", "Ready", held=False)
         await seen.until(lambda: seen.standing("vllm-1") is PodPhase.NOT_READY, "the word")
-        assert "vllm-1 is not ready: Ready is False" in seen.words[-1][EngineId("chat", "vllm-1")].reason
+        assert "vllm-1 is not ready: Ready is False" in seen.pod_states[-1][EngineId("chat", "vllm-1")].reason
         await cluster.condition("vllm-1", "Ready", held=True)
         await seen.until(lambda: seen.standing("vllm-1") is None, "the word taken back")
         assert len(seen.states) == before
@@ -215,11 +218,12 @@ async def test_broken_node_ejects_its_engines_and_a_cordon_does_not(cluster: Clu
         await cluster.api.merge(NODES, "", "node-1", {"spec": {"taints": [taint]}})
         await seen.until(lambda: seen.standing("vllm-1") is PodPhase.UNFIT, "the word")
         assert (
-            seen.words[-1][EngineId("chat", "vllm-1")].reason == "node node-1 has taint nvidia.com/gpu-xid-error"
+            seen.pod_states[-1][EngineId("chat", "vllm-1")].reason
+            == "node node-1 has taint nvidia.com/gpu-xid-error"
         )
         assert seen.standing("vllm-2") is None
         await cluster.api.merge(NODES, "", "node-1", {"spec": {"taints": None}})
-        await seen.until(lambda: not seen.words[-1], "the word taken back")
+        await seen.until(lambda: not seen.pod_states[-1], "the word taken back")
 
 
 async def test_one_bad_object_is_served_as_it_was_and_the_others_go_on(cluster: Cluster) -> None:
@@ -249,7 +253,7 @@ async def test_lost_api_server_changes_only_staleness(cluster: Cluster) -> None:
     await two_engines(cluster)
     async with watched(cluster) as seen:
         await seen.until(lambda: len(seen.engines()) == 2, "engines")
-        before = (len(seen.states), len(seen.words))
+        before = (len(seen.states), len(seen.pod_states))
         await double.down()
         await seen.until(lambda: len(seen.source.stale) == 6, "all is stale")
         assert set(seen.source.stale) == {
@@ -261,7 +265,7 @@ async def test_lost_api_server_changes_only_staleness(cluster: Cluster) -> None:
             "nodes",
         }
         assert all(seconds >= 0 for seconds in seen.source.stale.values())
-        assert (len(seen.states), len(seen.words)) == before
+        assert (len(seen.states), len(seen.pod_states)) == before
         await double.up()
         await seen.until(lambda: not seen.source.stale, "in touch again")
         await cluster.condition("vllm-2", "Ready", held=False)
@@ -272,7 +276,7 @@ async def test_lost_api_server_changes_only_staleness(cluster: Cluster) -> None:
 async def test_silent_api_server_is_detected(cluster: Cluster) -> None:
     double = cluster.must_be_double()
     await two_engines(cluster)
-    async with watched(cluster, pulse_s=0.5) as seen:
+    async with watched(cluster, ping_s=0.5) as seen:
         await seen.until(seen.engines, "engines")
         double.trouble(Troubles(silent=True))
         await seen.until(lambda: len(seen.source.stale) == 6, "all is stale")
@@ -301,7 +305,7 @@ async def test_a_pod_is_not_gone_because_pods_cannot_be_seen(cluster: Cluster) -
         }
         await cluster.api.create(ENDPOINT_SLICES, "default", said)
         await seen.until(lambda: "newborn" in seen.engines(), "its engine")
-        assert not any(EngineId("chat", "newborn") in words for words in seen.words)
+        assert not any(EngineId("chat", "newborn") in pod_states for pod_states in seen.pod_states)
         double.trouble(Troubles())
         await seen.until(lambda: seen.standing("newborn") is PodPhase.GONE, "what can be known again")
 
@@ -311,7 +315,7 @@ async def test_expired_resource_versions_relist_without_flapping(cluster: Cluste
     await two_engines(cluster)
     async with watched(cluster) as seen:
         await seen.until(lambda: len(seen.engines()) == 2, "engines")
-        states, words = len(seen.states), len(seen.words)
+        states, earlier = len(seen.states), len(seen.pod_states)
         await double.down()
         await seen.until(lambda: len(seen.source.stale) == 6, "all is stale")
         for path in ("vllm-1",):
@@ -331,7 +335,7 @@ async def test_expired_resource_versions_relist_without_flapping(cluster: Cluste
         assert since in (
             [("vllm-1", "vllm-2")] * (len(since) - left) + [("vllm-2",)] * left for left in range(1, 4)
         )
-        assert all(not said or set(said) == {EngineId("chat", "vllm-1")} for said in seen.words[words:])
+        assert all(not said or set(said) == {EngineId("chat", "vllm-1")} for said in seen.pod_states[earlier:])
 
 
 def _delete(path: str) -> Any:
@@ -365,11 +369,11 @@ async def test_only_the_namespaces_and_labels_asked_for_are_read(cluster: Cluste
             f"in-{name}", namespace=name, labels={"app": "vllm"}, ip="10.0.1.1", ports={"http": 8000}
         )
         await cluster.service("vllm", namespace=name, selector={"app": "vllm"}, ports={"http": 8000})
-    async with watched(cluster, namespaces=("one", "two")) as seen:
+    async with watched(cluster, WatchScope(namespaces=("one", "two"))) as seen:
         await seen.until(lambda: seen.policies and len(seen.policies.pools) == 2, "two pools")
         assert seen.engines("of-one") == ("in-one",)
         assert seen.engines("of-two") == ("in-two",)
-    async with watched(cluster, selector="team in (two,three)") as seen:
+    async with watched(cluster, WatchScope(policy_selector="team in (two,three)")) as seen:
         await seen.until(lambda: seen.policies and set(seen.policies.pools) == {"of-two", "of-three"}, "by label")
 
 

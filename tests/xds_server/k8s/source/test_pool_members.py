@@ -325,13 +325,13 @@ def test_node_conditions_of_faulty_gpus(condition: str, status: str, *, unfit: b
 
 
 def test_other_signs_in_place_of_ours() -> None:
-    signs = NodeFaultRules(taints=("example.com/*",), conditions=("Fine=False", "Odd"))
+    rules = NodeFaultRules(taints=("example.com/*",), conditions=("Fine=False", "Odd"))
     taints = [{"key": "example.com/x", "effect": "NoExecute"}, {"key": "gpu.health/x", "effect": "NoExecute"}]
     conditions = [{"type": "Fine", "status": "False"}, {"type": "Odd", "status": "True"}]
-    assert signs.fault(taints, conditions) == (
+    assert rules.fault(taints, conditions) == (
         "has taint example.com/x and has condition Fine=False and has condition Odd"
     )
-    assert signs.fault([], [{"type": "Fine", "status": "True"}, {"type": "Odd", "status": "Unknown"}]) == ""
+    assert rules.fault([], [{"type": "Fine", "status": "True"}, {"type": "Odd", "status": "Unknown"}]) == ""
 
 
 @pytest.mark.parametrize(("health", "said"), [("Unhealthy", "unfit"), ("Healthy", ""), ("Unknown", "")])
