@@ -46,7 +46,7 @@ test: $(READY) $(VENV)/.kubectl
 
 # An answer in 90 s on two cores: no Envoy, no other processes, no waiting on real clocks.
 test-fast: $(READY)
-	$(BIN)/pytest -q -m "not slow and not vllm" -n 2 --dist loadfile --durations 5 $(ARGS)
+	$(BIN)/pytest -q -m "not slow and not vllm" -n 2 --dist loadfile --hypothesis-profile quick --durations 5 $(ARGS)
 
 # Two real engines, on the CPU, with a model of random weights made on the spot.
 vllm: $(READY) $(VLLM_READY)

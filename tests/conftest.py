@@ -14,6 +14,8 @@ from tests.cluster import Cluster, running_cluster
 PATIENT: Final = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 # What is drawn follows from the test's own text, so that a run that fails fails because of a change.
 hypothesis.settings.register_profile("steady", parent=PATIENT, derandomize=True)
+# For `make test-fast`, where a test does not name a number of its own.
+hypothesis.settings.register_profile("quick", parent=PATIENT, derandomize=True, max_examples=15)
 # To look for what nobody has met: other seeds in each run, and what failed is tried again first.
 hypothesis.settings.register_profile("explore", parent=PATIENT, print_blob=True)
 hypothesis.settings.load_profile("steady")
@@ -43,16 +45,12 @@ TESTS = Path(__file__).parent
 WITH_WHOLE_PROGRAMS: Final = ("with_envoy", "typed", "incident", "kubernetes", "hostile")
 SLOW: Final = (
     *WITH_WHOLE_PROGRAMS,
-    *("benchmarks", "fuzz", "upgrade", "with_vllm", "test_repository_layout.py"),
+    *("benchmarks", "deploy", "fuzz", "monitoring", "upgrade", "with_vllm", "test_repository_layout.py"),
     *(
         f"chaos/{one}"
         for one in ("cli", "demo", "fake_engine", "faults", "gate", "lab", "load", "netem", "real_vllm")
     ),
     *(f"chaos/{one}" for one in ("simulator", "xds_tap", "planning/test_cli.py", "test_pytest_plugin.py")),
-    *(
-        f"deploy/test_{one}.py"
-        for one in ("drain_and_liveness_scripts", "helm_chart", "rbac_authorization_enforced")
-    ),
     *(f"engine/agent/test_{one}.py" for one in ("agent", "agent_with_tls_engine", "engine_monitor")),
     "engine/gpu/test_gpu_source.py",
     *("istio/export/test_istio_crd_schemas.py", "istio/gateway_api/test_gateway_api_crd_schemas.py"),
@@ -75,11 +73,20 @@ SLOW: Final = (
 """Folders and files below ``tests`` whose tests start processes, wait on real clocks or compute for long."""
 
 
+def is_slow(path: Path) -> bool:
+    """Whether a file or folder of tests is in ``SLOW``."""
+    return any(path.is_relative_to(TESTS / one) for one in SLOW)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import slow files where they are deselected: that takes as long as many tests."""
+    return True if "not slow" in config.option.markexpr and is_slow(collection_path) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark slow tests; whole programs come first: a long one that begins last keeps one process busy, alone."""
     for item in items:
-        path = item.path.relative_to(TESTS)
-        if item.get_closest_marker("envoy") or any(path.is_relative_to(one) for one in SLOW):
+        if item.get_closest_marker("envoy") or is_slow(item.path):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] not in WITH_WHOLE_PROGRAMS)
 
