@@ -6,7 +6,6 @@ import errno
 import os
 import resource
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -130,7 +129,7 @@ async def test_what_a_disk_refused_is_written_once_there_is_room(
         )
         told_of = {Path(one.file).name: one for one in disk.file_problems()}
         assert {"last-good.json", "orders.json", "history", "addresses.json"} <= set(told_of)
-        remarks = list(on_file_problems([asdict(one) for one in told_of.values()]))
+        remarks = list(on_file_problems(list(told_of.values())))
         assert {(one.code, one.state) for one in remarks} == {("SG234", "fail")}
         assert all("cannot write" in one.sentence for one in told_of.values())
         state.unlink()

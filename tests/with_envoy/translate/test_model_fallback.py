@@ -209,7 +209,7 @@ async def test_the_same_model_elsewhere_is_no_news(rig, recorder):
 async def test_overflow_share_of_a_full_pool_goes_to_the_fallback(rig, engine):
     main, small = await engine(model="big"), await engine(model="small")
     full = DegradationState(level=2, reason="", since_s=0, fallback_percent=30)
-    one = await rig(policy(main, small), pools={"p": {"ladder": full}})
+    one = await rig(policy(main, small), pools={"p": {"degradation": full}})
     disclosed = ["x-switchgear-fallback" in (await one.complete(model="big")).headers for _ in range(400)]
     assert small.book.totals().finished == sum(disclosed)
     assert 74 <= sum(disclosed) <= 166  # 30 % of 400, five standard deviations
@@ -219,7 +219,7 @@ async def test_overflow_share_of_a_full_pool_goes_to_the_fallback(rig, engine):
 async def test_a_caller_who_did_not_opt_in_never_gets_another_model(rig, engine):
     main, small = await engine(model="big"), await engine(model="small")
     full = DegradationState(level=2, reason="", since_s=0, fallback_percent=100)
-    one = await rig(policy(main, small, ", modelChange: opt-in"), pools={"p": {"ladder": full}})
+    one = await rig(policy(main, small, ", modelChange: opt-in"), pools={"p": {"degradation": full}})
     willing = await one.complete(model="big", headers={"x-switchgear-allow-model-change": "True"})
     assert (willing.status, willing.headers["x-switchgear-fallback"]) == (200, "small")
     for headers in ({}, {"x-switchgear-allow-model-change": "no"}):

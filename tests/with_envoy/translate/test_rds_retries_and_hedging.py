@@ -191,7 +191,7 @@ async def test_maintenance_response_is_served_until_the_decision_ends(rig, engin
     sound = await engine(max_model_len=10_000_000)
     one = await rig(policy(sound), dynamic_routes=True)
     assert (await one.complete()).status == 200
-    await one.decide(ladder=ladder(4, maintenance='back at "noon" – 12:00'))
+    await one.decide(degradation=ladder(4, maintenance='back at "noon" – 12:00'))
     for body in ({}, {"stream": True}, {"prompt": "word " * 600_000}, {"max_tokens": 10**7}):
         answer = await one.complete(**body)
         assert answer.status == 503
@@ -205,14 +205,14 @@ async def test_maintenance_response_is_served_until_the_decision_ends(rig, engin
     async with one.client.get(f"{one.url}/v1/models") as models:
         assert models.status == 503
     assert sound.book.totals().arrived == 1
-    await one.decide(ladder=ladder(3))
+    await one.decide(degradation=ladder(3))
     assert (await one.complete()).status == 200
 
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
 async def test_load_shedding_rejects_long_answers_first(rig, engine, field):
     sound = await engine(max_model_len=10_000_000)
-    one = await rig(policy(sound), pools={"p": {"ladder": ladder(3, max_tokens=64)}})
+    one = await rig(policy(sound), pools={"p": {"degradation": ladder(3, max_tokens=64)}})
 
     async def ask(value: Any, prompt: str = "x", **more: Any) -> tuple[int, str | None, str | None]:
         body = json.dumps({"model": "fake-model", "prompt": prompt, field: value, **more})
