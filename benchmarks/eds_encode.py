@@ -109,7 +109,7 @@ def main(argv: Sequence[str]) -> int:
         "EDS encode after one change, microseconds",
         COLUMNS,
         rows,
-        caption="ours: cached chunks; encode(): generated encoder; bytes(): betterproto2",
+        caption="ours: cached chunks; encode(): derived protobuf classes; bytes(): betterproto2",
     )
     answer = {
         "benchmark": "eds_encode",

@@ -33,6 +33,7 @@ MAX_STALE_VIEWS: Final = 64
 """Views that came and went, or were only asked about, before what was made for them is forgotten."""
 
 _NOBODY: Final[Mapping[str, Proxy]] = MappingProxyType({})
+_NO_NODES: Final[Mapping[str, View]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class BuildInputs:
     proxies_by_role: Mapping[str, int]
     now_s: float
     calling_zones: frozenset[str] = frozenset()
-    nodes: Mapping[str, View] = field(default_factory=dict)
+    nodes: Mapping[str, View] = field(default_factory=lambda: _NO_NODES)
     remote_proxies: Mapping[str, Proxy] = field(default_factory=lambda: _NOBODY)
     orders: Mapping[EngineId, Order] = field(default_factory=dict)
     access_log_percent: float = 100.0
