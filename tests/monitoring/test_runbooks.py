@@ -13,7 +13,7 @@ from xds_server.cli import group
 from xds_server.metrics.metric_table import TABLE
 
 PAGES = {path.stem: path for path in (ROOT / "docs" / "runbooks").glob("*.md") if path.stem != "index"}
-SECTIONS = ["What callers see", "Type this", "Fix", "It is over when"]
+SECTIONS = ["Impact", "Diagnosis", "Fix", "Resolved when"]
 LONGEST_LINES = 45
 
 
