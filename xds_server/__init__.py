@@ -1,1 +1,1 @@
-"""The control plane: policies and what engines report, turned into xDS for Envoy."""
+"""Switchgear control plane: compiles policies and engine reports into xDS for Envoy."""

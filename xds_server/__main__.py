@@ -1,4 +1,4 @@
-"""``python -m xds_server`` is ``switchgear``."""
+"""Entry point of ``python -m xds_server``, same as ``switchgear``."""
 
 from xds_server.cli import entry
 

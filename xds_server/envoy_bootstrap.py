@@ -1,7 +1,7 @@
-"""The bootstrap an Envoy starts with: who it is, where the control plane is, and nothing that may change later.
+"""Envoy bootstrap: node identity, control-plane address, and only what stays fixed at runtime.
 
-The text is ``envoy/bootstrap.yaml`` with a few values filled in, comments and all: an operator will read it. In a
-wheel that folder ships inside this package, in a source tree it stands beside it.
+The text is ``envoy/bootstrap.yaml`` with values filled in, comments included, for operators to read. In a wheel
+that folder ships inside this package; in a source tree it is next to it.
 """
 
 import json
@@ -18,22 +18,22 @@ TEMPLATE: Final = "bootstrap.yaml"
 IDENTITY_FILE: Final = "tls-identity.json"
 AUTHORITIES_FILE: Final = "tls-authorities.json"
 MAX_CONNECTIONS: Final = 50_000
-"""Downstream connections after which Envoy protects itself; far above what a fleet of engines can serve."""
+"""Downstream connections at which Envoy protects itself; far above what a fleet of engines can serve."""
 
 _START_CUTTING: Final = """\
 # Start Envoy with a drain time of zero: envoy -c THIS --drain-time-s 0
-# What a hung engine holds is ended by the removal of a listener, and that takes as long as the drain time."""
+# Requests held by a hung engine are cut by removing a listener, which takes as long as the drain time."""
 
 _START_DRAINING: Final = """\
 # Start Envoy with a drain time no shorter than your longest stream: envoy -c THIS --drain-time-s 900"""
 
 _HEALTH_LISTENER: Final = """\
   listeners:
-  # For probes and scrapers of other machines: three pages, and nothing that could stop this Envoy.
+  # For probes and scrapers on other machines: three read-only pages.
   - name: health
     address:
       socket_address: {address: $health_address, port_value: $health_port}
-    # Whoever is full of clients is well.
+    # An Envoy at its connection limit is still healthy.
     ignore_global_conn_limit: true
     filter_chains:
     - filters:
@@ -47,10 +47,10 @@ _HEALTH_LISTENER: Final = """\
             - name: health
               domains: ["*"]
               routes:
-              # That workers answer.
+              # Liveness: the workers answer.
               - match: {path: /live}
                 direct_response: {status: 200, body: {inline_string: "live\\n"}}
-              # 503 while Envoy starts, and once it was told to take nothing new (POST /healthcheck/fail).
+              # 503 while Envoy starts, and after POST /healthcheck/fail.
               - match: {path: /ready}
                 route: {cluster: $admin_cluster}
               - match: {path: /stats/prometheus}
@@ -69,7 +69,7 @@ _TLS: Final = """\
         sni: $name
         common_tls_context:
           tls_params: {tls_minimum_protocol_version: TLSv1_2, tls_maximum_protocol_version: TLSv1_3}
-          # By way of these files Envoy takes up new certificates while it runs.
+          # Envoy reloads certificates through these files.
           tls_certificate_sds_secret_configs:
           - name: identity
             sds_config: {path_config_source: {path: $identity}, resource_api_version: V3}
@@ -95,14 +95,14 @@ _ADMIN_CLUSTER: Final = """\
 """
 
 ADMIN_CLUSTER: Final = "envoy_admin"
-"""Envoy's own admin port as a cluster; no pool can have a name with an underscore."""
+"""Cluster for Envoy's own admin port; the underscore cannot occur in a pool name."""
 
 _API_TYPES: Final = {"delta": "DELTA_GRPC", "sotw": "GRPC"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapTls:
-    """How an Envoy proves itself to control planes, and what they must prove: a DNS name, or a URI (SPIFFE).
+    """TLS identity of an Envoy, and the control-plane name it verifies: a DNS name or a URI (SPIFFE).
 
     ``folder`` is where this Envoy finds the files of ``secret_files``.
     """
@@ -113,19 +113,18 @@ class BootstrapTls:
 
     @property
     def by_uri(self) -> bool:
-        """Whether control planes prove a URI."""
+        """Whether control planes are verified by URI."""
         return "://" in self.server_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bootstrap:
-    """What differs between one Envoy and another.
+    """Values that differ between Envoys.
 
-    ``servers`` are (host, port) of control planes, any of which will do. Empty ``pools`` means all.
-    ``admin_port`` 0 takes a free one. ``listen_address`` is where this Envoy binds every listener; empty means as
-    the routes say. ``cuts``: whether this Envoy can be told to end what a hung engine holds; it must then be
-    started with a drain time of zero. ``health_port`` is where every machine may ask whether this Envoy is ready,
-    and what it counts; 0 opens none. It needs an ``admin_port`` that is known.
+    ``servers``: (host, port) of equivalent control planes. Empty ``pools``: all. ``admin_port`` 0: any free port.
+    ``listen_address``: bind address of every listener; empty: as in the routes. ``cuts``: this Envoy can be told
+    to end requests held by a hung engine; requires a drain time of zero at start. ``health_port``: readiness and
+    statistics, open to all machines; 0: none. It requires a fixed ``admin_port``.
     """
 
     node: str
@@ -143,16 +142,16 @@ class Bootstrap:
     tls: BootstrapTls | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Reject invalid combinations."""
         if self.health_port and not self.admin_port:
-            raise ValueError("what the health port tells comes from the admin port: name that, too")
+            raise ValueError("the health port serves data of the admin port: set admin_port, too")
         if self.health_port and self.health_port == self.admin_port:
             raise ValueError(f"the health port and the admin port cannot both be {self.health_port}")
 
 
 def bootstrap_yaml(one: Bootstrap) -> str:
-    """The complete bootstrap file of an Envoy."""
-    # JSON is YAML, and quotes whatever an operator may have put into a name.
+    """Complete bootstrap file of an Envoy."""
+    # JSON is YAML, and quotes any characters in names.
     return Template(_template()).substitute(
         node_id=json.dumps(one.node),
         zone=json.dumps(one.zone),
@@ -172,7 +171,7 @@ def bootstrap_yaml(one: Bootstrap) -> str:
 
 
 def _health(one: Bootstrap) -> dict[str, str]:
-    """The parts for the health port; empty without one."""
+    """Template values for the health port; empty without one."""
     if not one.health_port:
         return {"health_listener": "", "admin_cluster": ""}
     said = {
@@ -198,8 +197,8 @@ def _tls(tls: BootstrapTls) -> str:
 
 
 def secret_files(tls: BootstrapTls) -> Mapping[str, str]:
-    """The files, by name, that tell Envoy where certificates are; it watches the folders of those."""
-    assert tls.files.authorities is not None, "an Envoy trusts no control plane without"  # noqa: S101
+    """SDS files that locate the certificates, by name; Envoy watches the folders of those certificates."""
+    assert tls.files.authorities is not None, "an Envoy needs a CA for control planes"  # noqa: S101
     identity = {
         "certificate_chain": {"filename": str(tls.files.certificate)},
         "private_key": {"filename": str(tls.files.key)},

@@ -1,7 +1,7 @@
-"""What the operator can say about one ``switchgear serve``: one dataclass makes flags, environment and defaults.
+"""Settings of ``switchgear serve``: one dataclass defines flags, environment variables and defaults.
 
-Each field carries its help text, so that ``--help`` and the reference documentation cannot drift from the
-code. What is wrong with a value is said once, here, as a ``ConfigError``; the server then refuses to start.
+Each field carries its help text, the source of ``--help`` and the reference. An invalid value raises
+``ConfigError``, and the server does not start.
 """
 
 import re
@@ -22,15 +22,15 @@ _REQUIREMENT: Final = re.compile(
     rf"!?\s*{_LABEL}|{_LABEL}\s*(==?|!=)\s*{_VALUE}|{_LABEL}\s+(in|notin)\s*\(\s*{_VALUE}(\s*,\s*{_VALUE})*\s*\)",
     re.ASCII,
 )
-"""One of the conditions of a label selector. Source: Kubernetes, "Labels and Selectors"."""
+"""A condition of a label selector. Source: Kubernetes, "Labels and Selectors"."""
 
 
 class ConfigError(Exception):
-    """The operator's settings cannot work; the message says which and what to do."""
+    """Invalid settings; the message names the setting and the fix."""
 
 
 def address_of(text: str) -> ListenAddress:
-    """The address in these words; ``ConfigError`` where they are none."""
+    """Parse HOST:PORT; raises ``ConfigError`` if invalid."""
     try:
         return ListenAddress.parse(text)
     except ValueError as error:
@@ -38,160 +38,156 @@ def address_of(text: str) -> ListenAddress:
 
 
 def _says(text: str, flag: str = "") -> dict[str, str]:
-    """How a setting is described; ``flag`` names its option where the field's own name would read badly."""
+    """Field metadata with the help text; ``flag`` overrides the option name derived from the field."""
     return {"help": text, "flag": flag}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeConfig:
-    """Settings of one server; times in seconds."""
+    """Settings of one server; durations in seconds."""
 
     policies: tuple[Path, ...] = field(
         default=(),
-        metadata=_says("Folder or file with policies; may be given more than once.  [this or --kubernetes]"),
+        metadata=_says("Policy folder or file; repeatable.  [this or --kubernetes]"),
     )
     kubernetes: bool = field(
         default=False,
-        metadata=_says("Read policies, and the engines that they name, from a Kubernetes cluster."),
+        metadata=_says("Read policies and their engines from a Kubernetes cluster."),
     )
     kubeconfig: Path | None = field(
         default=None,
-        metadata=_says("Kubeconfig file to reach the cluster by; absent, the service account of this pod."),
+        metadata=_says("Kubeconfig file of the cluster; default: the service account of this pod."),
     )
-    context: str = field(default="", metadata=_says("Context of the kubeconfig; absent, its current one."))
+    context: str = field(default="", metadata=_says("Context of the kubeconfig; default: its current context."))
     namespaces: tuple[str, ...] = field(
         default=(),
-        metadata=_says(
-            "Namespace to read from; may be given more than once; absent, all of them.", flag="namespace"
-        ),
+        metadata=_says("Namespace to read from; repeatable; default: all namespaces.", flag="namespace"),
     )
     selector: str = field(
-        default="", metadata=_says("Labels that policy objects must have to be read, such as `fleet=east`.")
+        default="", metadata=_says("Only read policy objects with these labels, e.g. `fleet=east`.")
     )
     lease: str = field(
         default="",
         metadata=_says(
-            "Lease (NAMESPACE/NAME) that says which replica writes to the cluster; replicas that serve the same "
-            "name the same. Absent, `switchgear` in the namespace of this pod, or in `default`."
+            "Lease (NAMESPACE/NAME) that elects the replica that writes to the cluster; equal on all "
+            "replicas. Default: `switchgear` in this pod's namespace, or in `default`."
         ),
     )
     identity: str = field(
         default="",
-        metadata=_says("Name of this replica among the others; absent, the host name, which in a pod is its own."),
+        metadata=_says("Unique name of this replica; default: the host name (in a pod: the pod name)."),
     )
     write_status: bool = field(
         default=True,
-        metadata=_says("Write status, events and readiness gates to the cluster, while this replica may."),
+        metadata=_says(
+            "Write status, events and readiness gates to the cluster while this replica is the leader."
+        ),
     )
     listen: ListenAddress = field(
-        default=ListenAddress("127.0.0.1", 18000), metadata=_says("Where Envoys connect (xDS over gRPC).")
+        default=ListenAddress("127.0.0.1", 18000), metadata=_says("Address for Envoys (xDS over gRPC).")
     )
     admin: ListenAddress = field(
         default=ListenAddress("127.0.0.1", 18001),
-        metadata=_says("Where health, metrics and status are served (HTTP)."),
+        metadata=_says("Address for health, metrics and status (HTTP)."),
     )
     summary: ListenAddress | None = field(
         default=None,
         metadata=_says(
-            "Where control planes of other regions hear how the pools here are (gRPC).  [with --region]"
+            "Address for control planes of other regions, which read pool summaries (gRPC).  [with --region]"
         ),
     )
-    region: str = field(
-        default="", metadata=_says("Region of this control plane; --summary tells of its engines.")
-    )
+    region: str = field(default="", metadata=_says("Region of this control plane; --summary reports its engines."))
     state_dir: Path | None = field(
         default=None,
-        metadata=_says("Folder that keeps the last good policies, to start from when the files are unreadable."),
+        metadata=_says(
+            "Folder that stores the last good policies, used at start when the policies are unreadable."
+        ),
     )
     ledger: Path | None = field(
         default=None,
-        metadata=_says("File every change of state is appended to; read again at the next start."),
+        metadata=_says("Append every state change to this file; read again at the next start."),
     )
     record: Path | None = field(
         default=None,
-        metadata=_says("File that what decisions are made of is written to, for `switchgear replay`."),
+        metadata=_says("Record decision inputs to this file, for `switchgear replay`."),
     )
     allow_shrink: bool = field(
         default=False,
-        metadata=_says("Publish also what drops more than half of the resources and engines at once."),
+        metadata=_says("Also publish policies that remove more than half of the resources or engines at once."),
     )
     tls_cert: Path | None = field(
         default=None,
         metadata=_says(
-            "Certificate (chain) of this server, PEM, on all of its ports and towards agents; read again when it "
-            "changes.  [with --tls-key and --tls-ca]"
+            "Server certificate (chain), PEM, for all ports and for connections to agents; reloaded when "
+            "it changes.  [with --tls-key and --tls-ca]"
         ),
     )
-    tls_key: Path | None = field(default=None, metadata=_says("Its key, PEM, without a passphrase."))
+    tls_key: Path | None = field(
+        default=None, metadata=_says("Private key of --tls-cert, PEM, without a passphrase.")
+    )
     tls_ca: Path | None = field(
-        default=None, metadata=_says("Authorities, PEM, that certificates of all others must come from.")
+        default=None, metadata=_says("CA bundle, PEM, that verifies the certificates of all peers.")
     )
     access: Path | None = field(
         default=None,
-        metadata=_says(
-            "File (kind Access) that says which proxies may be and see what, and who may use the admin port; read "
-            "again when it changes."
-        ),
+        metadata=_says("File (kind Access) with the rights of proxies and admin users; reloaded when it changes."),
     )
     secrets: Path | None = field(
         default=None,
         metadata=_says(
-            "Folder with the certificates that pools name (spec.tls.secret): NAME/ca.crt, NAME/tls.crt and "
-            "NAME/tls.key; read again when they change."
+            "Folder with the certificates that pools name (spec.tls.secret): NAME/ca.crt, NAME/tls.crt "
+            "and NAME/tls.key; reloaded when they change."
         ),
     )
     agent_name: str = field(
         default="",
         metadata=_says(
-            "DNS name that certificates of agents must prove; absent, the address they are dialled at.  "
-            "[with --tls-cert]"
+            "DNS name required in agent certificates; default: the address dialled.  [with --tls-cert]"
         ),
     )
     plaintext_agents: tuple[str, ...] = field(
         default=(),
-        metadata=_says(
-            "Pool whose agents still speak plain text, while a fleet moves to TLS; may be given more than once."
-        ),
+        metadata=_says("Pool whose agents still use plaintext during a migration to TLS; repeatable."),
     )
     open_metrics: bool = field(
         default=False,
-        metadata=_says("Let anybody read /metrics of the admin port.  [with --access or --tls-cert]"),
+        metadata=_says("Serve /metrics on the admin port without authentication.  [with --access or --tls-cert]"),
     )
     insecure: bool = field(
         default=False,
-        metadata=_says("Take connections of other machines in plain text and from anybody, without --tls-cert."),
+        metadata=_says("Accept unauthenticated plaintext connections from other machines, without --tls-cert."),
     )
     otlp: str = field(
         default="",
         metadata=_says(
-            "URL of an OpenTelemetry collector (OTLP over HTTP), such as http://127.0.0.1:4318, that traces of "
-            "decisions and pushes go to; headers and certificates by OTEL_EXPORTER_OTLP_*.  [switchgear[otel]]"
+            "URL of an OpenTelemetry collector (OTLP over HTTP) for traces of decisions and pushes, e.g. "
+            "http://127.0.0.1:4318; headers and certificates by OTEL_EXPORTER_OTLP_*.  [switchgear[otel]]"
         ),
     )
-    log_format: Literal["text", "json"] = field(default="text", metadata=_says("Form of the log on stderr."))
+    log_format: Literal["text", "json"] = field(default="text", metadata=_says("Log format on stderr."))
     log_level: Literal["debug", "info", "warning", "error"] = field(
-        default="info", metadata=_says("Least important line logged.")
+        default="info", metadata=_says("Minimum log level.")
     )
     settle_s: float = field(
-        default=0.1, metadata=_says("How long policy files must be left alone before they are read.")
+        default=0.1, metadata=_says("Quiet time after a policy file change before it is read.")
     )
     poll_s: float = field(
         default=2.0,
-        metadata=_says("How often policy files are compared even if no change was announced."),
+        metadata=_says("Interval of comparing policy files, even without a change notification."),
     )
-    resolve_s: float = field(default=10.0, metadata=_says("How often host names of engines are looked up again."))
+    resolve_s: float = field(default=10.0, metadata=_says("Interval of resolving engine host names."))
     first_reports_s: float = field(
         default=3.0,
-        metadata=_says("Longest wait at start for a first verdict on every engine, before the xDS port opens."),
+        metadata=_says("Maximum wait at start for a first verdict on every engine before the xDS port opens."),
     )
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Reject invalid combinations."""
         self._check_source()
         self._check_tls()
         self._check_otlp()
         if self.summary is not None and not self.region:
-            raise ConfigError("--summary tells of the engines of one region: name it with --region")
+            raise ConfigError("--summary reports the engines of one region: set --region")
         for flag, seconds in (("--settle", self.settle_s), ("--first-reports", self.first_reports_s)):
             if not 0 <= seconds <= 3600:
                 raise ConfigError(f"{flag} must be between 0s and 1h")
@@ -205,7 +201,7 @@ class ServeConfig:
 
     @property
     def tls(self) -> TlsFiles | None:
-        """Where the certificate of this server is; None for plain text."""
+        """Files of the server certificate; None for plaintext."""
         if self.tls_cert is None or self.tls_key is None:
             return None
         return TlsFiles(certificate=self.tls_cert, key=self.tls_key, authorities=self.tls_ca)
@@ -219,40 +215,38 @@ class ServeConfig:
         except ValueError:
             usable = False
         if not usable or not self.otlp.isprintable() or " " in self.otlp:
-            raise ConfigError(f"--otlp is {self.otlp!r}; write a URL, such as http://127.0.0.1:4318")
+            raise ConfigError(f"--otlp is {self.otlp!r}; expected a URL, e.g. http://127.0.0.1:4318")
         if parts.username or parts.password or parts.query or parts.fragment:
-            # What stands on a command line is in the list of processes.
+            # Command lines are visible in process lists.
             raise ConfigError(
-                "--otlp takes no user, password or query: give secrets as OTEL_EXPORTER_OTLP_HEADERS"
+                "--otlp must not contain a user, password or query: pass secrets in OTEL_EXPORTER_OTLP_HEADERS"
             )
 
     def _check_tls(self) -> None:
         files = {"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--tls-ca": self.tls_ca}
         missing = [flag for flag, path in files.items() if path is None]
         if 0 < len(missing) < len(files):
-            raise ConfigError(f"{missing[0]} is missing: a certificate, its key and the authorities go together")
+            raise ConfigError(f"{missing[0]} is missing: --tls-cert, --tls-key and --tls-ca are required together")
         secure = not missing
         if secure and self.insecure:
-            raise ConfigError("--insecure allows plain text, and --tls-cert leaves none: give one of them")
+            raise ConfigError("--insecure allows plaintext, --tls-cert forbids it: remove one of them")
         if not secure and (self.agent_name or self.plaintext_agents):
             flag = "--agent-name" if self.agent_name else "--plaintext-agents"
-            raise ConfigError(f"{flag} says something about TLS, and --tls-cert is not given")
+            raise ConfigError(f"{flag} requires --tls-cert")
         if self.open_metrics and not secure and self.access is None:
-            raise ConfigError("--open-metrics opens what nothing closes: it goes with --access or --tls-cert")
+            raise ConfigError("--open-metrics requires --access or --tls-cert")
         for flag, address in (("--listen", self.listen), ("--admin", self.admin), ("--summary", self.summary)):
             if address is not None and not address.is_loopback and not secure and not self.insecure:
                 raise ConfigError(
-                    f"{flag} {address} takes connections of other machines, in plain text and from anybody: give "
-                    "--tls-cert, --tls-key and --tls-ca, or say --insecure"
+                    f"{flag} {address} accepts unauthenticated plaintext connections from other machines: set "
+                    "--tls-cert, --tls-key and --tls-ca, or --insecure"
                 )
 
     def _check_source(self) -> None:
         if self.policies and self.kubernetes:
-            raise ConfigError(
-                "policies come from files or from the cluster: give --policies or --kubernetes, not both"
-            )
+            raise ConfigError("--policies and --kubernetes exclude each other: remove one of them")
         if not (self.policies or self.kubernetes):
-            raise ConfigError("name at least one folder or file with --policies, or give --kubernetes")
+            raise ConfigError("no policies: set --policies or --kubernetes")
         given = {
             "--kubeconfig": self.kubeconfig is not None,
             "--context": self.context,
@@ -264,21 +258,21 @@ class ServeConfig:
         }
         idle = [flag for flag, said in given.items() if said]
         if idle and not self.kubernetes:
-            raise ConfigError(f"{idle[0]} says something about a cluster, and --kubernetes is not given")
+            raise ConfigError(f"{idle[0]} requires --kubernetes")
         if self.lease:
             namespace, slash, name = self.lease.partition("/")
             if not (namespace and slash and name) or "/" in name:
-                raise ConfigError(f"--lease is {self.lease!r}; write NAMESPACE/NAME, such as default/switchgear")
+                raise ConfigError(f"--lease is {self.lease!r}; expected NAMESPACE/NAME, e.g. default/switchgear")
         if "" in self.namespaces:
-            raise ConfigError("--namespace is empty; leave it out to read from all of them")
+            raise ConfigError("--namespace is empty; omit it to read from all namespaces")
         for name in self.namespaces:
             if not _NAMESPACE.fullmatch(name):
                 raise ConfigError(
-                    f"--namespace is {name!r}; a namespace has lower-case letters, digits and dashes, at most 63"
+                    f"--namespace {name!r} is invalid: use lower-case letters, digits and dashes, at most 63"
                 )
         for part in re.split(r",(?![^(]*\))", self.selector) if self.selector else ():
             if not _REQUIREMENT.fullmatch(part.strip()):
                 raise ConfigError(
-                    f"--selector has {part.strip()!r}; write LABEL=VALUE, LABEL!=VALUE, LABEL, !LABEL, "
-                    "LABEL in (A, B) or LABEL notin (A, B), with commas between them"
+                    f"--selector has {part.strip()!r}; use LABEL=VALUE, LABEL!=VALUE, LABEL, !LABEL, LABEL in (A, "
+                    "B) or LABEL notin (A, B), separated by commas"
                 )

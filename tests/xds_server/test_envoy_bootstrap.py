@@ -136,12 +136,12 @@ def test_without_a_health_port_nothing_but_the_control_plane_is_static():
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--health-port", "1", "--admin-port", "0"], "name that, too"),
+        (["--health-port", "1", "--admin-port", "0"], "set the admin port, too"),
         (["--health-port", "7", "--admin-port", "7"], "cannot both be 7"),
         (["--kubernetes-node", "n1"], "either --zone or --kubernetes-node"),
     ],
 )
-def test_bootstrap_command_refuses_what_cannot_stand_together(options, complaint, capsys):
+def test_bootstrap_command_rejects_invalid_combinations(options, complaint, capsys):
     assert main(["bootstrap", "--node", "n", "--zone", "a", *options]) == 2
     assert complaint in capsys.readouterr().err
 

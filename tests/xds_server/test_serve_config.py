@@ -30,9 +30,9 @@ def test_settings_that_cannot_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({}, "--policies, or give --kubernetes"),
-        ({"policies": (Path("x"),), "kubernetes": True}, "not both"),
-        ({"policies": (Path("x"),), "kubeconfig": Path("k")}, "--kubeconfig says something about a cluster"),
+        ({}, "set --policies or --kubernetes"),
+        ({"policies": (Path("x"),), "kubernetes": True}, "exclude each other"),
+        ({"policies": (Path("x"),), "kubeconfig": Path("k")}, "--kubeconfig requires --kubernetes"),
         ({"policies": (Path("x"),), "context": "c"}, "--context"),
         ({"policies": (Path("x"),), "namespaces": ("n",)}, "--namespace"),
         ({"policies": (Path("x"),), "selector": "a=b"}, "--selector"),
@@ -42,7 +42,7 @@ def test_settings_that_cannot_work(tmp_path: Path) -> None:
         ({"kubernetes": True, "lease": "a/b/c"}, "NAMESPACE/NAME"),
         ({"kubernetes": True, "lease": "/b"}, "NAMESPACE/NAME"),
         ({"kubernetes": True, "namespaces": ("",)}, "--namespace is empty"),
-        ({"kubernetes": True, "namespaces": ("ok", "Bad_one")}, "--namespace is 'Bad_one'"),
+        ({"kubernetes": True, "namespaces": ("ok", "Bad_one")}, "--namespace 'Bad_one' is invalid"),
         ({"kubernetes": True, "namespaces": ("a" * 64,)}, "at most 63"),
         *(
             ({"kubernetes": True, "selector": text}, "--selector has")
@@ -61,14 +61,14 @@ def test_settings_that_cannot_work(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_policies_come_from_one_place_and_what_is_said_of_a_cluster_needs_one(
+def test_policies_have_one_source_and_cluster_flags_require_kubernetes(
     settings: dict[str, object], says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says):
         ServeConfig(**settings)
 
 
-def test_a_cluster_needs_nothing_but_its_name() -> None:
+def test_kubernetes_requires_no_other_flags() -> None:
     assert not ServeConfig(kubernetes=True).policies
     ServeConfig(kubernetes=True, lease="fleet/switchgear", namespaces=("a", "b"), write_status=False)
 
@@ -79,23 +79,23 @@ TLS: dict[str, object] = {"tls_cert": Path("c"), "tls_key": Path("k"), "tls_ca":
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"listen": ListenAddress("0.0.0.0", 1)}, "--listen 0.0.0.0:1 takes connections of other machines"),
+        ({"listen": ListenAddress("0.0.0.0", 1)}, "--listen 0.0.0.0:1 accepts unauthenticated plaintext"),
         ({"admin": ListenAddress("10.0.0.1", 1)}, "--admin 10.0.0.1:1"),
         ({"summary": ListenAddress("::", 1), "region": "r"}, "--summary"),
         ({"tls_cert": Path("c")}, "--tls-key is missing"),
         ({**TLS, "tls_ca": None}, "--tls-ca is missing"),
-        ({**TLS, "insecure": True}, "give one of them"),
-        ({"agent_name": "a"}, "--agent-name says something about TLS"),
-        ({"plaintext_agents": ("p",)}, "--plaintext-agents says something about TLS"),
-        ({"open_metrics": True}, "opens what nothing closes"),
+        ({**TLS, "insecure": True}, "remove one of them"),
+        ({"agent_name": "a"}, "--agent-name requires --tls-cert"),
+        ({"plaintext_agents": ("p",)}, "--plaintext-agents requires --tls-cert"),
+        ({"open_metrics": True}, "--open-metrics requires --access"),
     ],
 )
-def test_plain_text_for_other_machines_is_said_out_loud(settings: dict[str, object], says: str) -> None:
+def test_plaintext_for_other_machines_requires_insecure(settings: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         ServeConfig(policies=(Path("x"),), **settings)
 
 
-def test_what_is_secure_or_said_may_listen_everywhere() -> None:
+def test_tls_or_insecure_may_listen_on_all_addresses() -> None:
     everywhere = {"listen": ListenAddress("0.0.0.0", 1), "admin": ListenAddress("0.0.0.0", 2)}
     assert ServeConfig(policies=(Path("x"),), **everywhere, insecure=True).tls is None
     secured = ServeConfig(policies=(Path("x"),), **everywhere, **TLS)
@@ -107,5 +107,5 @@ def test_what_is_secure_or_said_may_listen_everywhere() -> None:
     "text",
     ["a=b", "a==b,c!=d", "a", "!a", "x.dev/a in (b, c),d notin (e)", "a=", "a in (b,)", "a_b.c-d = E_1", "! a"],
 )
-def test_selectors_that_the_api_server_would_take_are_taken(text: str) -> None:
+def test_selector_accepts_kubernetes_syntax(text: str) -> None:
     assert ServeConfig(kubernetes=True, selector=text).selector == text

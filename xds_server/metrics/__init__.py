@@ -1,1 +1,1 @@
-"""Metrics: each declared once, with its help and what to do about it, and the server's registry of them."""
+"""Declarations of all metrics, with help and remedy, and the server's registry."""

@@ -1,4 +1,4 @@
-"""Metrics of proxies, telemetry, the control plane and its process: each is declared here, and nowhere else."""
+"""Declarations of the proxy, telemetry, control-plane and process metrics."""
 
 from typing import Final
 
@@ -22,7 +22,7 @@ from xds_server.xds import StreamErrorKind, XdsVariant
 _TYPES: Final = (*SHORT_NAMES.values(), "other")
 _SIGNALS: Final = tuple(one.value for one in TelemetrySignal)
 _WATCHED: Final = ("enginepools", "modelroutes", "resiliencepolicies", "endpointslices", "pods", "nodes")
-"""The Kubernetes resources that a server watches; a test compares them with what it does."""
+"""Kubernetes resources that a server watches; a test compares them with its reflectors."""
 
 _BY_TYPE: Final = LabelSet(labels={"type": _TYPES})
 
@@ -34,20 +34,20 @@ class ProxyMetrics(MetricChapter):
         "xds_connections",
         "proxies",
         "Connected proxies.",
-        "Fewer than there are: runbook SwitchgearProxiesGone.",
+        "Fewer than expected: runbook SwitchgearProxiesGone.",
         LabelSet(labels={"role": ROLES, "protocol": tuple(one.value for one in XdsVariant)}),
     )
     xds_streams = gauge_family(
         "xds_streams",
         "subscriptions",
-        "Types of connected proxies, by state.",
+        "Subscriptions of connected proxies, by resource type and sync state.",
         "NACK: runbook SwitchgearConfigurationRefused.",
         LabelSet(labels={"type": _TYPES, "state": tuple(one.value for one in SyncState)}),
     )
     xds_behind_seconds = gauge_family(
         "xds_behind_seconds",
         "seconds",
-        "Longest time that a connected proxy has been without what it should have, refused or not answered.",
+        "Longest time any connected proxy has lacked its current resources (refused or not acknowledged).",
         "Runbook SwitchgearProxiesBehind.",
         _BY_TYPE,
     )
@@ -56,49 +56,50 @@ class ProxyMetrics(MetricChapter):
         "xds_push_bytes_total",
         "bytes",
         "Bytes of responses sent to proxies.",
-        "A jump in CDS or LDS: an edit that touches everything.",
+        "A jump in CDS or LDS: an edit that changes every resource.",
         _BY_TYPE,
     )
     push_to_ack_seconds = histogram(
         "xds_push_to_ack_seconds",
         "seconds",
-        "Time from a response to the proxy's answer to it.",
-        "EDS above 0.1 s: proxies short of CPU, or a network that is.",
+        "Time from a response to its ACK or NACK.",
+        "EDS above 0.1 s: slow network, or proxies short of CPU.",
         _BY_TYPE,
     )
     nacks = counter(
         "xds_nacks_total",
         "responses",
-        "Responses that proxies refused.",
+        "Responses refused by proxies (NACK).",
         "The log line `xds.nack` names the policy line.",
         _BY_TYPE,
     )
     xds_rolled_back_resources = gauge_family(
         "xds_rolled_back_resources",
         "resources",
-        "Resources that proxies are meant to have and are not served, because one refused them.",
+        "Resources not served in their current version because a proxy refused it.",
         "Runbook SwitchgearConfigurationRolledBack.",
         _BY_TYPE,
     )
     stuck = counter(
         "xds_stuck_total",
         "responses",
-        "Responses that a proxy answered neither way for long.",
-        "That proxy: CPU, network, or a bug of its own.",
+        "Responses without ACK or NACK for too long.",
+        "Check that proxy's CPU, network and Envoy version.",
         _BY_TYPE,
     )
     stream_errors = counter(
         "xds_stream_errors_total",
         "streams",
-        "Discovery streams ended for what the peer did, by what was wrong with it.",
-        "One proxy: its version, or its bootstrap. Many: peers other than proxies; docs/limits.md has each limit.",
+        "Discovery streams closed because of a peer error, by error.",
+        "One proxy: check its version and bootstrap. Many: peers that are not proxies; limits are in "
+        "docs/limits.md.",
         LabelSet(labels={"flaw": tuple(one.value for one in StreamErrorKind)}),
     )
     xds_refused_peers = counter_family(
         "xds_refused_peers_total",
         "streams",
-        "Streams of proxies that were refused: identity (named by no rule), node (not this node or zone).",
-        "The log line `xds.peer_refused` says who; rules are in the file of --access.",
+        "Proxy streams refused: identity (no rule matches), node (not the proxy's own node or zone).",
+        "The log line `xds.peer_refused` names the peer; rules are in the --access file.",
         LabelSet(labels={"reason": ("identity", "node")}),
     )
 
@@ -109,36 +110,38 @@ class TelemetryMetrics(MetricChapter):
     telemetry_age_seconds = gauge_family(
         "telemetry_age_seconds",
         "seconds",
-        "Time since a proxy was last heard, by signal.",
+        "Time since the last telemetry from a proxy, by signal.",
         "Runbook SwitchgearTelemetryLost.",
         LabelSet(labels={"node": (), "signal": _SIGNALS}, per=("node",)),
     )
     telemetry_lost = gauge_family(
         "telemetry_lost",
         "proxies",
-        "Connected proxies of which a signal is missing.",
+        "Connected proxies that do not send a signal.",
         "Runbook SwitchgearTelemetryLost.",
         LabelSet(labels={"signal": _SIGNALS}),
     )
     telemetry_entries = counter(
         "telemetry_entries_total",
         "entries",
-        "Entries of access logs that were counted, not divided by the sampling.",
+        "Access log entries counted, before scaling by the sampling ratio.",
         "-",
     )
-    telemetry_load_reports = counter("telemetry_load_reports_total", "reports", "Load reports of proxies.", "-")
+    telemetry_load_reports = counter(
+        "telemetry_load_reports_total", "reports", "Load reports received from proxies.", "-"
+    )
     telemetry_dropped = counter(
         "telemetry_dropped_total",
         "entries",
-        "Entries that were not counted because there were too many.",
-        "Now and then: sampling follows. For long: more replicas.",
+        "Entries dropped because of overload.",
+        "Occasional: sampling adapts. Sustained: add replicas.",
         LabelSet(labels={"signal": _SIGNALS}),
     )
     telemetry_errors = counter(
         "telemetry_errors_total",
         "streams and messages",
-        "Telemetry of proxies that was refused, by what was wrong with it.",
-        "stranger: the sender has no connected xDS stream; else another version.",
+        "Rejected telemetry from proxies, by error.",
+        "stranger: the sender has no connected xDS stream; others: version mismatch.",
         LabelSet(
             labels={
                 "signal": _SIGNALS,
@@ -149,80 +152,80 @@ class TelemetryMetrics(MetricChapter):
     telemetry_sampling_ratio = gauge_family(
         "telemetry_sampling_ratio",
         "ratio",
-        "Share of calls that proxies are asked to report.",
-        "Below 1 counts are coarser, not smaller.",
+        "Share of calls that proxies report (sampling ratio).",
+        "Below 1, counts stay unbiased but are less precise.",
     )
     telemetry_load_report_interval_seconds = gauge_family(
         "telemetry_load_report_interval_seconds",
         "seconds",
-        "How often each proxy is asked to report its load.",
-        "Longer with many proxies.",
+        "Load report interval requested from each proxy.",
+        "Grows with the number of proxies.",
     )
 
 
 class ControlPlaneMetrics(MetricChapter):
-    title = "The control plane itself"
+    title = "Control plane"
 
     snapshot_build_seconds = histogram(
         "snapshot_build_seconds",
         "seconds",
-        "Time from policies and reports to snapshots of every view in use.",
-        "Above 1 s: too many views (zones x pools x roles), or no CPU.",
+        "Time from policies and reports to new snapshots of all views in use.",
+        "Above 1 s: too many views (zones x pools x roles), or too little CPU.",
     )
     resources = gauge(
         "snapshot_resources",
         "resources",
-        "Resources of the view that sees everything.",
-        "A drop is what an edit took away.",
+        "Resources in the view without visibility limits.",
+        "A drop: resources removed by an edit.",
         _BY_TYPE,
     )
     report_to_push_seconds = histogram(
         "report_to_push_seconds",
         "seconds",
-        "Time from a report that changes a decision to the snapshot that carries it, of any kind of change.",
-        "Like hop decide, which counts departures alone.",
+        "Time from a report that changes a decision to the snapshot that carries the change.",
+        "Like hop `decide`, which covers ejections only.",
     )
     policy_reloads = counter(
         "policy_reloads_total",
         "readings",
-        "Readings of changed policies, by result.",
+        "Reads of changed policies, by result.",
         "refused: runbook SwitchgearPoliciesRefused; failed: a bug.",
         LabelSet(labels={"result": ("accepted", "refused", "held", "failed", "unreached")}),
     )
     policy_refused = gauge(
         "policy_refused",
         "boolean",
-        "1 while the policy files are refused.",
+        "1 while the policy files are refused; otherwise 0.",
         "Runbook SwitchgearPoliciesRefused.",
     )
     shrink_held = gauge(
         "shrink_held",
         "boolean",
-        "1 while policies are held back because they drop too much.",
+        "1 while new policies are held because they remove too much; otherwise 0.",
         "Runbook SwitchgearPoliciesHeld.",
     )
     policy_stale = gauge(
         "policy_stale",
         "boolean",
-        "1 while policies from the last run are served.",
+        "1 while policies from the previous run are served; otherwise 0.",
         "Runbook SwitchgearPoliciesStale.",
     )
     reconcile_failures = counter(
         "reconcile_failures_total",
         "rounds",
-        "Rounds that failed from a bug; the last good snapshot stayed in place.",
+        "Reconcile rounds that failed because of a bug; the last good snapshot stays in force.",
         "Runbook SwitchgearReconcileFailing.",
     )
     store_failures = counter(
         "store_failures_total",
         "attempts",
-        "Failed attempts to write what a restart begins with: each 10 s, while the disk refuses.",
+        "Failed attempts to persist state to disk; one every 10 s while the disk fails.",
         "Runbook SwitchgearStoreFailing.",
     )
     trace_spans = counter_family(
         "trace_spans_total",
         "spans",
-        "Spans of traces, by what became of them: sent, failed (not taken by the collector), dropped (too many).",
+        "Trace spans by outcome: sent, failed (refused by the collector), dropped (queue full).",
         "Runbook SwitchgearTracesLost.",
         LabelSet(labels={"result": ("sent", "failed", "dropped")}),
         where="with --otlp",
@@ -230,7 +233,7 @@ class ControlPlaneMetrics(MetricChapter):
     source_stale_seconds = gauge_family(
         "source_stale_seconds",
         "seconds",
-        "Time without contact to the Kubernetes API.",
+        "Time since the last contact with the Kubernetes API.",
         "Runbook SwitchgearSourceStale.",
         LabelSet(labels={"resource": _WATCHED}),
         where="with --kubernetes",
@@ -238,14 +241,14 @@ class ControlPlaneMetrics(MetricChapter):
     lease_held = gauge_family(
         "lease_held",
         "boolean",
-        "1 while this replica is the one that writes.",
+        "1 while this replica is the leader; otherwise 0.",
         "Runbooks SwitchgearLeaseHeldByNobody and SwitchgearLeaseHeldTwice.",
         where="with --kubernetes, without --no-write-status",
     )
     certificate_expiry_seconds = gauge_family(
         "certificate_expiry_seconds",
         "seconds",
-        "Time until the certificate of this server ends; negative once it has.",
+        "Time until the server certificate expires; negative once expired.",
         "Runbook SwitchgearCertificateExpires.",
         LabelSet(labels={"use": ("server",)}),
         where="with --tls-cert",
@@ -253,22 +256,22 @@ class ControlPlaneMetrics(MetricChapter):
     certificate_lifetime_seconds = gauge_family(
         "certificate_lifetime_seconds",
         "seconds",
-        "How long the certificate of this server is valid from its first second to its last.",
-        "Nothing: the alert asks how much of it is left.",
+        "Validity period of the server certificate.",
+        "None; the expiry alert uses it.",
         LabelSet(labels={"use": ("server",)}),
         where="with --tls-cert",
     )
     certificate_trouble = gauge_family(
         "certificate_trouble",
         "boolean",
-        "1 while the certificate files cannot be used and the pair before them is.",
+        "1 while the certificate files are unusable and the previous pair stays in force.",
         "Runbook SwitchgearCertificateRefused.",
         where="with --tls-cert",
     )
     secret_expiry_seconds = gauge_family(
         "secret_expiry_seconds",
         "seconds",
-        "Time until the first certificate of a secret for engines ends that has to hold; negative once it has.",
+        "Time until the first certificate of an engine secret expires; negative once expired.",
         "Runbook SwitchgearSecretExpires.",
         LabelSet(labels={"secret": ()}, per=("secret",)),
         where="with --secrets",
@@ -276,15 +279,15 @@ class ControlPlaneMetrics(MetricChapter):
     secret_lifetime_seconds = gauge_family(
         "secret_lifetime_seconds",
         "seconds",
-        "How long that certificate of a secret is valid from its first second to its last.",
-        "Nothing: the alert asks how much of it is left.",
+        "Validity period of that certificate.",
+        "None; the expiry alert uses it.",
         LabelSet(labels={"secret": ()}, per=("secret",)),
         where="with --secrets",
     )
     secret_trouble = gauge_family(
         "secret_trouble",
         "boolean",
-        "1 while the files of a secret cannot be used, and those before them are, if there were any.",
+        "1 while the files of a secret are unusable; the previous ones, if any, stay in force.",
         "Runbook SwitchgearSecretRefused.",
         LabelSet(labels={"secret": ()}, per=("secret",)),
         where="with --secrets",
@@ -292,66 +295,66 @@ class ControlPlaneMetrics(MetricChapter):
     secrets_withheld = gauge_family(
         "secrets_withheld",
         "keys",
-        "Private keys that connected proxies need and are not sent: plaintext, nameless (their certificate proves "
-        "no name), grpc (a gRPC client).",
-        "Runbook SwitchgearSecretsWithheld. grpc: give the client credentials of its own for these engines.",
+        "Private keys withheld from connected proxies: plaintext (no TLS), nameless (certificate "
+        "without a name), grpc (a gRPC client).",
+        "Runbook SwitchgearSecretsWithheld. grpc: configure client credentials for these engines.",
         LabelSet(labels={"reason": ("plaintext", "nameless", "grpc")}),
     )
     access_refused = gauge_family(
         "access_refused",
         "boolean",
-        "1 while the rules of access cannot be read and those before them are in force.",
+        "1 while the access rules are unreadable and the previous ones stay in force.",
         "Runbook SwitchgearAccessRefused.",
         where="with --access",
     )
     admin_refused = counter_family(
         "admin_refused_total",
         "requests",
-        "Requests to the admin port that were turned away: unknown (no proof), role (reads only), rate, host, "
-        "crowd (a connection too many).",
-        "unknown rising: an old token, or an attempt to break in. host: a web page tries to read. crowd: the "
-        "log names the host that has too many.",
+        "Refused admin requests: unknown (not authenticated), role (read-only), rate, host, crowd "
+        "(too many connections).",
+        "unknown rising: an expired token, or an intrusion attempt. host: a web page tries to read. "
+        "crowd: the log names the host.",
         LabelSet(labels={"reason": ("unknown", "role", "rate", "host", "crowd")}),
     )
 
 
 class ProcessMetrics(MetricChapter):
-    title = "Its process"
+    title = "Process"
 
     build_info = process_metric(
         "switchgear_build_info",
         "boolean",
         BUILD_INFO_HELP,
-        "Two versions for long: a rollout that stopped half way.",
+        "Two versions for long: an incomplete rollout.",
         LabelSet(labels={"component": (CONTROL_PLANE,), "version": ()}, per=("version",)),
     )
     cpu_seconds = process_metric(
         "process_cpu_seconds_total",
         "seconds",
-        "Time of a CPU that the process has used.",
-        "Its rate above 0.8: docs/benchmarks.md says what engines and proxies cost.",
+        "CPU time used by the process.",
+        "Rate above 0.8: docs/benchmarks.md gives the cost per engine and proxy.",
     )
     resident_memory_bytes = process_metric(
         "process_resident_memory_bytes",
         "bytes",
-        "Memory that the process holds.",
-        "Rising for days beyond what docs/limits.md says it grows by: a bug.",
+        "Resident memory of the process.",
+        "Growth over days beyond the figures in docs/limits.md: a bug.",
     )
     virtual_memory_bytes = process_metric(
-        "process_virtual_memory_bytes", "bytes", "Address space of the process.", "Nothing."
+        "process_virtual_memory_bytes", "bytes", "Virtual memory of the process.", "Nothing."
     )
     start_time_seconds = process_metric(
         "process_start_time_seconds",
         "seconds",
-        "When the process started, since the epoch.",
-        "A change is a restart: the log before it says why.",
+        "Start time of the process, in seconds since the epoch.",
+        "A change is a restart; the log before it gives the cause.",
     )
     open_fds = process_metric(
         "process_open_fds",
         "descriptors",
-        "Open descriptors; each proxy and each agent is one or more.",
+        "Open file descriptors; each proxy and agent uses at least one.",
         "Near `process_max_fds`: raise the limit (SG233).",
     )
     max_fds = process_metric(
-        "process_max_fds", "descriptors", "Descriptors that the process may have.", "As above."
+        "process_max_fds", "descriptors", "Limit of open file descriptors.", "Raise the limit (SG233)."
     )

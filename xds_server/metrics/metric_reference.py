@@ -8,7 +8,7 @@ from xds_server.metrics.metric_table import CHAPTERS, TABLE
 LARGE: Final[Mapping[str, int]] = {
     "pool": 10, "zone": 3, "engine": 1000, "node": 1000, "region": 3, "secret": 10, "version": 1,
 }  # fmt: skip
-"""The fleet that the reference states series for."""
+"""Fleet size for the series counts in the reference."""
 
 
 def markdown() -> str:
@@ -21,18 +21,20 @@ def _lines() -> Iterator[str]:
     yield from (
         "# Metrics",
         "",
-        "<!-- Made from xds_server/metrics by `make generated`; edit that. -->",
+        "<!-- Generated from xds_server/metrics by `make generated`; do not edit. -->",
         "",
-        "`switchgear serve` exposes these at `/metrics` of its admin port. Seconds, bytes and ratios (0 to 1);",
-        "counters end in `_total`. Gauges of pools are the same on every replica, so take `max`; counters count",
-        "what came to each replica, so take `sum`. Alerts, recording rules and dashboards made of them are in",
-        "`deploy/monitoring/`, and what to do about each alert in [runbooks](runbooks/index.md).",
+        "`switchgear serve` exposes these metrics at `/metrics` on its admin port. Units are "
+        "seconds, bytes and ratios",
+        "(0 to 1); counters end in `_total`. Pool gauges are equal on all replicas: aggregate with "
+        "`max`. Counters cover",
+        "one replica: aggregate with `sum`. Alerts, recording rules and dashboards are in",
+        "`deploy/monitoring/`; the [runbooks](runbooks/index.md) cover each alert.",
         "",
-        "Labels are closed sets, written out below, or follow from what is declared and who is connected: pool,",
-        "zone, engine, region (also as *from* and *to*), node (a proxy's id), secret, and the one version that",
-        "runs. A series ends with its subject, and nothing that callers send becomes a label. With 1 000",
+        "Labels are closed sets, listed below, or follow from declared and connected subjects: pool,",
+        "zone, engine, region (also as *from* and *to*), node (a proxy's id), secret, and the running",
+        "version. Series are deleted with their subject; labels never contain caller input. With 1 000",
         f"engines in 10 pools, 3 zones, 3 regions and 1 000 proxies one replica exposes at most {total} series;",
-        "the column *series* says how many of them are of each metric.",
+        "the column *series* gives the number for each metric.",
         "",
         *_SCRAPING,
     )
@@ -40,7 +42,7 @@ def _lines() -> Iterator[str]:
         yield from (
             f"## {chapter.title}",
             "",
-            "| metric | what it means | labels | series | what to do |",
+            "| metric | meaning | labels | series | what to do |",
             "|---|---|---|---|---|",
         )
         for one in chapter.specs():
@@ -59,8 +61,8 @@ def _lines() -> Iterator[str]:
 _SCRAPING: Final = (
     "## Scraping",
     "",
-    "For a Prometheus beside the server. Rules and dashboards tell installations apart by `job` and `namespace`,",
-    "so give each one of its own:",
+    "For a Prometheus server next to Switchgear. Rules and dashboards distinguish installations by `job` and",
+    "`namespace`; give each installation its own:",
     "",
     "```yaml",
     "rule_files: [deploy/monitoring/rules.yaml]",
@@ -70,8 +72,8 @@ _SCRAPING: Final = (
     "  - {targets: ['127.0.0.1:18001'], labels: {namespace: inference}}",
     "```",
     "",
-    "A server with `--tls-cert` is asked by https, with a certificate or a token that `--access` lets read; with",
-    "`--open-metrics` it asks for neither ([security](security.md#the-admin-port)):",
+    "With `--tls-cert`, scrape by HTTPS with a certificate or token that `--access` allows to read. With",
+    "`--open-metrics` no credentials are needed ([security](security.md#the-admin-port)):",
     "",
     "```yaml",
     "scrape_configs:",
@@ -83,25 +85,25 @@ _SCRAPING: Final = (
     "  - {targets: ['localhost:18001'], labels: {namespace: inference}}",
     "```",
     "",
-    "In a cluster the chart's ServiceMonitor and PrometheusRule do both ([the chart](deploy.md)).",
+    "In a cluster, the chart's ServiceMonitor and PrometheusRule do both ([the chart](deploy.md)).",
     "",
 )
 
 _GOODPUT: Final = (
-    "## The share of good answers",
+    "## Goodput",
     "",
     "`pool:switchgear_goodput:ratio_rate5m` and its longer windows are good / (good + refused + late + lost):",
-    "whole answers, requests refused, requests whose time was up, and calls that failed or that an engine",
-    "turned away, less those that were tried again (`switchgear_retries_total`). Callers who leave, and their",
-    "own mistakes, are neither.",
+    "complete answers; refused requests; timed-out requests; and failed or shed calls minus those that were",
+    "retried (`switchgear_retries_total`). Caller errors and callers who leave",
+    "count on neither side.",
     "",
-    "**Hedges hide failures.** To Envoy a hedge is a retry: what proxies tell of a call is its number within",
-    "its request, and whether it was cut short for time, be that because another call won or because the",
-    "budget refused a second one. So the two look the same, hedges are counted as retries, and each",
-    "hedge hides one failed call. In a pool that hedges, as many failed requests as there were hedges can be",
-    "missing from the ratio: at most `hedging.maxPercent` of the calls in flight, 5 % by default. Pools",
-    "without hedging are exact. Where that matters, look at `switchgear_attempts_total` of the outcome",
-    "`failure` beside it, which no hedge makes smaller.",
+    "**Hedges hide failures.** Envoy reports a hedge as a retry. Its access log gives a call's number within the",
+    "request, and whether the call was cut short: because another call won, or because the retry",
+    "budget refused a second one. Hedges are therefore counted as retries, and each",
+    "hedge hides one failed call. In a pool with hedging, the ratio can miss as many failed requests",
+    "as there were hedges: at most `hedging.maxPercent` of the calls in flight, 5 % by default. Pools",
+    "without hedging are exact. In pools with hedging, also check `switchgear_attempts_total` with outcome",
+    "`failure`; hedges do not lower it.",
 )
 
 

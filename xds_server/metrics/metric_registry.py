@@ -1,7 +1,7 @@
-"""The metrics of one server, for Prometheus: base units, ``_total`` on counters, labels from closed sets.
+"""Prometheus registry of one server: base units, ``_total`` on counters, labels from closed sets.
 
-Each server has its own registry, so that two servers in one process (as in tests) do not share counts. Gauges of
-the present (connections, report ages) are read at a scrape from the part that knows them.
+Each server has its own registry, so that two servers in one process (as in tests) keep separate counts. Gauges of
+current state (connections, report ages) are read from their owner at each scrape.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from xds_server.metrics.metric_table import TABLE
 class Metrics(
     CreatedMetrics, CallerMetrics, EngineMetrics, PoolMetrics, ProxyMetrics, TelemetryMetrics, ControlPlaneMetrics
 ):
-    """Every metric of one server. Each counter, gauge and histogram that a chapter declares is an attribute."""
+    """All metrics of one server; each declared counter, gauge and histogram is an attribute."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,34 +41,34 @@ class Metrics(
 
     def count_report(self, source: str, verdict: str) -> None:
         """Count one report on an engine."""
-        # Looking a label set up costs more than counting, and a thousand agents report every second.
+        # Cached: label lookup costs more than counting, and a thousand agents report every second.
         counter = self._by_report.get((source, verdict))
         if counter is None:
             counter = self._by_report[source, verdict] = self.reports.labels(source=source, verdict=verdict)
         counter.inc()
 
     def count_probe(self, kind: str, outcome: str, seconds: float) -> None:
-        """Count one look at an engine, or one canary."""
+        """Record one health probe or canary request."""
         self.probe_seconds.labels(kind=kind, outcome=outcome).observe(seconds)
 
     def count_stream_flaw(self, flaw: StrEnum) -> None:
-        """Count one discovery stream that ended because of its peer."""
+        """Count one discovery stream closed because of a peer error."""
         self.stream_errors.labels(flaw=flaw.value).inc()
 
     def count_dropped_report(self, flaw: ReportDropReason) -> None:
-        """Count one dropped report of an agent."""
+        """Count one dropped agent report."""
         self.agent_report_errors.labels(flaw=flaw.value).inc()
 
     def observe(self, families: Callable[[], Iterable[Metric]]) -> None:
-        """Collect ``families`` at every scrape, too."""
+        """Register ``families`` to be collected at each scrape."""
         self.registry.register(_AtScrape(families))
 
     def text(self) -> bytes:
-        """Every metric in Prometheus' text format."""
+        """All metrics in Prometheus text format."""
         return generate_latest(self.registry)
 
     async def page(self) -> bytes:
-        """``text``, of one moment; other tasks run after each metric, because a large fleet takes long."""
+        """Like ``text``, but yields to other tasks after each metric; large fleets take long."""
         made = []
         for family in list(self.registry.collect()):
             made.append(_text(family))
@@ -77,7 +77,7 @@ class Metrics(
 
 
 class _AtScrape(Collector):
-    """Metrics that are collected at each scrape."""
+    """Metrics collected at each scrape."""
 
     def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
         self._families = families
@@ -86,7 +86,7 @@ class _AtScrape(Collector):
         yield from self._families()
 
     def describe(self) -> Iterable[Metric]:
-        # The registry calls this at registration, before there are any values.
+        # Called at registration, before there are values.
         return ()
 
 

@@ -1,7 +1,7 @@
-"""Every metric that ``serve`` may expose, by chapter and by name.
+"""All metrics that ``serve`` may expose, by chapter and by name.
 
-Alert rules, dashboards and ``docs/metrics.md`` are made from it. A test compares it with a running server, both
-ways.
+Source of alert rules, dashboards and ``docs/metrics.md``; a test compares it with a running server in both
+directions.
 """
 
 from collections.abc import Mapping

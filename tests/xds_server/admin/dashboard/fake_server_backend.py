@@ -33,17 +33,17 @@ _STATES: Sequence[tuple[str, str, str]] = (
     ("ready", "HEALTHY", ""),
     ("hung", "UNHEALTHY", "hung: no token for 1.4 s with 6 requests in flight, stallAfter 1s"),
     ("ready", "HEALTHY", ""),
-    ("draining", "DRAINING", "its agent drains it"),
+    ("draining", "DRAINING", "drained by its agent"),
     ("ready", "HEALTHY", ""),
     ("dead", "UNHEALTHY", "dead: connection refused"),
-    ("degraded", "HEALTHY", "kept: without it the pool has 40 % of its slots; XID 63"),
+    ("degraded", "HEALTHY", "kept: ejecting it would leave the pool 40 % of its slots; XID 63"),
     ("ready", "HEALTHY", ""),
     ("ready", "HEALTHY", ""),
 )
 
 
 class FakeServerBackend:
-    """What ``admin.Facts`` answers, for ``engines`` engines in ``zones`` zones of two pools."""
+    """Fake ``AdminBackend`` with ``engines`` engines in ``zones`` zones of two pools."""
 
     def __init__(self, engines: int = 24, zones: int = 3, proxies: int = 4) -> None:
         self.rng = random.Random(7)
@@ -101,10 +101,10 @@ class FakeServerBackend:
             proxy="",
             before="HEALTHY" if out else "UNHEALTHY",
             after="UNHEALTHY" if out else "HEALTHY",
-            evidence="hung: no token for 1.4 s" if out else "its first good look",
+            evidence="hung: no token for 1.4 s" if out else "recovered: first successful probe",
             rule="spec.probe.stallAfter",
             place="chat.yaml:7",
-            returns="1 good look",
+            returns="1 successful probe",
             until_in_s=None,
             alarm=out,
             numbers={},
@@ -113,14 +113,14 @@ class FakeServerBackend:
         )
 
     def change(self, name: str, **fields: object) -> None:
-        """Let an engine be different from now on."""
+        """Change fields of an engine."""
         self.rows = [
             replace(row, **fields) if row.engine == name else row  # type: ignore[arg-type]
             for row in self.rows
         ]
 
     def stir(self, share: float) -> None:
-        """Let a share of the engines have other loads."""
+        """Change the load of a share of the engines."""
         self.rows = [
             replace(row, in_flight=self.rng.randrange(9)) if self.rng.random() < share else row
             for row in self.rows

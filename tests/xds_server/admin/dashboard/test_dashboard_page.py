@@ -1,4 +1,4 @@
-"""The page in a real browser: read, filtered, walked by keyboard, in both colour schemes, held to axe's rules."""
+"""Use the dashboard in a real browser: filters, keyboard, both colour schemes, axe's accessibility rules."""
 
 import asyncio
 import json
@@ -25,10 +25,10 @@ SHOWN = "[...document.querySelectorAll('.cell:not([hidden])')].map((cell) => cel
 
 @pytest.fixture(autouse=True)
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Frames more often than each second, and not so often that drawing them is all that the browser does.
+    """Send frames every 0.25 s instead of every second.
 
-    Lines of two minutes have a point for each frame: with fifty frames a second, and other work on the machine,
-    the page would fall further and further behind, and axe would not come to its turn.
+    A sparkline has one point per frame for two minutes: at fifty frames a second a busy browser falls behind, and
+    axe never runs.
     """
     every_s = {"every_s": 0.25}
     monkeypatch.setattr(
@@ -56,14 +56,14 @@ async def opened(at: Page, runner: web.AppRunner, cells: int) -> None:
 
 
 async def violations(at: Page) -> list[str]:
-    """What axe finds wrong with the page as it stands."""
+    """Accessibility violations that axe finds on the current page."""
     script = (Path(axe.__file__).parent / "axe.min.js").read_text()
     await at.value(script + "; true")
     found: Any = await at.value("axe.run().then((found) => JSON.stringify(found.violations))")
     return [f"{one['id']}: {one['help']}: {one['nodes'][0]['html'][:200]}" for one in json.loads(found)]
 
 
-async def test_a_day_at_the_page(pictures: Path) -> None:
+async def test_page_shows_changes_and_works_by_keyboard(pictures: Path) -> None:
     made = FakeServerBackend(24)
     made.change("vllm-7", reason="<img src=x onerror=alert(1)>")
     runner = await shown(made)
@@ -71,11 +71,11 @@ async def test_a_day_at_the_page(pictures: Path) -> None:
         async with page() as at:
             await opened(at, runner, 24)
             assert await at.value("document.querySelector('#sum').textContent") == (
-                "24 engines, 6 not in; 41 good answers per second; 4 proxies"
+                "24 engines, 4 ejected, 2 draining; 41 good answers/s; 4 proxies"
             )
             assert "1 of 4 not in sync" in await at.value("document.querySelector('#proxies-note').textContent")
 
-            # What changes on the server changes here.
+            # Server changes appear on the page.
             made.change("vllm-0", health="UNHEALTHY", reason="hung: no token")
             await at.until("document.querySelector('[data-name=\"small/vllm-0\"]').classList.contains('s-bad')")
             made.policy_state = "refused"
@@ -89,7 +89,7 @@ async def test_a_day_at_the_page(pictures: Path) -> None:
             )
             assert not await at.value("document.querySelector('#alert').hidden")
 
-            # By keyboard alone: find, into the map, along it, why, and back to where one was.
+            # Keyboard only: search, enter the map, move, open the explanation, and return.
             await at.press("/", "/")
             assert await at.value("document.activeElement.id") == "find"
             for letter in "vllm-1":
@@ -110,7 +110,7 @@ async def test_a_day_at_the_page(pictures: Path) -> None:
             await at.until("!document.querySelector('#story').open")
             assert await at.value("document.activeElement.dataset.name") == second
 
-            # Only trouble.
+            # Filter: only with problems.
             await at.value(
                 "const s = document.querySelector('#only'); document.querySelector('#find').value = '';"
                 "s.value = 'trouble'; s.dispatchEvent(new Event('input', {bubbles: true}))"
@@ -132,7 +132,7 @@ async def test_a_day_at_the_page(pictures: Path) -> None:
         await runner.cleanup()
 
 
-async def test_a_thousand_engines_and_a_server_that_goes() -> None:
+async def test_page_updates_a_thousand_engines_and_keeps_them_when_server_stops() -> None:
     made = FakeServerBackend(1000, zones=4)
     runner = await shown(made)
     async with page() as at:
@@ -141,8 +141,8 @@ async def test_a_thousand_engines_and_a_server_that_goes() -> None:
         made.stir(0.5)
         made.change("vllm-999", health="UNHEALTHY", reason="last")
         await at.until("document.querySelector('[data-name=\"chat/vllm-999\"]').title === 'last'")
-        assert await at.value("document.getAnimations().length") == 0, "five hundred bars that glide are too many"
-        # Only what became different is touched.
+        assert await at.value("document.getAnimations().length") == 0, "a dense map has no animations"
+        # Only changed cells are updated.
         await at.value(
             "window.touched = new Set(); new MutationObserver((all) =>"
             " all.forEach((one) => touched.add(one.target.closest('.cell')?.dataset.name)))"
@@ -157,13 +157,13 @@ async def test_a_thousand_engines_and_a_server_that_goes() -> None:
         await runner.cleanup()
         await at.until("document.querySelector('#link').textContent.startsWith('no contact')")
         assert await at.value("document.querySelectorAll('.cell').length") == 500, (
-            "what was known stays to be seen"
+            "the last known state stays visible"
         )
 
 
-async def test_a_server_that_comes_back_is_shown_as_it_is_then() -> None:
+async def test_page_shows_new_state_after_server_restart() -> None:
     made = FakeServerBackend(24)
-    # An address that nobody else takes a port of while the server is away.
+    # A private loopback address, so that no other process takes the port during the restart.
     runner = await shown(made, f"127.{os.getpid() % 250 + 1}.77.3")
     host, port = runner.addresses[0]
     async with page() as at:
@@ -171,9 +171,11 @@ async def test_a_server_that_comes_back_is_shown_as_it_is_then() -> None:
         assert await at.until("document.querySelector('#link').textContent === 'live'")
         await runner.cleanup()
         await at.until("document.querySelector('#link').textContent.startsWith('no contact')")
-        after = FakeServerBackend(18, zones=2)  # another process: engines, a zone and all earlier events are gone
+        after = FakeServerBackend(
+            18, zones=2
+        )  # a new process without some engines, one zone and all earlier events
         after.happened = after.happened[:3]
-        after.change("vllm-2", health="UNHEALTHY", reason="hung while nobody looked")
+        after.change("vllm-2", health="UNHEALTHY", reason="hung during the restart")
         runner = await shown(after, host, port)
         try:
             await at.until("document.querySelector('#link').textContent === 'live'")
@@ -181,23 +183,23 @@ async def test_a_server_that_comes_back_is_shown_as_it_is_then() -> None:
             assert await at.value("document.querySelectorAll('#zones .zone').length") == 2
             assert await at.value("document.querySelectorAll('#events li').length") == 3
             title = "document.querySelector('[data-name=\"chat/vllm-2\"]').title"
-            assert await at.value(title) == "hung while nobody looked"
-            after.change("vllm-2", reason="and changes come, too")
-            await at.until(f"{title} === 'and changes come, too'")
+            assert await at.value(title) == "hung during the restart"
+            after.change("vllm-2", reason="changed again")
+            await at.until(f"{title} === 'changed again'")
             assert await at.value("document.querySelector('#link').className") == "badge good"
         finally:
             await runner.cleanup()
 
 
-async def test_a_server_that_hangs_is_out_of_touch_and_is_asked_again() -> None:
-    asked = 0
+async def test_page_reconnects_to_a_hung_server() -> None:
+    requests = 0
     made = FakeServerBackend(12)
 
     async def live(request: web.Request) -> web.StreamResponse:
-        """One frame, and then nothing, with the connection open."""
-        nonlocal asked
-        asked += 1
-        made.change("vllm-1", reason=f"told {asked} times")
+        """Send one frame, then nothing on the open connection."""
+        nonlocal requests
+        requests += 1
+        made.change("vllm-1", reason=f"sent {requests} times")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         await response.write(f"event: frame\ndata: {json.dumps(full_message(frame(made, 0.0)))}\n\n".encode())
@@ -219,41 +221,41 @@ async def test_a_server_that_hangs_is_out_of_touch_and_is_asked_again() -> None:
                 "const now = Date.now; Date.now = () => now() + 7000; true"
             )
             await at.until("seen.some((text) => text.startsWith('no contact'))")
-            # It asks again each time that nothing came for long enough, by whichever clock.
+            # It reconnects after each silence that is too long, by any clock.
             await at.until(
-                "/^told ([2-9]|..+) times$/.test(document.querySelector('[data-name=\"chat/vllm-1\"]').title)"
+                "/^sent ([2-9]|..+) times$/.test(document.querySelector('[data-name=\"chat/vllm-1\"]').title)"
             )
             await at.until("document.querySelector('#link').textContent === 'live'")
     finally:
         await runner.cleanup()
 
 
-async def test_what_is_wrong_is_said_first_and_leads_to_its_reasons() -> None:
+async def test_active_problems_come_first_and_open_explanations() -> None:
     made = FakeServerBackend(600, zones=4)
     runner = await shown(made)
-    lines = "[...document.querySelectorAll('#wrongs li')].map((line) => line.textContent)"
+    lines = "[...document.querySelectorAll('#problem-list li')].map((line) => line.textContent)"
     try:
         async with page() as at:
             await opened(at, runner, 600)
-            said = await at.value(lines)
-            assert said[0] == "!chat level 2, fallback: pressure 1.2; refuses 3.5 requests per second"
-            assert said[1].startswith("✕gateway-1 refuses routes port-10000: bad regex")
+            problems = await at.value(lines)
+            assert problems[0] == "!chat degradation level 2 (fallback): pressure 1.2; refusing 3.5 requests/s"
+            assert problems[1].startswith("✕gateway-1 refused routes port-10000: bad regex")
             assert re.match(
-                r"✕\d\d engines of chat, zone-[a-d] out: (hung|dead), such as chat/vllm-\d+: ", said[2]
-            ), said
-            assert len(said) == 6
-            assert await at.value("document.title") == "(150 not in) Switchgear"
+                r"✕\d\d engines of chat, zone-[a-d] ejected: (hung|dead), e\.g\. chat/vllm-\d+: ", problems[2]
+            ), problems
+            assert len(problems) == 6
+            assert await at.value("document.title") == "(100 ejected, 50 draining) Switchgear"
 
-            # The first that is reached by Tab after the head of the page.
+            # The first Tab stop after the page header.
             await at.value("document.querySelector('#only').focus()")
             await at.press("Tab")
             await at.press("Tab")
             name = await at.value("document.activeElement.dataset.subject")
             assert name.startswith("chat/vllm-")
-            # What becomes different does not take the focus away.
+            # Updates keep the focus.
             made.stir(1)
-            made.change(name.partition("/")[2], reason="hung: for longer still")
-            await at.until(f"({lines}).some((line) => line.endsWith('hung: for longer still'))")
+            made.change(name.partition("/")[2], reason="hung: no token for 9 s")
+            await at.until(f"({lines}).some((line) => line.endsWith('hung: no token for 9 s'))")
             assert await at.value("document.activeElement.dataset.subject") == name
             await at.press("Enter", "\r")
             await at.until("document.querySelector('#story-body ul') && document.querySelector('#story').open")
@@ -261,7 +263,7 @@ async def test_what_is_wrong_is_said_first_and_leads_to_its_reasons() -> None:
             await at.press("Escape")
 
             made.rows = [replace(row, health="HEALTHY", verdict="ready", floor=False) for row in made.rows[:20]]
-            await at.until("document.querySelectorAll('#wrongs li').length === 2")
+            await at.until("document.querySelectorAll('#problem-list li').length === 2")
             assert await at.value("document.title") == "Switchgear"
             assert at.errors == []
     finally:

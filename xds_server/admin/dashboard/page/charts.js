@@ -1,4 +1,4 @@
-// Small helpers for elements and lines. Text always goes in as text, never as markup.
+// Helpers for elements and sparklines. Text is always set as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -15,13 +15,12 @@ export function shape(tag, attributes = {}) {
   return element;
 }
 
-// Only where it is different: what is read aloud is not said again each second, and what somebody has marked to copy
-// stays marked.
-export function say(element, text) {
+// Sets changed text only, so that screen readers do not repeat it and a text selection survives.
+export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-// Children of an element by key, each made once, in this order, the rest gone: what has the focus keeps it.
+// Reconciles the children of an element with these keys, in order; kept children keep the focus.
 export function keyed(parent, keys, make) {
   const had = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   let at = null;
@@ -40,13 +39,17 @@ export function keyed(parent, keys, make) {
   return [...parent.children];
 }
 
-// A line through [time, value] points in a box of 100 x 20, newest at the right; top is the value that fills it.
+// SVG path through [time, value] points in a 100 x 20 box, newest at the right; top is the value at full height.
 export function line(points, now, span, top) {
   if (!points.length) return "";
   const scale = top > 0 ? 18 / top : 0;
   return points
     .map(([at, value], i) => `${i ? "L" : "M"}${(100 * (1 - (now - at) / span)).toFixed(1)} ${(19 - value * scale).toFixed(1)}`)
     .join("");
+}
+
+export function count(number, one, many = `${one}s`) {
+  return `${number} ${number === 1 ? one : many}`;
 }
 
 export function number(value, digits = 3) {

@@ -1,19 +1,19 @@
-// The map of the fleet: a button for each engine, by zone. A thousand of them stay smooth because only those whose
-// row changed are touched, and of those what became different, and because many are drawn small, without lines.
+// Fleet map: one button per engine, grouped by zone. To stay smooth with a thousand engines, it updates only changed
+// values, and draws large fleets small, without sparklines.
 
 import { HISTORY_S } from "./live.js";
-import { line, make, number, say, shape } from "./charts.js";
+import { count, line, make, number, setText, shape } from "./charts.js";
 
 const DENSE = 160;
 
 export const STATES = {
-  good: ["●", "in, free"],
-  busy: ["◐", "in, all slots taken"],
-  kept: ["▲", "bad, and kept in: too few others"],
+  good: ["●", "in rotation"],
+  busy: ["◐", "all slots in use"],
+  kept: ["▲", "unhealthy, kept in rotation (capacity floor)"],
   trial: ["◔", "on trial"],
   drain: ["▽", "draining"],
-  bad: ["✕", "out"],
-  none: ["○", "nothing known"],
+  bad: ["✕", "ejected"],
+  none: ["○", "no report"],
 };
 
 export function stateOf(row) {
@@ -71,15 +71,15 @@ export class Fleet {
     const look = `cell ${CLASS[state]}`;
     if (cell.className !== look) cell.className = look;
     cell.hidden = !this.shown(name, row);
-    say(cell.parts.sign, sign);
-    say(cell.parts.name, row.engine);
+    setText(cell.parts.sign, sign);
+    setText(cell.parts.name, row.engine);
     const load = row.slots ? `${number(row.inFlight)}/${number(row.slots)}` : number(row.inFlight);
     const share = row.sharePercent === null ? "" : `, ${number(row.sharePercent, 2)} %`;
-    say(cell.parts.what, `${row.verdict ?? "?"} ${load}${share}`);
+    setText(cell.parts.what, `${row.verdict ?? "?"} ${load}${share}`);
     const parts = [];
     if (row.kvPercent !== null) parts.push(`KV ${row.kvPercent} %`);
     if (row.gpuPercent !== null) parts.push(`GPU ${row.gpuPercent} %`);
-    say(cell.parts.share, parts.join(" "));
+    setText(cell.parts.share, parts.join(" "));
     const full = String(row.slots ? Math.min(1, (row.inFlight ?? 0) / row.slots) : 0);
     if (cell.full !== full) cell.parts.load.style.transform = `scaleX(${(cell.full = full)})`;
     const label = `${name}: ${words}; ${row.reason || row.verdict || ""}; ${load} in flight`;
@@ -102,7 +102,7 @@ export class Fleet {
     return cell;
   }
 
-  // Lines move each second for all engines, so they are drawn only where there is room to see them.
+  // Sparklines of all engines move each second; draw them only when cells are large enough.
   lines() {
     if (this.dense) return;
     for (const [name, cell] of this.cells) {
@@ -145,13 +145,13 @@ export class Fleet {
         this.maps.delete(zone);
         continue;
       }
-      const seen = here.filter((cell) => !cell.hidden);
-      shown += seen.length;
-      map.parentNode.hidden = !seen.length;
-      const inThere = here.filter((cell) => rows[cell.dataset.name]?.health === "HEALTHY").length;
-      say(map.zoneTitle, `${zone}: ${inThere} of ${here.length} in`);
+      const visible = here.filter((cell) => !cell.hidden);
+      shown += visible.length;
+      map.parentNode.hidden = !visible.length;
+      const inRotation = here.filter((cell) => rows[cell.dataset.name]?.health === "HEALTHY").length;
+      setText(map.zoneTitle, `${zone}: ${inRotation} of ${here.length} in rotation`);
     }
-    say(this.note, shown === this.cells.size ? `${shown} engines` : `${shown} of ${this.cells.size} engines`);
+    setText(this.note, shown === this.cells.size ? count(shown, "engine") : `${shown} of ${count(this.cells.size, "engine")}`);
     if (!this.root.querySelector('.cell[tabindex="0"]:not([hidden])')) this.reach(this.root.querySelector(".cell:not([hidden])"));
   }
 
@@ -161,7 +161,7 @@ export class Fleet {
     this.tidy();
   }
 
-  // One engine is in the tab order; arrows go on from it.
+  // One engine is in the tab order; arrow keys move from there.
   reach(cell) {
     if (!cell) return;
     for (const other of this.root.querySelectorAll('.cell[tabindex="0"]')) other.tabIndex = -1;

@@ -1,5 +1,5 @@
-// What the server tells, kept as tables of rows: a whole frame first, then only what became different.
-// Text of rows is other people's: whoever shows it uses textContent.
+// Live data of the server as tables of rows: one full frame, then changes.
+// Row text is untrusted: set it with textContent only.
 
 const HISTORY_S = 120;
 const EVENTS = 2000;
@@ -23,20 +23,20 @@ export class Live {
       this.onLink(true);
       take(JSON.parse(event.data));
     };
-    source.addEventListener("frame", heard((said) => this.whole(said)));
-    source.addEventListener("change", heard((said) => this.change(said)));
+    source.addEventListener("frame", heard((message) => this.whole(message)));
+    source.addEventListener("change", heard((message) => this.change(message)));
     const begun = Date.now();
     const again = (wait) => {
       clearInterval(watch);
       source.close();
       setTimeout(() => this.connect(), wait);
     };
-    // The browser comes back by itself; a refusal it takes as final, and then we do.
+    // The browser reconnects by itself, except after a refusal; then we do.
     source.onerror = () => {
       this.onLink(false);
       if (source.readyState === EventSource.CLOSED) again(3000);
     };
-    // A server that hangs, or a network that drops what is sent, ends nothing: the frame of each second stays away.
+    // A hung server or a network that drops packets raises no error; the missing frames reveal it.
     const watch = setInterval(() => {
       if (Date.now() - Math.max(begun, this.heardMs) < SILENT_MS) return;
       this.onLink(false);
@@ -44,20 +44,20 @@ export class Live {
     }, 1000);
   }
 
-  whole(said) {
-    this.at = said.at;
-    this.tables = said.tables;
-    this.events = said.events;
+  whole(message) {
+    this.at = message.at;
+    this.tables = message.tables;
+    this.events = message.events;
     const engines = this.tables.engines ?? {};
     for (const name of this.history.keys()) if (name.startsWith("engine ") && !(name.slice(7) in engines)) this.history.delete(name);
     this.remember();
     this.onChange(null);
   }
 
-  change(said) {
-    this.at = said.at;
+  change(message) {
+    this.at = message.at;
     const changed = {};
-    for (const [name, rows] of Object.entries(said.tables)) {
+    for (const [name, rows] of Object.entries(message.tables)) {
       const table = (this.tables[name] ??= {});
       for (const [key, row] of Object.entries(rows)) {
         if (row === null) {
@@ -67,12 +67,12 @@ export class Live {
       }
       changed[name] = rows;
     }
-    this.events = this.events.concat(said.events).slice(-EVENTS);
+    this.events = this.events.concat(message.events).slice(-EVENTS);
     this.remember();
-    this.onChange({ tables: changed, events: said.events });
+    this.onChange({ tables: changed, events: message.events });
   }
 
-  // The last two minutes of what sparklines show.
+  // Keep two minutes of data for sparklines.
   remember() {
     for (const [name, row] of Object.entries(this.tables.pools ?? {})) {
       this.note(`pool ${name} ok`, row.donePerS);

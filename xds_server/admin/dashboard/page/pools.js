@@ -1,7 +1,7 @@
-// Pools in figures: what is asked, done and refused, and what is let in against what there is.
+// One card per pool: answers, refusals, and requests in flight compared with slots and admission limit.
 
 import { HISTORY_S } from "./live.js";
-import { line, make, number, say, shape } from "./charts.js";
+import { line, make, number, setText, shape } from "./charts.js";
 
 export const LEVELS = ["normal", "no hedging", "fallback", "shedding", "maintenance"];
 
@@ -26,7 +26,7 @@ export class Pools {
     let card = this.cards.get(name);
     if (!card) this.cards.set(name, (card = this.root.appendChild(blank(name))));
     const level = card.querySelector(".badge");
-    say(level, row.level ? `level ${row.level}: ${LEVELS[row.level] ?? ""}` : "normal");
+    setText(level, row.level ? `level ${row.level}: ${LEVELS[row.level] ?? ""}` : "normal");
     level.className = `badge ${row.level >= 3 ? "bad" : row.level ? "busy" : "good"}`;
     level.title = row.levelReason;
     const figures = {
@@ -39,13 +39,13 @@ export class Pools {
       "pressure": row.pressure === null ? "–" : `${Math.round(100 * row.pressure)} %`,
       "hedging": row.hedging ? "on" : "off",
     };
-    for (const [term, text] of Object.entries(figures)) say(card.figures[term], text);
+    for (const [term, text] of Object.entries(figures)) setText(card.figures[term], text);
     const top = Math.max(row.ceiling ?? 0, row.slots ?? 0, row.inFlight ?? 0, 1);
     card.gauge.querySelector("i").style.setProperty("--v", (100 * (row.inFlight ?? 0)) / top);
     card.gauge.querySelector("b").style.setProperty("--v", (100 * Math.min(row.slots ?? 0, top)) / top);
-    const said = `${number(row.inFlight)} in flight, ${number(row.slots)} slots, ceiling ${number(row.ceiling)}`;
-    card.gauge.setAttribute("aria-label", said);
-    say(card.limits, said + (row.keptIn ? `; ${row.keptIn} bad kept in` : "") + (row.shadow.length ? `; shadow: ${row.shadow.join(", ")}` : ""));
+    const load = `${number(row.inFlight)} in flight, ${number(row.slots)} slots, limit ${number(row.ceiling)}`;
+    card.gauge.setAttribute("aria-label", load);
+    setText(card.limits, load + (row.keptIn ? `; ${row.keptIn} kept in rotation by the capacity floor` : "") + (row.shadow.length ? `; shadow: ${row.shadow.join(", ")}` : ""));
     card.limits.title = row.ceilingReason;
   }
 
@@ -71,7 +71,7 @@ function blank(name) {
     list.append(make("div", {}, make("dt", {}, term), value));
   }
   const svg = shape("svg", { class: "spark", viewBox: "0 0 100 20", preserveAspectRatio: "none", role: "img" });
-  svg.setAttribute("aria-label", `${name}: good answers (solid) and refusals (dashed) of the last two minutes`);
+  svg.setAttribute("aria-label", `${name}: good answers (solid) and refusals (dashed), last two minutes`);
   svg.append(shape("path", { class: "ok" }), shape("path", { class: "shed" }));
   card.gauge = make("div", { class: "gauge", role: "img" }, make("i"), make("b"));
   card.limits = make("p", { class: "hint" });

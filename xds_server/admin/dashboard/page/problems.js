@@ -1,13 +1,13 @@
-// What is wrong now, in words and worst first, for whoever was just woken: each line leads to its reasons.
+// Active problems, worst first; each line opens its explanation.
 
 import { stateOf, STATES } from "./fleet.js";
-import { keyed, make, number, say } from "./charts.js";
+import { count, keyed, make, number, setText } from "./charts.js";
 import { LEVELS } from "./pools.js";
 
 const SHOWN = 6;
 const ALONE = 3;
 
-export class Wrong {
+export class Problems {
   constructor(live, root, note, list, onPick) {
     this.live = live;
     this.root = root;
@@ -23,7 +23,7 @@ export class Wrong {
     const { pools = {}, engines = {}, proxies = {} } = this.live.tables;
     const lines = [...ofPools(pools), ...ofProxies(proxies), ...ofEngines(engines)];
     this.root.hidden = !lines.length;
-    say(this.note, lines.length > SHOWN ? `${lines.length} things; the first ${SHOWN}` : "");
+    setText(this.note, lines.length > SHOWN ? `${SHOWN} of ${lines.length}` : "");
     const shown = lines.slice(0, SHOWN);
     const items = keyed(this.list, shown.map((line) => line.key), () => blank());
     items.forEach((item, i) => fill(item, shown[i]));
@@ -32,10 +32,10 @@ export class Wrong {
 
 function* ofPools(pools) {
   for (const [name, row] of Object.entries(pools)) {
-    const shed = row.shedPerS > 0 ? `; refuses ${number(row.shedPerS)} requests per second` : "";
-    const said = row.level ? `level ${row.level}, ${LEVELS[row.level] ?? ""}: ${row.levelReason}` : "";
-    if (row.engines && !row.healthy) yield { key: `pool ${name}`, sign: "✕", name: `pool:${name}`, head: name, text: `no engine is in${shed}` };
-    else if (said || shed) yield { key: `pool ${name}`, sign: "!", name: `pool:${name}`, head: name, text: `${said}${shed}`.replace(/^; /, "") };
+    const shed = row.shedPerS > 0 ? `; refusing ${number(row.shedPerS)} requests/s` : "";
+    const level = row.level ? `degradation level ${row.level} (${LEVELS[row.level] ?? ""}): ${row.levelReason}` : "";
+    if (row.engines && !row.healthy) yield { key: `pool ${name}`, sign: "✕", name: `pool:${name}`, head: name, text: `no engine in rotation${shed}` };
+    else if (level || shed) yield { key: `pool ${name}`, sign: "!", name: `pool:${name}`, head: name, text: `${level}${shed}`.replace(/^; /, "") };
   }
 }
 
@@ -43,11 +43,11 @@ function* ofProxies(proxies) {
   const refusing = Object.entries(proxies).filter(([, row]) => row.refused.length);
   if (!refusing.length) return;
   const [node, row] = refusing[0];
-  const more = refusing.length > 1 ? ` and ${refusing.length - 1} more proxies` : "";
-  yield { key: "proxies", sign: "✕", name: "", head: `${node}${more}`, text: `refuses ${row.refused[0]}` };
+  const more = refusing.length > 1 ? ` and ${count(refusing.length - 1, "more proxy", "more proxies")}` : "";
+  yield { key: "proxies", sign: "✕", name: "", head: `${node}${more}`, text: `refused ${row.refused[0]}` };
 }
 
-// Engines that share a fate are one line: of a zone that is gone nobody wants to read three hundred.
+// Group engines with equal state, pool, zone and verdict: a lost zone is one line.
 function ofEngines(engines) {
   const groups = new Map();
   for (const [name, row] of Object.entries(engines)) {
@@ -61,10 +61,10 @@ function ofEngines(engines) {
     const many = members.length > ALONE;
     for (const [name, row] of many ? members.slice(0, 1) : members) {
       const state = stateOf(row);
-      const what = state === "kept" ? "bad, and kept in:" : "out:";
+      const what = state === "kept" ? "kept in rotation by the capacity floor:" : "ejected:";
       const why = row.reason.replace(/^kept: /, "");
       const head = many ? `${members.length} engines of ${row.pool}, ${row.zone || "no zone"}` : name;
-      const text = many ? `${what} ${row.verdict ?? "unknown"}, such as ${name}: ${why}` : `${what} ${why || row.verdict}`;
+      const text = many ? `${what} ${row.verdict ?? "unknown"}, e.g. ${name}: ${why}` : `${what} ${why || row.verdict}`;
       lines.push({ key: many ? key : name, sign: STATES[state][0], name, head, text, weight: members.length, out: state === "bad" });
     }
   }
@@ -78,11 +78,11 @@ function blank() {
 
 function fill(item, line) {
   const [sign, button, plain, text] = item.children;
-  say(sign, line.sign);
-  // A proxy has no story: its own words are the reason.
+  setText(sign, line.sign);
+  // Proxies have no explanation; Envoy's message is the reason.
   button.hidden = !line.name;
   plain.hidden = !!line.name;
   button.dataset.subject = line.name;
-  say(line.name ? button : plain, line.head);
-  say(text, ` ${line.text}`);
+  setText(line.name ? button : plain, line.head);
+  setText(text, ` ${line.text}`);
 }

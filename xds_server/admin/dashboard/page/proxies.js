@@ -1,6 +1,6 @@
-// Proxies: whether each has what it should have, and in Envoy's words what it refused. Who is not in sync comes first.
+// Proxies: sync state, and Envoy's message for each refused resource. Proxies out of sync come first.
 
-import { keyed, make, number, say } from "./charts.js";
+import { keyed, make, number, setText } from "./charts.js";
 
 const SHOWN = 200;
 
@@ -17,9 +17,9 @@ export class Proxies {
     const rows = Object.entries(this.live.tables.proxies ?? {}).sort(([a], [b]) => (a < b ? -1 : 1));
     const bad = rows.filter(([, row]) => off(row).length);
     const good = rows.filter(([, row]) => !off(row).length);
-    const most = rows.length > SHOWN ? `; ${SHOWN} are shown` : "";
-    if (!rows.length) say(this.note, "none is connected");
-    else say(this.note, (bad.length ? `${bad.length} of ${rows.length} not in sync` : `${rows.length}, all in sync`) + most);
+    const most = rows.length > SHOWN ? `; ${SHOWN} shown` : "";
+    if (!rows.length) setText(this.note, "none connected");
+    else setText(this.note, (bad.length ? `${bad.length} of ${rows.length} not in sync` : `${rows.length}, all in sync`) + most);
     const shown = [...bad, ...good].slice(0, SHOWN);
     const lines = keyed(this.body, shown.map(([node]) => node), blank);
     lines.forEach((line, i) => fill(line, shown[i][1]));
@@ -36,10 +36,10 @@ function fill(line, row) {
   const [, zone, role, sync, ...figures] = line.children;
   const states = off(row);
   const [badge, refusals] = sync.children;
-  say(zone, row.zone);
-  say(role, row.role);
-  say(badge, states.length ? states.map(([type, state]) => `${type} ${state}`).join(", ") : "✓ all");
+  setText(zone, row.zone);
+  setText(role, row.role);
+  setText(badge, states.length ? states.map(([type, state]) => `${type} ${state}`).join(", ") : "✓ all");
   badge.className = `badge ${states.length ? "bad" : "good"}`;
   keyed(refusals, [...new Set(row.refused)], (text) => make("p", { class: "hint" }, text));
-  [row.askedPerS, row.shedPerS, row.inFlight].forEach((value, i) => say(figures[i], number(value)));
+  [row.askedPerS, row.shedPerS, row.inFlight].forEach((value, i) => setText(figures[i], number(value)));
 }

@@ -1,4 +1,4 @@
-// What happened: lanes of strokes over the last quarter of an hour, and the newest events in words.
+// Timeline: one lane per kind of event over the last 15 minutes, and a list of the latest events.
 
 import { ago, make, shape } from "./charts.js";
 
@@ -10,10 +10,13 @@ const LANES = {
   "returns": (event) => event.kind === "health" && event.after === "HEALTHY",
   "levels": (event) => event.kind === "level" || event.kind === "ladder",
   "orders": (event) => event.kind === "order",
-  "everything else": () => true,
+  "other events": () => true,
 };
 
-export class Happened {
+const HEALTH = { HEALTHY: "in rotation", UNHEALTHY: "ejected", DRAINING: "draining" };
+const state = (event, value) => (event.kind === "health" && HEALTH[value]) || value || "–";
+
+export class Timeline {
   constructor(live, lanes, list) {
     this.live = live;
     this.list = list;
@@ -48,7 +51,7 @@ export class Happened {
         const times = event.times > 1 ? ` ×${event.times}` : "";
         const item = make("li");
         item.append(
-          make("span", { class: event.alarm ? "alarm" : "" }, `${event.subject}: ${event.before || "–"} → ${event.after}${times} `),
+          make("span", { class: event.alarm ? "alarm" : "" }, `${event.subject}: ${state(event, event.before)} → ${state(event, event.after)}${times} `),
           make("small", {}, `${ago(this.live.at - event.at)}. ${event.evidence}`),
         );
         return item;
