@@ -35,7 +35,7 @@ from xds_server.decide.decisions import (
     TimeLimits,
 )
 from xds_server.decide.pool_inputs import ConnectedProxies
-from xds_server.engine_health.resolver import host_names, resolved_fleet
+from xds_server.engine_health.engine_addresses import host_names, resolved_fleet
 from xds_server.model.fleet import EngineId, Fleet, declared, with_report
 from xds_server.model.view import View
 from xds_server.translate.translated_resource import TranslatedResource

@@ -13,8 +13,9 @@ from xds_server.auth.server_auth import ServerAuth
 from xds_server.decide.decisions import Decisions, Health
 from xds_server.engine_health.agent_dialer import AgentDialer
 from xds_server.engine_health.agent_target import AgentCredentials
+from xds_server.engine_health.engine_addresses import host_names
 from xds_server.engine_health.engine_prober import Prober
-from xds_server.engine_health.resolver import Resolver, host_names
+from xds_server.engine_health.resolver import Resolver
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.secret import Secrets
 from xds_server.serve_config import ServeConfig

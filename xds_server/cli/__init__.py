@@ -15,6 +15,7 @@ import click
 
 from xds_server.cli.group_runner import run_group
 from xds_server.cli.lazy_group import LazyCommand, LazyGroup
+from xds_server.cli.light_messages import allow_light_messages
 
 
 def _entry(module: str, summary: str, name: str = "command") -> LazyCommand:
@@ -74,4 +75,5 @@ def entry() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a character gets a question mark: better than no answer at all.
             stream.reconfigure(errors="replace")
+    allow_light_messages()
     sys.exit(main(sys.argv[1:]))

@@ -15,13 +15,22 @@ from policies.model import PolicySet
 from xds_server.admin_api.endpoints import POOLS, PROXIES, VERSION
 from xds_server.cli.admin_client import admin_option, fetch
 from xds_server.cli.diagnostics import as_text, from_errors, printable
+from xds_server.cli.light_messages import light_messages
 from xds_server.cli.output_format import DATA, as_data, output_option
-from xds_server.engine_health.resolver import host_names, resolved_fleet
+from xds_server.engine_health.engine_addresses import host_names, resolved_fleet
 from xds_server.model.fleet import Fleet, fleet_of
 from xds_server.model.view import View
-from xds_server.rollout.history.field_changes import THERE, FieldChange
-from xds_server.rollout.history.impact import Impact, ResourceEffect
-from xds_server.rollout.history.policy_diff import PolicyDiff, PoolChange, PoolFigures, ViewEffects, policy_diff
+
+with light_messages():
+    from xds_server.rollout.history.field_changes import THERE, FieldChange
+    from xds_server.rollout.history.impact import Impact, ResourceEffect
+    from xds_server.rollout.history.policy_diff import (
+        PolicyDiff,
+        PoolChange,
+        PoolFigures,
+        ViewEffects,
+        policy_diff,
+    )
 
 RUNNING: Final = "running"
 _SHOWN: Final = 40

@@ -10,16 +10,19 @@ from policies.findings import PolicyErrors
 from policies.load import load
 from policies.model import PolicySet
 from xds_server.cli.diagnostics import as_text, from_errors
+from xds_server.cli.light_messages import light_messages
 from xds_server.decide.decide import decide
 from xds_server.decide.decision_memory import NO_MEMORY
 from xds_server.decide.pool_inputs import ConnectedProxies
-from xds_server.engine_health.resolver import host_names, resolved_fleet
+from xds_server.engine_health.engine_addresses import host_names, resolved_fleet
 from xds_server.model.fleet import Fleet, declared
 from xds_server.model.type_urls import SHORT_NAMES
 from xds_server.model.view import GRPC_ROLE, View
-from xds_server.translate.envoy_json import as_json, as_yaml, static_bootstrap
-from xds_server.translate.translated_resource import TranslatedResource
-from xds_server.translate.view_resources import translate
+
+with light_messages():
+    from xds_server.translate.envoy_json import as_json, as_yaml, static_bootstrap
+    from xds_server.translate.translated_resource import TranslatedResource
+    from xds_server.translate.view_resources import translate
 
 _TYPES: Final = {
     short.lower(): url for url, short in SHORT_NAMES.items() if short in ("CDS", "EDS", "LDS", "RDS", "RTDS")

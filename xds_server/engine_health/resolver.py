@@ -7,20 +7,13 @@ engines about.
 """
 
 import asyncio
-import functools
-import ipaddress
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 import structlog
-
-from policies.model import PolicySet
-from xds_server.model.fleet import Engine, EngineId, Fleet, fleet_of, with_traffic
-from xds_server.model.memo import reuse_mapping, reuse_tuple
 
 LOOKUP_LIMIT_S: Final = 5.0
 """How long one round of look-ups is waited for; resolv.conf's own default for one try."""
@@ -29,67 +22,6 @@ _LOOKUPS_AT_ONCE: Final = 8
 _log = structlog.get_logger()
 
 Lookup = Callable[[str], Iterable[str]]
-
-
-@functools.lru_cache(maxsize=65_536)  # asked of every engine in every round, and always answered the same
-def is_address(host: str) -> bool:
-    """Whether ``host`` is an IP address already."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def host_names(policies: PolicySet) -> frozenset[str]:
-    """The host names among the addresses of the engines."""
-    return frozenset(
-        endpoint.address
-        for pool in policies.pools.values()
-        for endpoint in pool.spec.endpoints
-        if not is_address(endpoint.address)
-    )
-
-
-class AddressSubstitution:
-    """Puts IP addresses in the place of host names; engines whose name has no address yet are left out.
-
-    What is the same object as last time comes out as the same object: what was computed for it stays valid.
-    """
-
-    def __init__(self) -> None:
-        self._pools: dict[str, tuple[tuple[Engine, ...], dict[EngineId, tuple[Engine, Engine]]]] = {}
-
-    def fleet(self, fleet: Fleet, addresses: Mapping[str, str]) -> Fleet:
-        """The fleet with these addresses; the same fleet where all engines have theirs."""
-        pools = {name: self._pool(name, engines, addresses) for name, engines in fleet.pools.items()}
-        for name in self._pools.keys() - pools.keys():
-            del self._pools[name]
-        if reuse_mapping(fleet.pools, pools) is fleet.pools:
-            return fleet
-        return with_traffic(fleet_of(pools), fleet.traffic)
-
-    def _pool(self, name: str, engines: tuple[Engine, ...], addresses: Mapping[str, str]) -> tuple[Engine, ...]:
-        if all(is_address(engine.address) for engine in engines):
-            return engines
-        before, known = self._pools.get(name, ((), {}))
-        made: dict[EngineId, tuple[Engine, Engine]] = {}
-        for engine in engines:
-            address = engine.address if is_address(engine.address) else addresses.get(engine.address)
-            if address is None:
-                continue
-            named, found = known.get(engine.id, (None, engine))
-            if named is not engine or found.address != address:
-                found = replace(engine, address=address)
-            made[engine.id] = (engine, found)
-        pool = reuse_tuple(before, tuple(found for _, found in made.values()))
-        self._pools[name] = (pool, made)
-        return pool
-
-
-def resolved_fleet(fleet: Fleet, addresses: Mapping[str, str]) -> Fleet:
-    """The fleet with these addresses, for callers with nothing to remember."""
-    return AddressSubstitution().fleet(fleet, addresses)
 
 
 def system_lookup(host: str) -> list[str]:

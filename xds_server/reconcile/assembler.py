@@ -3,7 +3,8 @@
 Apart from ``snapshot``, which streams read, so that a stream need not know how anything is encoded.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from xds_server.model.snapshot import Resource, Snapshot, resource, snapshot
@@ -16,8 +17,9 @@ from xds_server.wire.encode import encode
 class Assembler:
     """Encodes items of any number of views; an item that was encoded before costs a look-up."""
 
-    def __init__(self) -> None:
-        """Nothing encoded yet."""
+    def __init__(self, encoder: Callable[[Any], bytes] = encode) -> None:
+        """Start with nothing encoded; ``encoder`` writes messages other than assignments."""
+        self._encode = encoder
         self._assignments = AssignmentEncoder()
         self._encoded: WeakKeyDictionary[TranslatedResource, Resource] = WeakKeyDictionary()
 
@@ -40,7 +42,7 @@ class Assembler:
     def _bytes(self, item: TranslatedResource) -> bytes:
         if isinstance(item.message, AssignmentSpec):
             return self._assignments.encode(item.message)
-        return encode(item.message)
+        return self._encode(item.message)
 
 
 def assemble(items: Iterable[TranslatedResource]) -> Snapshot:

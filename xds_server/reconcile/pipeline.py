@@ -4,11 +4,11 @@
 already done: with or without it the answer is the same.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from policies.model import PolicySet
 from xds_server.decide.decide import decide
@@ -25,6 +25,7 @@ from xds_server.model.view import View
 from xds_server.reconcile.assembler import Assembler
 from xds_server.translate.runtime_layers import proxy_runtime_resources
 from xds_server.translate.view_resources import translate
+from xds_server.wire.encode import encode
 
 REFERENCE_VIEW: Final = View()
 """Every pool and route, seen from no zone: always built, because it shows what there is to serve."""
@@ -82,11 +83,12 @@ class BuildResult:
 class Pipeline:
     """Runs the stages and remembers what they made."""
 
-    def __init__(self) -> None:
+    def __init__(self, encoder: Callable[[Any], bytes] = encode) -> None:
+        """Start with nothing remembered; ``encoder`` writes the messages of the snapshots."""
         self._memo = Memo()
         self._made_for: frozenset[View] = frozenset()
         self._swept_for: PolicySet | None = None
-        self._assembler = Assembler()
+        self._assembler = Assembler(encoder)
         self._proxies: LastResult[Mapping[str, Proxy]] = LastResult()
 
     def build(self, inputs: BuildInputs) -> BuildResult:

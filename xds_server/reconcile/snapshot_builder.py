@@ -6,7 +6,7 @@ from typing import Final
 
 from policies.model import PolicySet
 from xds_server.decide.decision_memory import DecisionMemory
-from xds_server.engine_health.resolver import AddressSubstitution, resolved_fleet
+from xds_server.engine_health.engine_addresses import AddressSubstitution, resolved_fleet
 from xds_server.model.fleet import EngineId, Fleet
 from xds_server.model.order import Order
 from xds_server.model.secret import NO_CERTIFICATES

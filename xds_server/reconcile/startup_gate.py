@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from engine.report import ReportSource
 from policies.model import PolicySet
 from policies.pool import Probe
-from xds_server.engine_health.resolver import host_names
+from xds_server.engine_health.engine_addresses import host_names
 from xds_server.model.fleet import Engine, Fleet
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from xds_server.engine_health import resolver as resolver_module
-from xds_server.engine_health.resolver import AddressSubstitution, Resolver, resolved_fleet, system_lookup
+from xds_server.engine_health.engine_addresses import AddressSubstitution, resolved_fleet
+from xds_server.engine_health.resolver import Resolver, system_lookup
 from xds_server.model.fleet import Engine, EngineId, fleet_of, with_traffic
 from xds_server.model.pool_traffic import PoolTraffic
 
